@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simrank import distributed as distributed_module
@@ -19,6 +20,7 @@ from simrank.device.races import RaceChecker
 from simrank.device.tensors.held import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
+from simrank.distributed.call_lines import explain_hang
 from simrank.distributed.flight_recorder import FlightRecorder
 from simrank.distributed.kernel_names import COLLECTIVES
 from simrank.distributed.planner import CollectiveLibrary
@@ -163,6 +165,7 @@ class Context(TorchNames):
         self.network = Network(self.engine, self.cluster)
         self.comm_library = _library(self.cluster, algorithms or {})
         report_unreceived(self.engine, self.comm_library.leaks.unreceived)
+        self.engine.explain_hang = partial(explain_hang, self.engine, self.comm_library)
         self._space = AddressSpace()
         self.has_values = data
         self._checker = self.comm_library.races = _race_checker(self.engine, races)

@@ -77,6 +77,7 @@ class Call:
         self.details: dict[str, Any] | None = None
         self._size = size = group.size()
         self.operations: list[CollectiveOperation | None] = [None] * size
+        self._num_made = 0
         self._arrivals_ps = [NOT_ARRIVED] * size
         self._num_arrived = 0
         self._num_ended = 0
@@ -209,6 +210,13 @@ class Call:
             if operation is None:
                 made = self.group.made_by(rank)
                 yield rank, self.name if made else f"{self.name}; {NEVER_MADE}"
+
+    def add(self, group_rank: int, operation: CollectiveOperation) -> None:
+        """Add a member's part, once it is matched; of the last one, note where all were made."""
+        self.operations[group_rank] = operation
+        self._num_made += 1
+        if self._num_made == self._size:
+            self.group.lines.note(self)
 
     # ---- the device's side: arrival, evaluation, completion ----
 

@@ -15,6 +15,7 @@ from simrank.device.current import new_stream
 from simrank.device.transports import NCCL as TO_DEVICES
 from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
+from simrank.distributed.call_lines import CallLines
 from simrank.distributed.mismatch import MadeCall, mismatch_error
 from simrank.distributed.planner import Planner
 from simrank.errors import PeerDiedError, RankState
@@ -62,6 +63,7 @@ class ProcessGroup:
         device_indices: The same, as plain integers: each call looks.
         has_moved: Whether a member has used another device than its own.
         calls: Collectives under way, by sequence number.
+        lines: Lines from which the members have made their calls.
         mailboxes: Point-to-point messages under way, by backend.
         planner: Chooses algorithms and computes times for this group.
         last_issued: The collective that each member issued last, if it has not ended.
@@ -87,6 +89,7 @@ class ProcessGroup:
         self.engine = world.engine
         self.devices: IntArray = world.devices[np.asarray(ranks, dtype=np.int64)]
         self.calls: dict[int, Call] = {}
+        self.lines = CallLines()
         self.mailboxes: dict[str, Mailboxes] = {}
         self.barriers: dict[int, MonitoredBarrier] = {}
         self.is_eager = True
@@ -303,6 +306,10 @@ class World:
     def shown(self, rank: int) -> int:
         """Return the rank that a member has in its default group, for its number."""
         return self._shown.get(rank, rank)
+
+    def groups(self) -> list[ProcessGroup]:
+        """Return all groups, in the order in which they were made."""
+        return list(self._groups.values())
 
     def groups_of(self, rank: int) -> list[ProcessGroup]:
         """Return the groups that a rank is in."""

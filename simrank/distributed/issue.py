@@ -367,7 +367,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     operation.belong(call, group_rank, request, 0 if on_host else library.num_sms)
     if group.has_moved and backend != GLOO and not group.world.shares_devices:
         call.check_device(operation)
-    call.operations[group_rank] = operation
+    call.add(group_rank, operation)
     if entry is not None:
         entry.issued(operation)
     if not request.only_reads and signature.op != "barrier":  # As `writes` says.

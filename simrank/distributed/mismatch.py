@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.distributed.call_lines import TO_FOLLOW, unlike_calls
 from simrank.errors import CallVariant, CollectiveMismatchError, DistBackendError, RankState
+from simrank.errors.travel import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from simrank.device import Operation
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
+    from simrank.errors import UnlikeCalls
 
 
 class MadeCall(NamedTuple):
@@ -50,11 +53,22 @@ def mismatch(
         calls: In the order in which they are told; equal ones from one line are told together.
         absent: Global ranks that have not called.
     """
-    return mismatch_error(group.engine.now_ps, group.name, number, calls, absent)
+    made = list(calls)
+    library = group.world.comm_library
+    unlike = unlike_calls(library, {group: [(call.rank, call.site) for call in made]})
+    error = mismatch_error(group.engine.now_ps, group.name, number, made, absent, unlike)
+    if library.follower is None:
+        add_note(error, TO_FOLLOW)
+    return error
 
 
 def mismatch_error(
-    now_ps: int, name: str, number: int, calls: Iterable[MadeCall], absent: Sequence[int]
+    now_ps: int,
+    name: str,
+    number: int,
+    calls: Iterable[MadeCall],
+    absent: Sequence[int],
+    unlike: UnlikeCalls | None = None,
 ) -> CollectiveMismatchError:
     """Return the error of `mismatch`, where the ranks do not agree on their group yet."""
     ranks_of: dict[tuple[tuple[tuple[str, object], ...], CallSite | None], list[int]] = {}
@@ -65,4 +79,4 @@ def mismatch_error(
         texts = {word: str(value) for word, value in columns_key}
         file, line = (None, None) if site is None else site.line()
         variants.append(CallVariant(tuple(ranks), texts, file, line))
-    return CollectiveMismatchError(now_ps, name, number, variants, absent)
+    return CollectiveMismatchError(now_ps, name, number, variants, absent, unlike=unlike)

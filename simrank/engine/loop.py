@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from simrank.engine.observer import FailureHook, Observer
     from simrank.engine.queue import Firing
     from simrank.engine.report import PendingOperation
+    from simrank.errors import UnlikeCalls
 
 _NEVER = Handle()
 _REFUSED_TO_END: list[Task] = []
@@ -62,6 +63,7 @@ class Engine:
         told: What the last report of a deadlock was about.
         turns: Who of the tasks on threads has the turn.
         on_failure: Told of every hang and of every task that raises; see `tell_of_failure`.
+        explain_hang: Returns likely causes for the report of a hang and a note, or None.
     """
 
     def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
@@ -87,6 +89,7 @@ class Engine:
         self._adoption = Adoption(self)
         self.turns = Turns(self)
         self.on_failure: list[FailureHook] = []
+        self.explain_hang: Callable[[], tuple[UnlikeCalls | None, str | None]] | None = None
 
     # ---- the loop ----
 

@@ -17,7 +17,7 @@ from simrank.errors import (
     at_text,
     states_text,
 )
-from simrank.errors.travel import text_of
+from simrank.errors.travel import add_note, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +78,8 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
     states = rank_states(engine)
     engine.told = {*engine.tasks, *engine.pending}
-    return DeadlockError(
+    unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
+    error = DeadlockError(
         engine.now_ps,
         states,
         hub_waits_for=hub_waits_for,
@@ -86,7 +87,11 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
         seed=engine.seed,
         proved=_is_proved(engine),
         parted=tell_of_failure(engine, None),
+        unlike=unlike,
     )
+    if note is not None:
+        add_note(error, note)
+    return error
 
 
 def _is_proved(engine: Engine) -> bool:
@@ -114,8 +119,13 @@ def run_out(engine: Engine) -> None:
 def livelock_error(engine: Engine) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
     engine.told = {*engine.tasks, *engine.pending}
+    unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
     parted = tell_of_failure(engine, None)
-    return LivelockError(engine.now_ps, rank_states(engine), seed=engine.seed, parted=parted)
+    states = rank_states(engine)
+    error = LivelockError(engine.now_ps, states, seed=engine.seed, parted=parted, unlike=unlike)
+    if note is not None:
+        add_note(error, note)
+    return error
 
 
 def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:
@@ -324,8 +334,11 @@ def _rank(task: Task) -> int:
 def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
     if task.waiting is None:
         return task.told("not started" if not task.started else "running"), task.site()
-    site = task.waiting.site()
-    return task.told(task.waiting.describe()), task.site() if site is None else site
+    site = task.waiting.site() or task.site()
+    what = task.told(task.waiting.describe())
+    if site is None and task.started_at is not None:  # A library's own code runs on the thread.
+        return f"{what}, started", task.started_at
+    return what, site
 
 
 def doing_text(task: Task) -> str:

@@ -56,6 +56,7 @@ class Task:
         carrier: What holds its stack.
         greenlet: What `getcurrent()` is on that stack; None on a thread that does not live.
         turn: What follows its turns, or None.
+        started_at: Where the program started it, if it is a thread of a rank; else None.
         is_functional: Whether it waits only here, because what it reads is not computed yet: its
             host would have gone on (rule T6).
     """
@@ -63,7 +64,7 @@ class Task:
     __slots__ = (
         "__weakref__", "_body", "carrier", "children", "engine", "error", "finished", "greenlet",
         "group", "host_ps", "is_functional", "leave", "name", "num_polls", "parked", "rank",
-        "started", "switch",
+        "started", "started_at", "switch",
         "thrown", "timer", "turn", "waiting",
     )  # fmt: skip
 
@@ -84,6 +85,7 @@ class Task:
         self.num_polls = 0
         self.turn: Turn | None = None
         self.is_functional = False
+        self.started_at: CallSite | None = None
 
     def carry(self, body: Callable[[], Any], carrier: str = "greenlet") -> None:
         """Give this task a stack that runs `body`, entered from the hub whoever asks.

@@ -62,7 +62,7 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
-from simrank.errors.parting import Parting, Side
+from simrank.errors.parting import Parting, Side, UnlikeCalls
 from simrank.errors.process import (
     ProcessException,
     ProcessExitedException,
@@ -146,6 +146,7 @@ __all__ = [
     "TimeOverflowError",
     "TooFewDevicesError",
     "UninitializedValueError",
+    "UnlikeCalls",
     "UnsupportedError",
     "WaitTimeoutError",
     "WorkerDiedError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simrank.errors.base import at_text, ranks_text
+from simrank.errors.base import RankState, at_text, ranks_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +49,21 @@ class Parting:
         shown = f" `{self.text}`" if self.text else ""
         sides = "; ".join(map(str, self.sides))
         return f"parted{at_text(self.file, self.line)}{shown}: {sides}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeCalls:
+    """Equal calls that ranks made from different lines: legal, and often the sign of lost step.
+
+    Attributes:
+        name: The call, for example `all_reduce #1 on group 'default_pg'`.
+        sides: The ranks of each line; the state of each is empty.
+    """
+
+    name: str
+    sides: tuple[RankState, ...]
+
+    def __str__(self) -> str:
+        """Return the call, and the line of each set of ranks."""
+        sides = ", ".join(str(side).replace(": ", "", 1) for side in self.sides)
+        return f"first equal calls from different lines: {self.name}: {sides}"

@@ -19,7 +19,7 @@ from simrank.errors.travel import text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.errors.parting import Parting
+    from simrank.errors.parting import Parting, UnlikeCalls
 
 
 class DeadlockError(SimulationError):
@@ -35,6 +35,7 @@ class DeadlockError(SimulationError):
             because simulated torch has computed already what hardware would compute later, while
             others wait for calls that its host might have made.
         parted: Where the ranks parted, if that was asked for; see `simrank.trace.divergence`.
+        unlike: The first equal calls that ranks made from different lines, or None.
     """
 
     def __init__(  # noqa: PLR0913 - each a keyword of its own
@@ -47,9 +48,11 @@ class DeadlockError(SimulationError):
         seed: int = 0,
         proved: bool = True,
         parted: Parting | None = None,
+        unlike: UnlikeCalls | None = None,
     ) -> None:
         self.proved = proved
         self.parted = parted
+        self.unlike = unlike
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.hub_waits_for = hub_waits_for
@@ -61,7 +64,7 @@ class DeadlockError(SimulationError):
             what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
         kind = "proved" if proved else "suspected"
         lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}"]
-        lines += _states_and_parting(self.waits, parted)
+        lines += _states_and_causes(self.waits, unlike, parted)
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))
@@ -75,6 +78,7 @@ class DeadlockError(SimulationError):
             "waits": [asdict(state) for state in self.waits],
             "parted": None if self.parted is None else asdict(self.parted),
             "to_fix": self.to_fix,
+            **_unlike_facts(self.unlike),
         }
 
 
@@ -87,6 +91,7 @@ class LivelockError(SimulationError):
         seed: The seed that replays it.
         proved: False: a program may count its own polls and stop later.
         parted: Where the ranks parted, if that was asked for.
+        unlike: The first equal calls that ranks made from different lines, or None.
     """
 
     proved = False
@@ -98,13 +103,15 @@ class LivelockError(SimulationError):
         *,
         seed: int = 0,
         parted: Parting | None = None,
+        unlike: UnlikeCalls | None = None,
     ) -> None:
         self.parted = parted
+        self.unlike = unlike
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.seed = seed
         lines = [f"livelock (suspected) at t={us_text(time_ps)}: ranks poll, nothing changes"]
-        lines += _states_and_parting(self.waits, parted)
+        lines += _states_and_causes(self.waits, unlike, parted)
         super().__init__("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
@@ -112,14 +119,20 @@ class LivelockError(SimulationError):
         waits = [asdict(state) for state in self.waits]
         parted = None if self.parted is None else asdict(self.parted)
         told = {"proved": False, "seed": self.seed, "waits": waits, "parted": parted}
-        return {**super().to_json(), **told}
+        return {**super().to_json(), **told, **_unlike_facts(self.unlike)}
 
 
-def _states_and_parting(states: Sequence[RankState], parting: Parting | None) -> list[str]:
-    """Return the lines of a report, which stays as short with the line where ranks parted."""
-    if parting is None:
-        return states_text(states)
-    return [*states_text(states, MAX_REPORT_LINES - 3), f"  {parting}"]
+def _states_and_causes(
+    states: Sequence[RankState], *causes: Parting | UnlikeCalls | None
+) -> list[str]:
+    """Return the lines of a report, as short with likely causes as without."""
+    known = [f"  {cause}" for cause in causes if cause is not None]
+    return [*states_text(states, MAX_REPORT_LINES - 2 - len(known)), *known]
+
+
+def _unlike_facts(unlike: UnlikeCalls | None) -> dict[str, Any]:
+    """Return equal calls from different lines as plain data, where there are any."""
+    return {} if unlike is None else {"unlike": asdict(unlike)}
 
 
 class WaitTimeoutError(SimulationError, TimeoutError, RuntimeError):
@@ -201,6 +214,7 @@ class CollectiveMismatchError(SimulationError):
         variants: The distinct calls, with their ranks and lines.
         not_called: Ranks of the group that have not made the call yet.
         differing: Names of the columns that differ.
+        unlike: The first equal calls before it that ranks made from different lines, or None.
         to_fix: What to change.
     """
 
@@ -211,6 +225,8 @@ class CollectiveMismatchError(SimulationError):
         seq: int,
         variants: Sequence[CallVariant],
         not_called: Sequence[int],
+        *,
+        unlike: UnlikeCalls | None = None,
     ) -> None:
         self.time_ps = time_ps
         self.group = group
@@ -228,6 +244,9 @@ class CollectiveMismatchError(SimulationError):
         lines += [f"  {self._variant_text(variant)}" for variant in self.variants]
         if self.not_called:
             lines.append(f"  {RankState(self.not_called, 'not called yet')}")
+        self.unlike = unlike
+        if unlike is not None:
+            lines.append(f"  {unlike}")
         self.to_fix = _cure_of(self.differing)
         lines.append(f"  to fix: {self.to_fix}")
         super().__init__("\n".join(lines))
@@ -247,6 +266,7 @@ class CollectiveMismatchError(SimulationError):
             "differing": self.differing,
             "variants": variants,
             "not_called": self.not_called,
+            **_unlike_facts(self.unlike),
         }
 
 

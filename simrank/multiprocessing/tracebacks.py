@@ -1,4 +1,4 @@
-"""Errors of ranks as text: the report first, then the program's frames without those of libraries."""
+"""Errors of ranks as text: the report, then the frames of the program, not of libraries."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class _Folded(traceback.StackSummary):
         return lines
 
     def _text_of(self, frame: traceback.FrameSummary) -> str:
-        """Return the lines of a frame; a cell of a notebook by its number."""
+        """Return the lines of a frame; the cell of a notebook stands before its file."""
         text = self.format_frame_summary(frame)
         cell = cell_text(frame.filename)
-        return text if cell is None else text.replace(f'File "{frame.filename}"', f"Cell {cell}", 1)
+        return text if cell is None else text.replace("File ", f"{cell}, File ", 1)
 
 
 def _fold(shown: traceback.TracebackException, seen: set[int]) -> None:

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-from simrank.engine import Handle, Task, limits
+from simrank.engine import Handle, Task, limits, user_site
 from simrank.errors import RankAborted
 from simrank.ranks import libraries, real
 from simrank.ranks.current import (
@@ -101,6 +101,7 @@ class ThreadTask(Task):
         self.status: int | None = None
         self.on_end: Callable[[], None] | None = None
         self.thread: threading.Thread | None = None
+        self.started_at = user_site()
         if program is not owner:
             program.task = self
 

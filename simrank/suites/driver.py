@@ -379,9 +379,16 @@ def _without_those_at_rest(error: Hang) -> Hang:
         replace(state, waits=False) if state.state in _AT_REST else state for state in error.waits
     ]
     states.sort(key=lambda state: not state.waits)
+    facts: dict[str, Any] = {"seed": error.seed, "parted": error.parted, "unlike": error.unlike}
+    told: Hang
     if isinstance(error, LivelockError):
-        return LivelockError(error.time_ps, states, seed=error.seed)
-    return DeadlockError(error.time_ps, states, to_fix=error.to_fix, seed=error.seed)
+        told = LivelockError(error.time_ps, states, **facts)
+    else:
+        facts |= {"to_fix": error.to_fix, "proved": error.proved}
+        told = DeadlockError(error.time_ps, states, **facts)
+    for note in getattr(error, "__notes__", ()):
+        told.add_note(note)
+    return told
 
 
 def _what_others_did(error: Hang) -> list[str]:

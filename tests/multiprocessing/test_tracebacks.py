@@ -60,9 +60,9 @@ def test_a_group_of_exceptions_is_told_whole():
 
 
 def test_a_frame_of_a_cell_is_told_by_the_cell():
-    """Its file means nothing to its author."""
+    """Its file means nothing to its author, and is what Python names."""
     try:
         exec(compile("1 / 0", "<ipython-input-3-0a1b>", "exec"), {})  # noqa: S102 - a cell
     except ZeroDivisionError as error:
         text = users_traceback(error)
-    assert "Cell In [3], line 1, in <module>" in text
+    assert 'In [3], File "<ipython-input-3-0a1b>", line 1, in <module>' in text

@@ -1,0 +1,187 @@
+"""Lines of the program from which the members of a group make equal calls.
+
+Equal calls from different lines are legal, as under `if rank == 0:`, and are often the first sign
+of ranks that have lost step. Each group keeps the first call of each pair of lines; only a report
+of a failed run reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.errors import RankState, UnlikeCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from simrank.distributed.call import Call
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.planner import CollectiveLibrary
+    from simrank.engine import CallSite, Engine, SourceLine
+
+    Explanation = tuple[UnlikeCalls | None, str | None]
+    _Made = tuple[int, CallSite | None]  # The rank, and the line of its call.
+
+TO_FOLLOW = (
+    "simrank: run with `--divergence`, or Context(divergence=True), to name the line at which the "
+    "ranks parted"
+)
+_MAX_PAIRS = 64  # Assumed: sets of lines that are kept for each group.
+_MAX_LINES = 4096  # Assumed: lines at which all members have met, for each group.
+
+
+class _Met(NamedTuple):
+    """A call, and the lines from which the members of a group made it."""
+
+    seq: int
+    name: str
+    ranks_by_line: dict[SourceLine, list[int]]
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether it was made from different lines."""
+        return len(self.ranks_by_line) > 1
+
+    def shares_a_line(
+        self, common: Container[SourceLine], ranks_at: Mapping[SourceLine, set[int]]
+    ) -> bool:
+        """Whether ranks have made other calls from the line of one that they met from another.
+
+        Args:
+            common: Lines at which all members have met.
+            ranks_at: The ranks that have called from each line.
+        """
+        everyone = {rank for ranks in self.ranks_by_line.values() for rank in ranks}
+        return any(
+            line in common or not ranks_at[line].isdisjoint(everyone.difference(ranks))
+            for line, ranks in self.ranks_by_line.items()
+        )
+
+
+class CallLines:
+    """Lines from which the members of one group have made their calls."""
+
+    __slots__ = ("_common", "_sites", "_unlike")
+
+    def __init__(self) -> None:
+        self._common: set[SourceLine] = set()
+        self._sites: set[tuple[int, int]] = set()  # Of lines in `_common`, by code and instruction.
+        self._unlike: dict[frozenset[SourceLine], _Met] = {}
+
+    def note(self, call: Call) -> None:
+        """Note the lines of a call that all members have made."""
+        operations = call.operations
+        head = operations[0]
+        first = None if head is None else head.issued_at
+        if first is None:
+            return
+        code, instruction = first
+        for operation in operations:
+            site = None if operation is None else operation.issued_at
+            if site is None:
+                return  # A library's own thread made it.
+            if site[1] != instruction or site[0] is not code:
+                self._compare(call)
+                return
+        if (id(code), instruction) not in self._sites and len(self._sites) < _MAX_LINES:
+            self._sites.add((id(code), instruction))
+            self._common.add(first.line())
+
+    def _compare(self, call: Call) -> None:
+        """Note a call whose sites differ: ranks may have copies of a module, with equal lines."""
+        found = _ranks_by_line(call)
+        if len(found) == 1:
+            self._common.update(found if len(self._common) < _MAX_LINES else ())
+        elif found and len(self._unlike) < _MAX_PAIRS:
+            self._unlike.setdefault(frozenset(found), _Met(call.seq, call.name, found))
+
+    def first(self, pending: Iterable[Call], made: Iterable[_Made]) -> _First | None:
+        """Return the first call whose lines tell of lost step, else the first of unlike lines.
+
+        Args:
+            pending: Calls of the group that not all members have made, or that have not ended.
+            made: Calls that are matched with none.
+
+        Returns:
+            The call, and whether ranks have called from each other's lines elsewhere; None where
+            all calls were made from equal lines.
+        """
+        unlike = list(self._unlike.values())
+        ranks_at: dict[SourceLine, set[int]] = {}
+        for rank, site in made:
+            if site is not None:
+                ranks_at.setdefault(site.line(), set()).add(rank)
+        unlike += [_Met(call.seq, call.name, _ranks_by_line(call)) for call in pending]
+        for met in unlike:
+            for line, ranks in met.ranks_by_line.items():
+                ranks_at.setdefault(line, set()).update(ranks)
+        unlike = [met for met in sorted(unlike, key=lambda met: met.seq) if met.is_unlike]
+        for met in unlike:
+            if met.shares_a_line(self._common, ranks_at):
+                return _First(True, _told(met))
+        return _First(False, _told(unlike[0])) if unlike else None
+
+
+class _First(NamedTuple):
+    """A call of unlike lines, and whether other calls show that ranks have lost step."""
+
+    is_sure: bool
+    calls: UnlikeCalls
+
+
+def _ranks_by_line(call: Call) -> dict[SourceLine, list[int]]:
+    """Return the lines from which members have made a call; none if a library's thread did."""
+    found: dict[SourceLine, list[int]] = {}
+    known: dict[tuple[int, int], SourceLine] = {}
+    for operation in call.operations:
+        if operation is None:
+            continue
+        site = operation.issued_at
+        if site is None:
+            return {}
+        key = (id(site[0]), site[1])
+        if key not in known:
+            known[key] = site.line()
+        found.setdefault(known[key], []).append(operation.rank or 0)
+    return found
+
+
+def _told(met: _Met) -> UnlikeCalls:
+    states = [RankState(tuple(r), "", *line) for line, r in met.ranks_by_line.items()]
+    return UnlikeCalls(met.name, tuple(states))
+
+
+def unlike_calls(
+    library: CollectiveLibrary, made: Mapping[ProcessGroup, Sequence[_Made]]
+) -> UnlikeCalls | None:
+    """Return the first equal calls from different lines that a report is to name; or None.
+
+    Args:
+        library: The collective library of the ranks.
+        made: For each group that the report is about, its calls that are not matched.
+    """
+    groups = [group for world in library.worlds.values() for group in world.groups()]
+    groups.sort(key=lambda group: group not in made)
+    for group in groups:
+        found = group.lines.first(group.calls.values(), made.get(group, ()))
+        if found is not None and (found.is_sure or group in made):
+            return found.calls
+    return None
+
+
+def explain_hang(engine: Engine, library: CollectiveLibrary) -> Explanation:
+    """Return what calls tell of a hang: the first from different lines, and how to see more.
+
+    Args:
+        engine: The engine of the ranks.
+        library: Their collective library.
+    """
+    made: dict[ProcessGroup, list[_Made]] = {}
+    for operation in engine.pending:
+        group: ProcessGroup | None = getattr(operation, "group", None)
+        if operation.is_collective and group is not None and hasattr(group, "lines"):
+            sites = [(rank, site) for rank, _, site in operation.pending_ranks()]
+            made.setdefault(group, []).extend((r, s) for r, s in sites if r is not None)
+    unlike = unlike_calls(library, made)
+    is_told = library.follower is not None or (unlike is None and not made)
+    return unlike, None if is_told else TO_FOLLOW

@@ -1,0 +1,118 @@
+"""Equal calls from different lines: told where a run fails, never otherwise."""
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException
+
+WORLD = 3
+
+
+def first(x):
+    dist.all_reduce(x)  # first
+
+
+def second(x):
+    dist.all_reduce(x)  # second
+
+
+def line_of(function):
+    """Return the line of the only call in a function."""
+    return function.__code__.co_firstlineno + 1
+
+
+def fails(program, **settings):
+    """Return what a program on three ranks ends with."""
+    with pytest.raises(Exception) as caught, simrank.Context("hgx_h100", **settings) as ctx:  # noqa: PT011
+        ctx.multiprocessing.spawn(program, nprocs=WORLD)
+    error = caught.value
+    return next(iter(error.errors.values())) if isinstance(error, SpawnException) else error
+
+
+def lines_of(error):
+    """Return the lines of an error's unlike calls, by rank."""
+    return {rank: side.line for side in error.unlike.sides for rank in side.ranks}
+
+
+def skips_the_first(rank):
+    dist.init_process_group("nccl")
+    x = simrank.ones(4)
+    if rank != 1:
+        first(x)
+    second(x)
+
+
+def test_a_hang_names_the_first_equal_calls_from_different_lines():
+    """Where the ranks lost step; the last line is where they noticed."""
+    error = fails(skips_the_first)
+    assert isinstance(error, DeadlockError)
+    assert error.unlike.name == "all_reduce #1 on group 'default_pg'"
+    assert lines_of(error) == {0: line_of(first), 1: line_of(second), 2: line_of(first)}
+    assert f"  {error.unlike}\n  to fix: " in str(error)
+    assert error.to_json()["unlike"]["name"] == error.unlike.name
+
+
+def branches_then_skips(rank):
+    dist.init_process_group("nccl")
+    x = simrank.ones(4)
+    if rank == 0:
+        dist.broadcast(x, 0)
+    else:
+        dist.broadcast(x, 0)
+    for step in range(4):
+        if (rank, step) != (1, 2):
+            first(x)
+        second(x)
+    dist.all_reduce(simrank.ones(2))
+
+
+def test_a_mismatch_names_them_and_passes_over_branches_that_ranks_take_for_good_reasons():
+    """Lines at which the ranks have met before tell more than lines of one rank alone."""
+    error = fails(branches_then_skips)
+    assert isinstance(error, CollectiveMismatchError)
+    assert error.unlike.name == "all_reduce #6 on group 'default_pg'"
+    assert lines_of(error) == {0: line_of(first), 1: line_of(second)}  # Rank 2 has not called.
+
+
+def same_lines(rank):
+    dist.init_process_group("nccl")
+    x = simrank.ones(4)
+    first(x)
+    if rank == 0:
+        second(x)
+
+
+def test_without_such_calls_nothing_is_added():
+    """The report is as short as ever."""
+    error = fails(same_lines)
+    assert error.unlike is None
+    assert "different lines" not in str(error)
+    assert "unlike" not in error.to_json()
+
+
+@pytest.mark.parametrize("program", [skips_the_first, branches_then_skips])
+def test_a_report_offers_divergence_unless_it_was_on(program):
+    """As a note of the error."""
+    offered = [n for n in fails(program).__notes__ if "run with `--divergence`" in n]
+    assert len(offered) == 1
+    notes = getattr(fails(program, divergence=True), "__notes__", ())
+    assert not any("run with" in note for note in notes)
+
+
+def branches(rank):
+    dist.init_process_group("nccl")
+    x = simrank.ones(4)
+    if rank == 0:
+        dist.broadcast(x, 0)
+    else:
+        dist.broadcast(x, 0)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("divergence", [False, True])
+def test_a_program_that_is_right_gets_no_finding(divergence):
+    """Equal calls on branches are legal."""
+    with simrank.Context("hgx_h100", divergence=divergence) as ctx:
+        ctx.multiprocessing.spawn(branches, nprocs=WORLD)
+    assert ctx.findings == []
