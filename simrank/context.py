@@ -392,6 +392,7 @@ class Context(TorchNames):
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
+        lines += [f"  {state}" for state in leaks.threads()]
         lines += [f"  {hint}" for hint in [*self._space.hints, *threads_left(self.engine)]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]

@@ -53,6 +53,7 @@ class Operation(Handle):
     kind = "operation"
     is_launch = True
     is_implied = False
+    orders_threads = False
     holds_memory = False  # Whether what it touches stays until somebody has waited for it.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.

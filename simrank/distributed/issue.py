@@ -22,6 +22,7 @@ from simrank.distributed.membership import member_group
 from simrank.distributed.order import note_order
 from simrank.distributed.request import Request, staging
 from simrank.distributed.skipped import SkippedCall
+from simrank.distributed.thread_calls import note_call
 from simrank.distributed.work import Work
 from simrank.errors import UnsupportedError
 from simrank.ranks import current_program, require_rank
@@ -368,6 +369,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     if group.has_moved and backend != GLOO and not group.world.shares_devices:
         call.check_device(operation)
     call.add(group_rank, operation)
+    if group.engine.has_threads:
+        _note_thread(group, operation)
     if entry is not None:
         entry.issued(operation)
     if not request.only_reads and signature.op != "barrier":  # As `writes` says.
@@ -378,6 +381,13 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     if not on_host and (len(in_flight) != 1 or in_flight.get(stream) is not group):
         note_order(caller, operation)
     return operation
+
+
+def _note_thread(group: ProcessGroup, operation: CollectiveOperation) -> None:
+    """Note which thread of the rank has called."""
+    program, task = current_program(), group.engine.current_task()
+    if program is not None and task is not None:
+        note_call(group, program, task, operation)
 
 
 def _stream_of(caller: Caller, request: Request, *, on_host: bool, async_op: bool) -> Stream:

@@ -44,6 +44,7 @@ class Leaks:
         self._messages: dict[Hashable, _Message] = {}
         self._opposite: dict[Hashable, RankState] = {}
         self.half_made: list[RankState] = []
+        self._unordered: dict[tuple[str, frozenset[str]], list[int]] = {}
 
     def started(self, what: str, site: CallSite | None, rank: int) -> Key:
         """Count a Work that was handed out; the result takes it back."""
@@ -81,6 +82,19 @@ class Leaks:
             text = f"issue {calls} in opposite orders, and nothing orders them: NCCL may hang"
             file, line = (None, None) if one.issued_at is None else one.issued_at.line()
             self._opposite[key] = RankState(ranks, text, file, line, waits=False)
+
+    def unordered_threads(self, group: str, rank: int, calls: tuple[str, str]) -> None:
+        """Note two threads of a rank that use one group, where nothing orders their calls."""
+        if all(rank not in ranks for (name, _), ranks in self._unordered.items() if name == group):
+            self._unordered.setdefault((group, frozenset(calls)), []).append(rank)
+
+    def threads(self) -> list[RankState]:
+        """Return the sets of ranks whose threads use one group in an order that is luck."""
+        text = "two threads use group '{}', and nothing orders their calls (suspected): {}"
+        return [
+            RankState(tuple(sorted(ranks)), text.format(group, ", ".join(sorted(calls))))
+            for (group, calls), ranks in self._unordered.items()
+        ]
 
     def forget(self, rank: int) -> None:
         """Forget what a rank has not waited for, sent or received: it died before it could."""

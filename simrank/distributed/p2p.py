@@ -110,6 +110,7 @@ class PeerOperation(Operation):
         "_num_left", "boxes", "ends", "group", "is_launch", "is_on_host", "source_rank",
     )  # fmt: skip
     kind = "collective"
+    orders_threads = True  # The peer may have heard of the calls of another thread.
     holds_memory = True
     is_collective = False
 

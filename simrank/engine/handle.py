@@ -29,8 +29,11 @@ class Handle:
         complete: Whether it has happened.
         complete_ps: Simulated time of completion in picoseconds; -1 before.
         error: What every waiter gets instead of a return, or None.
+        orders_threads: Whether a task that has waited for it is behind what other threads of its
+            rank have called: not so of work on devices, which no thread completes.
     """
 
+    orders_threads = True
     __slots__ = ("__weakref__", "_callbacks", "_waiters", "complete", "complete_ps", "error")
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simrank.engine.task import Task
 
 _POLLS_IN_IMPORT = 64  # Assumed: a module that asks more often while it loads waits for something.
+_LOOKS_OF_SPIN = 64  # Assumed: who looks at the clock as often in a row watches something.
 POLL_PS = 100_000  # assumed: a negative query costs a host about 100 ns
 MAX_POLL_PS = 1_000_000_000  # assumed: doubling ends at 1 ms, so that long polls stay cheap to run
 
@@ -187,6 +188,8 @@ def poll(
     else:
         sleep_weakly(engine, task, task.clock_ps + cost_ps, PollReason(what, rounds))
     task.num_polls = num_polls + 1
+    if not reads_clock or num_polls >= _LOOKS_OF_SPIN:
+        task.num_calls_seen = engine.num_thread_calls  # It may have watched for them.
 
 
 def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
@@ -198,6 +201,7 @@ def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
         task.host_ps = task.clock_ps + delay_ps
         return
     sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, SLEEP_ROUNDS))
+    task.num_calls_seen = engine.num_thread_calls  # As after a poll.
 
 
 def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) -> None:

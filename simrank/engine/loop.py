@@ -63,6 +63,8 @@ class Engine:
         told: What the last report of a deadlock was about.
         turns: Who of the tasks on threads has the turn.
         on_failure: Told of every hang and of every task that raises; see `tell_of_failure`.
+        has_threads: Whether a rank has started a thread.
+        num_thread_calls: Collectives that were called since.
         explain_hang: Returns likely causes for the report of a hang and a note, or None.
     """
 
@@ -89,6 +91,8 @@ class Engine:
         self._adoption = Adoption(self)
         self.turns = Turns(self)
         self.on_failure: list[FailureHook] = []
+        self.has_threads = False
+        self.num_thread_calls = 0
         self.explain_hang: Callable[[], tuple[UnlikeCalls | None, str | None]] | None = None
 
     # ---- the loop ----
@@ -272,6 +276,8 @@ class Engine:
             self._go_on_waiting(handle, task)
         task.waiting = None
         task.num_polls = 0
+        if self.has_threads and handle.orders_threads:
+            task.num_calls_seen = self.num_thread_calls
         if self.observers:
             tell_of_wait(self, task, handle.describe(), start_ps)
 

@@ -129,13 +129,16 @@ class Lock:
     Whoever waited longest gets it on release.
     """
 
-    __slots__ = ("__weakref__", "_holder", "_is_waiter", "_order", "_real", "_waits")
+    __slots__ = (
+        "__weakref__", "_holder", "_is_waiter", "_num_calls", "_order", "_real", "_waits",
+    )  # fmt: skip
 
     def __init__(self, real: _thread.LockType | None = None, *, is_waiter: bool = False) -> None:
         self._real = allocate_lock() if real is None else real
         self._waits: deque[LockWait] = deque()
         self._holder: Task | int | None = None
         self._is_waiter = is_waiter
+        self._num_calls = 0  # Of threads, that whoever takes it next is behind.
         self._order: dict[int, int] = {}  # What who let it go was behind, for race checks.
 
     def describe(self) -> str:
@@ -155,6 +158,8 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; in a rank a wait passes simulated time, as does a vain try."""
         taken = self._acquire(blocking, timeout)
+        if self._num_calls and taken and (task := running_task()) is not None:
+            task.num_calls_seen = max(task.num_calls_seen, self._num_calls)
         if taken and self._order and (races := race_order()) is not None:
             races.met(self._order)
         return taken
@@ -234,7 +239,10 @@ class Lock:
             if self._is_waiter:
                 races.met(races.conditions)
             races.meet(self._order)
-        _catch_up(running_task())  # The others see it at the time that this rank's clock shows.
+        task = running_task()
+        if task is not None:
+            self._num_calls = task.engine.num_thread_calls
+        _catch_up(task)  # The others see it at the time that this rank's clock shows.
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -102,6 +102,8 @@ class ThreadTask(Task):
         self.on_end: Callable[[], None] | None = None
         self.thread: threading.Thread | None = None
         self.started_at = user_site()
+        self.engine.has_threads = True
+        self.num_calls_seen = self.engine.num_thread_calls
         if program is not owner:
             program.task = self
 
@@ -283,6 +285,8 @@ def _join(original: Callable[..., None]) -> Callable[..., None]:
             original(self, timeout)
         elif timeout is None:
             end.engine.wait(end)
+            if asker is not None:
+                asker.num_calls_seen = end.engine.num_thread_calls
         elif timeout > 0:
             end.engine.wait_at_most(end, math.ceil(timeout * PS_PER_S))
         elif not end.complete and asker is not None:
