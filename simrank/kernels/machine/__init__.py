@@ -6,7 +6,7 @@ room and memory need of the rooms above).
 
 from simrank.kernels.machine.effects import Effects
 from simrank.kernels.machine.now import (
-    EVERYBODY,
+    ALL_PROGRAMS,
     Options,
     Programs,
     PublishedError,
@@ -26,7 +26,7 @@ from simrank.kernels.machine.statistics import Dot, Extent, Statistics
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 
 __all__ = [
-    "EVERYBODY",
+    "ALL_PROGRAMS",
     "FUSED",
     "SIMPLE",
     "SPECIAL",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _ndarray = np.ndarray
-EVERYBODY = -2  # Stands for all programs of a batch, where they do the same.
+ALL_PROGRAMS = -2  # Stands for all programs of a batch, where they do the same.
 
 
 class Argument(NamedTuple):

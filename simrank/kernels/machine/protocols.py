@@ -22,6 +22,20 @@ class Unmet(NamedTuple):
     wanted: Any
 
 
+class Asked(NamedTuple):
+    """What an atomic asks of the order of programs.
+
+    Attributes:
+        order: How it orders; None is a relaxed look of any scope.
+        hands: Whether it writes.
+        takes: Whether the program looks at the result: else it has come behind others by luck.
+    """
+
+    order: Order | None
+    hands: bool
+    takes: bool = True
+
+
 class Pointer(Protocol):
     """A block of pointers."""
 
@@ -91,16 +105,7 @@ class ProgramOrder(Protocol):
         """Note a store of elements."""
         ...
 
-    def atomic(
-        self,
-        storage: Storage,
-        index: Array,
-        itemsize: int,
-        order: Order | None,
-        *,
-        hands: bool,
-        takes: bool = True,
-    ) -> None:
+    def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
         """Take over what an atomic's flags carry, and hand over."""
         ...
 

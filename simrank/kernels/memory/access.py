@@ -8,7 +8,7 @@ import numpy as np
 
 from simrank.device.memory import Storage
 from simrank.kernels import machine
-from simrank.kernels.machine import EVERYBODY, Extent
+from simrank.kernels.machine import ALL_PROGRAMS, Extent
 from simrank.kernels.memory import illegal, tails
 from simrank.kernels.memory.addresses import (
     element_at,
@@ -138,11 +138,11 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
 
 
 def _owners(programs: Programs, targets: Value, values: Value, active: Value | None) -> Array:
-    """Return which program does each lane of a store; `EVERYBODY` where all do the same."""
+    """Return which program does each lane of a store; `ALL_PROGRAMS` where all do the same."""
     ids = programs.ids
     if type(targets) is not _ndarray:
         is_one = len(ids) > 1 and not (type(values) is _ndarray and len(values) == len(ids))
-        return np.array([EVERYBODY]) if is_one else ids
+        return np.array([ALL_PROGRAMS]) if is_one else ids
     spread = owners_of(programs, targets)
     return spread if active is None else spread[active]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from simrank.kernels.machine import EVERYBODY
+from simrank.kernels.machine import ALL_PROGRAMS
 from simrank.kernels.memory import illegal
 from simrank.kernels.memory.illegal import Asked
 from simrank.kernels.memory.void import VoidView
@@ -182,7 +182,7 @@ def segments_from(
 
 
 def owners_of(programs: Programs, lanes: Array) -> Array:
-    """Return which program does each lane of an access; `EVERYBODY` where all do the same."""
+    """Return which program does each lane of an access; `ALL_PROGRAMS` where all do the same."""
     ids = programs.ids
-    rows = ids if len(lanes) == len(ids) else np.array([EVERYBODY])
+    rows = ids if len(lanes) == len(ids) else np.array([ALL_PROGRAMS])
     return np.broadcast_to(rows.reshape((-1,) + (1,) * (lanes.ndim - 1)), lanes.shape)

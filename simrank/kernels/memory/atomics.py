@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.kernels import machine
+from simrank.kernels.machine.protocols import Asked
 from simrank.kernels.memory import illegal
 from simrank.kernels.memory.access import active_lanes, check_lanes
 from simrank.kernels.memory.addresses import (
@@ -279,8 +280,8 @@ def _tell(
         hands = changed or (writes and atomic.order.releases)
         if atomic.compute is replaced:
             sync.races.rewrites(storage, np.atleast_1d(index), itemsize)
-        at, takes = np.atleast_1d(index), atomic.wants_old
-        sync.races.atomic(storage, at, itemsize, atomic.order, hands=hands, takes=takes)
+        asked = Asked(atomic.order, hands=hands, takes=atomic.wants_old)
+        sync.races.atomic(storage, np.atleast_1d(index), itemsize, asked)
 
 
 def _differ(now: Value, before: Value) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.kernels.machine import EVERYBODY
+from simrank.kernels.machine import ALL_PROGRAMS
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage
@@ -32,9 +32,9 @@ class Access(NamedTuple):
         places: [n] the first byte of each element; a range where they follow each other.
         itemsize: Bytes of an element.
         spread: Which program, in any shape: mostly a row of its own for each, which takes no room;
-            `EVERYBODY` where all do the same.
+            `ALL_PROGRAMS` where all do the same.
         site: The line.
-        ids: The programs that are there: who `EVERYBODY` is.
+        ids: The programs that are there: who `ALL_PROGRAMS` is.
         raw: [n, itemsize] what a store stores; None of others.
         held: [n, itemsize] what was there before a store.
         order: How an atomic orders; None of others.
@@ -73,12 +73,12 @@ class Access(NamedTuple):
 
     @property
     def owners(self) -> Array:
-        """Return [n] which program; `EVERYBODY` where all do the same."""
+        """Return [n] which program; `ALL_PROGRAMS` where all do the same."""
         return self.spread.reshape(-1)
 
-    def by_everybody(self) -> bool:
+    def by_all_programs(self) -> bool:
         """Return whether all programs of the batch do the same."""
-        return self.spread.size > 0 and self.spread.flat[0] == EVERYBODY
+        return self.spread.size > 0 and self.spread.flat[0] == ALL_PROGRAMS
 
     def units(self, unit_bytes: int) -> Array:
         """Return [n, itemsize / unit_bytes] which units, where all elements are whole ones."""

@@ -107,7 +107,7 @@ def _bytes(access: Access) -> Array:
 
 def _owner(access: Access, byte: int) -> int:
     """Return a program that touches a byte."""
-    if access.by_everybody():
+    if access.by_all_programs():
         return int(access.ids[0])
     inside = (access.first <= byte) & (byte < access.first + access.itemsize)
     return int(access.owners[int(inside.argmax())])

@@ -24,6 +24,7 @@ import numpy as np
 
 from simrank.device.clocks import ALL_DEVICES, join
 from simrank.engine import user_site
+from simrank.kernels.machine.protocols import Asked
 from simrank.kernels.races.records import Alike, Elements, Launched, Name
 from simrank.kernels.races.signals import Signals, Waiter, stale
 from simrank.kernels.races.touches import Touches
@@ -245,29 +246,19 @@ class ProgramClock(Touches):
         self._fenced = dict(self._clock)
         self._clock[self._number] += 1
 
-    def atomic(
-        self,
-        storage: Storage,
-        index: Array,
-        itemsize: int,
-        order: Order | None,
-        *,
-        hands: bool,
-        takes: bool = True,
-    ) -> None:
+    def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
         """Take over what an atomic's flags carry, hand over, and check and remember what it wrote.
 
         Args:
             storage: Where the flags are.
             index: Which elements.
             itemsize: Their size.
-            order: How it orders; None is a relaxed look of any scope.
-            hands: Whether it writes.
-            takes: Whether the program looks at the result: else it has come behind others by luck.
+            asked: How it orders, and what it does.
 
         Raises:
             RaceError: An access without an atomic is not ordered before it, and races are errors.
         """
+        order, hands, takes = asked
         storage = storage.history_key
         written = Elements(np.unique(index) * itemsize, itemsize)
         if order is not None and order.scope == "cta":  # No two programs are in one.
@@ -362,7 +353,7 @@ class ProgramClock(Touches):
         if self.looks:
             if index.size == 1 and storage.has_values:
                 self._note_value(storage, int(index.reshape(-1)[0]) * itemsize, itemsize)
-            self.atomic(storage, index, itemsize, None, hands=False)
+            self.atomic(storage, index, itemsize, Asked(None, hands=False))
         elif index.size:
             self.loaded(storage, Elements(index.reshape(-1) * itemsize, itemsize))
 
@@ -378,7 +369,7 @@ class ProgramClock(Touches):
             low, high = (int(end) * itemsize for end in (index.min(), index.max() + 1))
             self._known.values.forget(storage, low, high)
         if self.signal is not None:
-            self.atomic(storage, index, itemsize, self.signal, hands=True, takes=False)
+            self.atomic(storage, index, itemsize, Asked(self.signal, hands=True, takes=False))
             return
         flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         elements = Elements(index.reshape(-1) * itemsize, itemsize)

@@ -155,7 +155,7 @@ def _beside_atomics(log: Log, storage: Storage, shared: Array) -> Iterator[Findi
 
 def _plain_lanes(access: Access) -> tuple[Array, Array]:
     first, owner = access.first, access.owners
-    if access.by_everybody():
+    if access.by_all_programs():
         first, owner = np.tile(first, len(access.ids)), np.repeat(access.ids, len(first))
     return first, owner.astype(np.int64)
 
@@ -220,7 +220,7 @@ def _parts(units: Array, accesses: list[Access]) -> Iterator[Array]:
     if not len(units):
         return
     lanes = sum(
-        access.size * (len(access.ids) if access.by_everybody() else 1) for access in accesses
+        access.size * (len(access.ids) if access.by_all_programs() else 1) for access in accesses
     )
     num_parts = min(-(-lanes // _MOST_ROWS), len(units))
     yield from np.array_split(units, num_parts)
@@ -260,7 +260,7 @@ def _lanes(access: Access, is_asked: Array, unit_bytes: int) -> tuple[Array, ...
             array.view(f"u{unit_bytes}")[inside].astype(np.uint64)
             for array in (access.raw, access.held)
         )
-    if access.by_everybody():
+    if access.by_all_programs():
         times = len(access.ids)
         owner = np.repeat(access.ids, len(unit))
         unit, stores, value, held = (

@@ -112,7 +112,7 @@ class Segments:
         order = access.order
         assert order is not None, "it is an atomic"
         first, owners = access.first, access.owners
-        if access.by_everybody():
+        if access.by_all_programs():
             first, owners = np.tile(first, len(access.ids)), np.repeat(access.ids, len(first))
         if order.scope == "cta":  # No two programs are in one.
             return Lanes(first, owners, self.of(owners))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.kernels.machine import EVERYBODY
+from simrank.kernels.machine import ALL_PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +37,14 @@ def doubtful(accesses: Sequence[Access], unit_bytes: int) -> Array:
             if access.itemsize != unit_bytes:
                 own = np.repeat(own, access.itemsize // unit_bytes)
             before = owners[index]
-            several[index] |= ((before != own) & (before != _NOBODY)) | (own == EVERYBODY)
+            several[index] |= ((before != own) & (before != _NOBODY)) | (own == ALL_PROGRAMS)
             owners[index] = own
             if access.raw is not None:
                 changed[index] |= access.differs(unit_bytes).reshape(-1)
             continue
         own = np.broadcast_to(access.owners[:, None], index.shape)
         before = owners[index]
-        several[index[((before != own) & (before != _NOBODY)) | (own == EVERYBODY)]] = True
+        several[index[((before != own) & (before != _NOBODY)) | (own == ALL_PROGRAMS)]] = True
         owners[index] = own
         several[index[owners[index] != own]] = True  # Two in this access.
         if access.raw is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _TYPES, _CARRIED, _BRANCH = "__types", "__carried", "__branch_types"
 _Types = dict[str, Any]
@@ -118,19 +118,25 @@ def _shown(kind: Any) -> str:
     return "constexpr" if kind is None else f"{kind[0]}{list(kind[1])}"
 
 
+def _changed(before: _Types, scope: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the names whose types differ from those before, with both types."""
+    for name, kind in before.items():
+        now = _type_of(scope[name])
+        if kind != now:
+            yield name, _shown(kind), _shown(now)
+
+
 def _carried(before: _Types, scope: dict[str, Any]) -> None:
     """Compare what a loop carries with what was there before its first round.
 
     Raises:
         AssertionError: A type differs.
     """
-    for name, kind in before.items():
-        now = _type_of(scope[name])
-        if kind != now:
-            raise AssertionError(
-                f"Loop-carried variable {name} has initial type {_shown(kind)} but is re-assigned "
-                f"to {_shown(now)} in loop! Please make sure that the type stays consistent."
-            )
+    for name, kind, now in _changed(before, scope):
+        raise AssertionError(
+            f"Loop-carried variable {name} has initial type {kind} but is re-assigned to {now} in "
+            "loop! Please make sure that the type stays consistent."
+        )
 
 
 def _branch_types(before: _Types, scope: dict[str, Any], side: str) -> None:
@@ -139,13 +145,11 @@ def _branch_types(before: _Types, scope: dict[str, Any], side: str) -> None:
     Raises:
         AssertionError: A type differs.
     """
-    for name, kind in before.items():
-        now = _type_of(scope[name])
-        if kind != now:
-            raise AssertionError(
-                f"initial value for `{name}` is of type {_shown(kind)}, but the {side} block "
-                f"redefines it as {_shown(now)}"
-            )
+    for name, kind, now in _changed(before, scope):
+        raise AssertionError(
+            f"initial value for `{name}` is of type {kind}, but the {side} block redefines it as "
+            f"{now}"
+        )
 
 
 HELPERS = {_TYPES: _types, _CARRIED: _carried, _BRANCH: _branch_types}
