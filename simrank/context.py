@@ -392,11 +392,17 @@ class Context(TorchNames):
             f"  recv from any source at {line}: another seed may give other numbers"
             for line in leaks.message_races()
         ]
-        lines += [f"  {state}" for state in leaks.threads()]
+        lines += [f"  {text}" for text in self.suspicions]
         lines += [f"  {hint}" for hint in [*self._space.hints, *threads_left(self.engine)]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines
+
+    @property
+    def suspicions(self) -> list[str]:
+        """Findings that may explain a failure: threads in disorder, and calls that were swapped."""
+        threads = [str(state) for state in self.comm_library.leaks.threads()]
+        return [*threads, *([] if self.divergence is None else self.divergence.findings)]
 
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""

@@ -67,7 +67,7 @@ FlightRecorderFolder = Annotated[
 ]
 FollowsDivergence = Annotated[
     bool,
-    typer.Option("--divergence", help="Say at which line ranks parted before a failure."),
+    typer.Option("--divergence", help="Name the line where ranks parted, and calls swapped."),
 ]
 Private = Annotated[
     list[str] | None,

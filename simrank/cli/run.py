@@ -273,6 +273,7 @@ def _show_found(context: Context, failure: SimrankError) -> None:
     """Show what was found before a failure, which follows and may be one of these itself."""
     text = str(failure)
     found = [str(race) for race in context.races if str(race).partition("\n")[0] not in text]
+    found += context.suspicions
     if found:
         typer.echo("\n".join(["simrank: found before the failure:", *found]), err=True)
 

@@ -427,7 +427,7 @@ def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signatur
 def _tell(caller: Caller, request: Request, library: CollectiveLibrary) -> Entry | None:
     """Tell who looks on, before the call is matched: one that differs raises there."""
     if library.follower is not None:
-        library.follower.collective(caller.group, caller.rank, request.signature)
+        library.follower.collective(caller.group, caller.rank, request)
     if library.recorder is None:
         return None
     return library.recorder.collective(caller.group, caller.rank, caller.backend, request)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simrank.distributed.flight_recorder import FlightRecorder
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
-    from simrank.distributed.request import Signature
+    from simrank.distributed.request import Request, Signature
     from simrank.hardware.cluster import Cluster
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ def _collective_of(call: Call) -> str:
 class FollowsCalls(Protocol):
     """What is told of calls, on the rank that makes them, before they are matched."""
 
-    def collective(self, group: ProcessGroup, rank: int, signature: Signature) -> None:
+    def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
         """A rank calls a collective."""
 
     def messages(self, group: ProcessGroup, ends: Sequence[End]) -> None:

@@ -95,6 +95,14 @@ def user_site(depth: int = 1) -> CallSite | None:
     return site_of_frame(sys._getframe(depth))  # noqa: SLF001 - the documented way to a frame
 
 
+def user_frame() -> FrameType | None:
+    """Return the innermost frame of the user's program that led into simrank."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
 def user_stack() -> tuple[CallSite, ...]:
     """Return the lines of the user's program that led into simrank, the innermost first."""
     sites = []

@@ -247,6 +247,17 @@ def text_of(value: object) -> str | None:
     return f"tensor of shape {tuple(tensor.shape)}"
 
 
+def address_of(value: object) -> int | None:
+    """Return where the first element of a tensor of torch's own class is, or None."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    tensor: Any = value
+    try:
+        return tensor.data_ptr() or None
+    except (NotImplementedError, RuntimeError):  # It has no storage: it is sparse, or fake.
+        return None
+
+
 def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:
     """Return a list of tensors as simrank sees them."""
     return [buffer_of(tensor) for tensor in tensors]

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.device.tensors.shown import READERS
+from simrank.device.tensors.shown import ADDRESSES, READERS
 from simrank.distributed.backends import default_timeout
 from simrank.engine import callsite
 from simrank.multiprocessing import children
@@ -60,6 +60,7 @@ def stand_ins(module: ModuleType) -> StandIns:
     callsite.skip_package("torch")
     if _text_of not in READERS:
         READERS.append(_text_of)
+        ADDRESSES.append(_address_of)
     for name in _BEFORE_RANKS:
         import_module(name)
     from simrank.torch import launches, settings, symmetric_memory  # noqa: PLC0415 - they import torch
@@ -165,6 +166,12 @@ def _text_of(value: object) -> str | None:
     from simrank.torch import buffers  # noqa: PLC0415 - it imports torch
 
     return buffers.text_of(value)
+
+
+def _address_of(value: object) -> int | None:
+    from simrank.torch import buffers  # noqa: PLC0415 - it imports torch
+
+    return buffers.address_of(value)
 
 
 def _of_distributed() -> StandIns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # Each returns how an object of another library is shown, or None if it is not its own.
 READERS: list[Callable[[object], str | None]] = []
+# Each returns where the first element of an object of another library is, or None.
+ADDRESSES: list[Callable[[object], int | None]] = []
 
 
 def tensor_text(tensor: Tensor) -> str:
@@ -20,3 +22,15 @@ def tensor_text(tensor: Tensor) -> str:
         return f"tensor of shape {tuple(tensor.shape)}"
     value = tensor.array.reshape(-1)[0].item()
     return repr(float(f"{value:.6g}")) if isinstance(value, float) else repr(value)
+
+
+def address_of(value: object) -> int | None:
+    """Return where the first element of a tensor is in this process's memory; None: no tensor."""
+    if type(value).__module__.startswith("simrank.") and hasattr(type(value), "cuda_device"):
+        tensor: Any = value
+        if not tensor.storage.has_values or not tensor.array.size:
+            return None
+        found: int = tensor.array.__array_interface__["data"][0]
+        return found
+    told = (read(value) for read in ADDRESSES)
+    return next((address for address in told if address is not None), None)

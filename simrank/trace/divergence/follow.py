@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.engine.callsite import user_frame
 from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, Parting, Side
 from simrank.trace.divergence import monitoring
@@ -17,6 +18,7 @@ from simrank.trace.divergence.parting import (
     without_unwinding,
 )
 from simrank.trace.divergence.statements import text_of
+from simrank.trace.divergence.swapped import Swaps
 from simrank.trace.divergence.tracing import Tracing
 from simrank.trace.divergence.track import (
     CALL,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
-    from simrank.distributed.request import Signature
+    from simrank.distributed.request import Request
     from simrank.engine import Engine, Task
     from simrank.trace.divergence.statements import Statement
 
@@ -64,12 +66,18 @@ class Divergence:
 
     def __init__(self, engine: Engine) -> None:
         self.parting: Parting | None = None
+        self._swaps = Swaps()
         self._engine = engine
         self._codes = Codes()
         self._tracks: dict[Task, Track] = {}
         self._worlds: dict[Task, World] = {}
         follows = Monitoring if monitoring.is_there() else Tracing
         self._tracing = follows(self._codes, self._track)
+
+    @property
+    def findings(self) -> list[str]:
+        """What a user should know though nothing failed: equal calls that ranks have swapped."""
+        return list(self._swaps.found.values())
 
     # ---- while they run ----
 
@@ -93,14 +101,17 @@ class Divergence:
         task = self._engine.running
         return None if task is None else self._tracks.get(task)
 
-    def collective(self, group: ProcessGroup, rank: int, signature: Signature) -> None:
+    def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
         """Note a rank's call of a collective, before it is matched."""
+        frame = user_frame()
+        if frame is not None:
+            self._swaps.note(group, rank, request, frame)
         track = self._running_track()
         if track is not None:
             mark = None
             if group.size() == group.world.size:
                 mark = (group, group.num_calls(group.group_rank(rank)))
-            track.call((group, signature.op), mark)
+            track.call((group, request.signature.op), mark)
 
     def messages(self, group: ProcessGroup, ends: Sequence[End]) -> None:
         """Note the messages that a rank starts."""
