@@ -24,6 +24,7 @@ from simrank.distributed.call_lines import explain_hang
 from simrank.distributed.flight_recorder import FlightRecorder
 from simrank.distributed.kernel_names import COLLECTIVES
 from simrank.distributed.planner import CollectiveLibrary
+from simrank.distributed.replicas import Replicas
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
@@ -113,6 +114,8 @@ class Context(TorchNames):
             recorder does, once the run fails, or at the end; or a `FlightRecorder`.
         divergence: Whether the lines of every rank are followed, so that a report says at which
             one the ranks parted, and what its condition saw.
+        replicas: Whether the parameters of models in torch's DistributedDataParallel are hashed
+            after each optimizer step, so that replicas that differ are a finding.
 
     Attributes:
         cluster: The hardware.
@@ -128,6 +131,7 @@ class Context(TorchNames):
         cuda_devices: As given, or as the project says, or None.
         private: Packages that each rank executes for itself.
         divergence: Who follows the lines of ranks, or None.
+        replicas: What compares replicas of models, or None.
         recorder: Who keeps the last calls of each rank, or None.
         unjoined: Spawns with join=False whose end nobody has seen yet.
 
@@ -157,6 +161,7 @@ class Context(TorchNames):
         cuda_devices: str | None = None,
         flight_recorder: str | PathLike[str] | FlightRecorder | None = None,
         divergence: bool = False,
+        replicas: bool = False,
     ) -> None:
         self.cluster = _load(cluster)
         if isinstance(delays, int | str):
@@ -195,6 +200,7 @@ class Context(TorchNames):
         self._watchdog = Watchdog(self.engine, watchdog_s, time_limit_s) if is_watched else None
         self.recorder: FlightRecorder | None = None
         self.divergence: Divergence | None = None
+        self.replicas = Replicas() if replicas else None
         self._record(flight_recorder, divergence=divergence)
 
     def _record(
@@ -400,9 +406,10 @@ class Context(TorchNames):
 
     @property
     def suspicions(self) -> list[str]:
-        """Findings that may explain a failure: threads in disorder, and calls that were swapped."""
+        """Findings that may explain a failure: threads in disorder, swapped calls, replicas."""
         threads = [str(state) for state in self.comm_library.leaks.threads()]
-        return [*threads, *([] if self.divergence is None else self.divergence.findings)]
+        swapped = [] if self.divergence is None else self.divergence.findings
+        return [*threads, *swapped, *([] if self.replicas is None else self.replicas.findings)]
 
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""

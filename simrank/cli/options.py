@@ -69,6 +69,10 @@ FollowsDivergence = Annotated[
     bool,
     typer.Option("--divergence", help="Name the line where ranks parted, and calls swapped."),
 ]
+ComparesReplicas = Annotated[
+    bool,
+    typer.Option("--replicas", help="Report DDP models that differ after an optimizer step."),
+]
 Private = Annotated[
     list[str] | None,
     typer.Option("--private", help="A package that each rank executes for itself; repeatable."),

@@ -147,6 +147,7 @@ def run_command(
     private: options.Private = None,
     flight_recorder_folder: options.FlightRecorderFolder = None,
     divergence: options.FollowsDivergence = False,
+    replicas: options.ComparesReplicas = False,
     compute_time: options.ComputeTime = "roofline",
     devices: options.CudaDevices = None,
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
@@ -171,6 +172,7 @@ def run_command(
     settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
     settings["default_device"] = _device(built, default_device)
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
+    settings["replicas"] = replicas
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
     _show_surroundings(summary, built)
     max_ps = _max_delay_ps(max_delay)

@@ -214,6 +214,8 @@ def _of_distributed() -> StandIns:
 
 
 def _of_parallel() -> StandIns:
+    from simrank.torch import replicas  # noqa: PLC0415 - it imports torch
+
     parallel: Any = import_module("torch.nn.parallel")
     kind: Any = parallel.DistributedDataParallel
     original = kind._get_ddp_logging_data  # noqa: SLF001 - torch's name
@@ -231,7 +233,11 @@ def _of_parallel() -> StandIns:
         return data
 
     # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
-    return [(kind, "_get_ddp_logging_data", logged), (kind, "_active_ddp_module", None)]
+    return [
+        (kind, "__init__", replicas.noting_init(kind.__init__)),
+        (kind, "_get_ddp_logging_data", logged),
+        (kind, "_active_ddp_module", None),
+    ]
 
 
 def _keeping_works() -> tuple[Any, str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from simrank.ranks.current import rank_program
+from simrank.torch import replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,4 +211,10 @@ def hooks_stand_ins() -> StandIns:
             getattr(owner, name).update(content)
 
     note = functools.partial(_note, _HOOKS, Setting(modules, (), get, put))
-    return [(owner, name, _NotingDict(getattr(owner, name), note)) for owner, name in found]
+    replaced: StandIns = []
+    for owner, name in found:
+        hooks = dict(getattr(owner, name))
+        if name == "_global_optimizer_post_hooks":
+            hooks[replicas.HOOK] = replicas.after_step
+        replaced.append((owner, name, _NotingDict(hooks, note)))
+    return replaced

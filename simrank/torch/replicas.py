@@ -1,0 +1,74 @@
+"""Models that DistributedDataParallel replicates: their parameters after each optimizer's step."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from simrank.distributed.replicas import Step
+from simrank.engine import user_site
+from simrank.ranks.current import rank_program
+from simrank.torch.buffers import buffer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.distributed.replicas import Replicas
+    from simrank.ranks import Program
+
+_MODELS = "replicated models"  # In `Program.local`: optimizers and steps, by model.
+HOOK = -1  # A number that torch gives to no hook.
+
+
+def noting_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Let a rank remember its replicated models, where replicas are compared."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        program = rank_program()
+        if program is not None and _replicas_of(program) is not None:
+            models = program.local.setdefault(_MODELS, WeakKeyDictionary())
+            models[self] = WeakKeyDictionary()
+
+    return init
+
+
+def after_step(optimizer: Any, _: object, __: object) -> None:
+    """Hash the parameters that an optimizer has stepped, by replicated model."""
+    program = rank_program()
+    replicas = None if program is None else _replicas_of(program)
+    if program is None or replicas is None:
+        return
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for number, (model, steps) in enumerate(program.local.get(_MODELS, {}).items()):
+        hashes = _hashes_of(model, stepped)
+        if not hashes:
+            continue
+        order = list(steps).index(optimizer) if optimizer in steps else len(steps)
+        steps[optimizer] = steps.get(optimizer, 0) + 1
+        step = Step(number, order, steps[optimizer])
+        simulated = model.process_group.simulated
+        replicas.note(simulated, program.rank or 0, step, hashes, user_site())
+
+
+def _replicas_of(program: Program) -> Replicas | None:
+    found: Replicas | None = getattr(program.context, "replicas", None)
+    return found
+
+
+def _hashes_of(model: Any, stepped: set[int]) -> dict[str, int]:
+    """Return a hash of each parameter that the model keeps equal on all ranks, by name."""
+    hashes = {}
+    for name, parameter in model.module.named_parameters():
+        if id(parameter) not in stepped or name in model.parameters_to_ignore:
+            continue
+        tensor = buffer_of(parameter)
+        storage = tensor.storage
+        if storage.has_values and not storage.pending_writes(tensor.array):
+            hashes[name] = zlib.crc32(np.ascontiguousarray(tensor.array).view(np.uint8).data)
+    return hashes
