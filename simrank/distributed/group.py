@@ -212,6 +212,13 @@ class ProcessGroup:
         """Return how many collectives a member has called."""
         return self._num_calls[group_rank]
 
+    def is_even(self) -> bool:
+        """Return whether all members have made equally many calls, and none is under way."""
+        if self.calls or self.barriers or self.dead:
+            return False
+        is_empty = all(boxes.is_empty for boxes in self.mailboxes.values())
+        return is_empty and len(set(self._num_calls)) == 1
+
     def set_num_calls(self, group_rank: int, num_calls: int) -> None:
         """Let a member that sat out go on where the others are."""
         self._num_calls[group_rank] = num_calls

@@ -330,6 +330,11 @@ class Mailboxes:
         self._any: dict[tuple[int, int], deque[End]] = {}
         self._num: dict[tuple[Route, bool], int] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no send or receive waits for its other end."""
+        return not any(self._waiting.values()) and not any(self._any.values())
+
     def issue(self, operation: PeerOperation) -> None:
         """Enter a call that is about to be given to its stream.
 

@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from simrank.suites.session import LoneSession, RankSession, current_session
 from simrank.suites.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _ALONE = ("MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest")
 _HARNESS = "torch.testing._internal.common_distributed"
+_SLOW_S = 1.0  # Assumed: shorter restarts are not worth a line.
 _AT_REST = ("has ended the test", "has failed")
 Hang = DeadlockError | LivelockError
 
@@ -44,6 +46,7 @@ class Driver:
         self._num_worlds = 0
         self._is_collected = False
         self._lone: LoneSession | None = None
+        self._restarts = _Restarts()
 
     # ---- starting and ending ----
 
@@ -77,11 +80,14 @@ class Driver:
 
     def _start(self) -> None:
         """Start ranks, up to their conftests."""
+        before_s = time.perf_counter()
         self._num_worlds += 1
         self._is_collected = False
         self._world = World(self._num_ranks, self._args(), self._folder(), self._settings)
         with self._captured():
             self._world.tell(RankSession.parse)
+        if self._num_worlds > 1:
+            self._restarts.parse_s += time.perf_counter() - before_s
 
     def _folder(self) -> str | None:
         """Return where ranks make temporary files."""
@@ -95,15 +101,29 @@ class Driver:
             args.append("--capture=sys")  # Ranks share file descriptors.
         return args
 
-    def _collected(self) -> World:
-        """Return the ranks, which have collected their tests."""
+    def _collected(self, item: RanksItem | None = None) -> World:
+        """Return the ranks, which have collected their tests.
+
+        Args:
+            item: The test that is to run: ranks that start anew collect its file alone.
+        """
         if self._world is None or self._world.is_over:
+            if item is not None and self._num_worlds:
+                self._restarts.num += 1
             self._start()
         world = self._world
         assert world is not None, "started"
+        order: Callable[[RankSession], None] | None = None
         if not self._is_collected:
+            file = None if item is None else item.of_rank.path
+            order = partial(RankSession.collect, file=file)
+        elif item is not None and item.nodeid not in world.sessions[0].items:
+            order = partial(RankSession.collect_file, file=item.of_rank.path)
+        if order is not None:
+            before_s = time.perf_counter()
             with self._captured():
-                world.tell(RankSession.collect)
+                world.tell(order)
+            self._restarts.add(item, time.perf_counter() - before_s)
             self._is_collected = True
             self._replay_warnings(world.sessions)
         return world
@@ -210,7 +230,7 @@ class Driver:
     def _run(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
         if self._lone is not None:
             self.close()
-        world = self._collected()
+        world = self._collected(item)
         if item.nodeid not in world.sessions[0].items:
             raise pytest.UsageError(f"{item.nodeid} was there, and is not collected any more")
         before_s = time.perf_counter()
@@ -235,7 +255,7 @@ class Driver:
             report.duration = duration_s if report.when == "call" else 0.0
         if hang is not None:
             reports = [r for r in reports if r.when != "teardown"] + [_teardown(item)]
-        elif any(report.failed for report in reports):
+        elif any(report.failed for report in reports) and not world.is_clean():
             self.close()  # The next test starts clean.
         return reports
 
@@ -272,9 +292,48 @@ class Driver:
             return None
         return "passed", ".", f"PASSED ({text})"
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how long ranks took to start anew, and which file they imported longest."""
+        line = self._restarts.text(self._num_ranks)
+        if line is not None:
+            terminalreporter.write_line(line)
+
     def pytest_report_header(self) -> str:
         """Say that ranks are simulated."""
         return f"simrank: every test runs on {self._num_ranks} simulated rank(s)"
+
+
+class _Restarts:
+    """How often ranks have started anew, and what took how long.
+
+    Attributes:
+        num: How often.
+        parse_s: Seconds for command lines and conftests, without the first start.
+        collect_s: Seconds for the import of each file that was collected by itself.
+    """
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.parse_s = 0.0
+        self.collect_s: dict[str, float] = {}
+
+    def add(self, item: RanksItem | None, took_s: float) -> None:
+        """Note how long ranks took to collect the file of a test; None: all files, at first."""
+        if item is not None:
+            file = item.nodeid.partition("::")[0]
+            self.collect_s[file] = self.collect_s.get(file, 0.0) + took_s
+
+    def text(self, num_ranks: int) -> str | None:
+        """Return a line for the terminal; None where it took less than a second."""
+        total_s = sum(self.collect_s.values())
+        if not self.num or total_s + self.parse_s < _SLOW_S:
+            return None
+        file = max(self.collect_s, key=lambda each: self.collect_s[each])
+        return (
+            f"simrank: {num_ranks} ranks were started anew {self.num} time(s): conftests took "
+            f"{self.parse_s:.1f} s, test files {total_s:.1f} s, of which {file} "
+            f"{self.collect_s[file]:.1f} s"
+        )
 
 
 def _runs_alone(item: pytest.Item) -> bool:

@@ -11,11 +11,16 @@ from _pytest.config import _prepareconfig
 from _pytest.main import Session
 from _pytest.skipping import xfailed_key
 
+from simrank.distributed.group import membership
 from simrank.multiprocessing.script import program_imports
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
+
+    from simrank.distributed.group import ProcessGroup
+    from simrank.ranks import Program
 
 # What pytest does once per process: the session that drives the ranks does it for them.
 _ONCE = (
@@ -48,6 +53,7 @@ class RankSession:
 
     Attributes:
         config: Made by `parse`.
+        lasting: The default group that modules and fixtures beyond one test have made, or None.
         items: The tests by node id, made by `collect`.
         item: The test that runs.
     """
@@ -56,14 +62,16 @@ class RankSession:
         self._args = args
         self._phase_over = phase_over
         self.config: Any = None
+        self.lasting: ProcessGroup | None = None
+        self._program: Program | None = None
         self.items: dict[str, pytest.Item] = {}
         self.item: pytest.Item | None = None
         self._session: Any = None
-        self._recorder = _Recorder(phase_over)
+        self._recorder = _Recorder(phase_over, self.note_lasting)
 
     def parse(self) -> None:
         """Read the command line and the initial conftests."""
-        program = rank_program()
+        self._program = program = rank_program()
         if program is not None:
             program.local[_SESSION] = self
         self.config = _prepareconfig([*self._args, "--assert=plain"])  # Rewritten code is shared.
@@ -71,8 +79,14 @@ class RankSession:
             if hasattr(self.config.option, name):
                 setattr(self.config.option, name, value)
 
-    def collect(self) -> None:
-        """Configure plugins, start the session and collect its tests."""
+    def collect(self, file: Path | None = None) -> None:
+        """Configure plugins, start the session and collect its tests.
+
+        Args:
+            file: The only file to collect; None: what the command line names.
+        """
+        if file is not None:
+            self.config.args = [str(file)]
         plugins = self.config.pluginmanager
         for name in _ONCE:
             plugins.unregister(name=name)
@@ -91,6 +105,21 @@ class RankSession:
         self.config.hook.pytest_sessionstart(session=session)
         self.config.hook.pytest_collection(session=session)
         self.items = {item.nodeid: item for item in session.items}
+        self.note_lasting()
+
+    @property
+    def default_group(self) -> ProcessGroup | None:
+        """The default group of the rank, or None."""
+        return None if self._program is None else membership(self._program).default
+
+    def note_lasting(self) -> None:
+        """Note that the default group of now is no test's own."""
+        self.lasting = self.default_group
+
+    def collect_file(self, file: Path) -> None:
+        """Collect the tests of a further file."""
+        for item in self._session.perform_collect([str(file)]):
+            self.items.setdefault(item.nodeid, item)
 
     @property
     def initial_paths(self) -> frozenset[Any]:
@@ -155,12 +184,29 @@ def current_session() -> RankSession | None:
 class _Recorder:
     """A plugin of a rank's session that keeps what it reports."""
 
-    def __init__(self, phase_over: Callable[[bool], None]) -> None:
+    def __init__(
+        self, phase_over: Callable[[bool], None], note_lasting: Callable[[], None]
+    ) -> None:
         self._phase_over = phase_over
+        self._note_lasting = note_lasting
         self.is_over = False
         self.reports: list[pytest.TestReport] = []
         self.collected: list[pytest.CollectReport] = []
         self.warnings: list[dict[str, Any]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
+        """Note the default group that a fixture of several tests has made."""
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self._note_lasting()
+
+    def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
+        """Note that a fixture of several tests has destroyed the default group."""
+        if fixturedef.scope != "function":
+            self._note_lasting()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep it, unless the rank was ended."""

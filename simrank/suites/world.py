@@ -83,6 +83,21 @@ class World:
         """Simulated time in picoseconds."""
         return self._context.now_ps
 
+    def is_clean(self) -> bool:
+        """Whether a test has left nothing behind that the next one could meet.
+
+        That is: default groups are those of modules and of fixtures beyond the test, nothing is in
+        flight, no thread is left, and the members of each group have made equally many calls.
+        """
+        engine = self._context.engine
+        if self.is_over or engine.pending or len(engine.tasks) > self.num_ranks:
+            return False
+        if any(session.default_group is not session.lasting for session in self.sessions):
+            return False
+        library = self._context.comm_library
+        groups = [group for world in library.worlds.values() for group in world.groups()]
+        return not library.leaks.unreceived() and all(group.is_even() for group in groups)
+
     def tell(self, order: Order) -> None:
         """Let the ranks carry out an order, and return when all have.
 

@@ -366,3 +366,87 @@ def test_what_a_test_spawns_has_modules_of_its_own(suite):
         """,
     )  # fmt: skip
     result.assert_outcomes(passed=1)
+
+
+COUNTS_IMPORTS = """
+with open("imports.txt", "a") as file:
+    file.write(f"{__name__} {RANK}\\n")
+"""
+
+
+def imports_of(pytester, name):
+    """Return how often ranks have imported a file."""
+    text = (pytester.path / "imports.txt").read_text()
+    return sum(line.split()[0] == name for line in text.splitlines())
+
+
+def test_a_failure_that_leaves_nothing_behind_starts_no_rank_anew(suite, pytester):
+    """A broken fixture, or a wrong result after equal calls: as under torchrun, ranks go on."""
+    result = suite(
+        COUNTS_IMPORTS
+        + """
+@pytest.fixture
+def broken():
+    raise RuntimeError("no server")
+
+@pytest.mark.parametrize("number", range(4))
+def test_errors(broken, number):
+    pass
+
+def test_fails():
+    dist.barrier()
+    assert WORLD == 0
+
+def test_passes():
+    dist.barrier()
+""",
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=1, failed=1, errors=4)
+    assert imports_of(pytester, "test_it") == 3
+
+
+def test_ranks_that_start_anew_import_the_file_of_the_next_test_alone(suite, pytester):
+    """Other files when their tests are due; what took long is told."""
+    result = suite(
+        COUNTS_IMPORTS
+        + """
+def test_hangs():
+    if RANK == 1:
+        raise RuntimeError("no server")
+    dist.barrier()
+
+def test_passes():
+    dist.barrier()
+""",
+        conftest=FIXTURES,
+        test_before=COUNTS_IMPORTS + "\ndef test_before():\n    dist.barrier()\n",
+        test_later=COUNTS_IMPORTS + "\ndef test_later():\n    dist.barrier()\n",
+    )
+    result.assert_outcomes(passed=3, failed=1)
+    assert imports_of(pytester, "test_before") == 3
+    assert imports_of(pytester, "test_it") == 6
+    assert imports_of(pytester, "test_later") == 6
+
+
+def test_restarts_that_take_long_are_told(suite, monkeypatch):
+    """With the file that ranks have imported longest."""
+    monkeypatch.setattr(simrank.suites.driver, "_SLOW_S", 0.0)
+    result = suite(
+        """
+        def test_hangs():
+            if RANK == 1:
+                raise RuntimeError("no server")
+            dist.barrier()
+
+        def test_passes():
+            dist.barrier()
+        """,
+        conftest=FIXTURES,
+    )
+    result.stdout.fnmatch_lines(
+        [
+            "simrank: 3 ranks were started anew 1 time(s): conftests took *s, "
+            "test files *s, of which test_it.py *s"
+        ]
+    )
