@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     _Made = tuple[int, CallSite | None]  # The rank, and the line of its call.
 
 TO_FOLLOW = (
-    "simrank: run with `--divergence`, or Context(divergence=True), to name the line at which the "
-    "ranks parted"
+    "simrank: run with `--divergence`, Context(divergence=True) or pytest's --simrank-divergence "
+    "to name the line at which the ranks parted"
 )
 _MAX_PAIRS = 64  # Assumed: sets of lines that are kept for each group.
 _MAX_LINES = 4096  # Assumed: lines at which all members have met, for each group.

@@ -44,6 +44,12 @@ def add_options(group: Any) -> None:
         default=None,
         help="with --simrank: what cuda means to torch [what torch was built for]",
     )
+    group.addoption(
+        "--simrank-divergence",
+        action="store_true",
+        default=None,
+        help="with --simrank: name the line at which ranks parted before a hang or mismatch",
+    )
 
 
 def driver_for(config: pytest.Config) -> Driver | None:
@@ -64,6 +70,7 @@ def driver_for(config: pytest.Config) -> Driver | None:
         "cluster": asked.simrank_cluster,
         "private": asked.simrank_private,
         "cuda_devices": asked.simrank_devices,
+        "divergence": asked.simrank_divergence,
     }
     driver = Driver(config, num_ranks, {k: v for k, v in settings.items() if v is not None})
     config.pluginmanager.register(driver, "simrank suites")

@@ -450,3 +450,20 @@ def test_restarts_that_take_long_are_told(suite, monkeypatch):
             "test files *s, of which test_it.py *s"
         ]
     )
+
+
+def test_a_hang_names_the_line_at_which_ranks_parted_where_asked_for(suite):
+    """And offers to, where it is not."""
+    body = """
+        def test_parts():
+            if RANK != 1:
+                dist.barrier()
+
+        def test_next():
+            dist.barrier()
+        """
+    offered = suite(body, conftest=FIXTURES)
+    offered.stdout.fnmatch_lines(["simrank: run with `--divergence`*--simrank-divergence*"])
+    told = suite(body, "--simrank-divergence", conftest=FIXTURES)
+    told.stdout.fnmatch_lines(["  parted at test_it.py:* `if RANK != 1:`: *"])
+    told.assert_outcomes(passed=1, failed=1)
