@@ -37,6 +37,13 @@ def _failure_text(error: SimrankError) -> str:
     return failure_text(error)
 
 
+def _fold_frames_again() -> None:
+    """Take back `--full-traceback`: further commands may run in this process."""
+    tracebacks = sys.modules.get("simrank.multiprocessing.tracebacks")
+    if tracebacks is not None:
+        tracebacks.shows_all_frames[0] = False
+
+
 def _guarded(command: Callable[[], Any]) -> int:
     """Run a command; errors of the user's become one message and a status, never a traceback."""
     try:
@@ -58,4 +65,6 @@ def _guarded(command: Callable[[], Any]) -> int:
         typer.echo(f"simrank: this is a bug in simrank, please report it: {why}", err=True)
         typer.echo(traceback.format_exc(), err=True)
         return BUG
+    finally:
+        _fold_frames_again()
     return 0

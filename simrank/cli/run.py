@@ -35,7 +35,7 @@ from simrank.cli.debugging import (
 )
 from simrank.cli.outputs import Outputs
 from simrank.cli.torchrun import LaunchCommand
-from simrank.cli.words import check_words
+from simrank.cli.words import CHOICES_OF, check_words
 from simrank.config.files import write_text
 from simrank.context import Context
 from simrank.engine.delays import Delays
@@ -159,10 +159,7 @@ def run_command(
     full_traceback: options.FullTraceback = False,
 ) -> None:
     """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
-    check_words(
-        races=races, on_failure=on_failure, carrier=carrier, summary=summary, prefix=prefix,
-        compute_time=compute_time, devices=devices,
-    )  # fmt: skip
+    check_words(**{name: command.params[name] for name in CHOICES_OF if name in command.params})
     check_writable(trace, html)
     torchrun.check_program(program, as_module=as_module)
     built = load_cluster(cluster, torchrun.num_nodes(nnodes))

@@ -36,8 +36,7 @@ def folded(item: pytest.Item, excinfo: Excinfo) -> Iterator[None]:
 
     A failure that has nothing to do with simulated ranks is shown as ever.
     """
-    is_full = item.config.getoption("fulltrace", False)
-    if is_full or isinstance(excinfo.value, _OUTCOMES) or not _is_of_ranks(excinfo.value):
+    if item.config.getoption("fulltrace", False) or not _hides_frames(excinfo.value):
         yield
         return
     shown: Any = item
@@ -66,6 +65,8 @@ def folded(item: pytest.Item, excinfo: Excinfo) -> Iterator[None]:
 
 def name_the_test(report: pytest.TestReport, item: pytest.Item, excinfo: Excinfo) -> None:
     """Let the failure of ranks that no frame of the suite led to be shown at the test itself."""
+    if not _hides_frames(excinfo.value):
+        return
     shown: Any = report.longrepr
     chain = getattr(shown, "chain", ())
     if not chain or chain[-1][1] is not None:
@@ -81,6 +82,12 @@ def _without_libraries(traceback: Any) -> Any:
     kept = [entry for entry in traceback if not is_folded(entry.frame.code.raw.co_filename)]
     of_pytest = [e for e in kept if e.frame.f_globals.get("__name__", "").startswith(_CALLERS)]
     return type(traceback)([] if len(of_pytest) == len(kept) else kept)
+
+
+def _hides_frames(error: BaseException) -> bool:
+    """Whether frames of an error are hidden: not of skips, and of failures that show none."""
+    is_text = isinstance(error, pytest.fail.Exception) and not error.pytrace
+    return not is_text and not isinstance(error, _OUTCOMES) and _is_of_ranks(error)
 
 
 def _is_of_ranks(error: BaseException) -> bool:
