@@ -138,13 +138,13 @@ def check_reduction(backend: str, op: ReduceOp | PremulSum, dtype: DType) -> Non
     """Raise what torch raises for a reduction that a backend lacks, or lacks on a type.
 
     Raises:
-        ValueError: The backend has no such reduction.
+        ValueError: NCCL has no such reduction.
         TypeError: NCCL does not define it on the type.
-        RuntimeError: Gloo does not define it on the type.
+        RuntimeError: Gloo does not have it, or does not define it on the type.
     """
     if isinstance(op, PremulSum):
         if backend == GLOO:
-            raise ValueError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
+            raise RuntimeError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
         if dtype.name not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
         return

@@ -355,7 +355,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     group, group_rank, backend, in_flight = caller
     signature, on_host = request.signature, backend == GLOO or request.is_staged
     stream = _stream_of(caller, request, on_host=on_host, async_op=async_op)
-    if signature.root is not None:
+    if signature.root is not None and not request.is_repeated:
         request.only_reads = _only_reads(signature, group_rank, backend)
     library, entry = group.world.comm_library, None
     if library.recorder is not None or library.follower is not None:

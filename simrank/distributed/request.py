@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.collectives.reduction import reduction
 from simrank.device.tensors.tensor import empty
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class Request:
         factor: What the inputs are multiplied by before a sum, or None.
         only_reads: The result is another rank's: the root of a broadcast, the others of a reduce.
         is_staged: Pickled objects: they travel through host memory under any backend.
+        is_repeated: Several tensors of a rank in one call, as gloo takes them: inputs of a
+            reduction are reduced into `source`, and `targets` get the whole `target` again and
+            again until each of them has its part.
     """
 
     signature: Signature
@@ -61,6 +65,7 @@ class Request:
     targets: Sequence[Buffer] = ()
     factor: float | Tensor | None = None
     is_staged: bool = False
+    is_repeated: bool = False
     only_reads: bool = False
 
     @property
@@ -97,14 +102,27 @@ class Request:
         flat = self.source
         if not all(tensor.storage.has_values for tensor in self.sources):
             flat.storage.lose_values()
+        elif flat.storage.has_values and self.is_repeated and self.signature.reduce_op:
+            self._merge(self.signature.reduce_op)
         elif flat.storage.has_values:
             for tensor, part in zip(self.sources, _parts(flat, self.sources), strict=True):
                 part[...] = tensor.array
 
+    def _merge(self, reduce_op: str) -> None:
+        """Reduce the listed inputs into `source`, which is as long as each of them."""
+        held = self.source.array.reshape(-1)
+        first, *others = [tensor.array.reshape(-1) for tensor in self.sources]
+        held[...] = first
+        combine = reduction(reduce_op, held.dtype, 1).combine
+        with np.errstate(all="ignore"):
+            for values in others:
+                combine(held, values, out=held)
+
     def unpack(self) -> None:
         """Copy `target` into the listed outputs."""
         flat = self.target
-        for tensor, part in zip(self.targets, _parts(flat, self.targets), strict=True):
+        parts = _parts(flat, self.targets, is_repeated=self.is_repeated)
+        for tensor, part in zip(self.targets, parts, strict=True):
             if not flat.storage.has_values:
                 tensor.storage.lose_values()
             elif tensor.storage.has_values:
@@ -120,9 +138,11 @@ class Request:
         return scaled
 
 
-def _parts(flat: Buffer, tensors: Sequence[Buffer]) -> list[Array]:
+def _parts(flat: Buffer, tensors: Sequence[Buffer], *, is_repeated: bool = False) -> list[Array]:
     values, start, parts = flat.array.reshape(-1), 0, []
     for tensor in tensors:
+        if is_repeated and start == len(values):
+            start = 0
         stop = start + tensor.numel()
         parts.append(values[start:stop].reshape(tensor.shape))
         start = stop

@@ -47,6 +47,7 @@ def made_by_hand(
     name = store.get(f"{place}/name").decode()
     made = make_group(backend, name, members, limit, None)
     assert made is not None, "a member"
+    made.is_by_hand = True
     return made
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Method = Any  # Of a group: takes tensors and options, and returns a Work.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_SPARSE = frozenset({"allreduce_"})  # What c10d registers for sparse tensors.
 _KEYS = ("CPU", "CUDA", "SparseCPU", "SparseCUDA")
 _num_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - torch's name
 _methods: dict[str, Method] = {}  # By operator.
@@ -43,7 +44,10 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
             check_owner(self)
             if graphs.capturing:
                 _keep(method, self, args, kwargs)
-            if not _num_modes() and _is_plain(args):
+            first = _first(args)
+            if (first is None or first.is_sparse) and not self.is_by_hand:
+                _check_dispatched(operator, args, first)
+            if not _num_modes() and (first is None or type(first) in _PLAIN):
                 return method(self, *args, **kwargs)
             return _dispatch(operator, self, args, kwargs)
 
@@ -98,10 +102,24 @@ def _first(args: Sequence[Any]) -> Any:
     return first
 
 
-def _is_plain(args: Sequence[Any]) -> bool:
-    """Whether the first tensor of a call is no subclass."""
-    first = _first(args)
-    return first is None or type(first) in _PLAIN
+def _check_dispatched(operator: str, args: Sequence[Any], first: torch.Tensor | None) -> None:
+    """Raise what torch's dispatcher raises for a call that it has no kernel for.
+
+    Raises:
+        NotImplementedError: The call has no tensor, or a sparse one that c10d does not take.
+    """
+    if first is None:
+        if next(_tensors(list(args)), None) is None:
+            raise NotImplementedError(
+                "There were no tensor arguments to this function (e.g., you passed an empty list "
+                "of Tensors), but no fallback function is registered for schema "
+                f"c10d::{operator}."
+            )
+    elif operator not in _SPARSE:
+        key = f"Sparse{first.device.type.upper()}"
+        raise NotImplementedError(
+            f"Could not run 'c10d::{operator}' with arguments from the '{key}' backend."
+        )
 
 
 class _Call:

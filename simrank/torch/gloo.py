@@ -5,12 +5,21 @@ Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of torch 2.13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
+_TYPE_NAMES = {  # Of C++, as libtorch prints them.
+    "uint8": "unsigned char", "int8": "signed char", "int16": "short int", "int64": "long int",
+    "int32": "int", "uint16": "short unsigned int", "uint32": "unsigned int",
+    "uint64": "long unsigned int", "float32": "float", "float64": "double", "bool": "bool",
+    "float16": "c10::Half", "bfloat16": "c10::BFloat16", "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>", "complex32": "c10::complex<c10::Half>",
+}  # fmt: skip
+_LAYOUTS = {torch.strided: "Strided", torch.sparse_coo: "Sparse"}
 
 
 def check_root(call: str, root: int, size: int) -> None:
@@ -20,20 +29,232 @@ def check_root(call: str, root: int, size: int) -> None:
         RuntimeError: It is no member's.
     """
     if not 0 <= root < size:
-        raise RuntimeError(f"ProcessGroupGloo::{call}: invalid root rank: {root}")
+        _refuse(call, f"invalid root rank: {root}")
 
 
-def check_length(call: str, inputs: Sequence[object], size: int) -> None:
-    """Check that there is an input for each member.
+def check_root_tensor(call: str, index: int, num_tensors: int) -> None:
+    """Check which tensor of the root is meant.
 
     Raises:
-        RuntimeError: There is not.
+        RuntimeError: There is no such tensor.
     """
-    if len(inputs) != size:
-        raise RuntimeError(
-            f"ProcessGroupGloo::{call}: input tensor list size {len(inputs)} does not match "
-            f"world size {size}"
+    if not 0 <= index < num_tensors:
+        _refuse(call, f"invalid root tensor: {index}")
+
+
+def check_broadcast(tensors: Sequence[torch.Tensor]) -> None:
+    """Check the tensors that a rank broadcasts, all of which get the result.
+
+    Raises:
+        RuntimeError: One is sparse, or differs from the first.
+    """
+    _check_dense("broadcast", tensors)
+    _check_like("broadcast", tensors[1:], tensors[0])
+
+
+def check_all_reduce(tensors: Sequence[torch.Tensor], *, is_sum: bool) -> None:
+    """Check the tensors that a rank reduces.
+
+    Raises:
+        RuntimeError: There is none, one differs from the first, or sparse ones are not summed.
+    """
+    call = "allreduce"
+    if not tensors:
+        _refuse(call, "requires non-empty tensor list")
+    _check_layouts(call, tensors)
+    _check_like(call, tensors[1:], tensors[0])
+    if tensors[0].is_sparse and not is_sum:
+        _refuse(
+            call,
+            "unsupported reduction operation "
+            "(allreduce of sparse tensors only works with ReduceOp.SUM)",
         )
+
+
+def check_all_reduce_coalesced(tensors: Sequence[torch.Tensor]) -> None:
+    """Check the tensors that a rank reduces as one.
+
+    Raises:
+        RuntimeError: There is none, types differ, or they are sparse or on a device.
+    """
+    call = "allreduce_coalesced"
+    if not tensors:
+        _refuse(call, "requires non-empty tensor list")
+    _check_layouts(call, tensors)
+    if any(tensor.type() != tensors[0].type() for tensor in tensors):
+        _refuse(call, "tensors must all have the same type")
+    if tensors[0].device.type != "cpu":
+        _refuse(call, f"unsupported device type {tensors[0].device.type}")
+    if tensors[0].layout is not torch.strided:
+        _refuse(call, "unsupported layout")
+
+
+def check_reduce(tensors: Sequence[torch.Tensor]) -> None:
+    """Check the tensor that a rank reduces.
+
+    Raises:
+        RuntimeError: There are several, or it is sparse.
+    """
+    _check_single("reduce", tensors, "tensor")
+    _check_dense("reduce", tensors)
+
+
+def check_all_gather(
+    outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], size: int
+) -> None:
+    """Check tensors and lists of an all_gather, which has a list for each tensor.
+
+    Raises:
+        RuntimeError: Numbers, types or sizes do not fit.
+    """
+    call = "allgather"
+    if not inputs:
+        _refuse(call, "requires non-empty input tensor list")
+    if len(inputs) != len(outputs):
+        _refuse(call, "requires input/output tensor lists to have the same length")
+    expected = len(inputs) * size
+    for index, listed in enumerate(outputs):
+        if len(listed) != expected:
+            _refuse(
+                call,
+                f"invalid output tensor list at index {index} "
+                f"(expected length {expected}, got {len(listed)})",
+            )
+    _check_dense(call, inputs)
+    for listed in (inputs, *outputs):
+        _check_like(call, listed, inputs[0])
+
+
+def check_all_gather_coalesced(
+    outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], size: int
+) -> None:
+    """Check tensors and lists of an all_gather of several tensors, with a list for each member.
+
+    Raises:
+        RuntimeError: Numbers, types or sizes do not fit.
+    """
+    call = "allgather_coalesced"
+    if not inputs:
+        _refuse(call, "requires non-empty input tensor list")
+    if len(outputs) != size:
+        _refuse(call, "output lists should be equal to world size")
+    for listed in outputs:
+        if len(listed) != len(inputs):
+            _refuse(
+                call,
+                f"invalid output size: (expected length {len(inputs)}, got {len(listed)})",
+            )
+        for index, (got, like) in enumerate(zip(listed, inputs, strict=True)):
+            if got.shape != like.shape:
+                _refuse(
+                    call,
+                    f"invalid size of output tensor at index {index} "
+                    f"(expected length ({_listed(like.shape)}), got ({_listed(got.shape)}))",
+                )
+            if got.type() != like.type():
+                _refuse(
+                    call,
+                    f"invalid tensor type at index {index} "
+                    f"(expected {like.type()}, got {got.type()})",
+                )
+    _check_dense(call, inputs)
+
+
+def check_list_of_root(
+    call: str,
+    tensors: Sequence[torch.Tensor],
+    lists: Sequence[Sequence[torch.Tensor]],
+    group: tuple[int, int, int],
+) -> None:
+    """Check the tensor that each member of a gather or scatter has, and the list of the root.
+
+    Args:
+        call: "gather" or "scatter".
+        tensors: The tensor, in a list.
+        lists: The list, in a list; empty where the caller is not the root.
+        group: Group rank of the caller and of the root, and the size of the group.
+
+    Raises:
+        RuntimeError: Numbers, types or sizes do not fit.
+    """
+    rank, root, size = group
+    role, other = ("output", "input") if call == "gather" else ("input", "output")
+    _check_single(call, tensors, f"{other} tensor")
+    _check_dense(call, tensors)
+    if rank != root:
+        if lists:
+            _refuse(call, f"requires empty {role} on non-root")
+        return
+    if len(lists) != 1:
+        _refuse(
+            call,
+            f"requires a single-element {role} list containing a list with {size} tensors.",
+        )
+    if len(lists[0]) != size:
+        _refuse(
+            call,
+            f"Incorrect {role} list size {len(lists[0])}. {role.capitalize()} list size should be "
+            f"{size}, same as size of the process group.",
+        )
+    _check_like(call, lists[0], tensors[0])
+
+
+def check_reduce_scatter(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], rank: int, size: int
+) -> None:
+    """Check the output of a reduce_scatter and the list of its inputs.
+
+    Raises:
+        RuntimeError: Numbers, types or sizes do not fit.
+    """
+    if len(outputs) != 1:
+        raise RuntimeError("reduce_scatter only supports 1 output")
+    if len(inputs) != 1 or len(inputs[0]) != size:
+        raise RuntimeError("invalid input tensor list size, must be world size")
+    own = inputs[0][rank]
+    for tensor in inputs[0]:
+        if tensor.dtype != outputs[0].dtype:
+            raise RuntimeError(
+                "Check failed: outputs[0].dtype() == inputs[0][i].dtype() "
+                f"({_type_name(outputs[0])} vs. {_type_name(tensor)}). "
+            )
+    if own.shape != outputs[0].shape:
+        raise RuntimeError(
+            "Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec() "
+            f"({_listed(outputs[0].shape)} vs. {_listed(own.shape)}). "
+        )
+
+
+def check_all_to_all(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], size: int
+) -> None:
+    """Check that there is an input and an output for each member.
+
+    Raises:
+        RuntimeError: There is not, or types differ.
+    """
+    for role, listed in (("input", inputs), ("output", outputs)):
+        if len(listed) != size:
+            _refuse(
+                "alltoall",
+                f"{role} tensor list size {len(listed)} does not match world size {size}",
+            )
+    if any(tensor.dtype != inputs[0].dtype for tensor in (*inputs, *outputs)):
+        _refuse("alltoall", "input and output tensors must have the same type")
+
+
+def check_message(tensors: Sequence[torch.Tensor], tag: int) -> None:
+    """Check the tensor of a send or a receive.
+
+    Raises:
+        RuntimeError: There are several, it is not contiguous, or the tag is negative.
+    """
+    if len(tensors) != 1:
+        raise RuntimeError("ProcessGroupGloo::send takes a single tensor")
+    if tensors[0].is_sparse or not tensors[0].is_contiguous():
+        raise RuntimeError("input tensor has to be contiguous")
+    if tag < 0:
+        raise RuntimeError("Tag must be nonnegative")
 
 
 def check_gathered(output: torch.Tensor, source: torch.Tensor, size: int) -> None:
@@ -72,6 +293,73 @@ def check_scattered(output: torch.Tensor, source: torch.Tensor, size: int) -> No
             "Check failed: outputShape[0] * worldSize == inputShape[0] "
             f"({output.shape[0] * size} vs. {source.shape[0]}). "
         )
+
+
+# ---- single checks ----
+
+
+def _refuse(call: str, why: str) -> NoReturn:
+    raise RuntimeError(f"ProcessGroupGloo::{call}: {why}")
+
+
+def _check_single(call: str, tensors: Sequence[torch.Tensor], what: str) -> None:
+    if len(tensors) != 1:
+        _refuse(call, f"requires a single-element {what} list")
+
+
+def _check_dense(call: str, tensors: Sequence[torch.Tensor]) -> None:
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        _refuse(call, "only supports dense tensors")
+
+
+def _check_layouts(call: str, tensors: Sequence[torch.Tensor]) -> None:
+    first = tensors[0].layout
+    for index, tensor in enumerate(tensors):
+        if tensor.layout is not first:
+            names = [_LAYOUTS.get(layout, str(layout)) for layout in (first, tensor.layout)]
+            _refuse(
+                call,
+                f"invalid tensor layout at index {index} (expected {names[0]}, got {names[1]})",
+            )
+
+
+def _check_like(call: str, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+    """Check that types and sizes are those of one tensor.
+
+    gloo counts from 0 in the list that it compares: where that is the rest of a list, 0 is its
+    second tensor.
+    """
+    for index, tensor in enumerate(tensors):
+        if _type_of(tensor) != _type_of(like):
+            _refuse(
+                call,
+                f"invalid tensor type at index {index} "
+                f"(expected {_options_text(like)}, got {_options_text(tensor)})",
+            )
+        if tensor.shape != like.shape:
+            _refuse(
+                call,
+                f"invalid tensor size at index {index} "
+                f"(expected ({_listed(like.shape)}), got ({_listed(tensor.shape)}))",
+            )
+
+
+def _type_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.layout, tensor.device.type
+
+
+def _type_name(tensor: torch.Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return _TYPE_NAMES.get(name, name)
+
+
+def _options_text(tensor: torch.Tensor) -> str:
+    """Return what libtorch prints of a tensor's options."""
+    return (
+        f"TensorOptions(dtype={_type_name(tensor)}, device={tensor.device}, "
+        f"layout={_LAYOUTS.get(tensor.layout, tensor.layout)}, requires_grad=false (default), "
+        "pinned_memory=false (default), memory_format=(nullopt))"
+    )
 
 
 def _listed(shape: Sequence[int]) -> str:

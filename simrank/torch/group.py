@@ -10,15 +10,20 @@ import torch.distributed as dist
 
 from simrank.distributed import api, lists, peers
 from simrank.distributed.backends import GLOO, NCCL
-from simrank.distributed.issue import enter_call, issue
+from simrank.distributed.issue import enter_call, is_dense, issue
 from simrank.distributed.monitored import monitored_barrier
+from simrank.distributed.multi_tensor import (
+    all_gather_multi_tensor,
+    all_reduce_multi_tensor,
+    broadcast_multi_tensor,
+)
+from simrank.distributed.reduce_op import ReduceOp
 from simrank.distributed.request import Request, Signature, staging
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
-from simrank.torch import devices, in_flight
+from simrank.torch import devices, gloo, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.dispatched import as_operator, in_graphs
-from simrank.torch.gloo import check_gathered, check_length, check_root, check_scattered
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
 from simrank.torch.owners import check_owner
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
@@ -27,14 +32,17 @@ from simrank.torch.sparse import all_reduce_sparse
 from simrank.torch.work import DONE, SimulatedWork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
+    from simrank.device import Buffer
+    from simrank.distributed.api import Op
     from simrank.distributed.coalescing import CoalescingManager
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.work import Work
 
 Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
+Outputs: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
 _SUM = dist.ReduceOp.SUM
 
 
@@ -43,7 +51,11 @@ class SimulatedGroup(IdentifiedGroup):
 
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
+        is_by_hand: Whether the program has made it of its backend's class: its calls skip torch's
+            dispatcher, which refuses calls without tensors, and most with sparse ones.
     """
+
+    is_by_hand = False
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
@@ -59,11 +71,20 @@ class SimulatedGroup(IdentifiedGroup):
     def allreduce(
         self, tensors: Tensors, opts: Any = None, timeout: object = None, *, op: Any = None
     ) -> dist.Work:
-        """Reduce over the group, in place."""
-        tensor = _one(tensors)
+        """Reduce over the group, in place; with gloo several tensors become one result."""
         reduction = reduction_of(_reduction(opts, op))
-        if tensor.is_sparse:
-            return all_reduce_sparse(self.simulated, tensor, reduction)
+        if self._is_gloo(tensors):
+            listed = _listed(tensors)
+            gloo.check_all_reduce(listed, is_sum=reduction is ReduceOp.SUM)
+            _check_complex("all_reduce", listed[0], reduction)
+            if listed[0].is_sparse:
+                return all_reduce_sparse(self.simulated, listed)
+            if len(listed) > 1:
+                buffers = buffers_of(listed)
+                _check_alike_in_memory("allreduce", buffers)
+                work = all_reduce_multi_tensor(buffers, reduction, self.simulated)
+                return self._work("all_reduce", work, listed)
+        tensor = _one(tensors)
         is_async = self._is_async(opts, tensor)
         is_blocking = opts is not None and getattr(opts, "asyncOp", True) is False
         if is_blocking and self._limit is None and not is_recording(require_rank("all_reduce")):
@@ -76,10 +97,14 @@ class SimulatedGroup(IdentifiedGroup):
     @as_operator("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce several tensors as one."""
+        reduction = reduction_of(_reduction(opts))
+        if self._is_gloo(tensors):
+            gloo.check_all_reduce_coalesced(tensors)
+            _check_complex("all_reduce", tensors[0], reduction)
         buffers = buffers_of(tensors)
         caller = enter_call("all_reduce", self.simulated, lists=(buffers,))
         assert caller is not None, "a member calls"
-        op = api.reduction_of(caller.backend, reduction_of(_reduction(opts)), buffers[0])
+        op = api.reduction_of(caller.backend, reduction, buffers[0])
         dtype = buffers[0].dtype
         flat = staging(buffers, dtype, buffers[0].cuda_device)
         signature = Signature("all_reduce", op.value, None, dtype.name, flat.numel())
@@ -91,9 +116,20 @@ class SimulatedGroup(IdentifiedGroup):
     def broadcast(
         self, tensors: Tensors, opts: Any = None, timeout: object = None, *, root: int = 0
     ) -> dist.Work:
-        """Copy the root's tensor to all."""
+        """Copy the root's tensor to all, with gloo to several of each member."""
+        source = _root(opts, root)
+        if self._is_gloo(tensors):
+            listed = _listed(tensors)
+            index = getattr(opts, "rootTensor", 0)
+            gloo.check_root("broadcast", source, self._size)
+            gloo.check_root_tensor("broadcast", index, len(listed))
+            gloo.check_broadcast(listed)
+            if len(listed) > 1:
+                buffers = buffers_of(listed)
+                _check_alike_in_memory("broadcast", [buffers[index]])
+                several = broadcast_multi_tensor(buffers, index, source, self.simulated)
+                return self._work("broadcast", several, listed)
         tensor = _one(tensors)
-        source = self._root("broadcast", opts, root, tensor)
         is_async = self._is_async(opts, tensor)
         work = api.broadcast(buffer_of(tensor), None, self.simulated, is_async, group_src=source)
         return self._work("broadcast", work, [tensor])
@@ -109,9 +145,15 @@ class SimulatedGroup(IdentifiedGroup):
         root: int = 0,
     ) -> dist.Work:
         """Reduce over the group, into the root's tensor."""
-        tensor = _one(tensors)
         reduction = reduction_of(_reduction(opts, op))
-        target = self._root("reduce", opts, root, tensor)
+        target = _root(opts, root)
+        if self._is_gloo(tensors):
+            listed = _listed(tensors)
+            gloo.check_root("reduce", target, self._size)
+            gloo.check_root_tensor("reduce", getattr(opts, "rootTensor", 0), len(listed))
+            gloo.check_reduce(listed)
+            _check_complex("reduce", listed[0], reduction)
+        tensor = _one(tensors)
         buffer = buffer_of(tensor)
         is_async = self._is_async(opts, tensor)
         work = api.reduce(buffer, None, reduction, self.simulated, is_async, group_dst=target)
@@ -119,9 +161,15 @@ class SimulatedGroup(IdentifiedGroup):
 
     @as_operator("allgather_")
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        """Gather the members' tensors into a list."""
+        """Gather the members' tensors into a list, with gloo several of each into several."""
         if isinstance(inputs, list | tuple):
+            if self._is_gloo(inputs):
+                gloo.check_all_gather(outputs, inputs, self._size)
+                if len(inputs) > 1:
+                    return self._all_gather_multi_tensor(outputs, [*inputs])
             outputs, inputs = outputs[0], _one(inputs)
+        elif self._is_gloo(inputs):
+            gloo.check_all_gather([outputs], [inputs], self._size)
         is_async = self._is_async(opts, inputs)
         source = buffer_of(self._flat(inputs))
         work = lists.all_gather(buffers_of(outputs), source, self.simulated, is_async)
@@ -131,6 +179,14 @@ class SimulatedGroup(IdentifiedGroup):
             "all_gather", work, outputs, is_copied=True, reads=[inputs], is_stacked=is_stacked
         )
 
+    def _all_gather_multi_tensor(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]
+    ) -> dist.Work:
+        buffers = [buffers_of(listed) for listed in outputs]
+        sources = buffers_of([tensor.contiguous() for tensor in inputs])
+        work = all_gather_multi_tensor(buffers, sources, self.simulated)
+        return self._work("all_gather", work, outputs, is_copied=True, reads=inputs)
+
     @as_operator("allgather_coalesced_")
     def allgather_coalesced(
         self,
@@ -139,12 +195,13 @@ class SimulatedGroup(IdentifiedGroup):
         opts: object = None,
     ) -> dist.Work:
         """Gather each of several tensors into a list."""
+        if self._is_gloo(inputs):
+            gloo.check_all_gather_coalesced(output_lists, inputs, self._size)
         works = []
         for index, tensor in enumerate(inputs):
             outputs = buffers_of([row[index] for row in output_lists])
             works.append(lists.all_gather(outputs, buffer_of(tensor), self.simulated, True))
-        flat = [tensor for row in output_lists for tensor in row]
-        return self._works("all_gather", works, flat, is_copied=True, reads=inputs)
+        return self._works("all_gather", works, output_lists, is_copied=True, reads=inputs)
 
     @as_operator("_allgather_base_")
     def all_gather_single(
@@ -156,7 +213,7 @@ class SimulatedGroup(IdentifiedGroup):
         """Gather the members' tensors into one."""
         source, target = buffer_of(input), buffer_of(output)
         if self.simulated.backend_for(source) == GLOO:
-            check_gathered(output, input, self._size)
+            gloo.check_gathered(output, input, self._size)
         is_async = self._is_async(opts, input)
         return self._work(
             "_all_gather_base",
@@ -183,9 +240,12 @@ class SimulatedGroup(IdentifiedGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, op: Any = None
     ) -> dist.Work:
         """Reduce lists entry by entry; entry k stays on member k."""
-        if isinstance(outputs, list | tuple):
-            outputs, inputs = _one(outputs), inputs[0]
         reduction = reduction_of(_reduction(opts, op))
+        if isinstance(outputs, list | tuple):
+            if self._is_gloo(outputs):
+                gloo.check_reduce_scatter(outputs, inputs, self._rank, self._size)
+                _check_complex("all_reduce", outputs[0], reduction)
+            outputs, inputs = _one(outputs), inputs[0]
         self._check_in_order("reduce_scatter", [outputs, *inputs])
         target, sources = buffer_of(outputs), buffers_of(inputs)
         is_async = self._is_async(opts, outputs)
@@ -203,7 +263,7 @@ class SimulatedGroup(IdentifiedGroup):
         reduction = reduction_of(_reduction(opts))
         target, source = buffer_of(output), buffer_of(input)
         if self.simulated.backend_for(source) == GLOO:
-            check_scattered(output, input, self._size)
+            gloo.check_scattered(output, input, self._size)
         is_async = self._is_async(opts, input)
         work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, is_async)
         return self._work("_reduce_scatter_base", work, [output], reads=[input])
@@ -251,7 +311,12 @@ class SimulatedGroup(IdentifiedGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> dist.Work:
         """Send entry k of a list to member k."""
-        check_length("alltoall", inputs, self._size)
+        if self._is_gloo(inputs or outputs):
+            gloo.check_all_to_all(outputs, inputs, self._size)
+        elif len(inputs) != self._size:
+            raise RuntimeError(
+                f"input tensor list size {len(inputs)} does not match world size {self._size}"
+            )
         is_async = self._is_async(opts, inputs[0])
         work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
         return self._work("all_to_all", work, outputs, reads=inputs)
@@ -261,11 +326,11 @@ class SimulatedGroup(IdentifiedGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
     ) -> dist.Work:
         """Gather the members' tensors into the root's list."""
-        if outputs and isinstance(outputs[0], list | tuple):
-            outputs = outputs[0]
+        root = _root(opts, root)
+        self._check_list_of_root("gather", inputs, outputs, root)
+        outputs = _first_list(outputs)
         source = buffer_of(self._flat(_one(inputs)))
         target = buffers_of(outputs) if outputs else None
-        root = self._root("gather", opts, root, _one(inputs))
         is_async = self._is_async(opts, _one(inputs))
         work = lists.gather(source, target, None, self.simulated, is_async, group_dst=root)
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
@@ -275,12 +340,12 @@ class SimulatedGroup(IdentifiedGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
     ) -> dist.Work:
         """Send entry k of the root's list to member k."""
-        if inputs and isinstance(inputs[0], list | tuple):
-            inputs = inputs[0]
+        root = _root(opts, root)
+        self._check_list_of_root("scatter", outputs, inputs, root)
+        inputs = _first_list(inputs)
         tensor = _one(outputs)
         self._check_in_order("scatter", [tensor, *inputs])
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
-        root = self._root("scatter", opts, root, tensor)
         is_async = self._is_async(opts, tensor)
         work = lists.scatter(target, sources, None, self.simulated, is_async, group_src=root)
         return self._work("scatter", work, [tensor])
@@ -304,6 +369,8 @@ class SimulatedGroup(IdentifiedGroup):
     @as_operator("send")
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a member."""
+        if self._is_gloo(tensors):
+            gloo.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
         work = peers.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
         return self._work("send", work, [tensor])
@@ -311,6 +378,8 @@ class SimulatedGroup(IdentifiedGroup):
     @as_operator("recv_")
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a member."""
+        if self._is_gloo(tensors):
+            gloo.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
         work = peers.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
         return self._work("recv", work, [tensor])
@@ -318,6 +387,8 @@ class SimulatedGroup(IdentifiedGroup):
     @as_operator("recv_any_source_")
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         """Receive a tensor from whichever member sends."""
+        if self._is_gloo(tensors):
+            gloo.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
         return self._work(
             "recvAnySource", peers.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor]
@@ -351,13 +422,20 @@ class SimulatedGroup(IdentifiedGroup):
             return True  # Somebody watches it.
         return bool(getattr(opts, "asyncOp", True))
 
-    def _root(self, call: str, opts: Any, root: int, tensor: torch.Tensor) -> int:
-        """Return the root of a call: of its options, or as it is given."""
-        if opts is not None:
-            root = opts if isinstance(opts, int) else opts.rootRank
-        if not self._is_on_stream(tensor):
-            check_root(call, root, self._size)
-        return root
+    def _is_gloo(self, tensors: Tensors) -> bool:
+        """Whether a call with such tensors is gloo's; one without any is, if nccl has no part."""
+        if isinstance(tensors, torch.Tensor):
+            return not self._is_on_stream(tensors)
+        return self._is_gloo(tensors[0]) if tensors else not self._is_nccl()
+
+    def _check_list_of_root(self, call: str, tensors: Tensors, given: Any, root: int) -> None:
+        """Raise what gloo raises for the tensor and the list of a gather or a scatter."""
+        if not self._is_gloo(tensors):
+            return
+        gloo.check_root(call, root, self._size)
+        is_flat = bool(given) and isinstance(given[0], torch.Tensor)
+        group = self._rank, root, self._size
+        gloo.check_list_of_root(call, _listed(tensors), [given] if is_flat else given or [], group)
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what gloo sends of a tensor that it gathers: a copy, if there are gaps."""
@@ -371,10 +449,7 @@ class SimulatedGroup(IdentifiedGroup):
         """
         on_host = (tensor for tensor in tensors if not self._is_on_stream(tensor))
         if not all(tensor.is_contiguous() for tensor in on_host):
-            raise UnsupportedError(
-                f"{call}: gloo moves a tensor's bytes in their order in memory, which scrambles "
-                "one that is not contiguous\n  to fix: hand it tensor.contiguous()"
-            )
+            raise _scrambled(call)
 
     def _is_on_stream(self, tensor: torch.Tensor) -> bool:
         """Whether calls with such tensors are nccl's, which block a stream and not the host."""
@@ -384,12 +459,13 @@ class SimulatedGroup(IdentifiedGroup):
         self,
         name: str,
         work: Work | None,
-        outputs: list[torch.Tensor],
+        outputs: Outputs,
         *,
         reads: Sequence[torch.Tensor] | None = None,
         is_copied: bool = False,
         is_stacked: bool = False,
     ) -> dist.Work:
+        """Return the Work of a call that is one of simrank's; see `_works`."""
         works = [] if work is None else [work]
         return self._works(
             name, works, outputs, reads=reads, is_copied=is_copied, is_stacked=is_stacked
@@ -399,7 +475,7 @@ class SimulatedGroup(IdentifiedGroup):
         self,
         name: str,
         works: Sequence[Work | None],
-        outputs: list[torch.Tensor],
+        outputs: Outputs,
         *,
         reads: Sequence[torch.Tensor] | None = None,
         is_copied: bool = False,
@@ -410,23 +486,24 @@ class SimulatedGroup(IdentifiedGroup):
         Args:
             name: The call, as profilers show it.
             works: simrank's own.
-            outputs: What is filled.
+            outputs: What is filled: tensors, or lists of them.
             reads: What is read; None: what is filled.
             is_copied: Whether gloo copies to the outputs with a torch operation, as to lists:
                 autograd sees that they changed.
             is_stacked: Whether the result is all outputs in one.
         """
-        if is_copied and outputs:
-            torch.autograd.graph.increment_version(outputs)
+        flat = [*_flattened(outputs)]
+        if is_copied and flat:
+            torch.autograd.graph.increment_version(flat)
         started = [work for work in works if work is not None]
         self._note_in_flight(started)
         program = require_rank(name)
         if is_recording(program):
             shown = f"{self.options.backend}:{name}"
-            read = outputs if reads is None else reads
+            read = flat if reads is None else reads
             ranks = self.simulated.ranks
             is_nccl = self.options.backend == NCCL
-            comms = nccl_facts(self, ranks, name, (read, outputs)) if is_nccl else None
+            comms = nccl_facts(self, ranks, name, (read, flat)) if is_nccl else None
             record_call(program, shown, read, started, comms)
         return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
 
@@ -441,6 +518,52 @@ class SimulatedGroup(IdentifiedGroup):
             if operation is not None and operation.touched is not None:
                 touched = operation.touched
                 in_flight.note(operation, touched.reads, touched.writes)
+
+
+def _listed(tensors: Tensors) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _first_list(given: Any) -> Any:
+    """Return the list of tensors that is given alone or in a list."""
+    return given[0] if given and isinstance(given[0], list | tuple) else given
+
+
+def _flattened(outputs: Outputs) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists."""
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            yield output
+        else:
+            yield from output
+
+
+def _check_alike_in_memory(call: str, buffers: Sequence[Buffer]) -> None:
+    """Raise unless the elements of tensors lie without gaps, and in the same order.
+
+    Raises:
+        UnsupportedError: They do not.
+    """
+    strides = buffers[0].stride()
+    if not all(is_dense(buffer) and buffer.stride() == strides for buffer in buffers):
+        raise _scrambled(call)
+
+
+def _scrambled(call: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{call}: gloo moves a tensor's bytes in their order in memory, which scrambles "
+        "one that is not contiguous\n  to fix: hand it tensor.contiguous()"
+    )
+
+
+def _check_complex(call: str, tensor: torch.Tensor, op: Op) -> None:
+    """Raise for reductions that torch does not define on complex numbers.
+
+    Raises:
+        RuntimeError: It is one of them; torch's words.
+    """
+    if tensor.is_complex() and op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise RuntimeError(f"{call} does not support {op} on complex tensors")
 
 
 def _one(tensors: Tensors) -> torch.Tensor:
@@ -460,6 +583,13 @@ def _one(tensors: Tensors) -> torch.Tensor:
         f"a call with {len(tensors)} tensors, as of several devices of one process: each rank has "
         "one\n  to fix: a call for each tensor, or a coalesced one for all"
     )
+
+
+def _root(opts: Any, root: int) -> int:
+    """Return the root of a call: of its options, or as it is given."""
+    if opts is None:
+        return root
+    return opts if isinstance(opts, int) else int(opts.rootRank)
 
 
 def _reduction(opts: Any, op: Any = None) -> Any:

@@ -30,7 +30,7 @@ class SimulatedWork(dist.Work):
 
     Args:
         works: simrank's own; none: what was called has ended already.
-        outputs: What the call fills.
+        outputs: What the call fills: tensors, or lists of them.
         limit: The group's time limit, if the program has chosen one: of gloo's waits on the host,
             and of nccl's watchdog, which lets the host go on.
         after: Called once it has ended.
@@ -41,7 +41,7 @@ class SimulatedWork(dist.Work):
     def __init__(
         self,
         works: Sequence[Work],
-        outputs: list[torch.Tensor],
+        outputs: Sequence[Any],
         limit: timedelta | None = None,
         after: Callable[[], None] | None = None,
         *,
@@ -111,8 +111,19 @@ class SimulatedWork(dist.Work):
         return next((e for e in (work.exception() for work in self._works) if e is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        """Return the output tensors; of an all_gather of nccl, one of shape [world, ...]."""
-        return [torch.stack(self._outputs)] if self._is_stacked else list(self._outputs)
+        """Return the output tensors; of an all_gather of nccl, one of shape [world, ...].
+
+        Raises:
+            RuntimeError: They are lists of tensors; torch's words.
+        """
+        if self._outputs and not isinstance(self._outputs[0], torch.Tensor):
+            raise RuntimeError(
+                "work result does not support list of lists, use .getFuture() and value()"
+            )
+        return self._value()
+
+    def _value(self) -> list[Any]:
+        return [torch.stack([*self._outputs])] if self._is_stacked else list(self._outputs)
 
     def source_rank(self) -> int:
         """Return the group rank that a receive got its message from."""
@@ -132,7 +143,7 @@ class SimulatedWork(dist.Work):
         if self._future is None:
             self.wait()
             self._future = Future()
-            self._future.set_result(self.result())
+            self._future.set_result(self._value())
         return self._future
 
     def _future_of_stream(self) -> Future[Any] | None:
@@ -145,7 +156,7 @@ class SimulatedWork(dist.Work):
             work._note_wait()  # noqa: SLF001 - whoever waits for the future
         with own.on_stream(stream) as device:
             future: Future[Any] = Future(devices=[device])
-            future.set_result(self.result())
+            future.set_result(self._value())
         return future
 
     def _finish(self) -> None:

@@ -3,9 +3,14 @@
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # New names of collectives.
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
+]
 
 import torch.distributed as dist  # noqa: E402
+
+from simrank.errors import UnsupportedError  # noqa: E402
 
 ROOTED = {
     "broadcast": lambda root: dist.broadcast(torch.ones(1), src=root),
@@ -71,3 +76,238 @@ def test_sizes_that_do_not_fit_are_gloos_errors(spawn):
         assert out.tolist() == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
 
     spawn(program, 3)
+
+
+def options(kind, **values):
+    """Options of a call, with their fields set."""
+    made = getattr(dist, kind)()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+T1, DOUBLE, T2 = torch.zeros(1), torch.zeros(1, dtype=torch.float64), torch.zeros(2)
+SPARSE = torch.sparse_coo_tensor([[0]], [1.0], size=(1,), check_invariants=True)
+# Of two members, as real processes say it.
+CHECKED = {
+    "no tensor": (
+        lambda group, rank: group.allreduce([]),
+        "allreduce: requires non-empty tensor list$",
+    ),
+    "two types": (
+        lambda group, rank: group.allreduce([T1, DOUBLE]),
+        r"allreduce: invalid tensor type at index 0 \(expected TensorOptions\(dtype=float, .*, "
+        r"got TensorOptions\(dtype=double, device=cpu, layout=Strided, requires_grad=false ",
+    ),
+    "two sizes": (
+        lambda group, rank: group.allreduce([T1, T2]),
+        r"allreduce: invalid tensor size at index 0 \(expected \(1\), got \(2\)\)$",
+    ),
+    "two layouts": (
+        lambda group, rank: group.allreduce([T1, SPARSE]),
+        r"allreduce: invalid tensor layout at index 1 \(expected Strided, got Sparse\)$",
+    ),
+    "a maximum of sparse tensors": (
+        lambda group, rank: group.allreduce([SPARSE], op=dist.ReduceOp.MAX),
+        "allreduce: unsupported reduction operation ",
+    ),
+    "no coalesced tensor": (
+        lambda group, rank: group.allreduce_coalesced([]),
+        "allreduce_coalesced: requires non-empty tensor list$",
+    ),
+    "two coalesced types": (
+        lambda group, rank: group.allreduce_coalesced([T1, DOUBLE]),
+        "allreduce_coalesced: tensors must all have the same type$",
+    ),
+    "sparse coalesced tensors": (
+        lambda group, rank: group.allreduce_coalesced([SPARSE, SPARSE]),
+        "allreduce_coalesced: unsupported layout$",
+    ),
+    "a root tensor that is missing": (
+        lambda group, rank: group.broadcast([T1], options("BroadcastOptions", rootTensor=1)),
+        "broadcast: invalid root tensor: 1$",
+    ),
+    "a sparse broadcast": (
+        lambda group, rank: group.broadcast([SPARSE]),
+        "broadcast: only supports dense tensors$",
+    ),
+    "a reduction of two tensors": (
+        lambda group, rank: group.reduce([T1, T1]),
+        "reduce: requires a single-element tensor list$",
+    ),
+    "nothing to scatter": (
+        lambda group, rank: group.scatter([T1], [], options("ScatterOptions", rootRank=rank)),
+        "scatter: requires a single-element input list containing a list with 2 tensors.$",
+    ),
+    "too much to scatter": (
+        lambda group, rank: group.scatter(
+            [T1], [[T1] * 3], options("ScatterOptions", rootRank=rank)
+        ),
+        "scatter: Incorrect input list size 3. Input list size should be 2, same as size of the",
+    ),
+    "a scatter by a member that is not the root": (
+        lambda group, rank: group.scatter(
+            [T1], [[T1] * 2], options("ScatterOptions", rootRank=1 - rank)
+        ),
+        "scatter: requires empty input on non-root$",
+    ),
+    "a gather of two tensors": (
+        lambda group, rank: group.gather([], [T1, T1]),
+        "gather: requires a single-element input tensor list$",
+    ),
+    "a gather to another type": (
+        lambda group, rank: group.gather(
+            [[DOUBLE] * 2], [T1], options("GatherOptions", rootRank=rank)
+        ),
+        "gather: invalid tensor type at index 0 ",
+    ),
+    "no list to gather to": (
+        lambda group, rank: group.allgather([], [T1]),
+        "allgather: requires input/output tensor lists to have the same length$",
+    ),
+    "a list that is too long": (
+        lambda group, rank: group.allgather([[T1] * 3], [T1]),
+        r"allgather: invalid output tensor list at index 0 \(expected length 2, got 3\)$",
+    ),
+    "another size in the list": (
+        lambda group, rank: group.allgather([[T1, T2]], [T1]),
+        r"allgather: invalid tensor size at index 1 \(expected \(1\), got \(2\)\)$",
+    ),
+    "a list for each of three members": (
+        lambda group, rank: group.allgather_coalesced([[T1]] * 3, [T1]),
+        "allgather_coalesced: output lists should be equal to world size$",
+    ),
+    "another type in a list": (
+        lambda group, rank: group.allgather_coalesced([[DOUBLE]] * 2, [T1]),
+        r"invalid tensor type at index 0 \(expected torch.FloatTensor, got torch.DoubleTensor\)$",
+    ),
+    "two outputs": (
+        lambda group, rank: group.reduce_scatter([T1, T1], [[T1] * 2] * 2),
+        "reduce_scatter only supports 1 output$",
+    ),
+    "two types sent to all": (
+        lambda group, rank: group.alltoall([T1] * 2, [DOUBLE] * 2),
+        "alltoall: input and output tensors must have the same type$",
+    ),
+    "a negative tag": (
+        lambda group, rank: group.send([T1], 1 - rank, -1),
+        "Tag must be nonnegative$",
+    ),
+    "two messages": (
+        lambda group, rank: group.recv([T1, T1], 1 - rank, 0),
+        "ProcessGroupGloo::send takes a single tensor$",
+    ),
+    "products of complex numbers": (
+        lambda group, rank: group.allreduce([T1.cfloat()], op=dist.ReduceOp.PRODUCT),
+        "all_reduce does not support prod on complex tensors$",
+    ),
+}
+
+
+def test_arguments_are_checked_as_gloo_checks_them(spawn):
+    """Each call raises alone on each member, and the group goes on."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        group = dist.ProcessGroupGloo(dist.distributed_c10d._get_default_store(), rank, 2)
+        for name, (call, told) in CHECKED.items():
+            with pytest.raises(RuntimeError, match=told) as caught:
+                call(group, rank)
+            assert type(caught.value) is RuntimeError, name
+        tensor = torch.ones(1)
+        group.allreduce([tensor]).wait()
+        assert tensor.item() == 2.0
+
+    spawn(program, 2)
+
+
+def test_calls_without_tensors_have_no_kernel(spawn):
+    """Groups of init_process_group go through torch's dispatcher, those of the class do not."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        group = dist.group.WORLD
+        for name, call in (
+            ("allreduce_", lambda: group.allreduce([])),
+            ("allgather_", lambda: group.allgather([], [])),
+        ):
+            with pytest.raises(NotImplementedError, match=f"no tensor arguments.* c10d::{name}"):
+                call()
+        with pytest.raises(NotImplementedError, match=r"'c10d::broadcast_'.*'SparseCPU'"):
+            group.broadcast([SPARSE])
+
+    spawn(program, 2)
+
+
+def test_several_tensors_of_a_rank_become_one_result(spawn):
+    """They are reduced within the rank first; all of them get what the group has."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        group = dist.group.WORLD
+        for op, wanted in (("SUM", 22.0), ("PRODUCT", 0.0), ("MIN", 0.0), ("MAX", 11.0)):
+            tensors = [torch.tensor([float(rank)]), torch.tensor([10.0 + rank])]
+            work = group.allreduce(tensors, op=getattr(dist.ReduceOp, op))
+            work.wait()
+            assert [tensor.item() for tensor in tensors] == [wanted, wanted]
+            assert all(map(torch.equal, work.result(), tensors))
+        bits = [torch.tensor([1 << rank]), torch.tensor([4 << rank])]
+        group.allreduce(bits, op=dist.ReduceOp.BOR).wait()
+        assert [tensor.item() for tensor in bits] == [15, 15]
+        with pytest.raises(UnsupportedError, match="an average of 2 tensors per rank: gloo div"):
+            group.allreduce([torch.ones(1), torch.ones(1)], op=dist.ReduceOp.AVG)
+        with pytest.raises(UnsupportedError, match="scrambles one that is not contiguous"):
+            group.allreduce([torch.ones(2, 2)[:, 0], torch.ones(2)])
+
+    spawn(program, 2)
+
+
+def test_any_tensor_of_the_root_goes_to_all_tensors(spawn):
+    """The root's other tensors get it too."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        for root in range(2):
+            for index in range(2):
+                tensors = [torch.tensor([10.0 * rank]), torch.tensor([10.0 * rank + 1])]
+                chosen = options("BroadcastOptions", rootRank=root, rootTensor=index)
+                dist.group.WORLD.broadcast(tensors, chosen).wait()
+                assert [tensor.item() for tensor in tensors] == [10.0 * root + index] * 2
+
+    spawn(program, 2)
+
+
+def test_several_tensors_are_gathered_into_as_many_lists(spawn):
+    """Each list has the tensors of all members; a future holds lists, a work has no result."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        inputs = [torch.tensor([[2.0 * rank, 9.0]]), torch.ones(2, 2)[:, :1].t() * (2 * rank + 1)]
+        outputs = [[torch.zeros(1, 2) for _ in range(4)] for _ in range(2)]
+        work = dist.group.WORLD.allgather(outputs, inputs)
+        held = work.get_future().wait()
+        for listed in (*outputs, *held):
+            found = [tensor.tolist() for tensor in listed]
+            assert found == [[[0.0, 9.0]], [[1.0, 1.0]], [[2.0, 9.0]], [[3.0, 3.0]]]
+        with pytest.raises(RuntimeError, match="work result does not support list of lists"):
+            work.result()
+
+    spawn(program, 2)
+
+
+def test_several_sparse_tensors_are_summed(spawn):
+    """Those of a rank first; shapes must agree between members."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        tensors = [
+            torch.sparse_coo_tensor([[rank]], [value], size=(2,), check_invariants=True)
+            for value in (1.0, 2.0)
+        ]
+        dist.group.WORLD.allreduce(tensors).wait()
+        assert [tensor.to_dense().tolist() for tensor in tensors] == [[3.0, 3.0]] * 2
+        other = torch.sparse_coo_tensor([[0]], [1.0], size=(2 + rank,), check_invariants=True)
+        with pytest.raises(RuntimeError, match="Sparse dimensions do not match"):
+            dist.all_reduce(other)
+
+    spawn(program, 2)
