@@ -102,6 +102,11 @@ def parse_backend(backend: str | None) -> Backends:
     return Backends(name, by_device)
 
 
+def is_simulated(name: str) -> bool:
+    """Whether groups may be made with a backend of this name."""
+    return name.lower() in _MAPS and name.lower() != UNDEFINED
+
+
 def _unsupported(name: str) -> UnsupportedError:
     choices = ", ".join((NCCL, GLOO, "cpu:gloo,cuda:nccl"))
     return UnsupportedError(f"backend {name!r} is not simulated; choices: {choices}")

@@ -60,7 +60,14 @@ def _count(program: Any) -> int:
     return number
 
 
-class _ByHand:
+class _OfBackend(type):
+    """The class of such classes: an instance is whatever belongs to its backend."""
+
+    def __instancecheck__(cls: Any, instance: object) -> bool:
+        return getattr(instance, "simulated_backend", None) == cls.backend
+
+
+class _ByHand(metaclass=_OfBackend):
     """Stands for a class of c10d: what it makes in ranks is a simulated group.
 
     Attributes:

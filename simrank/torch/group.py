@@ -51,11 +51,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
-        is_by_hand: Whether the program has made it of its backend's class: its calls skip torch's
-            dispatcher, which refuses calls without tensors, and most with sparse ones.
     """
-
-    is_by_hand = False
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None

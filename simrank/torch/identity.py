@@ -1,13 +1,15 @@
-"""What torch asks of a process group besides calls: who it is, and what its backend can do."""
+"""What torch asks of a process group and of its backends besides calls: names, ranks, abilities."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
 
 from simrank.distributed.backends import NCCL
+from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 from simrank.torch.owners import check_owner
 
@@ -36,6 +38,31 @@ class GroupOptions:
         self.split_color = 0
 
 
+class DeviceBackend:
+    """The backend of a group for one kind of device: calls and answers are the group's.
+
+    Programs tell by its class, `dist.ProcessGroupNCCL` or `dist.ProcessGroupGloo`, which backend
+    it is; the group itself is neither.
+
+    Args:
+        group: The running rank's side of the group.
+        backend: Name of the backend.
+    """
+
+    def __init__(self, group: IdentifiedGroup, backend: str) -> None:
+        self._group, self.simulated_backend = group, backend
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the group has under a name."""
+        if name == "_group":  # It is being copied: nothing is here yet.
+            raise AttributeError(name)
+        return getattr(self._group, name)
+
+    def __repr__(self) -> str:
+        """Name the backend and its group."""
+        return f"<{self.simulated_backend} backend of {self._group!r}>"
+
+
 class IdentifiedGroup(dist.ProcessGroup):
     """One rank's side of a group, which is its own backend.
 
@@ -48,7 +75,11 @@ class IdentifiedGroup(dist.ProcessGroup):
 
     Attributes:
         owner: The rank that has made it.
+        is_by_hand: Whether the program has made it of its backend's class: its calls skip torch's
+            dispatcher, which refuses calls without tensors, and most with sparse ones.
     """
+
+    is_by_hand = False
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
@@ -60,6 +91,7 @@ class IdentifiedGroup(dist.ProcessGroup):
         self._rank, self._size, self._limit = rank, group.size(), limit
         self._description = "undefined"
         self.owner = require_rank("new_group").rank
+        self._backends: dict[str, DeviceBackend] = {}
 
     # ---- who ----
 
@@ -129,10 +161,22 @@ class IdentifiedGroup(dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device(kind) for kind in self.simulated.backends]
 
-    def _get_backend(self, device: torch.device) -> IdentifiedGroup:
-        if torch.device(device).type not in self.simulated.backends:
-            raise RuntimeError(f"No backend type associated with device type {device.type}")
-        return self
+    @property
+    def simulated_backend(self) -> str:
+        """Return the backend of a group that was made of its backend's class; else nothing."""
+        return self.options.backend if self.is_by_hand else ""
+
+    def _get_backend(self, device: torch.device) -> Any:
+        kind = torch.device(device).type
+        backend = self.simulated.backends.get(kind)
+        if backend is None:
+            raise RuntimeError(f"No backend type associated with device type {kind}")
+        if self.is_by_hand:
+            return self
+        found = self._backends.get(backend)
+        if found is None:
+            found = self._backends[backend] = DeviceBackend(self, backend)
+        return found
 
     def _is_nccl(self) -> bool:
         return NCCL in self.simulated.backends.values()
@@ -174,6 +218,28 @@ class IdentifiedGroup(dist.ProcessGroup):
         self.options._timeout = self._limit = timeout
 
     _set_default_timeout = set_timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        """Let calls in flight take longer: a default time limit never fires, so nothing changes.
+
+        Raises:
+            UnsupportedError: The program has chosen a time limit.
+        """
+        if self._limit is not None:
+            raise UnsupportedError(
+                f"{timeout} more for the calls in flight of a group with a time limit of its own\n"
+                "  to fix: a longer time limit as the group is made"
+            )
+
+    @property
+    def uid(self) -> int:
+        """Return a number of the group, which its name determines."""
+        return crc32(self.group_name.encode())
+
+    def _group_start(self) -> None:
+        """Do nothing: NCCL would abort several communicators at once from here."""
+
+    _group_end = _group_start
 
     def shutdown(self) -> None:
         """Do nothing: what is in flight ends by itself."""

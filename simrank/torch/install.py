@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from simrank.device.tensors.shown import ADDRESSES, READERS
-from simrank.distributed.backends import default_timeout
+from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
 from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
@@ -197,6 +197,8 @@ def _of_distributed() -> StandIns:
         for name in ("nccl", "gloo"):
             asked = f"is_{name}_available"
             replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
+    name = "_check_single_backend_availability"
+    replaced.append((c10d, name, _knowing_simulated(getattr(c10d, name))))
     replaced += by_hand.stand_ins((c10d, dist)) + batched.stand_ins()
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
@@ -264,6 +266,17 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
     @functools.wraps(original)
     def is_available() -> bool:
         return original() if rank_program() is None else True
+
+    return is_available
+
+
+def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Let ranks have each backend that a group can be made with, such as nccl2."""
+
+    @functools.wraps(original)
+    def is_available(backend_name: str) -> bool:
+        is_own = rank_program() is not None and is_simulated(str(backend_name))
+        return is_own or original(backend_name)
 
     return is_available
 

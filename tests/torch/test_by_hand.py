@@ -1,6 +1,7 @@
 """Process groups that a program makes as instances of their classes, and calls on groups."""
 
 import shutil
+import time
 from datetime import timedelta
 
 import pytest
@@ -77,15 +78,15 @@ def test_outside_of_ranks_the_class_is_torchs_own(spawn):
 
 
 def test_several_tensors_of_one_process_are_refused(spawn):
-    """The others would be left alone, in silence."""
+    """With nccl, which takes one tensor of each rank."""
 
     def program(rank):
-        dist.init_process_group("gloo")
-        group, x = dist.group.WORLD, torch.ones(1)
+        dist.init_process_group("nccl")
+        group, x = dist.group.WORLD, torch.ones(1, device=f"cuda:{rank}")
         for call in (group.allreduce, group.broadcast, group.reduce):
             with pytest.raises(UnsupportedError, match="a call with 2 tensors"):
                 call([x, x])
-            with pytest.raises(RuntimeError, match="requires non-empty tensor list"):
+            with pytest.raises(NotImplementedError, match="There were no tensor arguments"):
                 call([])
         with pytest.raises(UnsupportedError, match="a call with 2 tensors"):
             group.allgather([[x, x], [x, x]], [x, x])
@@ -111,3 +112,77 @@ def test_gaps_and_orders_in_memory_on_gloo(spawn):
                 dist.scatter(torch.empty(4, 3), turned)
 
     spawn(program, 2)
+
+
+def test_a_backend_is_an_instance_of_its_class(spawn):
+    """The group of several backends is none; one that was made of a class is an instance of it."""
+
+    def program(rank):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        group, kinds = dist.group.WORLD, (dist.ProcessGroupGloo, dist.ProcessGroupNCCL)
+        by_hand = dist.ProcessGroupGloo(dist.distributed_c10d._get_default_store(), rank, 2)
+        for instance, wanted in (
+            (group, [False, False]),
+            (group._get_backend(torch.device("cpu")), [True, False]),
+            (group._get_backend(torch.device("cuda")), [False, True]),
+            (by_hand, [True, False]),
+        ):
+            assert [isinstance(instance, kind) for kind in kinds] == wanted
+        backend = group._get_backend(torch.device("cuda", rank))
+        assert backend is group._get_backend(torch.device("cuda"))
+        x = torch.ones(1, device=f"cuda:{rank}")
+        backend.allreduce([x]).wait()
+        assert x.item() == 2.0
+        assert "nccl backend of <cpu:gloo,cuda:nccl group" in repr(backend)
+
+    spawn(program, 2)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_time_limit_that_is_set_later_fires(spawn, backend):
+    """For calls after it, in the words of the backend."""
+
+    def program(rank):
+        dist.init_process_group(backend)
+        group = dist.group.WORLD
+        device = torch.device("cpu" if backend == "gloo" else f"cuda:{rank}")
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3), group)
+        assert group._get_backend(device).options._timeout == timedelta(seconds=3)
+        if rank == 0:
+            dist.all_reduce(torch.ones(1, device=device))
+            torch.cuda.synchronize()
+        else:
+            time.sleep(5)
+
+    with pytest.raises(SpawnException, match=r"3000 ?ms|Timeout\(ms\)=3000"):
+        spawn(program, 2)
+
+
+def test_a_longer_limit_for_calls_in_flight_is_refused_where_it_matters(spawn):
+    """A default limit never fires, so that nothing has to change."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        add = dist.distributed_c10d._add_ephemeral_timeout_for_all_pgs
+        add(timedelta(seconds=1))
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
+        with pytest.raises(UnsupportedError, match="time limit of its own"):
+            add(timedelta(seconds=1))
+
+    spawn(program, 2)
+
+
+def test_nccl2_is_available_where_it_is_simulated(spawn):
+    """It is a backend of groups, and one of those that are available."""
+
+    def program(rank):
+        names = ("nccl2", "nccl", "gloo", "cpu:gloo,cuda:nccl2", "nccl3")
+        assert [dist.is_backend_available(name) for name in names] == [True] * 4 + [False]
+        dist.init_process_group("nccl2")
+        group = dist.new_group([0, 1], backend="nccl2")
+        x = torch.ones(1, device=f"cuda:{rank}")
+        dist.all_reduce(x, group=group)
+        assert (x.item(), dist.get_backend(group)) == (2.0, "nccl2")
+
+    spawn(program, 2)
+    assert not dist.is_backend_available("nccl2")
