@@ -234,10 +234,26 @@ def _of_parallel() -> StandIns:
                 data["gloo_num_threads"] = 2  # As torch starts it.
         return data
 
-    # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
+    register = kind._register_builtin_comm_hook  # noqa: SLF001 - torch's name
+
+    @functools.wraps(register)
+    def registered(self: Any, comm_hook_type: Any) -> None:
+        """C++ hooks read futures of C++'s types: ranks register the same hooks in Python."""
+        if rank_program() is None:
+            register(self, comm_hook_type)
+            return
+        dist: Any = import_module("torch.distributed")
+        hooks: Any = import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+        name = {"ALLREDUCE": "allreduce_hook", "FP16_COMPRESS": "fp16_compress_hook"}
+        self.logger._set_comm_hook_name(str(comm_hook_type))  # noqa: SLF001 - as torch does
+        hook = getattr(hooks, name[comm_hook_type.name])
+        dist._register_comm_hook(self.reducer, self.process_group, hook)  # noqa: SLF001 - likewise
+
     return [
         (kind, "__init__", replicas.noting_init(kind.__init__)),
         (kind, "_get_ddp_logging_data", logged),
+        (kind, "_register_builtin_comm_hook", registered),
+        # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
         (kind, "_active_ddp_module", None),
     ]
 

@@ -313,3 +313,25 @@ def test_a_version_that_was_never_run_is_named_once():
         check_version("2.99.1+cpu")
     check_version("2.99.1+cpu")  # A warning is an error here.
     check_version("2.13.7")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_built_in_hooks_of_ddp_average_gradients(spawn, backend):
+    """C++'s own read futures of its types, which those of Python are not."""
+    seen = []
+
+    def program(rank):
+        dist.init_process_group(backend)
+        device = "cpu" if backend == "gloo" else f"cuda:{rank}"
+        for kind in ("ALLREDUCE", "FP16_COMPRESS"):
+            layer = torch.nn.Linear(2, 2, bias=False, device=device)
+            model = torch.nn.parallel.DistributedDataParallel(layer)
+            model._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, kind))
+            with pytest.raises(RuntimeError, match="can only be called once"):
+                model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+            model(torch.full((1, 2), rank + 1.0, device=device)).sum().backward()
+            name = model._get_ddp_logging_data()["comm_hook"]
+            seen.append((kind in name, layer.weight.grad.dtype, layer.weight.grad.tolist()))
+
+    spawn(program)
+    assert seen == [(True, torch.float32, [[1.5, 1.5]] * 2)] * 4
