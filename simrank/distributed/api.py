@@ -17,6 +17,7 @@ from simrank.distributed.issue import (
     enter_call,
     group_of,
     hold,
+    in_memory_order,
     issue,
     run_known,
     simple_request,
@@ -108,7 +109,7 @@ def reduce(
     reduction = reduction_of(caller.backend, op, tensor)
     signature = Signature("reduce", reduction.value, root, tensor.dtype.name, tensor.numel())
     request = Request(signature, tensor, tensor, factor=factor_of(reduction))
-    return issue(caller, simple_request(request), async_op=async_op)
+    return issue(caller, simple_request(request, caller.backend), async_op=async_op)
 
 
 def broadcast(
@@ -200,7 +201,7 @@ def _run_scaled(
         return None
     signature = describe(caller, *tensors, op)
     request = Request(signature, *tensors, factor=factor_of(as_reduce_op(op)))
-    return hold(call, caller, simple_request(request), async_op=async_op)
+    return hold(call, caller, simple_request(request, caller.backend), async_op=async_op)
 
 
 def all_to_all_single(
@@ -235,9 +236,10 @@ def all_to_all_single(
         _elements("output_split_sizes", output, output_split_sizes, size),
     )
     signature = Signature("all_to_all", None, None, input.dtype.name, UNEVEN)
-    if not (input.is_contiguous() and output.is_contiguous()):
+    if caller.backend == GLOO and not (input.is_contiguous() and output.is_contiguous()):
         raise ValueError("all_to_all_single: Tensors must be contiguous")
-    return issue(caller, Request(signature, input, output, splits), async_op=async_op)
+    request = Request(signature, in_memory_order(input), in_memory_order(output), splits)
+    return issue(caller, request, async_op=async_op)
 
 
 def reduction_of(backend: str, op: object, tensor: Buffer) -> ReduceOp | PremulSum:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.current import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
@@ -100,7 +102,8 @@ def _check_backend(call: str, group: ProcessGroup, first: Buffer, tensors: Seque
     """Return the backend that tensors select, which must carry them."""
     backend = group.backend_for(first)
     for tensor in tensors:
-        if not tensor.is_contiguous() and not (backend == GLOO and is_dense(tensor)):
+        is_taken = is_dense if backend == GLOO else _is_channels_last
+        if not tensor.is_contiguous() and not is_taken(tensor):
             raise ValueError(f"{call}: Tensors must be contiguous")
     check_dtype(backend, first.dtype)
     return backend
@@ -156,7 +159,7 @@ def run_known(
         form = form or _learn(call, describe(caller, source, target, option), tensors, key, chosen)
     request = Request(form.signature, source, target)
     if not form.is_plain:
-        request = simple_request(request)
+        request = simple_request(request, caller.backend)
     if state.coalescing:
         return hold(call, caller, request, async_op=async_op)
     return issue(caller, request, async_op=async_op)
@@ -251,10 +254,39 @@ def is_dense(tensor: Buffer) -> bool:
     return True
 
 
-def simple_request(request: Request) -> Request:
-    """Pack tensors that are dense, but not in C order, as gloo takes them."""
+def _is_channels_last(tensor: Buffer) -> bool:
+    """Return whether elements lie without gaps, with the dim of channels as the innermost one.
+
+    Source: torch 2.13 `ProcessGroupNCCL.cpp` (check_gpu_single_tensor), c10 `MemoryFormat.h`: of
+    tensors with 4 or 5 dims.
+    """
+    strides = tensor.stride()
+    if tensor.ndim not in (4, 5) or not is_dense(tensor):
+        return False
+    outer = [strides[0], *strides[2:], strides[1]]
+    return outer == sorted(outer, reverse=True)
+
+
+def in_memory_order(tensor: Buffer) -> Buffer:
+    """Return the elements of a dense tensor as they lie in memory."""
+    if tensor.is_contiguous():
+        return tensor
+    order = np.argsort(tensor.stride())[::-1]
+    return Tensor(tensor.storage, tensor.dtype, tensor.array.transpose(order).reshape(-1))
+
+
+def simple_request(request: Request, backend: str) -> Request:
+    """Let a request have tensors in C order, of dense ones in another order.
+
+    nccl moves elements in their order in memory. gloo does so where a tensor is its own result;
+    others are packed.
+    """
     source, target = request.source, request.target
     if source.is_contiguous() and target.is_contiguous():
+        return request
+    if source.storage.has_values and (source is target or backend != GLOO):
+        request.source = in_memory_order(source)
+        request.target = request.source if source is target else in_memory_order(target)
         return request
     flat = staging([source], source.dtype, None)
     if not source.is_contiguous():

@@ -139,3 +139,54 @@ def test_autograd_sees_that_listed_outputs_changed(spawn):
         assert [tensor._version > old for tensor, old in zip(outputs, before, strict=True)]
 
     spawn(program)
+
+
+def test_nccl_takes_tensors_in_channels_last_order(spawn):
+    """Elements move as they lie in memory; tensors with gaps, or transposed, are refused."""
+
+    def tensor(rank, like=torch.channels_last):
+        shape = (2, 3, 4, 2) if like is torch.channels_last else (2, 3, 4, 2, 1)
+        values = torch.arange(48.0, device="cuda").reshape(shape) * (rank + 1)
+        return values.to(memory_format=like)
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        for like in (torch.channels_last, torch.channels_last_3d):
+            x = tensor(rank, like)
+            dist.broadcast(x, 1)
+            assert torch.equal(x, tensor(1, like))
+            assert x.is_contiguous(memory_format=like)
+        x = tensor(rank)
+        dist.all_reduce(x)
+        assert torch.equal(x, tensor(2))
+        gathered = torch.empty(4, 3, 4, 2, device="cuda").to(memory_format=torch.channels_last)
+        dist.all_gather_into_tensor(gathered, tensor(rank))
+        assert torch.equal(gathered, torch.cat([tensor(0), tensor(1)]))
+        exchanged = tensor(rank)
+        dist.all_to_all_single(exchanged, tensor(rank))
+        assert torch.equal(exchanged, torch.cat([tensor(r)[rank : rank + 1] for r in range(2)]))
+        for wrong in (tensor(rank)[:, :2], torch.ones(3, 2, device="cuda").t()):
+            with pytest.raises(ValueError, match="broadcast: Tensors must be contiguous"):
+                dist.broadcast(wrong, 0)
+
+    spawn(program, 2)
+
+
+def test_orders_in_memory_that_differ_scramble_a_broadcast(spawn):
+    """As on GPUs and with gloo: each member fills its tensor in its own order."""
+    seen = []
+
+    def program(rank, backend):
+        dist.init_process_group(backend)
+        device = "cpu" if backend == "gloo" else f"cuda:{rank}"
+        x = torch.arange(16.0, device=device).reshape(1, 2, 2, 4)
+        if rank == 0:
+            x = x.to(memory_format=torch.channels_last)
+        dist.broadcast(x, 1)
+        if rank == 0:
+            seen.append(x.permute(0, 2, 3, 1).flatten().tolist())
+
+    for backend in ("gloo", "nccl"):
+        spawn(program, 2, backend)
+    assert seen == [list(range(16))] * 2
