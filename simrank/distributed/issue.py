@@ -261,7 +261,7 @@ def _is_channels_last(tensor: Buffer) -> bool:
     tensors with 4 or 5 dims.
     """
     strides = tensor.stride()
-    if tensor.ndim not in (4, 5) or not is_dense(tensor):
+    if len(strides) not in (4, 5) or not is_dense(tensor):
         return False
     outer = [strides[0], *strides[2:], strides[1]]
     return outer == sorted(outer, reverse=True)

@@ -360,3 +360,13 @@ def test_halves_that_only_cuda_computes(cuda, name):
     for result in results:
         result.sum().backward()
     torch.testing.assert_close(half.grad, wide.grad.half(), rtol=2e-3, atol=1e-4)
+
+
+def test_a_lazy_clone_is_a_clone(cuda):
+    """It keeps the order in memory; what is written to one does not show in the other."""
+    x = torch.ones(2, 3, device="cuda:1").t()
+    y = x._lazy_clone()
+    y.add_(1)
+    x.mul_(5)
+    assert (x.sum().item(), y.sum().item()) == (30.0, 12.0)
+    assert (y.stride(), y.device) == (x.stride(), x.device)

@@ -546,6 +546,9 @@ const char* name_of_op(int32_t id) {
 
 void register_typed_kernels(torch::Library& library, std::unordered_set<std::string>& names);
 
+// torch would share the storage until one of both is written, which it tells by the allocator.
+at::Tensor lazy_clone(const at::Tensor& self) { return at::clone(self, at::MemoryFormat::Preserve); }
+
 // A kernel of its own for each operator that has one in CUDA: with the fallback alone, composites
 // would run first, and the record would show N operations where CUDA launches one.
 void register_kernels() {
@@ -557,6 +560,7 @@ void register_kernels() {
                                                std::make_optional(DispatchKey::CUDA), __FILE__, __LINE__);
   std::unordered_set<std::string> typed;
   register_typed_kernels(*cuda, typed);
+  cuda->impl("_lazy_clone", TORCH_FN(lazy_clone));
   for (auto& row : kCudaOps) {
     const std::string name = row.name;
     if (typed.count(name)) continue;
