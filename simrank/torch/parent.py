@@ -1,7 +1,8 @@
 """The GPUs that the main program of a suite is told of: their number and what they are.
 
 PyTorch's tests ask in the process that starts the ranks how many GPUs there are, to skip tests and
-to choose a world size and a backend. That process computes on none of them.
+to choose a world size and a backend, and whether GPUs reach each other. That process computes on
+none of them: its streams are idle, and all memory is free.
 """
 
 from __future__ import annotations
@@ -44,9 +45,19 @@ def show_devices(cuda_devices: str | None = None) -> None:
         (torch.cuda, "device_count", _num_devices),
         (torch.cuda, "current_device", lambda: 0),
         (torch.cuda, "get_device_properties", lambda _device=None: devices.properties_of(_node())),
+        (torch.cuda, "can_device_access_peer", _reach_each_other),
+        (torch.cuda, "mem_get_info", _memory),
+        (torch.cuda.memory, "mem_get_info", _memory),
+        (torch.cuda, "is_current_stream_capturing", lambda: False),
+        (torch.cuda, "synchronize", lambda _device=None: None),
         (torch.accelerator, "is_available", _has_some),
         (torch.accelerator, "device_count", _num_devices),
         (torch.accelerator, "current_accelerator", _accelerator),
+        (torch.accelerator, "current_device_index", lambda: 0),
+        (torch.accelerator, "current_device_idx", lambda: 0),
+        (torch.accelerator, "current_stream", IdleStream),
+        (torch.accelerator, "synchronize", lambda _device=None: None),
+        (torch, "get_device_module", _module_of),
         (torch.distributed, "is_nccl_available", lambda: True),
         (c10d, "is_nccl_available", lambda: True),
     ]
@@ -58,6 +69,63 @@ def show_devices(cuda_devices: str | None = None) -> None:
             setattr(bindings, name, version)
     kind: Any = import_module("torch.testing._internal.common_device_type").CUDATestBase
     kind.setUpClass = classmethod(_choose_device)
+
+
+class IdleStream:
+    """The current stream of a device on which the main program computes nothing.
+
+    Args:
+        device: The device; None: the first one.
+
+    Attributes:
+        device: The device.
+        stream_id: Its number: a device's default stream.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = torch.device("cuda", _index_of(device))
+        self.stream_id = 0
+
+    def is_capturing(self) -> bool:
+        """Return False: nothing is captured here."""
+        return False
+
+    def query(self) -> bool:
+        """Return True: nothing runs here."""
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing: nothing runs here."""
+
+
+def _index_of(device: Any) -> int:
+    """Return the index of a device, the first one's where none is given.
+
+    Raises:
+        AssertionError: There is no such device; torch's words.
+    """
+    if device is None:
+        return 0
+    index = device if isinstance(device, int) else torch.device(device).index or 0
+    if not 0 <= index < _num_devices():
+        raise AssertionError("Invalid device id")
+    return index
+
+
+def _reach_each_other(device: Any, peer_device: Any) -> bool:
+    """Return what ranks are told, too: devices of a node read each other's memory."""
+    return _index_of(device) >= 0 and _index_of(peer_device) >= 0
+
+
+def _memory(device: Any = None) -> tuple[int, int]:
+    """Return the free bytes of a device, and all of them."""
+    _index_of(device)
+    total_bytes = devices.properties_of(_node()).total_memory
+    return total_bytes, total_bytes
+
+
+def _module_of(device: Any = None) -> Any:
+    return getattr(torch, "cuda" if device is None else torch.device(device).type)
 
 
 def _choose_device(cls: Any) -> None:

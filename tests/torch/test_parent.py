@@ -87,3 +87,30 @@ print(torch.cuda.device_count())
     command = [sys.executable, "-c", script]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert out.split() == ["2", "1", "8"]
+
+
+def test_the_main_program_is_told_of_peers_memory_and_idle_streams():
+    """So that suites are collected as on GPUs, and plain tests can step an optimizer."""
+    script = """
+import simrank.torch.testing; simrank.torch.testing.simulate()
+import torch
+print(torch.cuda.can_device_access_peer(0, 1))
+try:
+    torch.cuda.can_device_access_peer(0, 8)
+except AssertionError as error:
+    print(error)
+free, total = torch.cuda.mem_get_info("cuda:1")
+print(free == total == torch.cuda.get_device_properties(1).total_memory)
+stream = torch.accelerator.current_stream()
+print(torch.accelerator.current_device_index(), stream.device, stream.is_capturing())
+print(torch.get_device_module() is torch.cuda, torch.get_device_module("cpu") is torch.cpu)
+parameter = torch.nn.Parameter(torch.ones(1))
+parameter.grad = torch.ones(1)
+torch.optim.Adam([parameter], lr=0.5).step()
+print(round(parameter.item(), 3))
+"""
+    command = [sys.executable, "-c", script]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == [
+        "True", "Invalid device id", "True", "0 cuda:0 False", "True True", "0.5",
+    ]  # fmt: skip
