@@ -207,6 +207,7 @@ def _of_distributed() -> StandIns:
     for owner in (c10d, constants):
         if owner.default_pg_nccl_timeout is None:
             replaced.append((owner, "default_pg_nccl_timeout", default_timeout("nccl")))
+    replaced += stores.waiting_methods()
     for name in ("TCPStore", "FileStore", "HashStore", "PrefixStore"):
         original = getattr(dist, name)
         stand_in = stores.dispatching(original, getattr(stores, name))

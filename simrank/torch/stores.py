@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from simrank.distributed.rendezvous import cannot_listen
-from simrank.engine import NamedWait
+from simrank.engine import NamedWait, limits
 from simrank.errors import WaitTimeoutError
 from simrank.ranks import require_program, require_rank
 from simrank.ranks.current import rank_program
@@ -380,6 +380,58 @@ class PrefixStore(dist.PrefixStore):
     def __init__(self, prefix: str, store: dist.Store) -> None:
         super().__init__(prefix, store)
         self._store = store
+
+
+# ---- stores of torch's own, that ranks find where the main program has made them ----
+
+
+def waiting_methods() -> list[tuple[Any, str, Any]]:
+    """Return methods of torch's stores that wait in the engine where a rank calls them.
+
+    In C++ they would block the thread, so that no rank could set the key.
+    """
+    kind: Any = dist.Store
+    return [(kind, name, _waiting(getattr(kind, name), name)) for name in _WAITING]
+
+
+_WAITING = ("wait", "get", "multi_get", "queue_pop")
+
+
+def _waiting(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @wraps(original)
+    def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        if rank_program() is not None and type(self) in _NATIVE:
+            if name == "queue_pop":
+                if kwargs.get("block", args[0] if args else True):
+                    _poll(self, key, lambda: self.queue_len(key) > 0, self.timeout)
+            else:
+                keys = [key] if name == "get" else key
+                limits_given = (*args, *kwargs.values()) if name == "wait" else ()
+                limit = next(iter(limits_given), self.timeout)
+                _poll(self, ", ".join(keys), lambda: self.check(keys), limit)
+        return original(self, key, *args, **kwargs)
+
+    return call
+
+
+_NATIVE = frozenset({dist.HashStore, dist.TCPStore, dist.FileStore, dist.PrefixStore})
+
+
+def _poll(store: object, what: str, is_there: Callable[[], bool], limit: timedelta) -> None:
+    """Poll in simulated time until something is there, or the limit has passed: torch's words.
+
+    Raises:
+        DistStoreError: The limit has passed.
+    """
+    engine = require_rank("a store").engine
+    deadline_ps = engine.now_ps + round(limit.total_seconds() * 1e6) * PS_PER_US
+    while not is_there():
+        if engine.now_ps >= deadline_ps:
+            milliseconds = round(limit.total_seconds() * 1000)
+            raise dist.DistStoreError(f"wait timeout after {milliseconds}ms, keys: /{what}")
+        limits.poll(
+            engine, f"a {type(store).__name__} for key '{what}'", rounds=limits.SLEEP_ROUNDS
+        )
 
 
 def dispatching(original: type, simulated: type) -> type:

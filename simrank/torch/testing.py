@@ -4,6 +4,7 @@
 
 From then on every test of `MultiProcessTestCase`, `MultiThreadedTestCase` and
 `MultiProcContinuousTest` runs on as many simulated ranks as it asks for, each in a run of its own.
+Ranks that stand for processes have their own copies of the test module; threads share it.
 """
 
 from __future__ import annotations
@@ -72,21 +73,35 @@ def _nothing(self: object, proc: object = None) -> None:
     """Start nothing: the ranks start as the test is joined."""
 
 
-def _run(test: Any, num_ranks: int, run: Callable[..., None], *args: object) -> None:
-    """Run a test on ranks that have their own copies of its class and of what it is made from."""
+def _run(
+    test: Any, num_ranks: int, run: Callable[..., None], *args: object, are_threads: bool = False
+) -> None:
+    """Run a test on ranks.
+
+    Processes have their own copies of its class and of the modules that it is made from; threads
+    share them, as in torch, so that they see what the main program and other threads have set.
+    """
     kind = type(test)
     modules = {base.__module__ for base in kind.__mro__ if not base.__module__.startswith(_HARNESS)}
     private = [*_settings.get("private", ()), *sorted(modules - {"__main__"})]
+    if are_threads:
+        private = [name for name in private if name not in modules]
     context = Context.for_ranks(num_ranks, **{**_settings, "private": private})
     with context:
-        context.multiprocessing.spawn(_run_rank, (kind, run, args), num_ranks, share_args=True)
+        shared = (kind, run, args, are_threads)
+        context.multiprocessing.spawn(_run_rank, shared, num_ranks, share_args=True)
 
 
-def _run_rank(rank: int, kind: type, run: Callable[..., None], args: tuple[Any, ...]) -> None:
-    own = own_copy(kind)
+def _run_rank(
+    rank: int, kind: type, run: Callable[..., None], args: tuple[Any, ...], are_threads: bool
+) -> None:
+    own = kind if are_threads else own_copy(kind)
     device_types: Any = import_module("torch.testing._internal.common_device_type")
     kept = device_types.DeviceTypeTestBase._tls  # It was filled for the main thread alone.
     kept.precision = kept.rel_tol = device_types.TestCase._precision
+    if are_threads:
+        run(rank, own, *args)
+        return
     # What class methods set is the rank's own, too.
     run(rank, type(own.__name__, (own,), {"__module__": own.__module__}), *args)
 
@@ -109,9 +124,7 @@ def _join_processes(self: Any, fn: Callable[..., Any]) -> None:
         raise
     if is_unchecked:
         return
-    _raise_skip(codes[0])
-    expected = self.special_return_code_checks.get(fn, 0)
-    self.assertEqual(codes[0], expected, f"Expected exit code {expected} but got {codes[0]}")
+    _judge(self, codes, self.special_return_code_checks.get(fn, 0))
 
 
 def _run_process(
@@ -138,11 +151,25 @@ def _run_test(self: Any, test_name: str, parent_pipe: object) -> None:
         dist.destroy_process_group()
 
 
-def _raise_skip(code: object) -> None:
+def _judge(test: Any, codes: list[Any], expected: int = 0) -> None:
+    """Judge the exit codes of all ranks; PyTorch looks at that of rank 0 alone.
+
+    Args:
+        test: The test.
+        codes: By rank.
+        expected: The exit code of rank 0, which the rest may have or exit with 0.
+
+    Raises:
+        unittest.SkipTest: Rank 0 has skipped the test.
+    """
     common: Any = import_module("torch.testing._internal.common_distributed")
-    for skip in common.TEST_SKIPS.values():
-        if code == skip.exit_code:
-            raise unittest.SkipTest(skip.message)
+    messages = {skip.exit_code: skip.message for skip in common.TEST_SKIPS.values()}
+    for rank, code in enumerate(codes):
+        if rank and code not in messages and code not in (0, expected):
+            test.fail(f"Expected exit code {expected} of rank {rank} but got {code}")
+    if codes[0] in messages:
+        raise unittest.SkipTest(messages[codes[0]])
+    test.assertEqual(codes[0], expected, f"Expected exit code {expected} but got {codes[0]}")
 
 
 # ---- MultiThreadedTestCase ----
@@ -157,8 +184,9 @@ def _join_or_run(self: Any, fn: Callable[..., Any]) -> Any:
             fn()
             return
         codes: list[Any] = [0] * self.world_size
-        _run(self, self.world_size, _run_thread, self._current_test_name, codes)
-        _raise_skip(codes[0])
+        name = self._current_test_name
+        _run(self, self.world_size, _run_thread, name, codes, are_threads=True)
+        _judge(self, codes)
 
     return types.MethodType(method, self)
 
@@ -175,7 +203,7 @@ def _run_thread(rank: int, kind: Any, name: str, codes: list[Any]) -> None:
         common: Any = import_module("torch.testing._internal.common_distributed")
         codes[rank] = common.TEST_SKIPS["generic"].exit_code
     except SystemExit as error:
-        codes[rank] = error.code
+        codes[rank] = error.code or 0
     if dist.is_initialized():
         dist.destroy_process_group()
     test.perThreadTearDown()
@@ -201,7 +229,7 @@ def _join_or_run_continuous(self: Any, fn: Callable[..., Any]) -> Any:
             return
         codes: list[Any] = [0] * self.world_size
         _run(self, self.world_size, _run_continuous, self.id(), self.world_size, codes)
-        _raise_skip(codes[0])
+        _judge(self, codes)
 
     return types.MethodType(method, self)
 
@@ -212,7 +240,7 @@ def _run_continuous(rank: int, kind: Any, test_id: str, world_size: int, codes: 
         kind._init_pg(rank, world_size, f"rendezvous of {test_id}")
         kind._run_test_given_id(test_id)
     except SystemExit as error:
-        codes[rank] = error.code
+        codes[rank] = error.code or 0
     except unittest.SkipTest:
         common: Any = import_module("torch.testing._internal.common_distributed")
         codes[rank] = common.TEST_SKIPS["generic"].exit_code

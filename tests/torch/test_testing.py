@@ -11,6 +11,8 @@ pytest.importorskip("expecttest", reason="PyTorch's test classes need expecttest
 
 SUITE = """
 import unittest
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch.testing._internal.common_distributed import (
@@ -50,8 +52,20 @@ class Processes(MultiProcessTestCase):
         self.start()
         raise SystemExit(7)
 
+    def test_exit_of_the_last(self):
+        self.start()
+        if self.rank == 2:
+            raise SystemExit(7)
+
+    def test_skipped_by_the_last(self):
+        if self.rank == 2:
+            self.skipTest("on purpose")
+
+SEEN = []
+
 class Threads(MultiThreadedTestCase):
     world_size = 2
+    store = dist.HashStore()
 
     def setUp(self):
         super().setUp()
@@ -61,6 +75,23 @@ class Threads(MultiThreadedTestCase):
         outputs = [torch.zeros(1) for _ in range(2)]
         dist.all_gather(outputs, torch.tensor([float(self.rank)]))
         self.assertEqual(outputs, [torch.zeros(1), torch.ones(1)])
+
+    def test_threads_share_their_module(self):
+        assert type(self) is Threads
+        SEEN.append(self.rank)
+        if self.rank == 0:
+            self.store.wait(["key"])
+        else:
+            self.store.set("key", "value")
+        assert self.store.get("key") == b"value"
+        dist.barrier()
+        assert sorted(SEEN) == [0, 1]
+        with self.assertRaisesRegex(dist.DistStoreError, "wait timeout after 2000ms"):
+            self.store.wait(["another"], timedelta(seconds=2))
+
+    def test_exit_of_a_thread(self):
+        if self.rank == 1:
+            raise SystemExit(7)
 
 class Continuous(MultiProcContinuousTest):
     world_size = 2
@@ -82,12 +113,14 @@ def test_each_of_the_three_classes_passes_fails_and_skips_as_it_should(tmp_path)
     (tmp_path / "conftest.py").write_text(line)
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", str(tmp_path)]
     out = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stdout
-    for name in ("test_sum", "test_gather", "test_pg"):
-        assert f"PASSED test_suite.py::{_class(name)}::{name}" in out, out
-    assert "FAILED test_suite.py::Processes::test_wrong" in out
-    assert "FAILED test_suite.py::Processes::test_exit" in out
+    for name in (
+        "Processes::test_sum", "Threads::test_gather", "Continuous::test_pg",
+        "Threads::test_threads_share_their_module", "Processes::test_skipped_by_the_last",
+    ):  # fmt: skip
+        assert f"PASSED test_suite.py::{name}\n" in out, out
+    for name in (
+        "Processes::test_wrong", "Processes::test_exit", "Processes::test_exit_of_the_last",
+        "Threads::test_exit_of_a_thread",
+    ):  # fmt: skip
+        assert f"FAILED test_suite.py::{name} " in out, out
     assert "1 skipped" in out
-
-
-def _class(name):
-    return {"test_sum": "Processes", "test_gather": "Threads", "test_pg": "Continuous"}[name]
