@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks import require_rank
 from simrank.torch import nccl
+from simrank.torch.detail import Checker
+from simrank.torch.group import SimulatedGroup
 from simrank.torch.meeting import meet_at
 from simrank.torch.registry import make_group
-from simrank.torch.stores import dispatching
+from simrank.torch.stores import PrefixStore, dispatching
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch.distributed as dist
-
-    from simrank.torch.group import SimulatedGroup
 
 _DEFAULT_LIMIT = timedelta(minutes=30)  # c10d's; nccl's is 10.
 
@@ -99,6 +101,24 @@ class ProcessGroupNCCL(_ByHand, nccl.ProcessGroupNCCL):
     backend = "nccl"
 
 
+def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let calls of a simulated group be compared, where the program wraps one itself."""
+
+    @functools.wraps(original)
+    def wrap(
+        wrapped_pg: Any, store_prefix: str, store: Any, rank: int, world_size: int, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        if not isinstance(wrapped_pg, SimulatedGroup):
+            return original(wrapped_pg, store_prefix, store, rank, world_size, *args, **kwargs)
+        prefix = PrefixStore(f"wrapper of {store_prefix}", store)
+        helper = made_by_hand("gloo", prefix, rank, world_size, None, None)
+        wrapped_pg.checker = Checker(helper.simulated, rank)
+        return wrapped_pg
+
+    return wrap
+
+
 def stand_ins(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:
     """Return what to replace in modules that have the classes."""
     found: list[tuple[Any, str, Any]] = []
@@ -107,4 +127,7 @@ def stand_ins(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:
             name = simulated.__name__
             original: Any = getattr(owner, name, simulated)
             found.append((owner, name, dispatching(original, simulated)))
+    c10d: Any = import_module("torch.distributed.distributed_c10d")
+    name = "_create_process_group_wrapper"
+    found.append((c10d, name, _wrapping(getattr(c10d, name))))
     return found

@@ -47,6 +47,8 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
             first = _first(args)
             if (first is None or first.is_sparse) and not self.is_by_hand:
                 _check_dispatched(operator, args, first)
+            if self.checker is not None:
+                self.checker.check(operator, args)
             if not _num_modes() and (first is None or type(first) in _PLAIN):
                 return method(self, *args, **kwargs)
             return _dispatch(operator, self, args, kwargs)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simrank.distributed.coalescing import CoalescingManager
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.work import Work
+    from simrank.torch.detail import Checker
 
 Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
 Outputs: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
@@ -51,6 +52,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
+        checker: What compares the members' calls at debug level DETAIL, or None.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class SimulatedGroup(IdentifiedGroup):
         self._coalescing = ExitStack()
         self._batch: CoalescingManager | None = None
         self.calls: list[Any] = []
+        self.checker: Checker | None = None
 
     # ---- collectives ----
 
@@ -349,6 +352,8 @@ class SimulatedGroup(IdentifiedGroup):
     def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
         """Return once all members have called."""
         check_owner(self)
+        if self.checker is not None:
+            self.checker.check("barrier", ())
         return self._work("barrier", api.barrier(self.simulated, True), [])
 
     def monitored_barrier(

@@ -17,7 +17,7 @@ from simrank.distributed.options import ElasticOptions
 from simrank.engine import user_site
 from simrank.ranks import libraries, require_rank
 from simrank.ranks.current import of_process, rank_program
-from simrank.torch import devices
+from simrank.torch import detail, devices
 from simrank.torch.group import SimulatedGroup
 from simrank.torch.identity import GroupOptions
 from simrank.torch.meeting import meet
@@ -151,6 +151,7 @@ def make_new_group(original: Any) -> Any:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
         if isinstance(backend_options, ElasticOptions):
             backend_options.apply(group.simulated)
+        group.checker = _checker_of(group)
         if device_id is not None:
             group.bound_device_id = device_id
             group.simulated.is_eager = True
@@ -260,6 +261,19 @@ def _side_of(
     group = SplittableGroup(own, shared, options, _chosen_limit(timeout, backend))
     group._set_group_desc(description or "undefined")
     return group
+
+
+def _checker_of(group: SimulatedGroup) -> detail.Checker | None:
+    """Return what compares the calls of a group's members, over a group of its own, if wanted."""
+    if not detail.is_wanted():
+        return None
+    program, shared = require_rank("new_group"), group.simulated
+    state, world = membership(program), world_of(program)
+    key = (state.epoch, shared, "checks of debug level DETAIL")
+    members = tuple(int(rank) for rank in shared.ranks)
+    name = f"{shared.name} (TORCH_DISTRIBUTED_DEBUG=DETAIL)"
+    helper = world.group(key, name, members, parsed("gloo"))
+    return detail.Checker(helper, group.rank())
 
 
 class SplittableGroup(SimulatedGroup):
