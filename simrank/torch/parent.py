@@ -48,7 +48,8 @@ def show_devices(cuda_devices: str | None = None) -> None:
         (torch.cuda, "can_device_access_peer", _reach_each_other),
         (torch.cuda, "mem_get_info", _memory),
         (torch.cuda.memory, "mem_get_info", _memory),
-        (torch.cuda, "is_current_stream_capturing", lambda: False),
+        (torch.cuda, "is_current_stream_capturing", _never),
+        (torch.cuda.graphs, "is_current_stream_capturing", _never),
         (torch.cuda, "synchronize", lambda _device=None: None),
         (torch.accelerator, "is_available", _has_some),
         (torch.accelerator, "device_count", _num_devices),
@@ -61,8 +62,12 @@ def show_devices(cuda_devices: str | None = None) -> None:
         (torch.distributed, "is_nccl_available", lambda: True),
         (c10d, "is_nccl_available", lambda: True),
     ]
+    asks: dict[Any, Any] = {}  # By original: modules that share one share what stands for it.
     for owner, name, answer in answers:
-        setattr(owner, name, _in_main_program(getattr(owner, name), answer))
+        original = getattr(owner, name)
+        if original not in asks:
+            asks[original] = _in_main_program(original, answer)
+        setattr(owner, name, asks[original])
     bindings: Any = import_module("torch._C")
     for name, version in nccl.versions().items():
         if not hasattr(bindings, name):
@@ -96,6 +101,10 @@ class IdleStream:
 
     def synchronize(self) -> None:
         """Do nothing: nothing runs here."""
+
+
+def _never() -> bool:
+    return False
 
 
 def _index_of(device: Any) -> int:

@@ -339,9 +339,12 @@ def _clashing(world: World, key: tuple[Any, str, tuple[int, ...]]) -> tuple[Any,
     """Return a group of the same name with other members.
 
     torch numbers groups per process and meets in the store under that number: every rank has to
-    call `new_group` for every group. Names made of a hash of the members differ by themselves.
+    call `new_group` for every group. Names made of a hash of the members differ by themselves, and
+    members of groups of one meet nobody.
     """
     known = _names.get(world, {}).get(key[:2], {})
+    if len(key[2]) == 1:
+        known = {k: None for k in known if len(k[2]) > 1}
     is_number = key[1].isdigit()
     return next(
         (k for k in known if k != key and (is_number or not set(k[2]).isdisjoint(key[2]))), None

@@ -166,3 +166,18 @@ def test_a_group_that_some_of_its_members_never_made_is_told(spawn):
     context = spawn(program, 3)
     (found,) = context.findings
     assert "rank 0: never called new_group for 'group_2', as rank 2 did at test_reg" in found
+
+
+def test_members_of_groups_of_one_meet_nobody(spawn):
+    """Ranks may make them under the same number of torch's, as halves of a group do."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        own, halves = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        single, singles = dist.new_subgroups(group_size=1, group=own)
+        assert (single.size(), len(singles), len(halves)) == (1, 2, 2)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=single)
+        assert tensor.item() == 1.0
+
+    spawn(program, 4)
