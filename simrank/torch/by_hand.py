@@ -63,7 +63,7 @@ def _count(program: Any) -> int:
 
 
 class _OfBackend(type):
-    """The class of such classes: an instance is whatever belongs to its backend."""
+    """Metaclass: groups and backends of the class's backend are its instances."""
 
     def __instancecheck__(cls: Any, instance: object) -> bool:
         return getattr(instance, "simulated_backend", None) == cls.backend

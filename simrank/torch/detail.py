@@ -46,7 +46,7 @@ _DTYPES = {
 
 
 class Fingerprint(NamedTuple):
-    """What members compare of a call.
+    """The parts of a call that members compare.
 
     Attributes:
         number: The group's calls so far.

@@ -105,7 +105,7 @@ def _first(args: Sequence[Any]) -> Any:
 
 
 def _check_dispatched(operator: str, args: Sequence[Any], first: torch.Tensor | None) -> None:
-    """Raise what torch's dispatcher raises for a call that it has no kernel for.
+    """Raise the dispatcher's error for a call that it has no kernel for.
 
     Raises:
         NotImplementedError: The call has no tensor, or a sparse one that c10d does not take.

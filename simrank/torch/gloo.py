@@ -354,7 +354,7 @@ def _type_name(tensor: torch.Tensor) -> str:
 
 
 def _options_text(tensor: torch.Tensor) -> str:
-    """Return what libtorch prints of a tensor's options."""
+    """Return libtorch's text of a tensor's options."""
     return (
         f"TensorOptions(dtype={_type_name(tensor)}, device={tensor.device}, "
         f"layout={_LAYOUTS.get(tensor.layout, tensor.layout)}, requires_grad=false (default), "

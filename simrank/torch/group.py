@@ -52,7 +52,7 @@ class SimulatedGroup(IdentifiedGroup):
 
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
-        checker: What compares the members' calls at debug level DETAIL, or None.
+        checker: Compares the members' calls at debug level DETAIL; None at other levels.
     """
 
     def __init__(
@@ -430,7 +430,7 @@ class SimulatedGroup(IdentifiedGroup):
         return self._is_gloo(tensors[0]) if tensors else not self._is_nccl()
 
     def _check_list_of_root(self, call: str, tensors: Tensors, given: Any, root: int) -> None:
-        """Raise what gloo raises for the tensor and the list of a gather or a scatter."""
+        """Raise gloo's errors for the tensor and the list of a gather or a scatter."""
         if not self._is_gloo(tensors):
             return
         gloo.check_root(call, root, self._size)

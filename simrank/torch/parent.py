@@ -62,7 +62,7 @@ def show_devices(cuda_devices: str | None = None) -> None:
         (torch.distributed, "is_nccl_available", lambda: True),
         (c10d, "is_nccl_available", lambda: True),
     ]
-    asks: dict[Any, Any] = {}  # By original: modules that share one share what stands for it.
+    asks: dict[Any, Any] = {}  # By original: modules that share one share its replacement.
     for owner, name, answer in answers:
         original = getattr(owner, name)
         if original not in asks:
@@ -122,7 +122,7 @@ def _index_of(device: Any) -> int:
 
 
 def _reach_each_other(device: Any, peer_device: Any) -> bool:
-    """Return what ranks are told, too: devices of a node read each other's memory."""
+    """Whether two devices exist: those of a node read each other's memory, also for ranks."""
     return _index_of(device) >= 0 and _index_of(peer_device) >= 0
 
 

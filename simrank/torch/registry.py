@@ -264,7 +264,7 @@ def _side_of(
 
 
 def _checker_of(group: SimulatedGroup) -> detail.Checker | None:
-    """Return what compares the calls of a group's members, over a group of its own, if wanted."""
+    """Return the checker of a group's calls, which has a group of its own; None: not wanted."""
     if not detail.is_wanted():
         return None
     program, shared = require_rank("new_group"), group.simulated
@@ -340,7 +340,7 @@ def _clashing(world: World, key: tuple[Any, str, tuple[int, ...]]) -> tuple[Any,
 
     torch numbers groups per process and meets in the store under that number: every rank has to
     call `new_group` for every group. Names made of a hash of the members differ by themselves, and
-    members of groups of one meet nobody.
+    a group of one member needs no meeting.
     """
     known = _names.get(world, {}).get(key[:2], {})
     if len(key[2]) == 1:

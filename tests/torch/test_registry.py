@@ -168,7 +168,7 @@ def test_a_group_that_some_of_its_members_never_made_is_told(spawn):
     assert "rank 0: never called new_group for 'group_2', as rank 2 did at test_reg" in found
 
 
-def test_members_of_groups_of_one_meet_nobody(spawn):
+def test_groups_of_one_member_need_no_meeting(spawn):
     """Ranks may make them under the same number of torch's, as halves of a group do."""
 
     def program(rank):
