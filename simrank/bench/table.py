@@ -26,12 +26,21 @@ class Table:
         echo: Prints a line, or several.
         with_measured: Whether other times stand beside those of the rows.
         beside: What these are: measured beside simulated ones, or the reverse.
+        width: Characters of a line, or None for any: where nccl-tests' columns do not fit, those
+            that say the same in other words are left out.
     """
 
     def __init__(
-        self, echo: Callable[[str], object], *, with_measured: bool, beside: str = "measured"
+        self,
+        echo: Callable[[str], object],
+        *,
+        with_measured: bool,
+        beside: str = "measured",
+        width: int | None = None,
     ) -> None:
         self._echo = echo
+        self._width = width
+        self._is_narrow = False
         self._beside = beside
         self._with_measured = with_measured
         self._series: Series | None = None
@@ -44,9 +53,15 @@ class Table:
             self._series = series
             has_interval = rows[0].interval_us is not None
             beside = self._beside if self._with_measured else None
-            self._echo(header(series, beside=beside, has_interval=has_interval))
+            head = header(series, beside=beside, has_interval=has_interval)
+            needed = max(map(len, head.splitlines()[1:]))
+            self._is_narrow = self._width is not None and self._width < needed
+            if self._is_narrow:
+                head = narrow_header(series, needed, beside=beside, has_interval=has_interval)
+            self._echo(head)
         self._rows += rows
-        for line in lines(rows, with_measured=self._with_measured):
+        shown = narrow_lines if self._is_narrow else lines
+        for line in shown(rows, with_measured=self._with_measured):
             self._echo(line)
 
     def close(self) -> None:
@@ -91,6 +106,31 @@ def lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
         measured = _measured(any_row) if with_measured else ""
         text = f"  {_left(any_row)}{columns}  {_algorithm(any_row):<16}{measured}"
         yield text.rstrip()
+
+
+def narrow_header(series: Series, needed: int, *, beside: str | None, has_interval: bool) -> str:
+    """Return the comment lines above a series on a narrow terminal; 98 characters at most."""
+    names = f"# {'size':>11} {'time':>9} {'busbw':>8} {'#wrong':>7}  {'algorithm':<16}"
+    units = f"# {'(B)':>11} {'(us)':>9} {'(GB/s)':>8} {'':>7}  {'':<16}"
+    if has_interval:
+        names, units = f"{names} {'nine of ten within':>21}", f"{units} {'(us)':>21}"
+    if beside:
+        names, units = f"{names} {beside:>9} {'error':>7}", f"{units} {'(us)':>9} {'(%)':>7}"
+    left_out = f"# Out-of-place; all columns from {needed} characters on, in a pipe and in --csv"
+    return "\n".join([f"# {series.title}", left_out, names, units.rstrip()])
+
+
+def narrow_lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
+    """Yield one line per size: out-of-place, where that ran."""
+    seen = set()
+    for row in sorted(rows, key=lambda row: row.in_place):
+        if row.size_bytes in seen:
+            continue
+        seen.add(row.size_bytes)
+        wrong = "N/A" if row.num_wrong is None else str(row.num_wrong)
+        left = f"{row.size_bytes:>11} {_time(row.time_us):>9} {row.busbw_GBps:>8.2f} {wrong:>7}"
+        measured = _measured(row) if with_measured else ""
+        yield f"  {left}  {_algorithm(row):<16}{measured}".rstrip()
 
 
 def count_of(row: Row) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -177,6 +178,11 @@ def progress_bar() -> Progress:
         redirect_stderr=False,
         disable=not console.is_terminal,
     )
+
+
+def terminal_width() -> int | None:
+    """Return how many characters a line of the terminal has; None in a pipe or file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def why_it_ended(error: BaseException) -> str:

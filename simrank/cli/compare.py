@@ -11,7 +11,7 @@ import typer
 
 import simrank
 from simrank.bench.table import Table, footer
-from simrank.cli.common import FAILED, app, check_writable, progress_bar
+from simrank.cli.common import FAILED, app, check_writable, progress_bar, terminal_width
 from simrank.cli.words import check_words
 from simrank.config import load_bench_config
 from simrank.config.files import write_text
@@ -171,7 +171,8 @@ def _bench(given: dict[str, Any]) -> None:
         bar.update(task, description="simulating")
         times_us = benchmark.simulated_times(config, num_ranks, where)
         typer.echo(f"# simrank {simrank.__version__}, measured on {where.title}, {where.versions}")
-        table = Table(typer.echo, with_measured=bool(times_us), beside="simulated")
+        width = terminal_width()
+        table = Table(typer.echo, with_measured=bool(times_us), beside="simulated", width=width)
 
         def add(of: Series, found: list[Row]) -> None:
             found = benchmark.with_simulated(found, times_us)

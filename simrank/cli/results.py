@@ -14,7 +14,13 @@ import simrank
 from simrank.bench.row import as_columns
 from simrank.bench.run import Watcher
 from simrank.bench.table import Table, footer
-from simrank.cli.common import check_writable, parse_ranks, progress_bar, why_it_ended
+from simrank.cli.common import (
+    check_writable,
+    parse_ranks,
+    progress_bar,
+    terminal_width,
+    why_it_ended,
+)
 from simrank.config.files import write_text
 from simrank.trace import Timeline
 
@@ -115,7 +121,7 @@ class Shown(Watcher):
     def __init__(
         self, config: BenchConfig, results: Results, found: list[tuple[Series, list[Row]]]
     ) -> None:
-        self._table = Table(typer.echo, with_measured=bool(config.measured))
+        self._table = Table(typer.echo, with_measured=bool(config.measured), width=terminal_width())
         self._several_clusters = len(config.clusters) > 1
         self._results = results
         self._found = found

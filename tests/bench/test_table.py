@@ -1,7 +1,7 @@
 """The text table: nccl-tests' columns."""
 
 from simrank.bench.run import Row
-from simrank.bench.table import errors_line, footer, lines
+from simrank.bench.table import Table, errors_line, footer, lines
 
 ROW = Row(
     cluster="hgx_h100", collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8,
@@ -52,3 +52,37 @@ def test_what_nccl_did_not_choose_has_differences_and_no_errors():
     assert line == (
         "# Measured was what NCCL chose; ring was asked for: the differences are no errors"
     )
+
+
+class Titled:
+    """A series, as far as a table asks."""
+
+    title = "all_reduce auto float32 sum on 8 ranks of hgx_h100"
+    algorithm = "auto"
+
+
+def shown(width):
+    """Return what a table prints of two forms of a size, with all columns that there are."""
+    from dataclasses import replace
+
+    text = []
+    row = replace(ROW, interval_us=(12.0, 18.0), protocol="LL", calibration="fitted to a table")
+    table = Table(text.append, with_measured=True, width=width)
+    table.add(Titled, [row, replace(row, in_place=True, time_us=14.0)])
+    return "\n".join(text).splitlines()
+
+
+def test_a_narrow_terminal_gets_the_columns_that_fit():
+    """Out of place, without what follows from the others; what is left out is said."""
+    head, left_out, names, _, line = shown(100)
+    assert max(map(len, [head, left_out, names, line])) <= 100
+    assert "all columns from 185 characters on" in left_out
+    assert names.split()[1:4] == ["size", "time", "busbw"]
+    assert line.split() == ["1024", "15.25", "0.12", "0", "ring", "LL", "12.00", "-", "18.00",
+                            "12.50", "+22.0"]  # fmt: skip
+
+
+def test_pipes_and_wide_terminals_get_all_columns():
+    """What reads nccl-tests' output finds what it looks for."""
+    assert shown(None) == shown(185)
+    assert shown(None) != shown(184)
