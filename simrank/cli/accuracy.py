@@ -204,8 +204,8 @@ def _series_table(series: Sequence[SeriesErrors], grouped: Sequence[Group]) -> T
     are_pairs = any(each.fitted_to not in ("", each.table) for each in series)
     shown = Table(box=None, pad_edge=False)
     columns = ("table", "fitted to" if are_pairs else "cluster", "collective", "ranks", "nodes")
-    for column in columns:
-        shown.add_column(column, no_wrap=True)
+    for column in columns:  # Names are folded on a narrow terminal, numbers are kept whole.
+        shown.add_column(column, no_wrap=column in ("ranks", "nodes"), overflow="fold")
     for column in NAMES:
         shown.add_column(column, no_wrap=True, justify="right")
     for each in series:
