@@ -175,6 +175,7 @@ def test_outcomes_are_pytests_on_real_ranks_too(outcome):
     assert found[0] == {"passed": 7, "failed": 4, "xfailed": 2, "skipped": 2, "warnings": 2}
 
 
+@pytest.mark.slow
 def test_a_failure_looks_as_on_simulated_ranks(outcome):
     """By rank, with pytest's explanation of the user's own lines, equal ones once."""
     body = """
@@ -202,6 +203,7 @@ def test_it(rank):
     assert "E       AssertionError: as it was" in told
 
 
+@pytest.mark.slow
 def test_after_every_kind_of_failure_the_rest_runs_on_fresh_workers(outcome):
     """An exception, a hang, a crash, an exit: as many failures as there are, and not status 0."""
     body = """
@@ -276,6 +278,7 @@ def test_after(rank):
     )
 
 
+@pytest.mark.slow
 def test_workers_that_were_replaced_in_processes_of_xdist_are_told_by_the_one_that_reports(
     outcome, pytester
 ):
@@ -303,6 +306,7 @@ def pytest_terminal_summary(config):
     )
 
 
+@pytest.mark.slow
 def test_there_is_one_pool_for_each_number_of_ranks_and_it_starts_when_it_is_needed(
     outcome, monkeypatch
 ):
@@ -338,6 +342,7 @@ def test_one(rank):
     assert [pool.pids for pool in pools] == [[], []]
 
 
+@pytest.mark.slow
 def test_what_a_body_does_to_its_arguments_is_gone_in_the_next_test(outcome):
     """TransformerEngine copies configurations: one that was changed in place leaked."""
     body = """
@@ -388,6 +393,7 @@ def test_third(rank):
 
 
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
+@pytest.mark.slow
 def test_modules_are_imported_in_workers_as_pytest_imports_them(pytester, mode):
     """Beside conftests, in packages and with helpers; comparisons are explained there, too."""
     package = pytester.mkpydir("package")
@@ -411,6 +417,7 @@ def test_modules_are_imported_in_workers_as_pytest_imports_them(pytester, mode):
     result.stdout.fnmatch_lines(["*E *compared by the conftest*"])
 
 
+@pytest.mark.slow
 def test_fixtures_are_set_up_once_and_their_environment_goes_along(outcome):
     """Variables, the folder, what is captured and patched; `monkeypatch` is each rank's own."""
     result = outcome(
@@ -624,6 +631,7 @@ def test_the_outer_timeout_marker_is_applied(
     outcome(LIMITED.replace("{seconds}", str(seconds)), REAL).assert_outcomes(passed=1, skipped=2)
 
 
+@pytest.mark.slow
 def test_output_of_ranks_is_shown_with_failures_and_as_it_comes_with_s(outcome):
     """Equal texts once."""
     body = """
