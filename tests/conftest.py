@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import itertools
 import os
 import signal
@@ -72,6 +73,14 @@ def pytest_runtest_logfinish(nodeid):
 def pytest_sessionfinish(session):
     """Let it see everything again."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def pytester(pytester):
+    """Run tests within a test. It forgets what they import, and torch can be loaded only once."""
+    if importlib.util.find_spec("torch") is not None:
+        importlib.import_module("torch")
+    return pytester
 
 
 @pytest.fixture
