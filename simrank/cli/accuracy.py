@@ -136,7 +136,7 @@ def _errors(names: Sequence[str], bench: Bench) -> dict[str, list[SeriesErrors]]
 
 
 def _show(shown: Table) -> None:
-    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    Console(width=None if sys.stdout.isatty() else 200).print(shown)
 
 
 def _overview(grouped: Mapping[str, Sequence[Group]]) -> Table:

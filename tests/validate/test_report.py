@@ -102,6 +102,7 @@ def test_facts_say_what_a_rank_did_last():
 def test_stacks_are_shown_without_addresses_and_own_frames():
     """So that equal ones are equal."""
     own = report.__file__.replace("report.py", "worker.py")
+    own = own.encode("ascii", "backslashreplace").decode()  # As faulthandler writes it.
     written = (
         "Current thread 0x00007f1 (most recent call first):\n"
         '  File "a.py", line 3 in f\n'
