@@ -18,6 +18,7 @@ from simrank.errors import RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.imports import uses_library
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
+from simrank.multiprocessing.tracebacks import show_reports_first
 from simrank.ranks import (
     Program,
     current_program,
@@ -236,6 +237,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
                 parent.local.setdefault("daemons", []).append(group)
             context.unjoined.append(processes)
             return processes
+        show_reports_first()
         while not processes.join():
             pass
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from typing import TYPE_CHECKING
 
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _CALLERS = ("simrank.", "importlib")
-_TO_SHOW = "(--full-traceback shows them)"
+_ALL_FRAMES = "SIMRANK_FULL_TRACEBACK"
+_to_show = ["--full-traceback"]
 _FOLDED = ("/site-packages/torch/", "/dist-packages/torch/")
 _MAX_ALSO = 8  # Ranks that are named beside the one whose error is shown.
-shows_all_frames = [False]  # Set by `simrank run --full-traceback`.
+# Set by `simrank run --full-traceback`, and by a variable for programs that Python itself runs.
+shows_all_frames = [_ALL_FRAMES in os.environ]
 
 
 def users_traceback(error: BaseException, *, report_first: bool = False) -> str:
@@ -75,6 +79,30 @@ def failure_text(error: BaseException) -> str:
     return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
+def show_reports_first() -> None:
+    """Let Python print what ends the program as commands do: the report, then its own frames.
+
+    Only where nothing else prints it, and only errors of simrank and of spawn.
+    """
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_report
+
+
+def _print_report(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    if shows_all_frames[0] or not isinstance(error, SimrankError | ProcessException):
+        sys.__excepthook__(kind, error, frames)
+        return
+    _to_show[0] = f"{_ALL_FRAMES}=1"
+    shown = traceback.TracebackException(type(error), error, frames)
+    shown.__cause__ = shown.__context__ = None  # Its text is in the report.
+    _fold(shown, set())
+    num_lines = len(list(shown.format_exception_only()))
+    own = "".join(list(shown.format())[:-num_lines])
+    sys.stderr.write(f"{failure_text(error)}\n{own}")
+
+
 def is_folded(filename: str) -> bool:
     """Whether frames of a file are counted in place of being shown: torch's and simrank's own."""
     return is_simranks(filename) or any(part in filename for part in _FOLDED)
@@ -92,7 +120,9 @@ class _Folded(traceback.StackSummary):
                 num_hidden += 1
                 continue
             if num_hidden:
-                lines.append(f"  ... {num_hidden} frames of torch and simrank {_TO_SHOW}\n")
+                lines.append(
+                    f"  ... {num_hidden} frames of torch and simrank ({_to_show[0]} shows them)\n"
+                )
                 num_hidden = 0
             if frame is not None:
                 lines.append(self._text_of(frame))

@@ -1,5 +1,9 @@
 """Errors of ranks as text: reports first, without the frames of libraries."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import simrank
@@ -66,3 +70,62 @@ def test_a_frame_of_a_cell_is_told_by_the_cell():
     except ZeroDivisionError as error:
         text = users_traceback(error)
     assert 'In [3], File "<ipython-input-3-0a1b>", line 1, in <module>' in text
+
+
+PROGRAM = """
+import simrank
+import simrank.distributed as dist
+from simrank import multiprocessing as mp
+
+def train(rank):
+    dist.init_process_group("nccl")
+    FAULT
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=4)
+"""
+HANGS = "rank == 1 or dist.all_reduce(simrank.ones(4))"
+DIFFERS = "dist.all_reduce(simrank.ones(4 + rank))"
+RAISES = "rank == 2 and [].pop()"
+
+
+def ended_by_python(tmp_path, fault, **environment):
+    """Return the status and the lines of stderr of a program that Python itself runs."""
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM.replace("FAULT", fault))
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | environment,
+    )  # fmt: skip
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("fault", "report"),
+    [(HANGS, "deadlock (proved)"), (DIFFERS, "mismatch (proved)"), (RAISES, "IndexError: pop")],
+)
+def test_a_program_that_python_runs_ends_with_the_report_first(tmp_path, fault, report):
+    """A screen of text: the report once, then its own lines."""
+    status, lines = ended_by_python(tmp_path, fault)
+    assert status == 1
+    assert report in "".join(lines[:2])
+    assert sum(report in line for line in lines) == 1
+    assert len(lines) <= 20
+    assert '  File "train.py", line 11, in <module>' in [
+        line.replace(f"{tmp_path}{os.sep}", "") for line in lines
+    ]
+
+
+def test_a_variable_asks_for_all_frames(tmp_path):
+    """For programs that have no command line of simrank's."""
+    _, lines = ended_by_python(tmp_path, HANGS, SIMRANK_FULL_TRACEBACK="1")
+    assert lines[0].startswith("Traceback")
+    assert any("spawn_in" in line for line in lines)
+
+
+def test_a_hook_of_the_program_s_own_is_left_alone(monkeypatch):
+    """Notebooks, debuggers and crash reporters set theirs."""
+    hook = print
+    monkeypatch.setattr(sys, "excepthook", hook)
+    raised(fails)
+    assert sys.excepthook is hook
