@@ -154,7 +154,12 @@ import pytest
 def resource():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()
-        with listening.accept()[0] as held:
+        listening.settimeout(5)
+        try:
+            held, _ = listening.accept()
+        except TimeoutError:
+            return  # A busy machine: it was killed before it had come so far.
+        with held:
             held.settimeout(5)
             assert held.recv(1) == b""  # Waits for the rank's end.
 
