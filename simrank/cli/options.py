@@ -67,7 +67,7 @@ FlightRecorderFolder = Annotated[
 ]
 FollowsDivergence = Annotated[
     bool,
-    typer.Option("--divergence", help="Name the line where ranks parted, and calls swapped."),
+    typer.Option("--divergence", help="Name the line where ranks diverged, and swapped calls."),
 ]
 ComparesReplicas = Annotated[
     bool,

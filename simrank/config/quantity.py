@@ -48,7 +48,7 @@ def choice_text(choices: Iterable[str]) -> str:
 
 
 def hint(word: str, choices: Iterable[str]) -> str | None:
-    """Return what to write in place of a word that is none of the choices, where that is clear."""
+    """Return a suggestion, the choice nearest to an unknown word; None if none is near."""
     near = closest(word, choices)
     return None if near is None else f"write `{near}`"
 

@@ -48,7 +48,7 @@ def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
 
 
 def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str, str | None] | None:
-    """Return what was expected, what was found and what to do, or None if the cluster can."""
+    """Return the parts of an error (expected, got, to fix) if a cluster cannot have the nodes."""
     if nodes > 1 and config.fabric is None:
         expected = f"1, because no fabric joins nodes of {config.name}"
         return expected, str(nodes), _clusters_of_nodes(config.name)

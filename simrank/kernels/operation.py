@@ -93,7 +93,7 @@ class TritonOperation(Operation):
 
     @property
     def cost(self) -> costs.KernelCost:
-        """Return what its programs cost.
+        """Return the simulated cost of its programs.
 
         Raises:
             RuntimeError: It has not run.

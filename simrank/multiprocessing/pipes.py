@@ -27,7 +27,7 @@ _select = select.select  # Before a Context replaces it.
 
 
 def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what replaces the waits of `multiprocessing.connection`."""
+    """Return the replacements for the waits of `multiprocessing.connection`."""
     kind: Any = module.__dict__["Connection"]
     return [
         (kind, "send", _send(kind.send)),

@@ -48,7 +48,7 @@ def add_options(group: Any) -> None:
         "--simrank-divergence",
         action="store_true",
         default=None,
-        help="with --simrank: name the line at which ranks parted before a hang or mismatch",
+        help="with --simrank: name the line at which ranks diverged before a hang or mismatch",
     )
 
 
