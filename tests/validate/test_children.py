@@ -172,4 +172,6 @@ def test_it(rank, resource):
     options = ("--ranks-on=processes", "--ranks-timeout=2", "-o", "timeout=60")
     result = pytester.runpytest_inprocess(*options)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["WorkerTimeoutError: *[12] of 2 rank(s) did not answer within 2 s"])
+    result.stdout.fnmatch_lines(
+        ["WorkerTimeoutError: *[12] of 2 rank(s) did not answer within 2 s"]
+    )
