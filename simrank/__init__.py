@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.ranks import libraries
+from simrank.isolation import libraries
 from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:

@@ -33,13 +33,14 @@ from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
+from simrank.isolation import stdlib
+from simrank.isolation.module_globals import ModuleGlobals
+from simrank.isolation.threads import threads_left
 from simrank.kernels import hook
 from simrank.kernels.algorithms import kernels_of
 from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_on, warn_of_method
-from simrank.ranks import Program, current_program, set_program, stdlib
-from simrank.ranks.module_globals import ModuleGlobals
-from simrank.ranks.threads import threads_left
+from simrank.ranks import Program, current_program, set_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ import typer
 
 from simrank.cli.common import parse_ranks
 from simrank.errors import ConfigError, ConfigProblem
-from simrank.ranks.output import Output
+from simrank.isolation.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -47,10 +47,10 @@ from simrank.errors import (
     SpawnException,
 )
 from simrank.hardware.load import load_cluster
+from simrank.isolation.output import is_unread, set_output
+from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.ranks.output import is_unread, set_output
-from simrank.ranks.private import ERROR_FILES, RESTARTS
 from simrank.trace import Summary, Timeline, summary_json, summary_text
 from simrank.trace.link_bytes import LinkBytes
 from simrank.trace.run_page import Seen, run_page

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from simrank.isolation.import_hooks import LateModules
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
-from simrank.ranks.late import LateModules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine.introspection import is_real
 from simrank.errors.travel import add_note
+from simrank.isolation.private_modules import find, name_of, place_within, private_modules
 from simrank.ranks.current import rank_program
-from simrank.ranks.packages import find, name_of, place_within, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,21 +19,30 @@ from typing import TYPE_CHECKING, Any, cast
 from simrank.distributed.joined import process_ended
 from simrank.distributed.membership import world_of
 from simrank.errors import RankAborted
+from simrank.isolation import (
+    blocking_calls,
+    finalizers,
+    libraries,
+    main_modules,
+    output,
+    process_state,
+    stdlib,
+    threads,
+)
+from simrank.isolation.private_modules import private_modules
+from simrank.isolation.process_state import start_process
+from simrank.isolation.threads import PROGRAM, TO_FIX, TURN, end_thread
 from simrank.multiprocessing import shared
 from simrank.multiprocessing.arguments import called_once, close_received, per_rank
-from simrank.ranks import finalizers, libraries, mains, output, private, real, stdlib, threads
 from simrank.ranks.current import current_program, process_of, rank_program, running_task
-from simrank.ranks.identity import start_process
-from simrank.ranks.packages import private_modules
-from simrank.ranks.threads import PROGRAM, TO_FIX, TURN, end_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
 
+    from simrank.isolation.private_modules import PrivateModules
     from simrank.multiprocessing.arguments import Call
     from simrank.ranks.current import Program
-    from simrank.ranks.packages import PrivateModules
 
     StandIns = list[tuple[Any, str, Any]]
 
@@ -65,7 +74,7 @@ def _of_process(module: ModuleType) -> StandIns:
 def _of_executor(module: ModuleType) -> StandIns:
     kind: Any = vars(module)["ProcessPoolExecutor"]
     name = "concurrent.futures.ProcessPoolExecutor"
-    return [(kind, "__init__", real.refuse(kind.__init__, name, _USE_THREADS))]
+    return [(kind, "__init__", blocking_calls.refuse(kind.__init__, name, _USE_THREADS))]
 
 
 def _bound(original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -106,7 +115,7 @@ def _pool(
 
 
 def _start(original: Callable[..., None], run: object) -> Callable[..., None]:
-    refuse = real.refuse(original, "multiprocessing.process.BaseProcess.start", TO_FIX)
+    refuse = blocking_calls.refuse(original, "multiprocessing.process.BaseProcess.start", TO_FIX)
 
     @functools.wraps(original)
     def start(self: Any) -> None:  # noqa: ANN401 - a Process and what is private of it
@@ -142,7 +151,7 @@ class _Child:
         self._name, is_forked = process.name, _is_forked(process)
         self._program = program = process_of(starter, is_forked=is_forked)
         program.local["world"] = world_of(starter)
-        private.begin_process(program)
+        process_state.begin_process(program)
         own = _modules_of(starter, is_forked=is_forked)
         self._call = _call_of(process, is_new=own is not None, has_own_run=has_own_run)
         self._thread = threading.Thread(
@@ -150,7 +159,7 @@ class _Child:
         )
         state: dict[str, Any] = vars(self._thread)
         if own is not None:
-            mains.check_begun(starter)
+            main_modules.check_begun(starter)
         if not is_forked:
             anew = None if own is None else own.of_process(program)
             state[TURN] = libraries.keep_states_of_process(program, own, anew)
@@ -164,7 +173,7 @@ class _Child:
         program = self._program
         try:
             try:
-                mains.begin_process(program)
+                main_modules.begin_process(program)
                 target, given = called_once(self._call)
                 target(*given)
                 finalizers.rank_returned(program)

@@ -11,10 +11,8 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.introspection import attributes_of, is_real, module_text
-from simrank.ranks import libraries
-from simrank.ranks.known_packages import KNOWING
-from simrank.ranks.own import is_programs_own, is_programs_own_file
-from simrank.ranks.per_module import PerModule
+from simrank.isolation import libraries
+from simrank.ranks.program_modules import KNOWING, PerModule, is_programs_own, is_programs_own_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import limits
+from simrank.isolation import stdlib
 from simrank.multiprocessing import arguments
-from simrank.ranks import stdlib
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:

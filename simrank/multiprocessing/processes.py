@@ -23,11 +23,11 @@ from simrank.errors import (
 )
 from simrank.errors.process import as_torchs
 from simrank.errors.travel import add_note
+from simrank.isolation import files, mock_patches, stdlib
+from simrank.isolation.exits import end_at_once, stopped
+from simrank.isolation.private_modules import take_class_here
+from simrank.isolation.process_state import first_pid
 from simrank.multiprocessing.tracebacks import spawn_text
-from simrank.ranks import folders, patches, stdlib
-from simrank.ranks.ending import end_at_once, stopped
-from simrank.ranks.identity import first_pid
-from simrank.ranks.packages import take_class_here
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class ProcessContext:
                 has_ended = _wait(group, group, timeout)
             finally:
                 if engine.is_hub():
-                    patches.hide(engine)
-                    folders.show_main(engine)
+                    mock_patches.hide(engine)
+                    files.show_main(engine)
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False

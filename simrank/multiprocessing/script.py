@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
+from simrank.isolation import libraries, main_modules
 from simrank.multiprocessing.imports import find, will_import
 from simrank.multiprocessing.spawn import OWN_MODULES, SCRIPT_USES_LIBRARY, spawn_in
 from simrank.multiprocessing.tracebacks import users_traceback
-from simrank.ranks import libraries, mains, require_program
-from simrank.ranks.own import is_programs_own
+from simrank.ranks import require_program
+from simrank.ranks.program_modules import is_programs_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -252,4 +253,4 @@ def execute(script: Script, argv: list[str]) -> None:
         if package:
             importlib.import_module(package)
         names |= {"__spec__": script.spec, "__package__": package}
-    mains.execute(program, mains.Main(script.code, names))
+    main_modules.execute(program, main_modules.Main(script.code, names))

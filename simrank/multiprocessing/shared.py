@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from simrank.errors import UnsupportedError
+from simrank.isolation.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
+from simrank.isolation.locks import ReentrantLock
+from simrank.isolation.shared_reads import note_read, note_write
 from simrank.multiprocessing.arguments import received, sent
-from simrank.ranks.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
-from simrank.ranks.locks import ReentrantLock
-from simrank.ranks.spins import note_read, note_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -15,35 +15,24 @@ from simrank.distributed.membership import world_of
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
+from simrank.isolation import finalizers, importers, libraries, locks, main_modules, output, threads
+from simrank.isolation.module_globals import GlobalsOfRank, ModuleGlobals
+from simrank.isolation.private_modules import PrivateModules, own_copy, private_modules
+from simrank.isolation.process_state import first_pid
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.imports import uses_library
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
-from simrank.ranks import (
-    Program,
-    current_program,
-    default_context,
-    finalizers,
-    libraries,
-    mains,
-    module_locks,
-    output,
-    set_program,
-    takers,
-    threads,
-)
+from simrank.ranks import Program, current_program, default_context, set_program
 from simrank.ranks.current import ContextOfProgram, running_as
-from simrank.ranks.identity import first_pid
-from simrank.ranks.module_globals import GlobalsOfRank, ModuleGlobals
-from simrank.ranks.packages import PrivateModules, own_copy, private_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device import Network
     from simrank.distributed.planner import CollectiveLibrary
+    from simrank.isolation.libraries import RankState
     from simrank.multiprocessing.arguments import Call
-    from simrank.ranks.libraries import RankState
 
 
 class FollowsRanks(Protocol):
@@ -221,14 +210,14 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
     if nprocs and method != "fork":
-        mains.check_begun(parent)
+        main_modules.check_begun(parent)
     carrier = _carrier(context, parent, fn, args)
     with calm_collector(nprocs, is_calm=carrier == "greenlet"):
         private = _private_names(parent, fn, carrier)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
             call = per_rank(fn, args, shared=share_args, private=private)
         name = getattr(fn, "__name__", str(fn))
-        main = mains.of(parent) if any(map(mains.is_main, private)) else None
+        main = main_modules.of(parent) if any(map(main_modules.is_main, private)) else None
         by = None if share_args else method
         group = _start(parent, name, call, nprocs, _Start(carrier, by, private, main, daemon))
         processes = ProcessContext(group, context, daemon=daemon)
@@ -257,7 +246,7 @@ class _Start(NamedTuple):
     carrier: str
     method: str | None
     private: frozenset[str]
-    main: mains.Main | None
+    main: main_modules.Main | None
     daemon: bool
 
 
@@ -325,7 +314,7 @@ def _private_names(parent: Program, fn: Callable[..., Any], carrier: str) -> fro
     if of_parent is not None and of_parent.is_swapped:
         return of_parent.names
     if carrier == "thread":
-        return takers.private_names(fn, _context_of(parent).private)
+        return importers.private_names(fn, _context_of(parent).private)
     return frozenset()
 
 
@@ -341,7 +330,7 @@ def _modules(program: Program, start: _Start) -> PrivateModules | None:
     of_parent = None if program.parent is None else private_modules(program.parent)
     if start.method is not None and of_parent is not None:
         own.come_from(of_parent, start.method)
-    elif any(map(mains.is_main, names)):
+    elif any(map(main_modules.is_main, names)):
         own.begins_with = start.main
     return own
 
@@ -359,11 +348,11 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
     def body() -> None:
         set_program(program)
         if is_thread:
-            module_locks.install()
+            locks.install()
         undo = libraries.begin_thread(program) if is_thread else []
         try:
             try:
-                mains.begin_process(program)
+                main_modules.begin_process(program)
                 fn, args = call()
                 _call(program, own_copy(fn), args)
                 finalizers.rank_returned(program)

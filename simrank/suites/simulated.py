@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from simrank.errors import SpawnException
+from simrank.isolation.private_modules import own_copy
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.ranks.packages import own_copy
 from simrank.suites.marker import RANK, asked, make_context
 from simrank.suites.outcomes import expected_by, finish, raise_by_rank, told
 

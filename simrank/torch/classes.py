@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import optimizer as _optimizers
 
-from simrank.ranks import patches
+from simrank.isolation import mock_patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ class Watched:
 
     def begin_turn(self, engine: Engine) -> None:
         """See what the main program has changed; patches that were put in place change nothing."""
-        if patches.are_held(engine):
+        if mock_patches.are_held(engine):
             self._settle()
         else:
             self.look()
@@ -63,12 +63,12 @@ class Watched:
         """Note what a rank has changed."""
         for kind, were in self._were.items():
             for name, before in _changes(were, vars(kind)):
-                value = vars(kind).get(name, patches.ABSENT)
+                value = vars(kind).get(name, mock_patches.ABSENT)
                 if name in _KEPT_BY_PYTHON or _is_not_the_programs(before, value):
                     _update(were, name, value)
                 else:
-                    patches.note(task, kind, name, before)
-        patches.drop_restored(task)
+                    mock_patches.note(task, kind, name, before)
+        mock_patches.drop_restored(task)
         self._settle()
 
     def are_changed(self) -> bool:
@@ -109,15 +109,17 @@ def _of_all(kinds: Sequence[type]) -> Iterator[type]:
 def _changes(were: dict[str, object], are: Any) -> list[tuple[str, object]]:
     """Return the names of a class that have changed, and what they were."""
     found = [
-        (name, value) for name, value in were.items() if are.get(name, patches.ABSENT) is not value
+        (name, value)
+        for name, value in were.items()
+        if are.get(name, mock_patches.ABSENT) is not value
     ]
     if len(found) + len(are) > len(were):  # Else nothing has come to it.
-        found += [(name, patches.ABSENT) for name in are if name not in were]
+        found += [(name, mock_patches.ABSENT) for name in are if name not in were]
     return found
 
 
 def _update(were: dict[str, object], name: str, value: object) -> None:
-    if value is patches.ABSENT:
+    if value is mock_patches.ABSENT:
         were.pop(name, None)
     else:
         were[name] = value

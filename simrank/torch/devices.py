@@ -14,7 +14,8 @@ import torch
 
 from simrank.errors import RaceError, SimrankError, UnsupportedError
 from simrank.hardware.capability import clock_hz, compute_capability
-from simrank.ranks import libraries, require_rank
+from simrank.isolation import libraries
+from simrank.ranks import require_rank
 from simrank.ranks.current import for_real, rank_program
 from simrank.torch import cuda, in_flight
 from simrank.torch.allocations import Allocations

@@ -15,19 +15,19 @@ from weakref import WeakKeyDictionary
 from simrank.device.tensors.shown import ADDRESSES, READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
+from simrank.isolation.libraries import Library
+from simrank.isolation.mock_patches import SharedModule
 from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
-from simrank.ranks.libraries import Library
-from simrank.ranks.patches import SharedModule
 from simrank.torch.switches import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from simrank.isolation.libraries import RankState
     from simrank.ranks import Program
-    from simrank.ranks.libraries import RankState
 
 StandIns = list[tuple[Any, str, Any]]
 RUN_VERSIONS = ("2.13",)  # Of torch, that all tests were run with.

@@ -19,8 +19,8 @@ from torch import library
 from torch._library import custom_ops, simple_registry
 
 from simrank.errors import UnsupportedError
+from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
-from simrank.ranks.packages import private_modules
 from simrank.torch.switches import Switch
 
 if TYPE_CHECKING:

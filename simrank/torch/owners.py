@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import SimrankError
+from simrank.isolation.module_globals import cure, holder_of
 from simrank.ranks.current import rank_program
-from simrank.ranks.holders import cure, holder_of
 
 if TYPE_CHECKING:
     from simrank.torch.identity import IdentifiedGroup

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import rank_program
-from simrank.ranks.known_packages import KNOWING
+from simrank.ranks.program_modules import KNOWING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,8 @@ from simrank.distributed.membership import destroy_process_group as destroy_simu
 from simrank.distributed.membership import world_of
 from simrank.distributed.options import ElasticOptions
 from simrank.engine import user_site
-from simrank.ranks import libraries, require_rank
+from simrank.isolation import libraries
+from simrank.ranks import require_rank
 from simrank.ranks.current import of_process, rank_program
 from simrank.torch import detail, devices
 from simrank.torch.group import SimulatedGroup

@@ -22,8 +22,9 @@ import torch.distributed as dist
 from simrank.context import Context
 from simrank.distributed.membership import world_of
 from simrank.errors import ProcessExitedException, SpawnException
-from simrank.ranks import packages, require_rank
-from simrank.ranks.packages import own_copy
+from simrank.isolation import private_modules
+from simrank.isolation.private_modules import own_copy
+from simrank.ranks import require_rank
 from simrank.torch import parent
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def read_rewritten_tests() -> None:
             code: CodeType = rewritten(Path(file), loader.config)[1]
             return code
 
-        packages.register_reader(rewrite.AssertionRewritingHook, read)
+        private_modules.register_reader(rewrite.AssertionRewritingHook, read)
 
 
 def _nothing(self: object, proc: object = None) -> None:

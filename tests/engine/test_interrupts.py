@@ -20,7 +20,8 @@ import simrank
 import simrank.distributed as dist
 from simrank.engine import interrupts
 from simrank.engine.adopt import driving
-from simrank.ranks import current, current_program, stdlib
+from simrank.isolation import stdlib
+from simrank.ranks import current, current_program
 
 HERE = __file__
 NUM_INTERRUPTS = 300

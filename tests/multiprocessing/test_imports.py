@@ -8,8 +8,8 @@ import types
 import numpy as np
 import pytest
 
+from simrank.isolation import libraries
 from simrank.multiprocessing import imports
-from simrank.ranks import libraries
 
 
 def found(source, libraries=("torch",)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.device.tensors.tensor import Tensor
 from simrank.errors import RankState
-from simrank.ranks.own import is_programs_own
+from simrank.ranks.program_modules import is_programs_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

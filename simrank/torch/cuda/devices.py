@@ -16,7 +16,7 @@ import torch
 
 from simrank.engine.collector import look_at_all
 from simrank.errors import UnsupportedError
-from simrank.ranks.own import own_modules
+from simrank.ranks.program_modules import own_modules
 from simrank.torch.cuda import bindings, graphs, storages
 from simrank.torch.cuda.callbacks import Callbacks, install
 from simrank.torch.cuda.generators import DefaultGenerators

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from simrank.engine.introspection import attributes_of, is_real
-from simrank.ranks.own import is_programs_own
-from simrank.ranks.per_module import PerModule
+from simrank.ranks.program_modules import PerModule, is_programs_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,0 +1,264 @@
+"""Exception hooks, warning filters and logging: each rank has its own, as a process would.
+
+A rank that wraps the exception hook that it finds (torch.distributed prefixes its lines that way)
+finds the hook of the main program, not of another rank. Threads of a rank use its
+`threading.excepthook`. Its `sys.excepthook` is stored and never called: spawn reports the errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading  # noqa: TID251 - its hook is replaced
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from simrank.isolation.mock_patches import SharedModule
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HOOK = "excepthook"
+_base_hook: list[Callable[[Any], Any]] = []  # The main program's `threading.excepthook`.
+
+
+def of_sys() -> Any:  # noqa: ANN401 - a property
+    """Return what `sys.excepthook` is while a Context is entered."""
+
+    def get(module: ModuleType) -> Any:  # noqa: ANN401 - a hook
+        program = rank_program()
+        own = None if program is None else program.local.get("sys.excepthook")
+        return vars(module)[_HOOK] if own is None else own
+
+    def put(module: ModuleType, hook: object) -> None:
+        program = rank_program()
+        if program is None:
+            vars(module)[_HOOK] = hook
+        else:
+            program.local["sys.excepthook"] = hook
+
+    return property(get, put)
+
+
+def _hook_here() -> Callable[[Any], Any]:
+    program = rank_program()
+    own = None if program is None else program.local.get("threading.excepthook")
+    return _base_hook[-1] if own is None else own
+
+
+def _set_hook(_: ModuleType, hook: Any) -> None:  # noqa: ANN401 - a hook
+    program = rank_program()
+    if program is None:
+        _base_hook[:] = [hook]
+    else:
+        program.local["threading.excepthook"] = hook
+
+
+def _call_hook(args: Any) -> Any:  # noqa: ANN401 - as `threading` calls it
+    """Stand for the hook in the module's own names, where `threading` looks."""
+    return _hook_here()(args)
+
+
+class LiveModule(SharedModule):
+    """A module of the standard library while a Context is entered: some names are who runs'.
+
+    Python makes every module that it imports by calling the type of `sys`: those are plain ones.
+    """
+
+    def __new__(cls, name: str, doc: str | None = None) -> ModuleType:  # type: ignore[misc]
+        """Return a module of no special kind."""
+        return ModuleType(name, doc)
+
+
+class _Threading(LiveModule):
+    """The module `threading` while a Context is entered: its hook is that of who runs."""
+
+    excepthook = property(lambda _: _hook_here(), _set_hook)
+
+
+def install_hooks() -> None:
+    """Stand for the program's hook of threads."""
+    names = vars(threading)
+    if names[_HOOK] is not _call_hook:
+        _base_hook[:] = [names[_HOOK]]
+        names[_HOOK] = _call_hook
+    threading.__class__ = _Threading
+
+
+def remove_hooks() -> None:
+    """Give the program's hook back, as the program has set it meanwhile."""
+    threading.__class__ = ModuleType
+    names = vars(threading)
+    if names[_HOOK] is _call_hook:
+        names[_HOOK] = _base_hook[-1]
+
+
+# ---- Filters of warnings: each rank's own, as each process would have them ----
+# `warnings.catch_warnings`, and what is built on it (`pytest.warns`), replaces attributes of
+# the module; ranks that take turns within such blocks would take each other's. While a Context
+# is entered, the attributes are those of who runs. A rank starts with the program's.
+
+_NAMES = ("filters", "showwarning", "_showwarnmsg_impl")
+_base: dict[str, Any] = {}
+
+
+def _value(name: str) -> Any:  # noqa: ANN401 - a list or a function
+    """Return what the running rank has, or the program."""
+    program = rank_program()
+    if program is None:
+        return _base[name]
+    key = f"warnings.{name}"
+    if key not in program.local:
+        program.local[key] = list(_base[name]) if name == "filters" else _base[name]
+    return program.local[key]
+
+
+def _attribute(name: str) -> Any:  # noqa: ANN401 - a property
+    def put(_: ModuleType, value: object) -> None:
+        program = rank_program()
+        if program is None:
+            _base[name] = value
+        else:
+            program.local[f"warnings.{name}"] = value
+
+    return property(lambda _: _value(name), put)
+
+
+class _Warnings(LiveModule):
+    """The module `warnings` while a Context is entered."""
+
+    filters, showwarning = _attribute("filters"), _attribute("showwarning")
+    _showwarnmsg_impl = _attribute("_showwarnmsg_impl")
+
+
+class _Filters(list[Any]):
+    """What functions of the module find under the name `filters`: the list of who runs."""
+
+
+def _method(name: str) -> Any:  # noqa: ANN401 - a method of lists
+    original = getattr(list, name)
+
+    @functools.wraps(original)
+    def method(_: _Filters, *args: object) -> Any:  # noqa: ANN401 - the original's
+        return original(_value("filters"), *args)
+
+    return method
+
+
+for _name in (
+    "__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__", "__eq__",
+    "append", "insert", "remove", "clear", "copy", "index", "__repr__",
+):  # fmt: skip
+    setattr(_Filters, _name, _method(_name))
+
+
+def _show(message: Any) -> None:  # noqa: ANN401 - a WarningMessage
+    """Stand for `_showwarnmsg`: show a warning as who runs wants it."""
+    show = _value("showwarning")
+    if show is _originals["_showwarning_orig"]:
+        _value("_showwarnmsg_impl")(message)
+    else:
+        show(
+            message.message, message.category, message.filename, message.lineno, message.file,
+            message.line,
+        )  # fmt: skip
+
+
+_originals: dict[str, Any] = {
+    name: getattr(warnings, name) for name in ("_showwarnmsg", "_showwarning_orig")
+}
+
+
+def install() -> None:
+    """Let the module's attributes be those of who runs."""
+    names = vars(warnings)
+    if type(names["filters"]) is _Filters:
+        return
+    _base.update({name: names[name] for name in _NAMES})
+    names["filters"], names["_showwarnmsg"] = _Filters(), _show
+    warnings.__class__ = _Warnings
+
+
+def remove() -> None:
+    """Give the program its own back."""
+    warnings.__class__ = ModuleType
+    names = vars(warnings)
+    if type(names["filters"]) is _Filters:
+        names.update(_base)
+        names["_showwarnmsg"] = _originals["_showwarnmsg"]
+    _base.clear()
+
+
+# ---- `logging` as a rank sees it ----
+# Loggers are shared, as the modules that hold them are; what a rank sets in one is kept for
+# that rank. It begins with what the main program has set.
+
+_KEY = "loggers"  # In `Program.local`.
+_CAPTURED = "showwarning before logging.captureWarnings"  # Likewise.
+_LEVELS = "_cache"  # What a logger remembers of its own and its parents' levels.
+_OF_LOGGERS = ("level", "handlers", "filters", "propagate", "disabled", _LEVELS)
+
+
+def _own(owner: object) -> dict[str, Any] | None:
+    """Return what the running rank has set in a logger, or None outside of ranks."""
+    program = rank_program()
+    if program is None:
+        return None
+    kept: dict[object, dict[str, Any]] = program.local.setdefault(_KEY, {})
+    if owner not in kept:
+        kept[owner] = {}
+    return kept[owner]
+
+
+class OwnName:
+    """An attribute of shared objects that each rank has for itself from the first look on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:  # noqa: ANN401, D105 - a descriptor
+        if owner is None:
+            return self
+        name, shared = self._name, vars(owner)
+        own = _own(owner)
+        if own is None:
+            return shared[name]
+        if name not in own:
+            value = {} if name == _LEVELS else shared[name]
+            own[name] = value.copy() if isinstance(value, list) else value
+        return own[name]
+
+    def __set__(self, owner: Any, value: Any) -> None:  # noqa: ANN401, D105 - a descriptor
+        own, shared = _own(owner), vars(owner)
+        if own is None:
+            shared[self._name] = value
+            return
+        own[self._name] = value
+        if self._name not in shared:  # It is being made, for all.
+            shared[self._name] = value.copy() if isinstance(value, list | dict) else value
+
+
+def logging_patches(logging: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return what lets ranks have their own levels and handlers."""
+    module: Any = logging
+    found = [(module.Logger, name, OwnName(name)) for name in _OF_LOGGERS]
+    found.append((module.Manager, "_disable", OwnName("_disable")))
+    return [*found, (module, "captureWarnings", _capture(module))]
+
+
+def _capture(logging: Any) -> Callable[[bool], None]:  # noqa: ANN401 - the module
+    original = logging.captureWarnings
+
+    @functools.wraps(original)
+    def capture(capture: bool) -> None:
+        program = rank_program()
+        if program is None:
+            original(capture)
+        elif capture and _CAPTURED not in program.local:
+            program.local[_CAPTURED] = warnings.showwarning
+            warnings.showwarning = logging._showwarning  # noqa: SLF001 - as the original does
+        elif not capture and _CAPTURED in program.local:
+            warnings.showwarning = program.local.pop(_CAPTURED)
+
+    return capture

@@ -1,0 +1,497 @@
+"""Locks of the standard library, as a rank sees them: waits of the engine (rule E7).
+
+`threading` and `queue` build conditions, events, semaphores, barriers and queues from two parts,
+a lock and the lock a waiter sleeps on. While a Context is entered both are made here, so that a
+rank that has to wait goes back to the hub, and a deadlock names who holds what. On the hub such a
+wait drives the engine. Other threads of the process find an ordinary lock.
+
+Locks that the program's modules hold under a name of their own when the first Context is entered
+are replaced too. One in a container or an object, or a C `SimpleQueue`, that was made before cannot
+be seen: only a time limit ends a wait for it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import math
+import sys
+from _thread import allocate_lock  # Contexts replace it in its module.
+from collections import deque
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from simrank.engine import Handle, limits
+from simrank.engine.callsite import is_importing
+from simrank.engine.introspection import attributes_of, is_real, module_text
+from simrank.engine.report import deadlock_error
+from simrank.isolation import shared_reads
+from simrank.ranks.current import (
+    current_engine,
+    is_for_real,
+    race_order,
+    rank_program,
+    running_task,
+)
+from simrank.ranks.program_modules import PerModule
+from simrank.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from simrank.engine import Engine, Task
+
+
+def make_lock() -> Lock | _thread.LockType:
+    """Stand for `threading.Lock`."""
+    return allocate_lock() if is_for_real() else Lock()
+
+
+def make_waiter() -> Lock | _thread.LockType:
+    """Stand for what `threading.Condition` makes for a waiter to sleep on."""
+    return allocate_lock() if is_for_real() else Lock(is_waiter=True)
+
+
+def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
+    """Stand for `threading.RLock`."""
+    return _thread.RLock() if is_for_real() else ReentrantLock()
+
+
+def make_low_lock() -> Lock | _thread.LockType:
+    """Stand for `_thread.allocate_lock`; what imports lock is Python's own business.
+
+    Not so where ranks are threads: on greenlets all ranks are one thread for it.
+    """
+    asks = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - the documented way
+    task = running_task()
+    if task is None or asks.startswith("simrank."):
+        return allocate_lock()
+    if asks.startswith(("_frozen_importlib", "importlib")):
+        # A rank that waits in the midst of an import must not stop the others who import it.
+        return allocate_lock() if task.carrier.thread_id is None else LibraryLock()
+    return make_lock()
+
+
+def of_globals(value: object) -> object:
+    """Return what stands for a lock that a program's module made at its top, or None.
+
+    A bare lock would stop the whole process, a reentrant one does not know ranks apart.
+    """
+    if type(value) is _LOCK:
+        return Lock(value)
+    if type(value) is _REENTRANT_LOCK and not value._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+        return ReentrantLock()
+    return None
+
+
+def make_property_lock() -> PropertyLock | _thread.RLock:
+    """Stand for `RLock` where `functools` makes one."""
+    return _thread.RLock() if is_for_real() else PropertyLock()
+
+
+def of_library(value: object) -> object:
+    """Return what stands for a lock that a library made at import, or None; see `module_locks`."""
+    if type(value) is _LOCK:
+        return LibraryLock(value)
+    if type(value) is _REENTRANT_LOCK and not value._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+        return ReentrantLock(LibraryLock())
+    return None
+
+
+_KEY = "locks of cached properties"  # In `Program.local`.
+BARE = _LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
+
+
+def _catch_up(task: Task | None) -> None:
+    """Let a rank whose host clock runs ahead wait for it before it shows itself to others (E8).
+
+    Not in the midst of an import: another rank that imports the same module would get half of it.
+    """
+    if task is not None and task.host_ps > task.engine.now_ps and not is_importing():
+        task.engine.sleep(0)
+
+
+class LockWait(Handle):
+    """A wait for a lock, for reports."""
+
+    __slots__ = ("_lock", "engine")
+
+    def __init__(self, lock: Lock, engine: Engine) -> None:
+        super().__init__()
+        self._lock = lock
+        self.engine = engine
+
+    def describe(self) -> str:
+        """Return who holds it."""
+        return self._lock.describe()
+
+
+class Lock:
+    """Stands for `_thread.lock`: the same methods, engine waits in a rank.
+
+    Whoever waited longest gets it on release.
+    """
+
+    __slots__ = (
+        "__weakref__", "_holder", "_is_waiter", "_num_calls", "_order", "_real", "_waits",
+    )  # fmt: skip
+
+    def __init__(self, real: _thread.LockType | None = None, *, is_waiter: bool = False) -> None:
+        self._real = allocate_lock() if real is None else real
+        self._waits: deque[LockWait] = deque()
+        self._holder: Task | int | None = None
+        self._is_waiter = is_waiter
+        self._num_calls = 0  # Of threads, that whoever takes it next is behind.
+        self._order: dict[int, int] = {}  # What who let it go was behind, for race checks.
+
+    def describe(self) -> str:
+        """Return what a waiter waits for, in the user's words."""
+        holder = self._holder
+        if self._is_waiter:
+            return "a notification of a Condition, Event, Semaphore or Queue"
+        if holder is None or isinstance(holder, int):
+            return "a lock held by the main program"
+        ended = ", which has ended" if holder.finished else ""
+        return f"a lock held by {holder.name}{ended}"
+
+    def locked(self) -> bool:
+        """Return whether somebody holds it."""
+        return self._real.locked()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; in a rank a wait passes simulated time, as does a vain try."""
+        taken = self._acquire(blocking, timeout)
+        if self._num_calls and taken and (task := running_task()) is not None:
+            task.num_calls_seen = max(task.num_calls_seen, self._num_calls)
+        if taken and self._order and (races := race_order()) is not None:
+            races.met(self._order)
+        return taken
+
+    def _acquire(self, blocking: bool, timeout: float) -> bool:
+        _check_arguments(blocking, timeout)
+        task = running_task()
+        _catch_up(task)
+        if task is not None and not self._is_waiter:
+            shared_reads.note_lock(id(self), task)
+        if self._real.acquire(False):
+            self._holder = _thread.get_ident() if task is None else task
+            return True
+        if task is not None and not blocking:
+            limits.poll(task.engine, "acquire of a lock")
+            if self._real.acquire(False):
+                self._holder = task
+                return True
+        if not blocking:
+            return False
+        if task is not None:
+            return self._wait(task.engine, task, timeout)
+        return self._wait_outside(timeout)
+
+    def _wait(self, engine: Engine, task: Task | None, timeout: float) -> bool:
+        if self._is_waiter and (races := race_order()) is not None:
+            races.meet(races.conditions)  # The condition's own lock may not be seen.
+        wait = LockWait(self, engine)
+        self._waits.append(wait)
+        try:
+            if timeout < 0:
+                engine.wait(wait)
+            else:
+                # Rounded up: who has a little left to wait has to get there.
+                engine.wait_at_most(wait, math.ceil(timeout * PS_PER_S))
+        except BaseException:
+            self._give_up(wait)
+            raise
+        if not wait.complete:
+            self._give_up(wait)
+            return False
+        self._holder = _thread.get_ident() if task is None else task
+        return True
+
+    def _give_up(self, wait: LockWait) -> None:
+        if wait in self._waits:
+            self._waits.remove(wait)
+        else:  # It was handed over at the same time.
+            self._hand_over()
+
+    def _wait_outside(self, timeout: float) -> bool:
+        """Wait on the hub, which drives, or in a thread that has nothing to do with ranks."""
+        engine = current_engine()
+        is_ranks = not isinstance(self._holder, int | None) and not is_for_real() and timeout < 0
+        if is_ranks and engine is not None and engine.is_driving and engine.is_hub():
+            raise deadlock_error(engine, self.describe())  # No rank runs while it waits.
+        is_hubs = isinstance(self._holder, int) and self._holder != _thread.get_ident()
+        is_real = engine is None or is_hubs or is_for_real()
+        if is_real or engine is None or engine.is_driving or not engine.is_hub():
+            taken = self._real.acquire(True, timeout)
+            if taken:
+                self._holder = _thread.get_ident()
+            return taken
+        if timeout < 0 and engine.is_empty:
+            raise deadlock_error(engine, self.describe())
+        return self._wait(engine, None, timeout)
+
+    def release(self) -> None:
+        """Let it go; the next in line has it from then on.
+
+        Raises:
+            RuntimeError: Nobody holds it.
+        """
+        if not self._real.locked():
+            raise RuntimeError("release unlocked lock")
+        if (races := race_order()) is not None:
+            if self._is_waiter:
+                races.met(races.conditions)
+            races.meet(self._order)
+        task = running_task()
+        if task is not None:
+            self._num_calls = task.engine.num_thread_calls
+        _catch_up(task)  # The others see it at the time that this rank's clock shows.
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._holder = None
+        if self._waits:
+            wait = self._waits.popleft()
+            wait.finish(wait.engine)
+        else:
+            self._real.release()
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let it go."""
+        self.release()
+
+    # What threading.Condition and forks ask of a lock.
+
+    def _is_owned(self) -> bool:
+        return self._real.locked()
+
+    def _release_save(self) -> None:
+        self.release()
+
+    def _acquire_restore(self, _: object) -> None:
+        self.acquire()
+
+    def _at_fork_reinit(self) -> None:
+        self._real = allocate_lock()
+        self._waits.clear()
+        self._holder = None
+
+
+class LibraryLock(Lock):
+    """A lock of a library, which knows nothing of simulated time: a free one is taken at once."""
+
+    __slots__ = ()
+
+    def _acquire(self, blocking: bool, timeout: float) -> bool:
+        if self._real.acquire(False):
+            task = running_task()
+            self._holder = _thread.get_ident() if task is None else task
+            return True
+        return super()._acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """Let it go; nobody waits for the releaser's clock."""
+        if not self._real.locked():
+            raise RuntimeError("release unlocked lock")
+        self._hand_over()
+
+
+class ReentrantLock:
+    """Stands for `_thread.RLock`: held by one rank, or one thread, as often as it likes."""
+
+    __slots__ = ("__weakref__", "_count", "_lock", "_owner")
+
+    def __init__(self, lock: Lock | None = None) -> None:
+        self._lock = Lock() if lock is None else lock
+        self._owner: Task | int | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it, once more if it is one's own."""
+        me = _me()
+        if self._owner == me:
+            self._count += 1
+            return True
+        taken = self._lock.acquire(blocking, timeout)
+        if taken:
+            self._owner, self._count = me, 1
+        return taken
+
+    def release(self) -> None:
+        """Let it go once.
+
+        Raises:
+            RuntimeError: The caller does not hold it.
+        """
+        if self._owner != _me():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            self._lock.release()
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let it go once."""
+        self.release()
+
+    def _is_owned(self) -> bool:
+        return self._owner == _me()
+
+    def _release_save(self) -> tuple[int, Task | int | None]:
+        state = self._count, self._owner
+        self._count, self._owner = 0, None
+        self._lock.release()
+        return state
+
+    def _acquire_restore(self, state: tuple[int, Task | int | None]) -> None:
+        self._lock.acquire()
+        self._count, self._owner = state
+
+    def _at_fork_reinit(self) -> None:
+        self._lock = Lock()
+        self._owner, self._count = None, 0
+
+
+class PropertyLock:
+    """Stands for the lock that `cached_property` has until Python 3.11, for all objects of a class.
+
+    Each rank has its own, as each process has: its objects are not another rank's, and what one
+    computes may wait for the others.
+    """
+
+    __slots__ = ("__weakref__", "_outside")
+
+    def __init__(self) -> None:
+        self._outside = ReentrantLock(LibraryLock())
+
+    def _own(self) -> ReentrantLock:
+        program = rank_program()
+        if program is None:
+            return self._outside
+        own: WeakKeyDictionary[PropertyLock, ReentrantLock]
+        own = program.local.setdefault(_KEY, WeakKeyDictionary())
+        if self not in own:
+            own[self] = ReentrantLock(LibraryLock())
+        return own[self]
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self._own().acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        """Let it go once."""
+        self._own().release()
+
+
+def _me() -> Task | int:
+    task = running_task()
+    return _thread.get_ident() if task is None else task
+
+
+def _check_arguments(blocking: bool, timeout: float) -> None:
+    if not blocking and timeout != -1:
+        raise ValueError("can't specify a timeout for a non-blocking call")
+    if timeout < 0 and timeout != -1:
+        raise ValueError("timeout value must be a non-negative number")
+
+
+# ---- Locks that libraries made when they were imported, before any Context ----
+# A rank on a thread that is switched out while it holds a native lock (`logging._lock`, one of
+# an installed package, one that is an attribute of a class) would block every other rank that
+# wants it, and with them the whole process. While a Context whose ranks are threads is entered
+# such locks are replaced by ones that are engine waits when somebody else has them, and nothing
+# otherwise: taking a free one never yields, takes no time, and is seen by nobody.
+#
+# Found are names of modules, attributes of their classes, the locks of `cached_property` (until
+# Python 3.11) and those of the handlers of `logging`. Others stay native; see
+# `engine.sleepers`.
+
+# Their locks are held for moments, without a wait, by threads that belong to nobody too.
+_OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",
+                 "builtins", "sys")  # fmt: skip
+_put: list[tuple[Any, str, Any, Any]] = []  # Owner, name, the original and what stands for it.
+
+
+def install() -> None:
+    """Replace the locks that are found, unless that has been done since the last `restore`."""
+    if _put:
+        return
+    stand_ins: dict[int, Any] = {}
+    for owner, name in _places():
+        original = _lock_at(owner, name)
+        if original is None:
+            continue
+        if id(original) not in stand_ins:
+            is_of_property = isinstance(owner, functools.cached_property)
+            made = PropertyLock() if is_of_property else of_library(original)
+            stand_ins[id(original)] = made
+        made = stand_ins[id(original)]
+        if made is not None:
+            try:
+                setattr(owner, name, made)
+            except (AttributeError, TypeError):
+                continue
+            _put.append((owner, name, original, made))
+
+
+def restore() -> None:
+    """Give back what is still there."""
+    while _put:
+        owner, name, original, made = _put.pop()
+        if attributes_of(owner).get(name) is made:
+            setattr(owner, name, original)
+
+
+def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None
+    value = attributes_of(owner).get(name)
+    return value if type(value) in BARE else None
+
+
+def _places() -> Iterator[tuple[Any, str]]:
+    """Yield where locks are: owner and name."""
+    for name, module in sys.modules.copy().items():
+        places = _places_in(module) if is_real(module, ModuleType) else ()
+        if places and name.partition(".")[0] not in _OWN_BUSINESS:
+            yield from places
+    logging: Any = sys.modules.get("logging")
+    for reference in [] if logging is None else list(logging._handlerList):  # noqa: SLF001 - all that live
+        handler = reference()
+        if handler is not None:
+            yield handler, "lock"
+
+
+def _find(module: ModuleType) -> Iterator[tuple[Any, str]]:
+    is_lock: Callable[[object], bool] = BARE.__contains__
+    home = module_text(module, "__name__")
+    for name, value in list(attributes_of(module).items()):
+        if is_lock(type(value)):
+            yield module, name
+        elif is_real(value, type) and value.__module__ == home:
+            for attribute, held in list(attributes_of(value).items()):
+                if is_lock(type(held)):
+                    yield value, attribute
+                elif type(held) is functools.cached_property and hasattr(held, "lock"):
+                    yield held, "lock"
+
+
+_places_in: PerModule[list[tuple[Any, str]]] = PerModule(lambda module: list(_find(module)))

@@ -1,0 +1,363 @@
+"""The standard library while a Context is entered: clocks, locks and queues of ranks (rule E7).
+
+`enter` replaces them when the first Context enters, `leave` restores them when the last exits. What
+stands in asks who runs, and is the original everywhere but in a task. Names that the program's
+modules bound earlier (`from time import sleep`) are replaced and restored too; references kept in
+default arguments, classes and closures are not, nor are installed packages' own.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import datetime as dt
+import functools
+import os
+import queue
+import signal
+import sys
+import threading  # noqa: TID251 - replaced here, used nowhere
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import collector, interrupts, limits
+from simrank.isolation import (
+    blocking_calls,
+    clock,
+    debuggers,
+    diagnostics,
+    exits,
+    files,
+    finalizers,
+    libraries,
+    locks,
+    mock_patches,
+    output,
+    process_state,
+    sockets,
+    table,
+    third_party,
+    threads,
+)
+from simrank.isolation.import_hooks import LateModules
+from simrank.isolation.private_modules import FINDER
+from simrank.ranks.current import engines, running_task
+from simrank.ranks.program_modules import own_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from simrank.engine import Engine, Task
+
+_replaced: list[tuple[Any, str, Any]] = []
+# Another name of these is no name of what was replaced: every False is the same one.
+_HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
+_INHERITED = object()  # In place of an original: there was none of its own.
+
+
+_entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
+
+
+def enter(engine: Engine) -> None:
+    """Note that a Context has been entered; the first replaces the clocks and locks."""
+    if not engines:
+        interrupts.install()  # From here on a signal waits until simrank's own code is done.
+        try:
+            _replace()
+        except BaseException:
+            _restore()
+            raise
+    _entered_by.append((engine, running_task()))
+    engines.append(engine)
+
+
+def leave(engine: Engine) -> None:
+    """Note that a Context has exited; the last restores what the first replaced."""
+    _entered_by.reverse()
+    _entered_by.remove(next(entry for entry in _entered_by if entry[0] is engine))
+    _entered_by.reverse()
+    # A rank that was killed has left none of its blocks.
+    _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
+    engines[:] = [engine for engine, _ in _entered_by]
+    if engine not in engines:
+        mock_patches.forget(engine)
+        files.forget(engine)
+    if not engines:
+        finalizers.stop()
+        _restore()
+
+
+@contextlib.contextmanager
+def entered(engine: Engine) -> Iterator[None]:
+    """Count as entered within the block."""
+    if running_task() is not None:  # Then somebody has, who stays in longer than a rank may live.
+        yield
+        return
+    enter(engine)
+    try:
+        yield
+    finally:
+        leave(engine)
+
+
+def _replace() -> None:
+    collector.begin()
+    output.install()
+    diagnostics.install_hooks()
+    diagnostics.install()
+    clock.install()
+    _put(_stand_ins())
+    _late.watch(libraries.names())
+    sys.meta_path.insert(0, FINDER)
+    own = own_modules()
+    # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
+    named = [entry for entry in _replaced if not isinstance(entry[2], _HAS_NO_IDENTITY)]
+    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in named})
+    _replace_locks(own)
+
+
+def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, stand_in in stand_ins:
+        is_own = name in vars(owner) if isinstance(owner, type) else hasattr(owner, name)
+        _replaced.append((owner, name, getattr(owner, name) if is_own else _INHERITED))
+        setattr(owner, name, stand_in)
+
+
+def _put_late(module: ModuleType, is_late: bool) -> None:
+    """Replace parts of a module; one that is imported late has found stand-ins to bind."""
+    first = len(_replaced)
+    _put(_LATE.get(module.__name__, libraries.stand_ins)(module))
+    if not is_late:
+        return
+    for index in range(first, len(_replaced)):
+        owner, name, original = _replaced[index]
+        _replaced[index] = owner, name, _original(original)
+
+
+def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
+    """Return what a value stands for: a module that is imported late finds stand-ins to bind."""
+    if isinstance(value, tuple):
+        return tuple(map(_original, value))
+    return next((old for owner, name, old in _replaced if getattr(owner, name) is value), value)
+
+
+def _replace_locks(modules: list[ModuleType]) -> None:
+    """Replace the locks that the program's own modules made at their top."""
+    stand_ins: dict[int, Any] = {}
+    for module in modules:
+        found = [(n, v) for n, v in vars(module).items() if type(v) in locks.BARE]
+        for name, value in found:
+            if id(value) not in stand_ins:
+                stand_ins[id(value)] = locks.of_globals(value)
+            if stand_ins[id(value)] is not None:
+                _put([(module, name, stand_ins[id(value)])])
+
+
+def _restore() -> None:
+    """Undo what has been replaced, all of it or the first part."""
+    try:
+        stood_for = {
+            id(getattr(owner, name)): old
+            for owner, name, old in _replaced
+            if old is not _INHERITED and not isinstance(old, _HAS_NO_IDENTITY)
+        }
+        _rebind(own_modules(), stood_for)
+        while _replaced:
+            owner, name, original = _replaced[-1]
+            if original is not _INHERITED:
+                # What `getattr` gave of a static method is its function; it was one, and is again.
+                held = vars(owner).get(name) if isinstance(owner, type) else None
+                is_static = type(held) is staticmethod
+                setattr(owner, name, staticmethod(original) if is_static else original)
+            elif name in vars(owner):
+                delattr(owner, name)
+            del _replaced[-1]
+    finally:
+        collector.end()
+        locks.restore()
+        _late.stop()
+        if FINDER in sys.meta_path:
+            sys.meta_path.remove(FINDER)
+        clock.remove()
+        diagnostics.remove()
+        diagnostics.remove_hooks()
+        output.remove()
+        interrupts.restore()
+
+
+def _stand_ins() -> list[tuple[Any, str, Any]]:
+    """Return what to replace: owner, name and stand-in."""
+    replaced: list[tuple[Any, str, Any]] = [
+        (time, name, function) for name, function in clock.TIME_FUNCTIONS.items()
+    ]
+    replaced += [
+        (dt, "datetime", clock.Datetime),
+        (dt, "date", clock.Date),
+        # These two read the clock while they hold a lock, so they must not yield there.
+        (threading, "_time", clock.quiet_monotonic),
+        (queue, "time", clock.quiet_monotonic),
+        (threading, "_allocate_lock", locks.make_waiter),
+        (_thread, "allocate_lock", locks.make_low_lock),  # The same object, so this comes first.
+        (threading, "Lock", locks.make_lock),
+        (threading, "RLock", locks.make_reentrant_lock),
+        (functools, "RLock", locks.make_property_lock),
+        (os, "system", blocking_calls.system_of(os.system)),
+        *_refused(os, ("fork", "forkpty"), _USE_SPAWN),
+        *_refused(signal, ("pause", "sigwait", "sigwaitinfo"), "wait for a queue or an Event"),
+        (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
+        (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
+    ]
+    replaced += (
+        threads.stand_ins()
+        + process_state.id_patches()
+        + process_state.stand_ins()
+        + finalizers.stand_ins()
+        + debuggers.stand_ins()
+        + exits.stand_ins()
+        + files.stand_ins()
+        + files.removal_patches()
+    )
+    replaced += blocking_calls.of_select() + blocking_calls.of_fcntl()
+    simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
+    replaced.append((queue, "SimpleQueue", simple_queue))
+    for kind in (queue.Queue, simple_queue):
+        replaced += [(kind, name, _poll_on_failure(getattr(kind, name))) for name in ("get", "put")]
+        replaced.append((kind, "empty", _poll_if(kind.empty, True)))
+    replaced.append((queue.Queue, "full", _poll_if(queue.Queue.full, True)))
+    return replaced
+
+
+_USE_SPAWN = "use spawn for ranks, and locks and queues of threading and queue"
+
+
+def _refused(module: Any, names: tuple[str, ...], to_fix: str) -> list[tuple[Any, str, Any]]:  # noqa: ANN401
+    """Return stand-ins for functions that a rank may not call, where this system has them."""
+    return [
+        (
+            module,
+            name,
+            blocking_calls.refuse(getattr(module, name), f"{module.__name__}.{name}", to_fix),
+        )
+        for name in names
+        if hasattr(module, name)
+    ]
+
+
+def _of_asyncio(_: ModuleType) -> list[tuple[Any, str, Any]]:
+    from simrank.isolation import event_loops  # noqa: PLC0415 - it imports asyncio
+
+    return event_loops.stand_ins()
+
+
+def _of_synchronize(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind = module.__dict__["SemLock"]
+    name = "multiprocessing.synchronize.SemLock"
+    return [(kind, "__init__", blocking_calls.refuse(kind.__init__, name, _USE_SPAWN))]
+
+
+def _of_sched(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    kind: Any = module.__dict__["scheduler"]
+    return [(kind.__init__, "__defaults__", (time.monotonic, time.sleep))]  # noqa: TID251 - stand-ins
+
+
+def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    return [(module, "default_timer", time.perf_counter)]
+
+
+_LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
+    "_pytest.monkeypatch": mock_patches.of_monkeypatch,
+    "asyncio": _of_asyncio,
+    "logging": diagnostics.logging_patches,
+    "concurrent.futures.thread": threads.of_executor,
+    "hypothesis.core": third_party.of_core,
+    "hypothesis.utils.dynamicvariables": third_party.of_variables,
+    "hypothesis.utils.threading": third_party.of_thread_locals,
+    "multiprocessing.pool": threads.of_pool,
+    "multiprocessing.synchronize": _of_synchronize,
+    "psutil": process_state.of_psutil,
+    "sched": _of_sched,
+    "selectors": blocking_calls.of_selectors,
+    "socket": sockets.of_socket,
+    "subprocess": blocking_calls.of_subprocess,
+    "timeit": _of_timeit,
+    "tqdm.std": third_party.tqdm_patches,
+    "unittest.mock": mock_patches.of_mock,
+}
+
+
+def register(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
+    """Say what to replace in a module; for layers above, before any Context is entered."""
+    _LATE[name] = _both(_LATE.get(name), stand_ins)
+
+
+def _both(
+    first: Callable[[ModuleType], list[tuple[Any, str, Any]]] | None,
+    then: Callable[[ModuleType], list[tuple[Any, str, Any]]],
+) -> Callable[[ModuleType], list[tuple[Any, str, Any]]]:
+    return then if first is None else lambda module: [*first(module), *then(module)]
+
+
+for _name, _stand_ins_of in table.LATE.items():
+    register(_name, _stand_ins_of)
+
+
+_late = LateModules(_LATE, _put_late, libraries.check_import)
+
+
+def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:
+    """Charge a task for an answer after which it will ask again (E8)."""
+    what = f"{original.__qualname__}()"
+
+    @functools.wraps(original)
+    def ask(self: object) -> bool:
+        result = original(self)
+        if result is answer:
+            task = running_task()
+            if task is not None:
+                limits.poll(task.engine, what)
+                result = original(self)
+        return result
+
+    return ask
+
+
+def _poll_after(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Charge a task for an attempt that did not wait, or waited in vain."""
+    what = f"{original.__qualname__}()"
+
+    @functools.wraps(original)
+    def attempt(self: object, *args: object, **kwargs: object) -> bool:
+        result = original(self, *args, **kwargs)
+        task = None if result else running_task()
+        if task is not None:
+            limits.poll(task.engine, what)
+        return result
+
+    return attempt
+
+
+def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Charge a task for a `get` or `put` that did not wait and failed."""
+    what = f"{original.__qualname__}()"
+
+    @functools.wraps(original)
+    def attempt(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
+        try:
+            return original(self, *args, **kwargs)
+        except (queue.Empty, queue.Full):
+            task = running_task()
+            if task is not None:
+                limits.poll(task.engine, what)
+            raise
+
+    return attempt
+
+
+def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
+    """Replace names in the program's own modules, by the identity of what they are bound to."""
+    for module in modules:
+        names = vars(module)
+        for name, value in list(names.items()):
+            if id(value) in replacements:
+                names[name] = replacements[id(value)]

@@ -1,0 +1,125 @@
+"""tqdm's bars of progress: each rank counts its own, as each process does.
+
+Its class keeps the bars that are there, which decides on which line the next one is, and a lock.
+`thread_map` takes that lock away after itself, also from another rank that is in the midst of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading  # noqa: TID251 - simulated while a Context is entered  # noqa: TID251 - asked which thread this is
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    StandIns = list[tuple[Any, str, Any]]
+
+
+def tqdm_patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return what stands in `tqdm.std` while a Context is entered."""
+    kind: Any = module.__dict__["tqdm"]
+    return [(kind, "_lock", threading.RLock()), (kind, "_instances", _BarsOfRank(kind._instances))]  # noqa: SLF001 - there is no public way
+
+
+class _BarsOfRank:
+    """The set of bars of who asks."""
+
+    def __init__(self, outside: WeakSet[Any]) -> None:
+        self._outside = outside
+
+    def _own(self) -> WeakSet[Any]:
+        program = rank_program()
+        if program is None:
+            return self._outside
+        own: WeakSet[Any] = program.local.setdefault("bars of tqdm", WeakSet())
+        return own
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._own())
+
+    def __len__(self) -> int:
+        return len(self._own())
+
+    def __contains__(self, bar: object) -> bool:
+        return bar in self._own()
+
+    def add(self, bar: object) -> None:
+        """Add a bar."""
+        self._own().add(bar)
+
+    def remove(self, bar: object) -> None:
+        """Remove a bar; KeyError if it is not there."""
+        self._own().remove(bar)
+
+    def copy(self) -> WeakSet[Any]:
+        """Return the bars, for the thread that looks every 10 s whether one stands still."""
+        return self._own().copy()
+
+
+# ---- State that Hypothesis keeps per thread ----
+# Ranks share a thread. With its own idea of what runs on that thread, Hypothesis takes a
+# property of one rank for nested in another's. A rank starts with none of its caller's, as a
+# process would.
+
+
+def of_variables(module: ModuleType) -> StandIns:
+    """Return what stands for the storage of its dynamically scoped variables."""
+    kind = module.__dict__["DynamicVariable"]
+
+    def data(self: Any) -> Any:  # noqa: ANN401 - a variable and its storage
+        program = rank_program()
+        if program is None:
+            return vars(self)["data"]
+        return program.local.setdefault(f"hypothesis {id(self)}", SimpleNamespace())
+
+    return [(kind, "data", property(data, lambda self, value: vars(self).update(data=value)))]
+
+
+def of_thread_locals(module: ModuleType) -> StandIns:
+    """Return what stands for the attributes of its thread-local objects."""
+    kind = module.__dict__["ThreadLocal"]
+    original_get: Callable[..., Any] = kind.__getattr__
+    original_set: Callable[..., None] = kind.__setattr__
+
+    @functools.wraps(original_get)
+    def get(self: Any, name: str) -> Any:  # noqa: ANN401 - any attribute
+        program = rank_program()
+        makers = vars(self).get("_ThreadLocal__kwargs", {})
+        if program is None or name not in makers:
+            return original_get(self, name)
+        return program.local.setdefault(f"hypothesis {id(self)} {name}", makers[name]())
+
+    @functools.wraps(original_set)
+    def put(self: Any, name: str, value: object) -> None:  # noqa: ANN401 - any attribute
+        program = rank_program()
+        if program is None or name not in vars(self).get("_ThreadLocal__kwargs", {}):
+            original_set(self, name, value)
+        else:
+            program.local[f"hypothesis {id(self)} {name}"] = value
+
+    return [(kind, "__getattr__", get), (kind, "__setattr__", put)]
+
+
+class _Threading:
+    """The module `threading` for whom each rank is a thread."""
+
+    @staticmethod
+    def get_ident() -> int:
+        """Return a number that no other thread or rank has."""
+        program = rank_program()
+        return threading.get_ident() if program is None else id(program)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
+        """Return what the module has."""
+        return getattr(threading, name)
+
+
+def of_core(module: ModuleType) -> StandIns:
+    """Return what stands for the module `threading` where it tells calls at the same time apart."""
+    return [(module, "threading", _Threading())] if "threading" in vars(module) else []

@@ -1,0 +1,123 @@
+"""Which modules are the program's own: not simrank's, not installed, not the standard library's."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import ref
+
+from simrank.engine.introspection import attributes_of, module_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
+_PACKAGE = str(Path(__file__).parent.parent) + "/"
+_OF_INSTALLED = ("/site-packages/", "/dist-packages/")  # The second in Debian's Python.
+_own_files: dict[str, bool] = {}
+_installed: dict[int, weakref.ref[ModuleType]] = {}  # By identity: another of a name is another.
+
+
+def own_modules() -> list[ModuleType]:
+    """Return the program's own modules that have been imported.
+
+    To look at every module's file takes 3 ms in a program with torch, and Contexts come and go.
+    """
+    known = _installed
+    found = [m for m in tuple(sys.modules.values()) if m is not None and id(m) not in known]
+    own = [module for module in found if is_programs_own(module)]
+    for module in set(found) - set(own):
+        if module_text(module, "__file__") is not None:  # Scripts may get one later.
+            _note_installed(module)
+    return own
+
+
+def _note_installed(module: ModuleType) -> None:
+    """Note that a module is not the program's own, as long as it lives."""
+    number = id(module)
+    _installed[number] = weakref.ref(module, lambda _: _installed.pop(number, None))
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether a module is of a package that was installed: of an index's, say."""
+    file = module_text(module, "__file__")
+    return file is not None and any(folder in file for folder in _OF_INSTALLED)
+
+
+def is_programs_own(module: ModuleType) -> bool:
+    """Whether a module is neither simrank's nor installed nor the standard library's."""
+    file = module_text(module, "__file__")
+    if file is None:
+        return module_text(module, "__name__") == "__main__"
+    return is_programs_own_file(file)
+
+
+def is_programs_own_file(file: str | None) -> bool:
+    """Whether a module's file is neither simrank's nor installed nor the standard library's."""
+    if file is None:
+        return False
+    known = _own_files.get(file)
+    if known is not None:
+        return known
+    is_foreign = file.startswith((_STANDARD_LIBRARY, _PACKAGE))
+    own = not is_foreign and not any(folder in file for folder in _OF_INSTALLED)
+    _own_files[file] = own
+    return own
+
+
+# ---- Installed packages that each rank executes for itself, or that all ranks share, unasked ----
+
+# Packages that keep state of a process (its rank, device, groups) in names of modules or classes,
+# or that hold classes of such a package. Ranks that shared them would all be rank 0, silently.
+# Not here: datasets and evaluate, which register types with pyarrow once per process.
+STATEFUL = frozenset({
+    "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "lightning",
+    "lightning_fabric", "lightning_utilities", "liger_kernel", "megatron", "mmengine", "peft",
+    "pytorch_lightning", "sentence_transformers", "torchmetrics", "torchtitan", "transformers",
+    "trl", "yunchang",
+})  # fmt: skip
+# Packages that support ranks themselves, or have no state of a rank.
+KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
+
+# ---- What was found in each module ----
+
+Found = TypeVar("Found")
+
+
+class PerModule(Generic[Found]):
+    """What a function finds in a module, which is looked at anew when it has more or fewer names.
+
+    A `WeakKeyDictionary` would do, and take three times as long where nothing has changed.
+
+    Args:
+        look: The function; what it finds is never None.
+    """
+
+    def __init__(self, look: Callable[[ModuleType], Found]) -> None:
+        self._look = look
+        self._known: dict[int, tuple[ref[ModuleType], int, Found]] = {}
+
+    def known(self, module: ModuleType) -> Found | None:
+        """Return what was found in a module; None if it was not looked at, or is another by now."""
+        entry = self._known.get(id(module))
+        if entry is None or entry[0]() is not module or entry[1] != len(attributes_of(module)):
+            return None
+        return entry[2]
+
+    def __call__(self, module: ModuleType) -> Found:
+        """Return what is found in a module."""
+        found = self.known(module)
+        if found is None:
+            size, key = len(attributes_of(module)), id(module)
+            found = self._look(module)
+            self._known[key] = ref(module, partial(self._forget, key)), size, found
+        return found
+
+    def _forget(self, key: int, died: ref[ModuleType]) -> None:
+        if key in self._known and self._known[key][0] is died:
+            del self._known[key]

@@ -1,0 +1,58 @@
+"""Which modules are the program's own, however they came to be there."""
+
+import sys
+import types
+
+from simrank.ranks.program_modules import own_modules
+
+
+def test_a_module_is_found_whenever_it_comes_and_goes(monkeypatch, tmp_path):
+    """Looked at is what is new, and what had no file when it was looked at."""
+    (tmp_path / "of_this_test.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert own_modules() == own_modules()
+    import of_this_test
+
+    assert of_this_test in own_modules()
+    monkeypatch.setitem(sys.modules, "of_this_test", types.ModuleType("of_this_test"))
+    assert of_this_test not in own_modules()
+    monkeypatch.setitem(sys.modules, "of_this_test", of_this_test)
+    assert of_this_test in own_modules()
+    monkeypatch.delitem(sys.modules, "of_this_test")
+    assert of_this_test not in own_modules()
+
+
+def test_a_name_that_was_a_stub_may_become_the_programs(monkeypatch, tmp_path):
+    """The names are the same ones, in the same order."""
+    stub, real = types.ModuleType("stub_of_this_test"), types.ModuleType("stub_of_this_test")
+    real.__file__ = str(tmp_path / "stub_of_this_test.py")
+    monkeypatch.setitem(sys.modules, "stub_of_this_test", stub)
+    assert stub not in own_modules()
+    monkeypatch.setitem(sys.modules, "stub_of_this_test", real)
+    assert real in own_modules()
+
+
+def test_a_script_takes_the_place_of_an_installed_one(monkeypatch):
+    """As `python -m pytest` and `runpy` do."""
+    installed, script = types.ModuleType("__main__"), types.ModuleType("__main__")
+    installed.__file__ = types.__file__
+    monkeypatch.setitem(sys.modules, "__main__", installed)
+    assert installed not in own_modules()
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert script in own_modules()
+
+
+def test_installed_modules_are_not_the_programs():
+    """Nor are simrank's and the standard library's."""
+    assert not {types, sys.modules["simrank"], sys.modules["numpy"]} & {*own_modules()}
+
+
+def test_a_module_that_takes_an_installed_ones_name_is_the_programs(monkeypatch, tmp_path):
+    """What was found of the other does not hold for it; nor for one at the same address."""
+    for _ in range(3):
+        for folder, is_own in (("site-packages", False), ("here", True)):
+            module = types.ModuleType("taker_of_this_test")
+            module.__file__ = str(tmp_path / folder / "taker_of_this_test.py")
+            monkeypatch.setitem(sys.modules, "taker_of_this_test", module)
+            assert (module in own_modules()) == is_own
+            del module
