@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.isolation import libraries
+from simrank.ranks import lifecycle
 from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def _part_of_torch(where: str, name: str, module: ModuleType) -> list[tuple[Any,
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
+lifecycle.register(lambda: import_module("simrank.isolation.extension").RankIsolation())
+lifecycle.register(lambda: import_module("simrank.kernels.extension").KernelExtension())
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
 for _part, _where, _of in (
     ("torch._subclasses.fake_tensor", "caches", "of_fake_tensors"),

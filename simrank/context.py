@@ -33,14 +33,8 @@ from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
-from simrank.isolation import stdlib
-from simrank.isolation.module_globals import ModuleGlobals
-from simrank.isolation.threads import threads_left
-from simrank.kernels import hook
-from simrank.kernels.algorithms import kernels_of
-from simrank.kernels.races.operations import accesses_of
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_on, warn_of_method
-from simrank.ranks import Program, current_program, set_program
+from simrank.ranks import Program, current_program, lifecycle, set_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,9 +171,6 @@ class Context(TorchNames):
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = self.comm_library.makes_early = not strict
-        self.module_globals = ModuleGlobals(is_strict=strict)
-        if strict:
-            self.engine.observers.append(self.module_globals)
         self.default_device = 0 if strict and default_device is None else default_device
         self.precision = checked_choice("precision", precision)
         self.on_failure = checked_choice("on_failure", on_failure)
@@ -203,6 +194,8 @@ class Context(TorchNames):
         self.divergence: Divergence | None = None
         self.replicas = Replicas() if replicas else None
         self._record(flight_recorder, divergence=divergence)
+        for extension in lifecycle.extensions():
+            extension.make_context(self)
 
     def _record(
         self, flight_recorder: str | PathLike[str] | FlightRecorder | None, *, divergence: bool
@@ -240,11 +233,10 @@ class Context(TorchNames):
 
     def __enter__(self) -> Context:
         """Make this the current Context of the main program."""
-        stdlib.enter(self.engine)
+        lifecycle.enter(self.engine)
         self._outer.append(current_program())
         self.program.outer = self._outer[0]  # Who enters it once more is in it already.
         try:
-            hook.enter()
             if self._watchdog is not None and len(self._outer) == 1:
                 self._watchdog.start()
             set_program(self.program)
@@ -272,7 +264,8 @@ class Context(TorchNames):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
-            self.module_globals.check(error)
+            for extension in lifecycle.extensions():
+                extension.check_end(self, error)
         finally:
             try:
                 if self.recorder is not None:
@@ -290,10 +283,7 @@ class Context(TorchNames):
             if self._watchdog is not None and not self._outer:
                 self._watchdog.stop()
         finally:
-            try:
-                stdlib.leave(self.engine)
-            finally:
-                hook.leave()
+            lifecycle.leave(self.engine)
 
     @property
     def now_ps(self) -> int:
@@ -400,7 +390,8 @@ class Context(TorchNames):
             for line in leaks.message_races()
         ]
         lines += [f"  {text}" for text in self.suspicions]
-        lines += [f"  {hint}" for hint in [*self._space.hints, *threads_left(self.engine)]]
+        hints = [hint for each in lifecycle.extensions() for hint in each.findings(self)]
+        lines += [f"  {hint}" for hint in [*self._space.hints, *hints]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
         return lines
@@ -414,7 +405,8 @@ class Context(TorchNames):
 
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
-        return [*self.comm_library.leaks.report(), *self.module_globals.report()]
+        of_extensions = [leak for each in lifecycle.extensions() for leak in each.leaks(self)]
+        return [*self.comm_library.leaks.report(), *of_extensions]
 
     @property
     def notes(self) -> list[str]:
@@ -504,14 +496,14 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
         raise ValueError(f"races={races!r}; choices: off, report, error")
     if races == "off":
         return None
-    checker = RaceChecker(engine, raises=races == "error")
-    accesses_of(checker)
-    return checker
+    return RaceChecker(engine, raises=races == "error")
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
-    chooser, (kernels, named) = chooser_of(cluster), kernels_of(algorithms)
+    chooser, named = chooser_of(cluster), dict(algorithms)
+    kernels = [extension.take_algorithms(named) for extension in lifecycle.extensions()]
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
     library = CollectiveLibrary(chooser.cost, chooser, forced_algorithms(named), num_sms)
-    library.kernels.update(kernels)
+    for each in kernels:
+        library.kernels.update(each)
     return library

@@ -121,6 +121,18 @@ class Task:
         """Return where the user's program is suspended, or None."""
         return site_of_frame(self.carrier.frame)
 
+    @property
+    def main(self) -> Task:
+        """The main task of the process that this task is of; a rank's thread overrides it."""
+        return self
+
+    def exit_with(self, status: int) -> None:
+        """Set the outcome of a process that ends at once, with an exit status."""
+        self.error = SystemExit(status) if status else None
+
+    def note_exit(self) -> None:
+        """Notify the joiners of a task that ended at once; a rank's thread overrides it."""
+
     def told(self, what: str) -> str:
         """Return what a report says of it, given what it does."""
         return what

@@ -9,12 +9,14 @@ import signal
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
-from simrank.engine import Handle, interrupts, limits
+from simrank.engine import interrupts
 from simrank.errors import UnsupportedError
-from simrank.isolation import process_state, threads
+from simrank.isolation import threads
 from simrank.ranks.current import current_program, running_task
+from simrank.ranks.exits import end_at_once, stopped
+from simrank.ranks.process_ids import pid_of, rank_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,39 +25,6 @@ if TYPE_CHECKING:
 
 _TIMERS = tuple(getattr(signal, name, None) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"))
 _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
-
-
-def end_at_once(task: Task, status: int) -> None:
-    """End a rank here: none of its code runs on, not even its `finally`.
-
-    Args:
-        task: The rank, or a thread of it.
-        status: Its exit status; minus a signal's number if that ends it.
-    """
-    engine, task = task.engine, threads.rank_of(task)
-    if task.finished:
-        return
-    me = engine.current_task()
-    if me is not None and threads.rank_of(me) is task:  # From the hub, and it never comes back.
-        engine.call_at(engine.now_ps, partial(end_at_once, task, status))
-        while True:
-            engine.wait(Handle())
-    threads.park_threads(task)
-    for group in task.children or ():
-        group.abort()
-    if isinstance(task, threads.ThreadTask):
-        task.status = status
-    else:
-        task.error = SystemExit(status) if status else None
-    if task.started:
-        engine.park(task)
-    else:
-        task.finished = True
-        task.carrier.drop()
-        engine.retire(task)
-    limits.give_up(task)
-    if isinstance(task, threads.ThreadTask):
-        threads.note_end(task)
 
 
 def stand_ins() -> list[tuple[Any, str, Any]]:
@@ -102,11 +71,11 @@ def _kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
             original(pid, number)
             return
         if pid == os.getpid():
-            pid = process_state.pid_of(program)
-        target = process_state.rank_with(pid, task.engine)
+            pid = pid_of(program)
+        target = rank_with(pid, task.engine)
         if target is None:
             original(pid, number)
-        elif target is not threads.rank_of(task):
+        elif target is not task.main:
             _send(target, number)
         elif not _deliver(task, number):
             original(os.getpid(), number)
@@ -134,9 +103,6 @@ def _send(target: Task, number: int) -> None:
     if number and number not in _harmless():
         stopped.add(target)
         end_at_once(target, -number)
-
-
-stopped: WeakSet[Task] = WeakSet()  # Whom others have ended by a signal.
 
 
 def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:

@@ -454,6 +454,20 @@ def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
     return found
 
 
+def reference(
+    names: frozenset[str], value: object, name: str | None = None
+) -> tuple[Callable[..., Any], tuple[str, str]] | None:
+    """Return the call that finds an object by name on the rank that receives it, or None.
+
+    Args:
+        names: Modules of the main program that each rank has for itself.
+        value: A function or class, say.
+        name: Its name in the module; None: it knows it.
+    """
+    place = name_of(value, name) or place_within(names, value, name)
+    return None if place is None else (find, place)
+
+
 def take_class_here(error: BaseException) -> None:
     """Make an error that a rank has raised one of the running program's class of that name.
 

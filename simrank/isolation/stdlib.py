@@ -1,6 +1,6 @@
 """The standard library while a Context is entered: clocks, locks and queues of ranks (rule E7).
 
-`enter` replaces them when the first Context enters, `leave` restores them when the last exits. What
+`install` replaces them for the first Context, `remove` restores them after the last one. What
 stands in asks who runs, and is the original everywhere but in a task. Names that the program's
 modules bound earlier (`from time import sleep`) are replaced and restored too; references kept in
 default arguments, classes and closures are not, nor are installed packages' own.
@@ -9,7 +9,6 @@ default arguments, classes and closures are not, nor are installed packages' own
 from __future__ import annotations
 
 import _thread
-import contextlib
 import datetime as dt
 import functools
 import os
@@ -21,7 +20,7 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine import collector, interrupts, limits
+from simrank.engine import limits
 from simrank.isolation import (
     blocking_calls,
     clock,
@@ -42,13 +41,12 @@ from simrank.isolation import (
 )
 from simrank.isolation.import_hooks import LateModules
 from simrank.isolation.private_modules import FINDER
-from simrank.ranks.current import engines, running_task
+from simrank.ranks.current import running_task
 from simrank.ranks.program_modules import own_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from simrank.engine import Engine, Task
 
 _replaced: list[tuple[Any, str, Any]] = []
 # Another name of these is no name of what was replaced: every False is the same one.
@@ -56,53 +54,8 @@ _HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
 _INHERITED = object()  # In place of an original: there was none of its own.
 
 
-_entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
-
-
-def enter(engine: Engine) -> None:
-    """Note that a Context has been entered; the first replaces the clocks and locks."""
-    if not engines:
-        interrupts.install()  # From here on a signal waits until simrank's own code is done.
-        try:
-            _replace()
-        except BaseException:
-            _restore()
-            raise
-    _entered_by.append((engine, running_task()))
-    engines.append(engine)
-
-
-def leave(engine: Engine) -> None:
-    """Note that a Context has exited; the last restores what the first replaced."""
-    _entered_by.reverse()
-    _entered_by.remove(next(entry for entry in _entered_by if entry[0] is engine))
-    _entered_by.reverse()
-    # A rank that was killed has left none of its blocks.
-    _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
-    engines[:] = [engine for engine, _ in _entered_by]
-    if engine not in engines:
-        mock_patches.forget(engine)
-        files.forget(engine)
-    if not engines:
-        finalizers.stop()
-        _restore()
-
-
-@contextlib.contextmanager
-def entered(engine: Engine) -> Iterator[None]:
-    """Count as entered within the block."""
-    if running_task() is not None:  # Then somebody has, who stays in longer than a rank may live.
-        yield
-        return
-    enter(engine)
-    try:
-        yield
-    finally:
-        leave(engine)
-
-
-def _replace() -> None:
-    collector.begin()
+def install() -> None:
+    """Replace what ranks may not share; `remove` restores it."""
     output.install()
     diagnostics.install_hooks()
     diagnostics.install()
@@ -154,7 +107,7 @@ def _replace_locks(modules: list[ModuleType]) -> None:
                 _put([(module, name, stand_ins[id(value)])])
 
 
-def _restore() -> None:
+def remove() -> None:
     """Undo what has been replaced, all of it or the first part."""
     try:
         stood_for = {
@@ -174,7 +127,6 @@ def _restore() -> None:
                 delattr(owner, name)
             del _replaced[-1]
     finally:
-        collector.end()
         locks.restore()
         _late.stop()
         if FINDER in sys.meta_path:
@@ -183,7 +135,6 @@ def _restore() -> None:
         diagnostics.remove()
         diagnostics.remove_hooks()
         output.remove()
-        interrupts.restore()
 
 
 def _stand_ins() -> list[tuple[Any, str, Any]]:

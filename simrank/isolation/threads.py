@@ -113,6 +113,23 @@ class ThreadTask(Task):
         """Whether it is the main thread of a process."""
         return self.program is not self.owner
 
+    @property
+    def main(self) -> Task:
+        """The main task of the rank or process that this is a thread of."""
+        return self.program.task or self
+
+    def exit_with(self, status: int) -> None:
+        """Set the exit status of a process."""
+        self.status = status
+
+    def note_exit(self) -> None:
+        """Note the end of a thread, and notify its joiners."""
+        self.owner.local.get(_THREADS, {}).pop(self, None)
+        if not self.end.complete:
+            self.end.finish(self.engine)
+        if self.on_end is not None:
+            self.on_end()
+
     def told(self, what: str) -> str:
         """Return what a report says of it: the rank has other threads."""
         return f"in {'process' if self.is_process else 'thread'} '{self.end.name}': {what}"
@@ -166,16 +183,7 @@ def _live(task: ThreadTask, body: Callable[[], Any]) -> None:
     finally:
         for end in undo:
             end()
-        note_end(task)
-
-
-def note_end(task: ThreadTask) -> None:
-    """Note the end of a thread, and tell who waits for it."""
-    task.owner.local.get(_THREADS, {}).pop(task, None)
-    if not task.end.complete:
-        task.end.finish(task.engine)
-    if task.on_end is not None:
-        task.on_end()
+        task.note_exit()
 
 
 def _start_thread(original: Callable[[threading.Thread], None]) -> Callable[..., None]:
@@ -402,7 +410,7 @@ def _end(task: ThreadTask) -> None:
         task.group.end_guest(task)
     if task.parked:
         _refused.setdefault(task.engine, []).append(task.name)
-    note_end(task)
+    task.note_exit()
 
 
 def end_thread(thread: threading.Thread) -> None:
@@ -425,13 +433,7 @@ def threads_left(engine: Engine) -> list[str]:
 def forget_threads(program: Program) -> None:
     """Note the ends of threads that were ended before they ran, or never will."""
     for task in [*program.local.get(_THREADS, ())]:
-        note_end(task)
-
-
-def rank_of(task: Task) -> Task:
-    """Return the main task of the rank or process that a task is a thread of; else the task."""
-    main = task.program.task if isinstance(task, ThreadTask) else None
-    return task if main is None else main
+        task.note_exit()
 
 
 def park_threads(rank: Task) -> None:
@@ -440,7 +442,7 @@ def park_threads(rank: Task) -> None:
         if isinstance(task, ThreadTask) and task is not rank and _is_of(task, rank):
             task.engine.park(task)
             limits.give_up(task)
-            note_end(task)
+            task.note_exit()
 
 
 def _is_of(task: ThreadTask, rank: Task) -> bool:

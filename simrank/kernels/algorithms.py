@@ -126,16 +126,15 @@ class KernelAlgorithm:
         return PreparedKernel(self, (count, slot), buffer, group)
 
 
-def kernels_of(given: Mapping[str, Any]) -> tuple[dict[str, KernelAlgorithm], dict[str, Any]]:
-    """Return the kernels among forced algorithms, which are mappings, and the others.
+def kernels_of(given: Mapping[str, Any]) -> dict[str, KernelAlgorithm]:
+    """Return the kernels among forced algorithms, which are mappings.
 
     Raises:
         ValueError: A mapping names no kernel, or one that is of another collective.
     """
-    kernels, others = {}, {}
+    kernels = {}
     for collective, how in given.items():
         if not hasattr(how, "keys"):
-            others[collective] = how
             continue
         if "kernel" not in how:
             raise ValueError(f"algorithms[{collective!r}]: expected a key `kernel` in {how}")
@@ -144,7 +143,7 @@ def kernels_of(given: Mapping[str, Any]) -> tuple[dict[str, KernelAlgorithm], di
         kernel = kernels[collective] = KernelAlgorithm(reference, reference, options)
         if kernel.collective != collective:
             raise ValueError(f"{reference} is a kernel for {kernel.collective}, not {collective}")
-    return kernels, others
+    return kernels
 
 
 def size_is_no_power(size: int) -> bool:

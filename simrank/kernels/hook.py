@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 _driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
 
 
-def enter() -> None:
-    """Note that a Context has been entered: simulated launches work from now on."""
-    _late.watch()  # For good: who imports triton between two Contexts finds it changed too.
+def watch() -> None:
+    """Change triton now, or as soon as a program imports it; it stays changed between Contexts."""
+    _late.watch()
 
 
-def leave() -> None:
-    """Note that a Context has exited; the last one gives triton its driver back."""
-    if engines:
-        return
+def restore_driver() -> None:
+    """Give triton its own driver back: the last Context has exited."""
     if _driver_before:
         config: Any = sys.modules["triton.runtime.driver"]
         config.driver._active = _driver_before.pop()  # noqa: SLF001 - None has no setter

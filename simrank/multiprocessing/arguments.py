@@ -16,20 +16,21 @@ import pickle
 import types
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from simrank.engine.introspection import is_real
 from simrank.errors.travel import add_note
-from simrank.isolation.private_modules import find, name_of, place_within, private_modules
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.ranks.current import Program
+    from simrank.ranks.lifecycle import Reference
 
     Call = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]  # Returns a function and args.
+    Refer = Callable[[object, str | None], Reference | None]
 
 _PROTOCOL = 4  # What multiprocessing itself uses.
 # Modules whose classes make what ranks share: locks and queues, and simrank's own things.
@@ -53,7 +54,7 @@ def per_rank(
     args: Sequence[Any],
     *,
     shared: bool,
-    private: frozenset[str] = frozenset(),
+    refer: Refer | None = None,
 ) -> Call:
     """Return what makes a rank's own function and arguments, called when the rank starts.
 
@@ -61,13 +62,14 @@ def per_rank(
         fn: What spawn was given. The object of a bound method is an argument like any other.
         args: What spawn was given.
         shared: Whether every rank gets the very objects.
-        private: Modules of the main program, which spawns, that each rank has for itself.
+        refer: Returns a call that finds an object by name on a rank; None: objects are copied.
     """
     given = (fn, tuple(args))
-    if shared or _is_immutable(given, private):
+    refer = _never if refer is None else refer
+    if shared or is_immutable(given, refer):
         return lambda: given
     try:
-        pickled, table = _pickled(given, private)
+        pickled, table = pickle_by_reference(given, refer)
     except RecursionError:  # As pickle: nested too deep to be copied.
         return lambda: given
     return partial(_unpickled, pickled, table)
@@ -93,13 +95,17 @@ def check_picklable(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool
             raise
 
 
-def _is_immutable(value: Any, private: frozenset[str]) -> bool:  # noqa: ANN401 - anything
-    """Whether nobody could tell a copy of this from the thing itself."""
+def _never(value: object, name: str | None) -> None:
+    """Find nothing by name: ranks share all modules."""
+
+
+def is_immutable(value: Any, refer: Refer) -> bool:  # noqa: ANN401 - anything
+    """Whether a copy of a value could not be told from the value itself."""
     kind = type(value)
     if kind is tuple:
-        return all(_is_immutable(each, private) for each in value)
+        return all(is_immutable(each, refer) for each in value)
     if is_real(value, _REFERENCES):
-        return name_of(value) is None and place_within(private, value) is None
+        return refer(value, None) is None
     return kind in _ATOMS or _is_shared(kind)
 
 
@@ -124,10 +130,10 @@ class _Pickler(pickle.Pickler):
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
     """
 
-    def __init__(self, file: io.BytesIO, table: list[Any], private: frozenset[str]) -> None:
+    def __init__(self, file: io.BytesIO, table: list[Any], refer: Refer) -> None:
         super().__init__(file, _PROTOCOL)
         self._table = table
-        self._private = private
+        self._refer = refer
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return the parts of an object, or its index in the table."""
@@ -145,9 +151,9 @@ class _Pickler(pickle.Pickler):
 
     def refer(self, value: object, name: str | None = None) -> tuple[Any, ...]:
         """Return what stands for an object in the pickle: its index in the table, or its name."""
-        place = name_of(value, name) or place_within(self._private, value, name)
-        if place is not None:
-            return find, place
+        by_name = self._refer(value, name)
+        if by_name is not None:
+            return by_name
         self._table.append(value)
         return _entry, (len(self._table) - 1,)
 
@@ -163,7 +169,7 @@ class _LenientPickler(_Pickler):
         if value is _entry or value is _duplicate_entry:
             return NotImplemented
         try:
-            _Pickler(io.BytesIO(), [], self._private).dump(value)
+            _Pickler(io.BytesIO(), [], self._refer).dump(value)
         except Exception:  # noqa: BLE001 - whatever its own methods raise: it is shared
             return self.refer(value)
         return super().reducer_override(value)
@@ -244,16 +250,21 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _pickled(given: object, private: frozenset[str] = frozenset()) -> tuple[bytes, list[Any]]:
-    """Return a pickle, and the table of what it refers to."""
+def pickle_by_reference(given: object, refer: Refer) -> tuple[bytes, list[Any]]:
+    """Return a pickle, and the table of the objects that it refers to."""
     file, table = io.BytesIO(), list[Any]()
     try:
-        _Pickler(file, table, private).dump(given)
+        _Pickler(file, table, refer).dump(given)
     except Exception:  # noqa: BLE001 - something in it cannot be copied: now look for it
         _close_all(table)
         file, table = io.BytesIO(), []
-        _LenientPickler(file, table, private).dump(given)
+        _LenientPickler(file, table, refer).dump(given)
     return file.getvalue(), table
+
+
+def unpickle_references(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - a value
+    """Return the value of a pickle that `pickle_by_reference` made."""
+    return _Unpickler(pickled, table).load()
 
 
 def _unpickled(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - what was given
@@ -262,33 +273,3 @@ def _unpickled(pickled: bytes, table: list[Any]) -> Any:  # noqa: ANN401 - what 
     except Exception as error:
         add_note(error, "simrank: raised while spawn copied its arguments for this rank")
         raise
-
-
-class _Parcel(NamedTuple):
-    pickled: bytes
-    table: list[Any]
-
-
-def packed(value: Any) -> Any:  # noqa: ANN401 - anything
-    """Return a copy for `received`, as a pipe would make it."""
-    return _Parcel(*_pickled(value))
-
-
-def sent(value: Any) -> Any:  # noqa: ANN401 - anything
-    """Return what a rank puts into a queue: pickled where it has modules for itself.
-
-    The receiver, who has others, gets objects of its own classes.
-    """
-    program = rank_program()
-    own = None if program is None else private_modules(program)
-    if own is None or not own.has_any or _is_immutable(value, frozenset()):
-        return value
-    try:
-        return _Parcel(*_pickled(value))
-    except RecursionError:  # As with arguments.
-        return value
-
-
-def received(item: Any) -> Any:  # noqa: ANN401 - what was sent
-    """Return what `sent` was given, as the running program has it."""
-    return _Unpickler(*item).load() if type(item) is _Parcel else item

@@ -30,11 +30,12 @@ from simrank.isolation import (
     threads,
 )
 from simrank.isolation.private_modules import private_modules
-from simrank.isolation.process_state import start_process
 from simrank.isolation.threads import PROGRAM, TO_FIX, TURN, end_thread
 from simrank.multiprocessing import shared
 from simrank.multiprocessing.arguments import called_once, close_received, per_rank
+from simrank.multiprocessing.parcels import BY_NAME
 from simrank.ranks.current import current_program, process_of, rank_program, running_task
+from simrank.ranks.process_ids import start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -247,11 +248,11 @@ def _modules_of(program: Program, *, is_forked: bool) -> PrivateModules | None:
 def _call_of(process: Any, *, is_new: bool, has_own_run: bool) -> Call:  # noqa: ANN401 - as above
     """Return what makes the function and arguments of a process as it starts."""
     if is_new:  # It is sent whole, as pickling does.
-        return per_rank(_run_copy, process.__reduce_ex__(4), shared=False)
+        return per_rank(_run_copy, process.__reduce_ex__(4), shared=False, refer=BY_NAME)
     if has_own_run:
         return per_rank(process.run, (), shared=True)
     given = (process._target, process._args, process._kwargs)  # noqa: SLF001 - as above
-    return per_rank(_call, given, shared=False)
+    return per_rank(_call, given, shared=False, refer=BY_NAME)
 
 
 def _run_copy(

@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine import limits
 from simrank.isolation import stdlib
-from simrank.multiprocessing import arguments
+from simrank.multiprocessing.arguments import IS_LOCAL
+from simrank.multiprocessing.parcels import packed, received
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _pipe(original: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, 
         ends = original(duplex)
         if running_task() is not None:
             for end in ends:
-                vars(end)[arguments.IS_LOCAL] = True
+                vars(end)[IS_LOCAL] = True
         return ends
 
     return pipe
@@ -58,7 +59,7 @@ class _Sent:
     def __init__(self, engine: Engine, value: object) -> None:
         parcels = _parcels.setdefault(engine, {})
         self._number = next(_numbers)
-        parcels[self._number] = arguments.packed(value)
+        parcels[self._number] = packed(value)
 
     def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
         return _arrived, (self._number,)
@@ -72,7 +73,7 @@ def _arrived(number: int) -> Any:  # noqa: ANN401 - anything
     """Return the object of a number, as the running rank has it."""
     task = running_task()
     assert task is not None, "a rank receives it"
-    return arguments.received(_parcels[task.engine].pop(number))
+    return received(_parcels[task.engine].pop(number))
 
 
 def _send(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -81,7 +82,7 @@ def _send(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     @functools.wraps(original)
     def send(self: Any, obj: Any) -> None:  # noqa: ANN401 - a connection, and anything
         task = running_task()
-        if task is None or arguments.IS_LOCAL not in vars(self):
+        if task is None or IS_LOCAL not in vars(self):
             original(self, obj)
         else:
             original(self, _Sent(task.engine, obj))

@@ -23,11 +23,10 @@ from simrank.errors import (
 )
 from simrank.errors.process import as_torchs
 from simrank.errors.travel import add_note
-from simrank.isolation import files, mock_patches, stdlib
-from simrank.isolation.exits import end_at_once, stopped
-from simrank.isolation.private_modules import take_class_here
-from simrank.isolation.process_state import first_pid
 from simrank.multiprocessing.tracebacks import spawn_text
+from simrank.ranks.exits import end_at_once, stopped
+from simrank.ranks.lifecycle import entered, extensions
+from simrank.ranks.process_ids import first_pid
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -109,13 +108,13 @@ class ProcessContext:
         group, engine = self.group, self.group.engine
         if grace_period is not None:
             group.grace_ps = round(grace_period * PS_PER_S)
-        with stdlib.entered(engine):  # Spawn works without a Context that is entered.
+        with entered(engine):  # Spawn works without a Context that is entered.
             try:
                 has_ended = _wait(group, group, timeout)
             finally:
                 if engine.is_hub():
-                    mock_patches.hide(engine)
-                    files.show_main(engine)
+                    for extension in extensions():
+                        extension.resume_hub(engine)
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False
@@ -174,7 +173,7 @@ class RankProcess:
         """Wait until it has ended, whatever its end, or `timeout` simulated seconds have passed."""
         if self._task.finished:
             return
-        with stdlib.entered(self._group.engine):
+        with entered(self._group.engine):
             _wait(self._group, self._group.end_of(self._task), timeout)
 
     def terminate(self) -> None:
@@ -293,7 +292,8 @@ def _failure(group: TaskGroup) -> BaseException:
         return _exited(group, rank, error)
     text = f"\n\n{spawn_text(errors)}"
     for each in errors.values():
-        take_class_here(each)
+        for extension in extensions():
+            extension.surface_error(each)
     failure = SpawnException(text, rank, first_pid(group) + rank, errors=errors)
     failure.consequences = {rank: e for rank, e in consequences.items() if rank not in errors}
     failure.stubborn = tuple(rank_of.get(task, task.rank or 0) for task in group.stubborn)

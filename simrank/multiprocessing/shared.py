@@ -18,7 +18,7 @@ from simrank.errors import UnsupportedError
 from simrank.isolation.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
 from simrank.isolation.locks import ReentrantLock
 from simrank.isolation.shared_reads import note_read, note_write
-from simrank.multiprocessing.arguments import received, sent
+from simrank.multiprocessing.parcels import received, sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -15,23 +15,19 @@ from simrank.distributed.membership import world_of
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
-from simrank.isolation import finalizers, importers, libraries, locks, main_modules, output, threads
-from simrank.isolation.module_globals import GlobalsOfRank, ModuleGlobals
-from simrank.isolation.private_modules import PrivateModules, own_copy, private_modules
-from simrank.isolation.process_state import first_pid
 from simrank.multiprocessing.arguments import check_picklable, per_rank
-from simrank.multiprocessing.imports import uses_library
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
 from simrank.ranks import Program, current_program, default_context, set_program
 from simrank.ranks.current import ContextOfProgram, running_as
+from simrank.ranks.lifecycle import SpawnPlan, extensions
+from simrank.ranks.process_ids import first_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device import Network
     from simrank.distributed.planner import CollectiveLibrary
-    from simrank.isolation.libraries import RankState
     from simrank.multiprocessing.arguments import Call
 
 
@@ -52,9 +48,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         default_device: The current device of every rank at first; None: each has its own.
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
-        private: Packages whose modules each rank executes for itself.
         divergence: Who follows the lines of ranks, or None.
-        module_globals: Sees what ranks set in modules that they share.
     """
 
     network: Network
@@ -63,17 +57,13 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     default_device: int | None
     on_failure: str
     carrier: str
-    private: Sequence[str]
     divergence: FollowsRanks | None
-    module_globals: ModuleGlobals
 
 
 def _context_of(program: Program) -> ContextOfSpawns:
     return cast("ContextOfSpawns", program.context)
 
 
-OWN_MODULES = "each rank executes the modules of the program"  # In `Program.local`.
-SCRIPT_USES_LIBRARY = "the script imports a registered library"  # Likewise.
 _START_METHODS = ("spawn", "fork", "forkserver")
 
 
@@ -209,17 +199,19 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         raise AssertionError("daemonic processes are not allowed to have children")
     if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
-    if nprocs and method != "fork":
-        main_modules.check_begun(parent)
-    carrier = _carrier(context, parent, fn, args)
-    with calm_collector(nprocs, is_calm=carrier == "greenlet"):
-        private = _private_names(parent, fn, carrier)
+    plan = SpawnPlan(
+        parent, fn, args, nprocs, None if share_args else method, daemon, context.carrier
+    )
+    for extension in extensions():
+        extension.plan_spawn(plan)
+    if plan.carrier == "auto":
+        plan.carrier = "greenlet"
+    with calm_collector(nprocs, is_calm=plan.carrier == "greenlet"):
+        for extension in extensions():
+            extension.plan_modules(plan)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
-            call = per_rank(fn, args, shared=share_args, private=private)
-        name = getattr(fn, "__name__", str(fn))
-        main = main_modules.of(parent) if any(map(main_modules.is_main, private)) else None
-        by = None if share_args else method
-        group = _start(parent, name, call, nprocs, _Start(carrier, by, private, main, daemon))
+            call = per_rank(fn, args, shared=share_args, refer=plan.refer)
+        group = _start(plan, call)
         processes = ProcessContext(group, context, daemon=daemon)
         if not join:
             if daemon:
@@ -232,30 +224,12 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     return None
 
 
-class _Start(NamedTuple):
-    """How the ranks of a spawn start.
-
-    Attributes:
-        carrier: "greenlet" or "thread".
-        method: As multiprocessing names it; None: they go on with what their parent has.
-        private: Packages and modules that each executes for itself.
-        main: The script of who starts them.
-        daemon: Whether they may not spawn.
-    """
-
-    carrier: str
-    method: str | None
-    private: frozenset[str]
-    main: main_modules.Main | None
-    daemon: bool
-
-
-def _start(parent: Program, name: str, call: Call, nprocs: int, start: _Start) -> TaskGroup:
+def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
     """Make the ranks and queue them at this time."""
+    parent, nprocs = plan.parent, plan.nprocs
     context, engine = _context_of(parent), parent.engine
     world = World(context.network, np.arange(nprocs), context.comm_library)
     tasks, programs = [], []
-    used, is_thread = libraries.in_use(), start.carrier == "thread"
     for rank in range(nprocs):
         device = rank if context.default_device is None else context.default_device
         task = Task(engine, f"rank {rank}", rank)
@@ -264,17 +238,16 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, start: _Start) -
         )
         program.task = task
         program.local["world"] = world
-        program.local["daemon"] = start.daemon
-        own = _modules(program, start)
-        if is_thread:
-            task.turn = libraries.keep_states(program, _states(program, task, used, own))
-        body = _body(program, call, is_thread=is_thread)
+        program.local["daemon"] = plan.is_daemon
+        for extension in extensions():
+            extension.make_rank(plan, program)
+        body = _body(plan, program, call)
         if context.divergence is not None:
             body = context.divergence.followed(task, world, body)
-        task.carry(body, start.carrier)
+        task.carry(body, plan.carrier)
         tasks.append(task)
         programs.append(program)
-    group = TaskGroup(engine, f"spawn of {name}", tasks)
+    group = TaskGroup(engine, f"spawn of {getattr(plan.fn, '__name__', str(plan.fn))}", tasks)
     first_pid(group)
     group.on_abort = lambda: _drop(world, programs)
     by_task = dict(zip(tasks, programs, strict=True))
@@ -285,80 +258,21 @@ def _start(parent: Program, name: str, call: Call, nprocs: int, start: _Start) -
     return group
 
 
-def _states(
-    program: Program, task: Task, used: Sequence[libraries.Library], own: PrivateModules | None
-) -> list[RankState]:
-    """Return what a rank on a thread has for itself."""
-    context = _context_of(program)
-    states: list[RankState] = [library.state_of(program) for library in used]
-    if not context.strict:  # It sees every switch.
-        states.append(GlobalsOfRank(context.module_globals, task))
-    return states if own is None else [*states, own]
+def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
+    """Return the program of a rank, with what its extensions do before and after it."""
 
+    def run() -> None:
+        fn, args = call()
+        (fn if plan.resolve is None else plan.resolve(fn))(program.rank, *args)
 
-def _carrier(
-    context: ContextOfSpawns, parent: Program, fn: Callable[..., Any], args: Sequence[Any]
-) -> str:
-    """Return what holds the ranks' stacks: threads for programs of libraries that need them."""
-    if context.carrier != "auto":
-        return context.carrier
-    if parent.task is not None and parent.task.carrier.thread_id is not None:
-        return "thread"  # A rank on a thread started them: the program uses a library.
-    uses = parent.local.get(SCRIPT_USES_LIBRARY)
-    return "thread" if (uses_library(fn, args) if uses is None else uses) else "greenlet"
+    wrapped: Callable[[], None] = run
+    for extension in extensions():
+        wrapped = extension.wrap_rank(plan, program, wrapped)
 
-
-def _private_names(parent: Program, fn: Callable[..., Any], carrier: str) -> frozenset[str]:
-    """Return what each rank executes for itself, as its parent does where that is a rank."""
-    of_parent = private_modules(parent)
-    if of_parent is not None and of_parent.is_swapped:
-        return of_parent.names
-    if carrier == "thread":
-        return importers.private_names(fn, _context_of(parent).private)
-    return frozenset()
-
-
-def _modules(program: Program, start: _Start) -> PrivateModules | None:
-    """Return the modules that a rank has for itself; None if it shares all."""
-    is_of_script, is_thread = _is_of_script(program), start.carrier == "thread"
-    names = start.private if is_thread else frozenset[str]()
-    if not names and not is_of_script:
-        return None
-    own = PrivateModules(
-        program, names, is_own_private=is_of_script and is_thread, is_swapped=is_thread
-    )
-    of_parent = None if program.parent is None else private_modules(program.parent)
-    if start.method is not None and of_parent is not None:
-        own.come_from(of_parent, start.method)
-    elif any(map(main_modules.is_main, names)):
-        own.begins_with = start.main
-    return own
-
-
-def _is_of_script(program: Program | None) -> bool:
-    """Whether a rank runs a script, or was spawned by one that does."""
-    while program is not None:
-        if program.local.get(OWN_MODULES):
-            return True
-        program = program.parent
-    return False
-
-
-def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None]:
     def body() -> None:
         set_program(program)
-        if is_thread:
-            locks.install()
-        undo = libraries.begin_thread(program) if is_thread else []
         try:
-            try:
-                main_modules.begin_process(program)
-                fn, args = call()
-                _call(program, own_copy(fn), args)
-                finalizers.rank_returned(program)
-            finally:
-                finalizers.forget(program)
-                output.rank_ended(program)
+            wrapped()
         except SystemExit as error:
             if isinstance(error, RankAborted):
                 raise
@@ -367,26 +281,12 @@ def _body(program: Program, call: Call, *, is_thread: bool) -> Callable[[], None
                 error.code &= 0xFF
             if error.code is not None and error.code != 0:
                 raise
-        finally:
-            for end in undo:
-                end()
         end_daemons(program)
         default = membership(program).default
         if default is not None:
             default.world.comm_library.leaks.rank_returned(program.rank or 0, default.name)
 
     return body
-
-
-def _call(program: Program, fn: Callable[..., Any], args: Sequence[Any]) -> None:
-    """Run a rank's function, and then wait for the threads that it has started."""
-    try:
-        fn(program.rank, *args)
-    except SystemExit as error:
-        if not isinstance(error, RankAborted):
-            threads.rank_returns(program)
-        raise
-    threads.rank_returns(program)
 
 
 def end_daemons(program: Program) -> None:
@@ -421,7 +321,8 @@ def _look_at_groups(world: World, group: TaskGroup) -> None:
 def _bury(program: Program, task: Task) -> None:
     """Drop what a rank that died left in flight, and let those fail who wait for it."""
     assert task.error is not None, "it died of something"
-    threads.end_threads(program)
+    for extension in extensions():
+        extension.bury_rank(program)
     for group in task.children or ():
         group.abort()
     drop_streams(program)
@@ -436,5 +337,6 @@ def _drop(world: World, programs: Sequence[Program]) -> None:
     for program in programs:
         if has_guests or world_of(program) is not world:  # There are others, who go on.
             lose(program, RankAborted(program.rank))
-        threads.forget_threads(program)
+        for extension in extensions():
+            extension.drop_rank(program)
         drop_streams(program)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from simrank.context import Context
 from simrank.engine import Handle, NamedWait
 from simrank.errors import SimrankError
+from simrank.isolation.extension import OWN_MODULES
 from simrank.multiprocessing.script import program_imports
-from simrank.multiprocessing.spawn import OWN_MODULES, spawn_in
+from simrank.multiprocessing.spawn import spawn_in
 from simrank.ranks.current import for_real
 from simrank.suites.session import RankSession, abandon
 

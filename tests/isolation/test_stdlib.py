@@ -17,6 +17,7 @@ from simrank import Context
 from simrank.engine import Engine
 from simrank.errors import ProcessExitedException, SpawnException, UnsupportedError
 from simrank.isolation import stdlib
+from simrank.ranks import lifecycle
 
 
 def make_module(name, **names):
@@ -40,7 +41,7 @@ def fixture_module(request, monkeypatch):
 def test_names_that_a_program_bound_are_replaced_and_restored(module):
     """Whatever they are called there; everything else is left alone."""
     before = module.nap, module.Mutex
-    with stdlib.entered(Engine()):
+    with lifecycle.entered(Engine()):
         assert module.nap is time.sleep is not before[0]
         assert module.Mutex is threading.Lock is not before[1]
         assert module.other is print
@@ -50,7 +51,7 @@ def test_names_that_a_program_bound_are_replaced_and_restored(module):
 
 def test_a_module_imported_within_is_restored_too(monkeypatch):
     """It bound the stand-in, and gets the original at the last exit."""
-    with stdlib.entered(Engine()):
+    with lifecycle.entered(Engine()):
         module = make_module("late", nap=time.sleep)
         monkeypatch.setitem(sys.modules, "late", module)
         assert module.nap is time.sleep
@@ -63,18 +64,18 @@ def test_installed_packages_keep_their_names(monkeypatch):
     file = "/usr/lib/python3/site-packages/package/__init__.py"
     module = make_module("package", nap=time.sleep, file=file)
     monkeypatch.setitem(sys.modules, "package", module)
-    with stdlib.entered(Engine()):
+    with lifecycle.entered(Engine()):
         assert module.nap is not time.sleep
 
 
 def test_entering_counts():
     """Two engines may be entered in any order; the last exit restores."""
     original, one, two = time.sleep, Engine(), Engine()
-    stdlib.enter(one)
-    stdlib.enter(two)
-    stdlib.leave(one)
+    lifecycle.enter(one)
+    lifecycle.enter(two)
+    lifecycle.leave(one)
     assert time.sleep is not original
-    stdlib.leave(two)
+    lifecycle.leave(two)
 
     assert time.sleep is original
 

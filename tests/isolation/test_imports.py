@@ -8,8 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from simrank.isolation import libraries
-from simrank.multiprocessing import imports
+from simrank.isolation import imports, libraries
 
 
 def found(source, libraries=("torch",)):

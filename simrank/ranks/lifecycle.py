@@ -1,0 +1,202 @@
+"""The lifecycle of Contexts and ranks, and the extensions that take part in it.
+
+The core runs greenlets on simulated devices. State that a process would have for itself, threads,
+private modules and Triton are extensions: each registers a subclass of `Extension` here, and the
+core calls its methods at the points that they name. The core imports no extension; a tidy test and
+the import contract hold it to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simrank.engine import collector, interrupts
+from simrank.ranks.current import engines, running_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.engine import Engine, Task
+    from simrank.errors import RankState
+    from simrank.ranks.current import Program
+
+    Body = Callable[[], None]
+    Reference = tuple[Callable[..., Any], tuple[Any, ...]]  # A function, and its arguments.
+
+
+@dataclass
+class SpawnPlan:
+    """One call of spawn, before its ranks exist; extensions complete it.
+
+    Attributes:
+        parent: The program that spawns.
+        fn: The function of every rank.
+        args: Its arguments after the rank.
+        nprocs: Number of ranks.
+        method: Start method of multiprocessing; None: ranks share the arguments and modules.
+        is_daemon: Whether the ranks may not spawn.
+        carrier: What holds each stack: "greenlet", "thread", or "auto" until an extension decides.
+        refer: Returns a call that finds an object by name on a rank; None: the object is copied.
+        resolve: Returns the rank's own version of the function.
+        local: State of extensions, by their own keys.
+    """
+
+    parent: Program
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    nprocs: int
+    method: str | None
+    is_daemon: bool
+    carrier: str
+    refer: Callable[[object, str | None], Reference | None] | None = None
+    resolve: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    local: dict[str, Any] = field(default_factory=dict)
+
+
+class Extension:
+    """Takes part in the life of Contexts and ranks; each method does nothing by default."""
+
+    # ---- Contexts ----
+
+    def install(self) -> None:
+        """Change the process for simulated ranks: the first Context is entered."""
+
+    def remove(self) -> None:
+        """Undo `install`, all of it or its first part: the last Context has exited."""
+
+    def take_algorithms(self, algorithms: dict[str, Any]) -> dict[str, Any]:
+        """Remove the forced algorithms that this extension runs, and return them prepared."""
+        del algorithms
+        return {}
+
+    def make_context(self, context: Any) -> None:  # noqa: ANN401 - the Context lives above
+        """Prepare state for a new Context."""
+
+    def forget_engine(self, engine: Engine) -> None:
+        """Drop the state of an engine whose Context has exited."""
+
+    def check_end(self, context: Any, error: BaseException | None) -> None:  # noqa: ANN401 - likewise
+        """Raise or annotate at the end of a Context's block."""
+
+    def leaks(self, context: Any) -> Sequence[RankState]:  # noqa: ANN401 - likewise
+        """Return leaks of a Context, which `strict` turns into an error."""
+        del context
+        return ()
+
+    def findings(self, context: Any) -> Sequence[str]:  # noqa: ANN401 - likewise
+        """Return findings for the report at the end of a run, a line each."""
+        del context
+        return ()
+
+    # ---- Spawns ----
+
+    def plan_spawn(self, plan: SpawnPlan) -> None:
+        """Choose the carrier of a spawn, and prepare what its ranks share."""
+
+    def plan_modules(self, plan: SpawnPlan) -> None:
+        """Choose the modules that each rank executes for itself; the carrier is known."""
+
+    def make_rank(self, plan: SpawnPlan, program: Program) -> None:
+        """Give a new rank its own state."""
+
+    def wrap_rank(self, plan: SpawnPlan, program: Program, run: Body) -> Body:
+        """Return the program of a rank, with what must happen before and after it."""
+        del plan, program
+        return run
+
+    # ---- Ends ----
+
+    def resume_hub(self, engine: Engine) -> None:
+        """Show the main program its own state: it continues after a join."""
+
+    def stop_rank(self, task: Task) -> None:
+        """Stop what belongs to a rank that is about to be ended by a signal or `os._exit`."""
+
+    def bury_rank(self, program: Program) -> None:
+        """End what belongs to a rank that died while its siblings run on."""
+
+    def drop_rank(self, program: Program) -> None:
+        """Drop what an aborted rank left."""
+
+    def surface_error(self, error: BaseException) -> None:
+        """Adapt an error of a rank to the program that receives it from spawn."""
+
+
+_loaders: list[Callable[[], Extension]] = []
+_extensions: list[Extension] = []
+
+
+def register(load: Callable[[], Extension]) -> None:
+    """Add an extension; it is loaded when the first Context is made. Order is order of calls."""
+    _loaders.append(load)
+
+
+def extensions() -> list[Extension]:
+    """Return all registered extensions, loaded."""
+    while _loaders:
+        _extensions.append(_loaders[0]())
+        del _loaders[0]
+    return _extensions
+
+
+# ---- Contexts that are entered ----
+
+_entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
+
+
+def enter(engine: Engine) -> None:
+    """Note that a Context has been entered; the first installs the extensions."""
+    is_first = not engines
+    _entered_by.append((engine, running_task()))
+    engines.append(engine)
+    if not is_first:
+        return
+    interrupts.install()  # From here on a signal waits until simrank's own code is done.
+    try:
+        collector.begin()
+        for extension in extensions():
+            extension.install()
+    except BaseException:
+        _entered_by.clear()
+        engines.clear()
+        _remove()
+        raise
+
+
+def leave(engine: Engine) -> None:
+    """Note that a Context has exited; the last removes the extensions."""
+    _entered_by.reverse()
+    _entered_by.remove(next(entry for entry in _entered_by if entry[0] is engine))
+    _entered_by.reverse()
+    # A rank that was killed has left none of its blocks.
+    _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
+    engines[:] = [engine for engine, _ in _entered_by]
+    if engine not in engines:
+        for extension in extensions():
+            extension.forget_engine(engine)
+    if not engines:
+        _remove()
+
+
+@contextlib.contextmanager
+def entered(engine: Engine) -> Iterator[None]:
+    """Count as entered within the block."""
+    if running_task() is not None:  # Its Context is entered already, for longer than a rank lives.
+        yield
+        return
+    enter(engine)
+    try:
+        yield
+    finally:
+        leave(engine)
+
+
+def _remove() -> None:
+    """Remove the extensions, the last first, even if one of them fails."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(interrupts.restore)
+        stack.callback(collector.end)
+        for extension in extensions():
+            stack.callback(extension.remove)
