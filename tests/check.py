@@ -27,6 +27,7 @@ CHECKS = {
     "lint": ["ruff", "check", "."],
     "types": ["mypy"],
     "imports": ["lint-imports", "--no-cache"],
+    "house": ["python", "tests/house.py"],
     "guides": ["python", "tests/guide_types.py"],
     "tests": PYTEST,
 }

@@ -20,7 +20,7 @@ from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
 from simrank.ranks import Program, current_program, default_context, set_program
 from simrank.ranks.current import ContextOfProgram, running_as
-from simrank.ranks.lifecycle import SpawnPlan, extensions
+from simrank.ranks.lifecycle import SpawnPlan, extensions, plan_spawn
 from simrank.ranks.process_ids import first_pid
 
 if TYPE_CHECKING:
@@ -202,10 +202,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     plan = SpawnPlan(
         parent, fn, args, nprocs, None if share_args else method, daemon, context.carrier
     )
-    for extension in extensions():
-        extension.plan_spawn(plan)
-    if plan.carrier == "auto":
-        plan.carrier = "greenlet"
+    plan_spawn(plan)
     with calm_collector(nprocs, is_calm=plan.carrier == "greenlet"):
         for extension in extensions():
             extension.plan_modules(plan)

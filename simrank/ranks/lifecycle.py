@@ -141,6 +141,14 @@ def extensions() -> list[Extension]:
     return _extensions
 
 
+def plan_spawn(plan: SpawnPlan) -> None:
+    """Let the extensions choose the carrier of a spawn; without any it is greenlets."""
+    for extension in extensions():
+        extension.plan_spawn(plan)
+    if plan.carrier == "auto":
+        plan.carrier = "greenlet"
+
+
 # ---- Contexts that are entered ----
 
 _entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.

@@ -1,0 +1,262 @@
+"""Measure the structure of the package: files, lines, circles of imports, and walks of calls.
+
+`python tests/check.py house` prints the figures and fails where one is over its limit. Imports for
+type checkers count, too: a reader must follow them. A walk is the part of the package that one
+small program enters: files, functions, and lines of all modules that it loads.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+import grimp
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "simrank"
+
+# Files of the largest circle of imports, per package. They may only fall.
+MAX_CIRCLE = {"device": 14, "distributed": 22, "device.tensors": 10, "engine": 11, "kernels.ptx": 4}
+MAX_CIRCLE_ELSEWHERE = 3
+
+
+class Walk(NamedTuple):
+    """The part of the package that a program enters.
+
+    Attributes:
+        files: Files of the functions that are called.
+        functions: Those functions, without comprehensions and lambdas.
+        modules: Modules that are loaded in all.
+        lines: Their lines.
+    """
+
+    files: int
+    functions: int
+    modules: int
+    lines: int
+
+
+# Per walk the program, whose `walked()` is measured when everything has run once, and the limits.
+CORE = """
+import simrank
+import simrank.distributed as dist
+
+def work(rank, ctx):
+    dist.init_process_group("nccl")
+    x = ctx.full((1024,), float(rank))
+    dist.all_reduce(x)
+    assert x[0].item() == 1.0
+
+def run(walked):
+    with simrank.Context("hgx_h100") as ctx:
+        with walked():
+            ctx.multiprocessing.spawn(work, args=(ctx,), nprocs=2)
+"""
+TORCH = """
+import torch
+import torch.distributed as dist
+import simrank
+
+def work(rank, walked):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+    x = torch.full((1024,), float(rank), device="cuda")
+    dist.all_reduce(x)
+    with walked():
+        dist.all_reduce(x)
+    assert x[0].item() == 2.0
+
+def run(walked):
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(work, args=(walked,), nprocs=2, share_args=True)
+"""
+KERNEL = """
+import simrank
+import triton
+import triton.language as tl
+
+@triton.jit
+def copy(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at))
+
+def run(walked):
+    with simrank.Context("hgx_h100") as ctx:
+        x, y = ctx.ones(1024), ctx.zeros(1024)
+        copy[(4,)](x, y, BLOCK=256)
+        with walked():
+            copy[(4,)](x, y, BLOCK=256)
+            ctx.cuda.synchronize()
+        assert y.sum().item() == 1024.0
+"""
+WALKS = {
+    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(85, 352, 263, 49_000)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(31, 68, 330, 61_000)),
+    "kernels: one launch of a copy": ("triton", KERNEL, Walk(54, 200, 372, 66_500)),
+}
+# Runs a program twice in one process, and prints the second walk.
+_RECORDER = """
+import contextlib, json, sys, threading
+from pathlib import Path
+
+files, functions = set(), set()
+
+def record(frame, event, arg):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(PREFIX) and code.co_name[:1] != "<":
+        files.add(code.co_filename)
+        functions.add((code.co_filename, code.co_qualname))
+
+@contextlib.contextmanager
+def walked():
+    threading.setprofile(record)
+    sys.setprofile(record)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+run(walked)
+files.clear(), functions.clear()
+run(walked)
+paths = [getattr(m, "__file__", None) or "" for m in list(sys.modules.values())]
+loaded = {path for path in paths if path.startswith(PREFIX)}
+lines = sum(len(Path(path).read_text().splitlines()) for path in loaded)
+print(json.dumps([len(files), len(functions), len(loaded), lines]))
+if "--list" in sys.argv:
+    for path in sorted(files):
+        print(path[len(PREFIX):], *sorted(name for file, name in functions if file == path))
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Print all figures; return 1 if one is over its limit. `--list` names each walk's functions."""
+    failures = [*_sizes(), *_circles(), *_walks(lists="--list" in arguments)]
+    for failure in failures:
+        print(f"over its limit: {failure}")
+    return bool(failures)
+
+
+def _sizes() -> list[str]:
+    """Print files and lines of each part of the package, and of the tests."""
+    print(f"{'':28}  files    lines     code")
+    sums = [0, 0, 0]
+    for folder in (*sorted({_part(path) for path in PACKAGE.rglob("*.py")}), "tests"):
+        if folder == "tests":
+            paths = [*(ROOT / "tests").rglob("*.py")]
+        else:
+            paths = [path for path in PACKAGE.rglob("*.py") if _part(path) == folder]
+        found = [len(paths), *map(sum, zip(*map(_lines, paths), strict=True))]
+        if folder != "tests":
+            sums = [total + each for total, each in zip(sums, found, strict=True)]
+        print(f"{folder:28} {found[0]:6} {found[1]:8} {found[2]:8}")
+    print(f"{'simrank, all':28} {sums[0]:6} {sums[1]:8} {sums[2]:8}")
+    return []
+
+
+def _part(path: Path) -> str:
+    first, *rest = path.relative_to(PACKAGE).parts
+    return first if rest else "(top level)"
+
+
+def _lines(path: Path) -> tuple[int, int]:
+    """Return the lines of a file, and those without blanks, comments and docstrings."""
+    text = path.read_text()
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped and token.type != tokenize.ENDMARKER:
+            code.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                code.difference_update(range(first.lineno, (first.end_lineno or 0) + 1))
+    return len(text.splitlines()), len(code)
+
+
+def circles() -> list[list[str]]:
+    """Return the groups of modules that import each other in a circle, the largest first."""
+    graph = grimp.build_graph("simrank")
+    found, seen = [], set()
+    for module in sorted(graph.modules):
+        if module not in seen:
+            after, before = (
+                graph.find_downstream_modules(module),
+                graph.find_upstream_modules(module),
+            )
+            circle = sorted({module, *(after & before)})
+            seen.update(circle)
+            if len(circle) > 1:
+                found.append(circle)
+    return sorted(found, key=len, reverse=True)
+
+
+def _circles() -> list[str]:
+    """Print the circles and how many modules have one importer; return those that are too large."""
+    failures = []
+    for circle in circles():
+        home = circle[0].rpartition(".")[0].removeprefix("simrank.")
+        names = ", ".join(module.rpartition(".")[2] for module in circle)
+        print(f"circle of {len(circle)} in {home}: {names}")
+        if len(circle) > MAX_CIRCLE.get(home, MAX_CIRCLE_ELSEWHERE):
+            failures.append(f"circle of {len(circle)} in {home}")
+    graph = grimp.build_graph("simrank")
+    importers = [len(graph.find_modules_that_directly_import(each)) for each in graph.modules]
+    print(f"modules with exactly one importer: {importers.count(1)} of {len(importers)}")
+    return failures
+
+
+def walk(program: str, *options: str) -> tuple[Walk, str]:
+    """Return the walk of a program, in a process of its own, and the list that it printed."""
+    source = f"{program}\nPREFIX = {str(PACKAGE) + '/'!r}\n{_RECORDER}"
+    path = ROOT / ".walk.py"  # Triton reads the sources of kernels.
+    path.write_text(source)
+    try:
+        done = subprocess.run(
+            [sys.executable, str(path), *options], capture_output=True, text=True, check=False
+        )
+    finally:
+        path.unlink()
+    if done.returncode:
+        raise SystemExit(f"a walk failed:\n{done.stderr}")
+    first, _, listed = done.stdout.partition("\n")
+    return Walk(*json.loads(first)), listed
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _walks(*, lists: bool) -> list[str]:
+    """Print the walks whose packages are installed; return those over a limit."""
+    failures = []
+    for title, (package, program, limit) in WALKS.items():
+        if package and not _is_installed(package):
+            print(f"walk of {title}: skipped, {package} is not installed")
+            continue
+        found, listed = walk(program, *(["--list"] if lists else []))
+        print(f"walk of {title}:", ", ".join(f"{n} {name}" for name, n in found._asdict().items()))
+        print(listed, end="")
+        failures += [
+            f"walk of {title}: {number} {name}, at most {most}"
+            for (name, number), most in zip(found._asdict().items(), limit, strict=True)
+            if number > most
+        ]
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
