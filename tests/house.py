@@ -138,7 +138,10 @@ if "--list" in sys.argv:
 
 
 def main(arguments: list[str]) -> int:
-    """Print all figures; return 1 if one is over its limit. `--list` names each walk's functions."""
+    """Print all figures; return 1 if one is over its limit.
+
+    `--list` names the functions of each walk.
+    """
     failures = [*_sizes(), *_circles(), *_walks(lists="--list" in arguments)]
     for failure in failures:
         print(f"over its limit: {failure}")
