@@ -28,6 +28,7 @@ PAGES = sorted(
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
     "bench/row.py": "bench/test_run.py",
+    "engine/interface.py": "engine/test_loop.py",
     "engine/lockstep.py": "engine/test_carrier.py",
     "device/operation.py": "device/test_stream.py",
     "cli/options.py": "test_cli_frozen.py",

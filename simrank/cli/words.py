@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from simrank.config.choices import CHOICES
 from simrank.config.quantity import choice_text, hint
-from simrank.engine.carrier import CARRIER_CHOICES
+from simrank.engine.carrier import carrier_choices
 from simrank.errors import ConfigError, ConfigProblem
 
 CHOICES_OF: dict[str, tuple[str, ...]] = {
     "races": ("off", "report", "error"),
     "on_failure": CHOICES["on_failure"],
-    "carrier": CARRIER_CHOICES,
+    "carrier": carrier_choices(),
     "compute_time": CHOICES["compute_time"],
     "devices": CHOICES["cuda_devices"],
     "summary": ("text", "json", "none"),

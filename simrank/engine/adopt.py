@@ -20,11 +20,11 @@ from simrank.errors import UnsupportedError
 if TYPE_CHECKING:
     from greenlet import greenlet
 
-    from simrank.engine.loop import Engine
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
 
 
-driving: list[Engine] = []  # Those whose loops the hub is in, innermost last.
+driving: list[EngineInterface] = []  # Those whose loops the hub is in, innermost last.
 
 
 def hub_here() -> greenlet:
@@ -40,7 +40,7 @@ def hub_here() -> greenlet:
 class Adoption:
     """The bare greenlets that one engine has made tasks of, and who drives them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine
         self._adopted: dict[AdoptedTask, None] = {}
         self._lets_go_on = False  # Whether the greenlet that drives the last one is queued.

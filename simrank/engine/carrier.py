@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from greenlet import greenlet
 
-from simrank.engine.lockstep import ThreadCarrier
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -109,15 +107,16 @@ class BareGreenlet(GreenletCarrier):
         self.leave = hub.switch
 
 
-CARRIERS: dict[str, Callable[[Task, Callable[[], None]], Carrier]] = {
-    "greenlet": GreenletCarrier,
-    "thread": ThreadCarrier,
-}
+# By name; `lockstep` adds its threads.
+CARRIERS: dict[str, Callable[[Task, Callable[[], None]], Carrier]] = {"greenlet": GreenletCarrier}
 
-CARRIER_CHOICES = ("auto", *CARRIERS)
+
+def carrier_choices() -> tuple[str, ...]:
+    """Return the names that `Context(carrier=...)` takes."""
+    return ("auto", *CARRIERS)
 
 
 def check_carrier(name: str) -> None:
     """Raise ValueError if there is no such carrier, and "auto" is not meant."""
-    if name not in CARRIER_CHOICES:
-        raise ValueError(f"carrier={name!r}; choices: {', '.join(CARRIER_CHOICES)}")
+    if name not in carrier_choices():
+        raise ValueError(f"carrier={name!r}; choices: {', '.join(carrier_choices())}")

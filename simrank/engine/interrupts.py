@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-    from simrank.engine.loop import Engine
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
 
     Handler = Callable[[int, FrameType | None], Any]
@@ -164,7 +164,7 @@ def _is_in_midst(frame: FrameType | None) -> bool:
     return False
 
 
-def _has_thread_turn(engine: Engine | None) -> bool:
+def _has_thread_turn(engine: EngineInterface | None) -> bool:
     """Whether the hub only waits for a rank on a thread of its own."""
     task = None if engine is None else engine.running
     return task is not None and task.carrier.has_turn
@@ -176,7 +176,7 @@ def _try_again(number: int) -> None:
         _thread.interrupt_main(signal.Signals(number))
 
 
-def _deliver(number: int, frame: FrameType | None, engine: Engine | None) -> None:
+def _deliver(number: int, frame: FrameType | None, engine: EngineInterface | None) -> None:
     try:
         _wrapped[number](number, frame)
     except BaseException as error:
@@ -186,7 +186,7 @@ def _deliver(number: int, frame: FrameType | None, engine: Engine | None) -> Non
         _raise(error, engine)
 
 
-def _raise(error: BaseException, engine: Engine) -> None:
+def _raise(error: BaseException, engine: EngineInterface) -> None:
     task = engine.running
     if task is None or (task.group is not None and task.group.aborting):
         raise error  # On the hub, or in a rank that will not end.
@@ -197,7 +197,7 @@ def _raise(error: BaseException, engine: Engine) -> None:
     raise RankAborted(task.rank)
 
 
-def _raise_on_hub(error: BaseException, engine: Engine, task: Task) -> None:
+def _raise_on_hub(error: BaseException, engine: EngineInterface, task: Task) -> None:
     """Leave a rank where it is, for the hub; it goes on from there, or is ended there."""
     if task.greenlet is not getcurrent():  # A bare greenlet has no way back.
         raise error
@@ -208,14 +208,14 @@ def _raise_on_hub(error: BaseException, engine: Engine, task: Task) -> None:
         task.raise_thrown()
 
 
-def raise_due(engine: Engine) -> None:
+def raise_due(engine: EngineInterface) -> None:
     """Raise on the hub, between two wakeups, what had to wait."""
     while _due:
         number, _ = _due.popitem()
         _deliver(number, None, engine)
 
 
-def _annotate(error: BaseException, engine: Engine, frame: FrameType | None) -> None:
+def _annotate(error: BaseException, engine: EngineInterface, frame: FrameType | None) -> None:
     """Say where the ranks are; where there are none there is nothing to say."""
     task = engine.running
     if task is not None and task.carrier.thread_id is not None:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from simrank.engine.callsite import is_importing, user_site
 from simrank.engine.collector import is_looking
 from simrank.engine.delays import WAKE
-from simrank.engine.handle import Handle
-from simrank.engine.observer import tell_of_wait
 from simrank.engine.queue import HORIZON_PS
 from simrank.engine.report import deadlock_error, livelock_error, waiting_report
+from simrank.engine.task import Handle
 from simrank.errors import WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.engine.loop import Engine
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
 
 _POLLS_IN_IMPORT = 64  # Assumed: a module that asks more often while it loads waits for something.
@@ -74,7 +73,9 @@ class _Sleeping:
 SLEEPING = _Sleeping()
 
 
-def wait_with_limit(engine: Engine, task: Task | None, handle: Handle, timeout_ps: int) -> None:
+def wait_with_limit(
+    engine: EngineInterface, task: Task | None, handle: Handle, timeout_ps: int
+) -> None:
     """Wait for `handle`, or raise `WaitTimeoutError` once `timeout_ps` have passed.
 
     The error carries the report of who waits for whom as a note if by then nothing else could
@@ -99,7 +100,9 @@ def wait_with_limit(engine: Engine, task: Task | None, handle: Handle, timeout_p
         engine.cancel(limit)
 
 
-def watch(engine: Engine, handle: Handle, timeout_ps: int, raised: Callable[[], Exception]) -> None:
+def watch(
+    engine: EngineInterface, handle: Handle, timeout_ps: int, raised: Callable[[], Exception]
+) -> None:
     """Throw into the current task, wherever it is by then, if `handle` is late: a watchdog.
 
     Args:
@@ -125,7 +128,7 @@ def watch(engine: Engine, handle: Handle, timeout_ps: int, raised: Callable[[], 
 
 
 def _timeout_error(
-    engine: Engine, rank: int | None, handle: Handle, timeout_ps: int
+    engine: EngineInterface, rank: int | None, handle: Handle, timeout_ps: int
 ) -> WaitTimeoutError:
     error = WaitTimeoutError(engine.now_ps, rank, handle.describe(), timeout_ps)
     if engine.idle:
@@ -133,7 +136,7 @@ def _timeout_error(
     return error
 
 
-def wait_at_most(engine: Engine, handle: Handle, timeout_ps: int) -> None:
+def wait_at_most(engine: EngineInterface, handle: Handle, timeout_ps: int) -> None:
     """Wait until `handle` completes or `timeout_ps` have passed, whichever is first."""
     either = Handle()
     task = engine.current_task()
@@ -155,7 +158,7 @@ def wait_at_most(engine: Engine, handle: Handle, timeout_ps: int) -> None:
 
 
 def poll(
-    engine: Engine, what: str, *, reads_clock: bool = False, rounds: int = POLL_ROUNDS
+    engine: EngineInterface, what: str, *, reads_clock: bool = False, rounds: int = POLL_ROUNDS
 ) -> None:
     """Charge a negative poll of the current task and yield (E8).
 
@@ -192,7 +195,7 @@ def poll(
         task.num_calls_seen = engine.num_thread_calls  # It may have watched for them.
 
 
-def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
+def host_sleep(engine: EngineInterface, task: Task, delay_ps: int, what: str) -> None:
     """Sleep as a program does that watches something: it may go on for ever, and be reported.
 
     What the garbage collector calls spends the time without yielding.
@@ -204,7 +207,7 @@ def host_sleep(engine: Engine, task: Task, delay_ps: int, what: str) -> None:
     task.num_calls_seen = engine.num_thread_calls  # As after a poll.
 
 
-def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) -> None:
+def sleep_weakly(engine: EngineInterface, task: Task, due_ps: int, reason: PollReason) -> None:
     """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
     if engine.delays is not None:
         due_ps += engine.delays.draw(WAKE, task.rank, user_site)
@@ -218,7 +221,7 @@ def sleep_weakly(engine: Engine, task: Task, due_ps: int, reason: PollReason) ->
         engine.cancel(wakeup)
         task.raise_thrown()
     if engine.observers:
-        tell_of_wait(engine, task, reason.describe(), start_ps)
+        engine.report_wait(task, reason.describe(), start_ps)
 
 
 def give_up(task: Task) -> None:
@@ -236,7 +239,7 @@ class LivelockDetector:
         reads_clock: Whether a task has read the clock since something changed.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineInterface) -> None:
         self.num_limits = 0
         self.reads_clock = False
         self._engine = engine

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
+from simrank.engine.carrier import CARRIERS
 from simrank.engine.sleepers import Sleepers
 from simrank.errors import RankAborted, UnsupportedError
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from greenlet import greenlet
 
-    from simrank.engine.loop import Engine
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task, Turn
 
 # Assumed: so long may Ctrl-C take if it comes just as the hub falls asleep, which Python misses.
@@ -57,7 +58,7 @@ class Turns:
 
     __slots__ = ("_engine", "bell", "ended", "has_threads", "of_hub", "order", "sleepers")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine
         self.order: list[Task | None] = [None, None]
         self.bell = _silent_bell()
@@ -390,3 +391,6 @@ def hub_of(stack: greenlet) -> greenlet:
     """Return the hub of a greenlet: its thread's main greenlet, or who drives that thread."""
     main = main_greenlet(stack)
     return _hubs.get(main, main)
+
+
+CARRIERS["thread"] = ThreadCarrier

@@ -19,14 +19,12 @@ from simrank.engine.adopt import Adoption, driving, hub_here
 from simrank.engine.callsite import user_site
 from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
-from simrank.engine.handle import Handle
 from simrank.engine.limits import SLEEPING
 from simrank.engine.lockstep import Turns
-from simrank.engine.observer import tell_of_switch, tell_of_wait
 from simrank.engine.outer import loop_set_aside
 from simrank.engine.queue import Wakeup, within_horizon
 from simrank.engine.report import deadlock_error
-from simrank.engine.task import Task
+from simrank.engine.task import Handle, Task
 from simrank.errors import HubError
 
 if TYPE_CHECKING:
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
     from greenlet import greenlet
 
     from simrank.engine.delays import Delays
-    from simrank.engine.observer import FailureHook, Observer
     from simrank.engine.queue import Firing
     from simrank.engine.report import PendingOperation
-    from simrank.errors import UnlikeCalls
+    from simrank.engine.task import FailureHook, Observer
+    from simrank.errors import Parting, UnlikeCalls
 
 _NEVER = Handle()
 _REFUSED_TO_END: list[Task] = []
@@ -62,7 +60,7 @@ class Engine:
         notes: What reports of a deadlock also say, in order.
         told: What the last report of a deadlock was about.
         turns: Who of the tasks on threads has the turn.
-        on_failure: Told of every hang and of every task that raises; see `tell_of_failure`.
+        on_failure: Told of every hang and of every task that raises; see `report_failure`.
         has_threads: Whether a rank has started a thread.
         num_thread_calls: Collectives that were called since.
         explain_hang: Returns likely causes for the report of a hang and a note, or None.
@@ -147,7 +145,7 @@ class Engine:
                     self.now_ps = time_ps
                     self._current = entry
                     if observers:
-                        tell_of_switch(observers, entry, time_ps)
+                        self._report_switch(entry)
                     switch = entry.switch  # Two steps: Python 3.11 calls a slot slowly in one.
                     switch()
                     if entry.waiting is None and not entry.finished:
@@ -279,7 +277,7 @@ class Engine:
         if self.has_threads and handle.orders_threads:
             task.num_calls_seen = self.num_thread_calls
         if self.observers:
-            tell_of_wait(self, task, handle.describe(), start_ps)
+            self.report_wait(task, handle.describe(), start_ps)
 
     @staticmethod
     def _go_on_waiting(handle: Handle, task: Task) -> None:
@@ -321,6 +319,30 @@ class Engine:
         handle = Handle()
         self.call_at(self.now_ps + delay_ps, lambda: handle.finish(self))
         return handle
+
+    # ---- observers ----
+
+    def _report_switch(self, task: Task) -> None:
+        for observer in self.observers:
+            observer.on_task_switch(task, self.now_ps)
+
+    def report_wait(self, task: Task, what: str, start_ps: int) -> None:
+        """Show the observers a wait that is over now."""
+        start_ps = max(start_ps, task.host_ps)  # A host waits after what it was charged for.
+        for observer in self.observers:
+            observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
+
+    def report_failure(self, task: Task | None) -> Parting | None:
+        """Call the failure hooks before anything is undone.
+
+        Args:
+            task: The task that raised; None for a hang.
+
+        Returns:
+            The divergence of the ranks, if a hook has followed them.
+        """
+        reported = [hook(task) for hook in self.on_failure]
+        return next((parting for parting in reported if parting is not None), None)
 
     # ---- charging ----
 
@@ -431,7 +453,7 @@ class Engine:
                     continue
                 self._current = task
                 if observers:
-                    tell_of_switch(observers, task, self.now_ps)
+                    self._report_switch(task)
                 switch = task.switch
                 switch()
                 if task.waiting is None and not task.finished:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from simrank.engine.callsite import site_of_frame
-from simrank.engine.observer import tell_of_failure
 from simrank.errors import (
     MAX_REPORT_LINES,
     DeadlockError,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from simrank.engine.callsite import CallSite
-    from simrank.engine.loop import Engine
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
 
     Unreceived = Iterable[tuple[int, str, "CallSite | None"]]
@@ -61,10 +60,10 @@ class PendingMessage(PendingOperation, Protocol):
         """Yield the ranks whose part is missing; nothing while it has not begun."""
 
 
-_unreceived: WeakKeyDictionary[Engine, Callable[[], Unreceived]] = WeakKeyDictionary()
+_unreceived: WeakKeyDictionary[EngineInterface, Callable[[], Unreceived]] = WeakKeyDictionary()
 
 
-def report_unreceived(engine: Engine, messages: Callable[[], Unreceived]) -> None:
+def report_unreceived(engine: EngineInterface, messages: Callable[[], Unreceived]) -> None:
     """Let reports of a hang name the messages that ranks sent and that no rank received.
 
     Args:
@@ -74,7 +73,7 @@ def report_unreceived(engine: Engine, messages: Callable[[], Unreceived]) -> Non
     _unreceived[engine] = messages
 
 
-def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
+def deadlock_error(engine: EngineInterface, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
     states = rank_states(engine)
     engine.told = {*engine.tasks, *engine.pending}
@@ -86,7 +85,7 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
         to_fix=_hint(engine),
         seed=engine.seed,
         proved=_is_proved(engine),
-        parted=tell_of_failure(engine, None),
+        parted=engine.report_failure(None),
         unlike=unlike,
     )
     if note is not None:
@@ -94,14 +93,14 @@ def deadlock_error(engine: Engine, hub_waits_for: str | None) -> DeadlockError:
     return error
 
 
-def _is_proved(engine: Engine) -> bool:
+def _is_proved(engine: EngineInterface) -> bool:
     """Return whether a hang rests on no functional wait: hosts that go on may make other calls."""
     waiting = [task for task in engine.tasks if task.waiting is not None]
     functional = [task for task in waiting if task.is_functional]
     return not functional or len(functional) == len(waiting)
 
 
-def run_out(engine: Engine) -> None:
+def run_out(engine: EngineInterface) -> None:
     """Run until nothing is left to happen.
 
     Raises:
@@ -116,11 +115,11 @@ def run_out(engine: Engine) -> None:
             raise
 
 
-def livelock_error(engine: Engine) -> LivelockError:
+def livelock_error(engine: EngineInterface) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
     engine.told = {*engine.tasks, *engine.pending}
     unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
-    parted = tell_of_failure(engine, None)
+    parted = engine.report_failure(None)
     states = rank_states(engine)
     error = LivelockError(engine.now_ps, states, seed=engine.seed, parted=parted, unlike=unlike)
     if note is not None:
@@ -128,7 +127,7 @@ def livelock_error(engine: Engine) -> LivelockError:
     return error
 
 
-def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:
+def states_at(engine: EngineInterface, frame: FrameType | None) -> list[RankState]:
     """Return the states of all ranks while one of them computes; `frame` is where."""
     try:
         states = rank_states(engine)
@@ -146,12 +145,12 @@ def states_at(engine: Engine, frame: FrameType | None) -> list[RankState]:
     ]
 
 
-def waiting_report(engine: Engine) -> str:
+def waiting_report(engine: EngineInterface) -> str:
     """Return the lines of a report for everything that waits now."""
     return "\n".join(["simrank: when the time limit passed:", *states_text(rank_states(engine))])
 
 
-def _hint(engine: Engine) -> str | None:
+def _hint(engine: EngineInterface) -> str | None:
     if engine.notes:  # Not the program's fault.
         return None
     for task in engine.tasks:  # What is waited for may know what it waits for in turn.
@@ -166,7 +165,7 @@ def _hint(engine: Engine) -> str | None:
     return None
 
 
-def _calls_hint(engine: Engine) -> str | None:
+def _calls_hint(engine: EngineInterface) -> str | None:
     """Return what is wrong with collectives: one is missing, or groups are used in another order.
 
     A rank that waits for something else (a flag in memory, a queue) is not the one to change.
@@ -184,7 +183,7 @@ def _calls_hint(engine: Engine) -> str | None:
     return _LOST_CALL if absent or len(engine.pending) == 1 else _OTHER_ORDER
 
 
-def _peers_hint(engine: Engine) -> str:
+def _peers_hint(engine: EngineInterface) -> str:
     """Return what is wrong with messages: one end is missing, or all wait for each other."""
     waits_for: dict[int, int] = {}
     for operation in engine.pending:
@@ -221,7 +220,7 @@ def _cycle(waits_for: dict[int, int]) -> list[int] | None:
     return None
 
 
-def rank_states(engine: Engine) -> list[RankState]:
+def rank_states(engine: EngineInterface) -> list[RankState]:
     """Return every set of ranks in the same state, those that wait first."""
     ranks_by_state: dict[_State, list[int]] = {}
     lines: dict[CallSite, tuple[str, int]] = {}
@@ -277,7 +276,7 @@ def _peers_text(peers: Sequence[str]) -> str:
     return f"ranks {shown} (in this order)"
 
 
-def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
+def _facts(engine: EngineInterface) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
     """Yield who waits on the host, then who left something in flight, then who has ended.
 
     A rank is told in the first of these alone.
@@ -305,14 +304,14 @@ def _facts(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None, b
             yield rank, text, None, False
 
 
-def _in_flight(engine: Engine) -> Iterator[tuple[int | None, str, CallSite | None]]:
+def _in_flight(engine: EngineInterface) -> Iterator[tuple[int | None, str, CallSite | None]]:
     for operation in engine.pending:
         yield from operation.pending_ranks()
     for note in engine.notes:
         yield None, note, None
 
 
-def _ended(engine: Engine) -> Iterator[tuple[int, str]]:
+def _ended(engine: EngineInterface) -> Iterator[tuple[int, str]]:
     """Yield the ranks that ended early, the usual culprits, and what they have not called."""
     for operation in engine.pending:
         for rank, call in operation.absent_ranks():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from simrank.engine.loop import Engine
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
 
 _PATIENCE = 20  # Assumed: so many looks, 0.1 s apart, show a process that does nothing at all.
@@ -101,7 +101,7 @@ class Sleepers:
             return self._num_looks >= _PATIENCE_WHEN_ENDING
         return self._num_looks >= _PATIENCE and _is_in_lock(task) and not in_debugger(frame)
 
-    def error(self, engine: Engine, task: Task) -> BaseException:
+    def error(self, engine: EngineInterface, task: Task) -> BaseException:
         """Return what ends the run, whose holders of locks it looks for."""
         if self.overdue is not None:
             error, self.overdue = self.overdue, None
@@ -125,7 +125,7 @@ def _is_in_lock(task: Task) -> bool:
     return call.partition(" ")[0] == _FUTEX
 
 
-def _holder_text(engine: Engine, task: Task, frame: FrameType | None) -> str:
+def _holder_text(engine: EngineInterface, task: Task, frame: FrameType | None) -> str:
     """Return `, which rank 0 seems to hold`, or nothing: native locks do not know who has them."""
     wanted = {id(lock) for lock in ([] if frame is None else _locks_near(frame))}
     for other in engine.tasks:

@@ -1,14 +1,12 @@
-"""Tasks and their groups: what the engine runs, resumes and aborts."""
+"""Handles, tasks and groups of tasks: the objects that the engine completes, runs and aborts."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from simrank.engine.callsite import CallSite, site_of_frame
 from simrank.engine.carrier import CARRIERS, BareGreenlet
-from simrank.engine.handle import Handle
-from simrank.engine.observer import tell_of_failure
 from simrank.errors import RankAborted
 from simrank.errors.travel import add_note
 
@@ -17,11 +15,146 @@ if TYPE_CHECKING:
 
     from greenlet import greenlet
 
-    from simrank.engine.handle import Reason
-    from simrank.engine.loop import Engine
+    from simrank.engine.callsite import CallSite
+    from simrank.engine.interface import EngineInterface
     from simrank.engine.queue import Wakeup
+    from simrank.errors import Parting
 
 MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallow the next too
+
+
+class Reason(Protocol):
+    """What a task waits for, as data; reports are built from it, runs never look at it."""
+
+    def describe(self) -> str:
+        """Return the operation in the user's words, for example `all_reduce #7 on group 'tp0'`."""
+
+    def site(self) -> CallSite | None:
+        """Return where the user's program asked for it, or None if the waiting line says it."""
+
+
+class Handle:
+    """Something that completes once, at one simulated time.
+
+    Attributes:
+        complete: Whether it has happened.
+        complete_ps: Simulated time of completion in picoseconds; -1 before.
+        error: What every waiter gets instead of a return, or None.
+        orders_threads: Whether a task that has waited for it is behind what other threads of its
+            rank have called: not so of work on devices, which no thread completes.
+    """
+
+    orders_threads = True
+    __slots__ = ("__weakref__", "_callbacks", "_waiters", "complete", "complete_ps", "error")
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.complete_ps = -1
+        self.error: BaseException | None = None
+        self._waiters: list[Task] | None = None
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def describe(self) -> str:
+        """Return what completes, in the user's words."""
+        return "a handle"
+
+    def site(self) -> CallSite | None:
+        """Return where the user's program asked for it; None: where it waits."""
+        return None
+
+    def on_complete(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` from the hub when this completes; at once if it already has."""
+        if self.complete:
+            callback()
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def forget(self, waiter: Task | Callable[[], None]) -> None:
+        """Take back a wait or a callback, if this is not complete: its time limit passed, say."""
+        lists: tuple[list[Any] | None, ...] = (self._waiters, self._callbacks)
+        for listed in lists:
+            if listed is not None and waiter in listed:
+                listed.remove(waiter)
+
+    def finish(self, engine: EngineInterface, error: BaseException | None = None) -> None:
+        """Complete now: callbacks run first, then the waiters are queued at this time."""
+        assert not self.complete, "a handle completes once"
+        self.complete = True
+        self.complete_ps = engine.now_ps
+        self.error = error
+        engine.progress += 1
+        if self._callbacks is not None:
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks:
+                callback()
+        if self._waiters is not None:
+            waiters, self._waiters = self._waiters, None
+            engine.wake(waiters)
+
+
+class NamedWait(Handle):
+    """A wait that reports show by a name.
+
+    Args:
+        what: What completes, in the user's words.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def describe(self) -> str:
+        """Return its name."""
+        return self._what
+
+
+# ---- Observers: without any, nothing of this is computed ----
+
+# Given the task that raised, or None for a hang; returns where the ranks parted, if it knows.
+FailureHook: TypeAlias = "Callable[[Task | None], Parting | None]"
+
+
+class Observer(Protocol):
+    """Sees a run and never changes it; all times are simulated picoseconds."""
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """A task is about to be resumed."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """A task's host was charged, or waited, from `start_ps` to `end_ps`."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
+        """An operation of a stream has ended."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Bytes have crossed links, which are given by name."""
+
+
+class SwitchObserver:
+    """An observer of switches: whoever sees nothing else takes the rest from here."""
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Note nothing."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Note nothing."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
+        """Note nothing."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Note nothing."""
+
+
+# ---- Tasks and their groups ----
 
 
 class Turn(Protocol):
@@ -68,7 +201,7 @@ class Task:
         "parked", "rank", "started", "started_at", "switch", "thrown", "timer", "turn", "waiting",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine, name: str, rank: int | None = None) -> None:
+    def __init__(self, engine: EngineInterface, name: str, rank: int | None = None) -> None:
         self.engine = engine
         self.name = name
         self.rank = rank
@@ -159,7 +292,7 @@ class AdoptedTask(Task):
 
     __slots__ = ()
 
-    def __init__(self, engine: Engine, bare: greenlet, owner: Task | None) -> None:
+    def __init__(self, engine: EngineInterface, bare: greenlet, owner: Task | None) -> None:
         rank = None if owner is None else owner.rank
         super().__init__(engine, "a bare greenlet", rank)
         self.carrier = held = BareGreenlet(bare, engine.hub)
@@ -219,7 +352,7 @@ class TaskGroup(Handle):
         "grace_ps", "name", "on_abort", "on_death", "stubborn", "tasks",
     )  # fmt: skip
 
-    def __init__(self, engine: Engine, name: str, tasks: Iterable[Task]) -> None:
+    def __init__(self, engine: EngineInterface, name: str, tasks: Iterable[Task]) -> None:
         super().__init__()
         self.engine = engine
         self.name = name
@@ -282,7 +415,7 @@ class TaskGroup(Handle):
             # Ranks due at this same time still run: several root causes are all reported.
             elif self._abortion is None:
                 self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
-            parting = tell_of_failure(engine, task)
+            parting = engine.report_failure(task)
             if parting is not None:
                 add_note(task.error, f"simrank: {parting}")
             self.failed.append(task)

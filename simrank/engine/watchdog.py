@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from simrank.engine import interrupts
 from simrank.engine.callsite import in_debugger, site_of_frame
 from simrank.engine.lockstep import raise_in
-from simrank.engine.observer import SwitchObserver
 from simrank.engine.report import states_at
+from simrank.engine.task import SwitchObserver
 from simrank.errors import RankAborted, RankState, SimulationError, states_text
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import NamedWait, limits
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import current_program, running_task
 from simrank.units import PS_PER_S
@@ -22,7 +22,7 @@ from simrank.units import PS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
 
 
 _MAX_TURNS = 1000  # assumed: so many turns without a wait are a program that polls (E8)
@@ -32,7 +32,7 @@ _KEY = "asyncio loop"
 class _Selector(selectors.BaseSelector):
     """Waits in simulated time; there are no files or sockets to wait for."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine
         self._num_turns = 0
         self.idle: NamedWait | None = None
@@ -138,7 +138,7 @@ RankLoop.run_in_executor = _run_in_executor
 class _Running(SwitchObserver):
     """Which task runs which loop: an observer that exchanges them at every switch."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine
         self._loops: dict[Task, RankLoop] = {}
 
@@ -166,10 +166,10 @@ class _Running(SwitchObserver):
             sys.set_asyncgen_hooks(first, last)
 
 
-_by_engine: WeakKeyDictionary[Engine, _Running] = WeakKeyDictionary()
+_by_engine: WeakKeyDictionary[EngineInterface, _Running] = WeakKeyDictionary()
 
 
-def _running(engine: Engine) -> _Running:
+def _running(engine: EngineInterface) -> _Running:
     running = _by_engine.get(engine)
     if running is None:
         running = _by_engine[engine] = _Running(engine)

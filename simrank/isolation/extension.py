@@ -33,7 +33,7 @@ from simrank.ranks.lifecycle import Extension
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
     from simrank.errors import RankState
     from simrank.ranks.current import Program
     from simrank.ranks.lifecycle import Body, SpawnPlan
@@ -76,7 +76,7 @@ class RankIsolation(Extension):
         if context.strict:
             context.engine.observers.append(watch)
 
-    def forget_engine(self, engine: Engine) -> None:
+    def forget_engine(self, engine: EngineInterface) -> None:
         """Drop patches and working directories of its ranks."""
         mock_patches.forget(engine)
         files.forget(engine)
@@ -156,7 +156,7 @@ class RankIsolation(Extension):
 
     # ---- ends ----
 
-    def resume_hub(self, engine: Engine) -> None:
+    def resume_hub(self, engine: EngineInterface) -> None:
         """Show the main program its own attributes and working directory."""
         mock_patches.hide(engine)
         files.show_main(engine)

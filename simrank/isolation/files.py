@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine.callsite import is_importing
 from simrank.engine.collector import is_looking
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
 
 _chdir = os.chdir
 
@@ -49,16 +49,16 @@ class _Folders(SwitchObserver):
         self.show(task)
 
 
-_by_engine: dict[Engine, _Folders] = {}
+_by_engine: dict[EngineInterface, _Folders] = {}
 
 
-def show_main(engine: Engine) -> None:
+def show_main(engine: EngineInterface) -> None:
     """Go where the main program is: it goes on."""
     if engine in _by_engine:
         _by_engine[engine].show(None)
 
 
-def forget(engine: Engine) -> None:
+def forget(engine: EngineInterface) -> None:
     """Go where the main program is: nobody runs any more."""
     folders = _by_engine.pop(engine, None)
     if folders is not None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
 
 
 def make_lock() -> Lock | _thread.LockType:
@@ -118,7 +118,7 @@ class LockWait(Handle):
 
     __slots__ = ("_lock", "engine")
 
-    def __init__(self, lock: Lock, engine: Engine) -> None:
+    def __init__(self, lock: Lock, engine: EngineInterface) -> None:
         super().__init__()
         self._lock = lock
         self.engine = engine
@@ -189,7 +189,7 @@ class Lock:
             return self._wait(task.engine, task, timeout)
         return self._wait_outside(timeout)
 
-    def _wait(self, engine: Engine, task: Task | None, timeout: float) -> bool:
+    def _wait(self, engine: EngineInterface, task: Task | None, timeout: float) -> bool:
         if self._is_waiter and (races := race_order()) is not None:
             races.meet(races.conditions)  # The condition's own lock may not be seen.
         wait = LockWait(self, engine)

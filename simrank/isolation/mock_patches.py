@@ -20,13 +20,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.introspection import is_real, module_text
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
 
 ABSENT = object()  # In place of an attribute that is not there.
 _PATCHERS = ("unittest.mock", "_pytest.monkeypatch")
@@ -204,7 +204,7 @@ class _Patches(SwitchObserver):
             self._shown = task
 
 
-_by_engine: dict[Engine, _Patches] = {}
+_by_engine: dict[EngineInterface, _Patches] = {}
 
 
 def note(task: Task, target: Any, name: str, original: object) -> None:  # noqa: ANN401 - anything
@@ -223,7 +223,7 @@ def drop_restored(task: Task) -> None:
         _by_engine[task.engine].drop_restored(task)
 
 
-def are_held(engine: Engine) -> bool:
+def are_held(engine: EngineInterface) -> bool:
     """Return whether a rank of an engine holds a patch."""
     return engine in _by_engine and _by_engine[engine].are_some
 
@@ -268,13 +268,13 @@ def own_global(module: ModuleType, function: str, name: str) -> tuple[Any, str, 
     return module, function, call
 
 
-def hide(engine: Engine) -> None:
+def hide(engine: EngineInterface) -> None:
     """Take back what a rank has patched: the main program goes on."""
     if engine in _by_engine:
         _by_engine[engine].hide()
 
 
-def forget(engine: Engine) -> None:
+def forget(engine: EngineInterface) -> None:
     """Take back what a rank has patched: nobody runs any more."""
     hide(engine)
     patches = _by_engine.pop(engine, None)

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine import collector, user_site
 from simrank.engine.introspection import attributes_of, is_real, module_text
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 from simrank.errors import RankState, SimrankError, SpawnException
 from simrank.errors.base import at_text
 from simrank.errors.travel import add_note

@@ -14,7 +14,7 @@ from simrank.ranks.current import current_engine, race_order
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
 
 # Assumed: so many reads of what has been read already are a loop that waits. Locks are taken that
 # often by programs that wait for nobody; they are accused later too, as one that sleeps is.
@@ -85,11 +85,11 @@ def note_lock(key: Hashable, task: Task) -> None:
         limits.poll(engine, "a lock that it takes again and again", rounds=limits.LOCK_ROUNDS)
 
 
-def _state(engine: Engine, task: Task | None) -> _State:
+def _state(engine: EngineInterface, task: Task | None) -> _State:
     clock_ps = engine.now_ps if task is None else task.clock_ps
     return task, engine.progress, clock_ps
 
 
-def _may_poll(engine: Engine, task: Task | None) -> bool:
+def _may_poll(engine: EngineInterface, task: Task | None) -> bool:
     """Whether the caller is a rank, or the main program while nothing else drives the engine."""
     return task is not None or (engine.is_hub() and not engine.is_driving)

@@ -38,7 +38,7 @@ from simrank.units import PS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.engine import Engine
+    from simrank.engine import EngineInterface
     from simrank.engine.lockstep import ThreadCarrier
     from simrank.ranks.current import Program
 
@@ -67,7 +67,7 @@ class ThreadEnd(Handle):
 
     __slots__ = ("engine", "name")
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: EngineInterface, name: str) -> None:
         super().__init__()
         self.engine = engine
         self.name = name
@@ -422,10 +422,10 @@ def end_thread(thread: threading.Thread) -> None:
             on_hub(asker, partial(_end, task))
 
 
-_refused: WeakKeyDictionary[Engine, list[str]] = WeakKeyDictionary()
+_refused: WeakKeyDictionary[EngineInterface, list[str]] = WeakKeyDictionary()
 
 
-def threads_left(engine: Engine) -> list[str]:
+def threads_left(engine: EngineInterface) -> list[str]:
     """Return what to say of threads that swallowed every end; they sleep until the process ends."""
     return [f"{name} refused to end: it catches RankAborted" for name in _refused.get(engine, ())]
 

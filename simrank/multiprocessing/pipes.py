@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
 
 _select = select.select  # Before a Context replaces it.
 
@@ -56,7 +56,7 @@ def _pipe(original: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, 
 class _Sent:
     """An object on its way through a pipe: its number is, and stands for it."""
 
-    def __init__(self, engine: Engine, value: object) -> None:
+    def __init__(self, engine: EngineInterface, value: object) -> None:
         parcels = _parcels.setdefault(engine, {})
         self._number = next(_numbers)
         parcels[self._number] = packed(value)
@@ -66,7 +66,7 @@ class _Sent:
 
 
 _numbers = itertools.count(1)
-_parcels: WeakKeyDictionary[Engine, dict[int, Any]] = WeakKeyDictionary()
+_parcels: WeakKeyDictionary[EngineInterface, dict[int, Any]] = WeakKeyDictionary()
 
 
 def _arrived(number: int) -> Any:  # noqa: ANN401 - anything

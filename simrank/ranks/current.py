@@ -11,7 +11,7 @@ from simrank.errors import NoRankError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import Engine, EngineInterface, Task
     from simrank.hardware.cluster import Cluster
 
 
@@ -149,10 +149,10 @@ def rank_program() -> Program | None:
     return None if program is None or program.rank is None else program
 
 
-engines: list[Engine] = []  # Of the Contexts that are entered, innermost last.
+engines: list[EngineInterface] = []  # Of the Contexts that are entered, innermost last.
 
 
-def current_engine() -> Engine | None:
+def current_engine() -> EngineInterface | None:
     """Return the engine of the program that runs now, or of the Context entered last."""
     program = _current.get()
     if program is not None:

@@ -18,7 +18,7 @@ from simrank.ranks.current import engines, running_task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.engine import Engine, Task
+    from simrank.engine import EngineInterface, Task
     from simrank.errors import RankState
     from simrank.ranks.current import Program
 
@@ -74,7 +74,7 @@ class Extension:
     def make_context(self, context: Any) -> None:  # noqa: ANN401 - the Context lives above
         """Prepare state for a new Context."""
 
-    def forget_engine(self, engine: Engine) -> None:
+    def forget_engine(self, engine: EngineInterface) -> None:
         """Drop the state of an engine whose Context has exited."""
 
     def check_end(self, context: Any, error: BaseException | None) -> None:  # noqa: ANN401 - likewise
@@ -108,7 +108,7 @@ class Extension:
 
     # ---- Ends ----
 
-    def resume_hub(self, engine: Engine) -> None:
+    def resume_hub(self, engine: EngineInterface) -> None:
         """Show the main program its own state: it continues after a join."""
 
     def stop_rank(self, task: Task) -> None:
@@ -151,10 +151,10 @@ def plan_spawn(plan: SpawnPlan) -> None:
 
 # ---- Contexts that are entered ----
 
-_entered_by: list[tuple[Engine, Task | None]] = []  # In a rank, or in the main program.
+_entered_by: list[tuple[EngineInterface, Task | None]] = []  # In a rank, or in the main program.
 
 
-def enter(engine: Engine) -> None:
+def enter(engine: EngineInterface) -> None:
     """Note that a Context has been entered; the first installs the extensions."""
     is_first = not engines
     _entered_by.append((engine, running_task()))
@@ -173,7 +173,7 @@ def enter(engine: Engine) -> None:
         raise
 
 
-def leave(engine: Engine) -> None:
+def leave(engine: EngineInterface) -> None:
     """Note that a Context has exited; the last removes the extensions."""
     _entered_by.reverse()
     _entered_by.remove(next(entry for entry in _entered_by if entry[0] is engine))
@@ -189,7 +189,7 @@ def leave(engine: Engine) -> None:
 
 
 @contextlib.contextmanager
-def entered(engine: Engine) -> Iterator[None]:
+def entered(engine: EngineInterface) -> Iterator[None]:
     """Count as entered within the block."""
     if running_task() is not None:  # Its Context is entered already, for longer than a rank lives.
         yield

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 if TYPE_CHECKING:
-    from simrank.engine import Engine, Task, TaskGroup
+    from simrank.engine import EngineInterface, Task, TaskGroup
     from simrank.ranks.current import Program
 
 _FIRST_PID = 5_000_000  # Assumed: Linux gives at most 2**22, other systems less.
-_next: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
+_next: WeakKeyDictionary[EngineInterface, int] = WeakKeyDictionary()
 _first: WeakKeyDictionary[TaskGroup, int] = WeakKeyDictionary()
-_tasks: WeakKeyDictionary[Engine, WeakValueDictionary[int, Task]] = WeakKeyDictionary()
+_tasks: WeakKeyDictionary[EngineInterface, WeakValueDictionary[int, Task]] = WeakKeyDictionary()
 
 
 def first_pid(group: TaskGroup) -> int:
@@ -46,7 +46,7 @@ def pid_of(program: Program) -> int:
     return first_pid(task.group) + task.group.tasks.index(task)
 
 
-def rank_with(pid: int, engine: Engine) -> Task | None:
+def rank_with(pid: int, engine: EngineInterface) -> Task | None:
     """Return the rank that has an id, or None."""
     by_pid = _tasks.get(engine)
     return None if by_pid is None else by_pid.get(pid)

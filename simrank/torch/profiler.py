@@ -18,7 +18,7 @@ from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import ProfilerActivity
 
 from simrank.config.files import write_text
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import devices

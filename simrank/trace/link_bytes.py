@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 
 if TYPE_CHECKING:
     from simrank.device import Operation

@@ -1,7 +1,7 @@
 """Observers: they cost nothing when there are none, and change nothing when there are."""
 
 from simrank import Context
-from simrank.engine.observer import SwitchObserver
+from simrank.engine.task import SwitchObserver
 
 
 class Everything:

@@ -1,0 +1,172 @@
+"""The engine as its tasks and its parts see it; `loop.Engine` implements it.
+
+`loop` imports every other module of this package. A module that needs the engine's type takes it
+from here, so that imports run in one direction only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from greenlet import greenlet
+
+    from simrank.engine.delays import Delays
+    from simrank.engine.queue import Firing, Wakeup
+    from simrank.engine.task import FailureHook, Handle, Observer, Task
+    from simrank.errors import Parting
+
+
+class Livelock(Protocol):
+    """Counts of polls; see `limits.LivelockDetector`."""
+
+    num_limits: int
+    reads_clock: bool
+
+    def poll_on_hub(self, what: str) -> None:
+        """Make the next step for a poll of the main program."""
+
+
+class EngineInterface(Protocol):
+    """Runs tasks in simulated time; see `loop.Engine` for every attribute and method."""
+
+    now_ps: int
+    seed: int
+    progress: int
+    observers: list[Observer]
+    pending: dict[Any, None]
+    tasks: dict[Task, None]
+    notes: dict[str, None]
+    told: set[Any]
+    on_failure: list[FailureHook]
+    has_threads: bool
+    num_thread_calls: int
+    explain_hang: Any
+    turns: Any
+
+    @property
+    def hub(self) -> greenlet:
+        """The greenlet that drives; parent of every task."""
+
+    @property
+    def delays(self) -> Delays | None:
+        """Injected delays."""
+
+    @property
+    def livelock(self) -> Livelock:
+        """Counts of polls that change nothing."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing strong is queued."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is queued."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a task, an operation that waits for ranks, or work in flight has not ended."""
+
+    @property
+    def is_driving(self) -> bool:
+        """Whether the hub is in this engine's loop."""
+
+    @property
+    def running(self) -> Task | None:
+        """The task that the hub entered last; None while the hub itself runs."""
+
+    def is_hub(self) -> bool:
+        """Whether the caller is the hub."""
+
+    def current_task(self) -> Task | None:
+        """Return the task that runs now; None on the hub."""
+
+    def task_on(self, stack: greenlet) -> Task | None:
+        """Return the task that a greenlet carries, or None."""
+
+    def note_running(self, task: Task) -> None:
+        """Note that a task has got the turn without the hub."""
+
+    # ---- time ----
+
+    def step(self) -> None:
+        """Move the clock to the earliest wakeup and run it."""
+
+    def run(self, until: Handle | None = None) -> None:
+        """Drive until a handle completes, or until nothing is queued."""
+
+    def call_at(
+        self, time_ps: int, fire: Callable[[], None], *, weak: bool = False, lapses: bool = False
+    ) -> Wakeup:
+        """Queue a call at a simulated time."""
+
+    def fire_at(self, time_ps: int, entry: Firing) -> None:
+        """Queue a call that is never cancelled."""
+
+    def cancel(self, wakeup: Wakeup) -> None:
+        """Make a queued wakeup void."""
+
+    def look_soon(self) -> None:
+        """Look for a pending signal before the next wakeup."""
+
+    def charge(self, cost_ps: int, name: str) -> int:
+        """Add a cost to the current task's host clock; return the clock after it."""
+
+    # ---- waits ----
+
+    def wait(self, handle: Handle, timeout_ps: int | None = None) -> None:
+        """Return when a handle is complete."""
+
+    def wait_at_most(self, handle: Handle, timeout_ps: int) -> bool:
+        """Wait until a handle completes or a time has passed; return whether it has."""
+
+    def park_on(self, handle: Handle, task: Task) -> None:
+        """Leave the current task for the hub until a handle completes."""
+
+    def sleep(self, delay_ps: int) -> None:
+        """Let simulated time pass on the task's host clock."""
+
+    def timer(self, delay_ps: int) -> Handle:
+        """Return a handle that completes after a delay."""
+
+    def wake(self, tasks: Sequence[Task]) -> None:
+        """Queue tasks at this time, or at their own host clock where that is ahead."""
+
+    def one_wakeup(self) -> AbstractContextManager[None]:
+        """Queue everything that is woken within the block as one entry."""
+
+    def resume(self, task: Task) -> None:
+        """Enter a task now; only from the hub."""
+
+    def act_for(self, task: Task | None, action: Callable[[], Any]) -> None:
+        """Call an action from the hub as if a task ran."""
+
+    # ---- tasks ----
+
+    def start_task(self, body: Callable[[], Any], name: str, rank: int | None = None) -> Task:
+        """Start a task at this time."""
+
+    def enrol(self, task: Task) -> None:
+        """Count a task among the unfinished."""
+
+    def retire(self, task: Task) -> None:
+        """Forget a task that ended, and tell its group."""
+
+    def park(self, task: Task) -> None:
+        """Set aside for good a task that refuses to end."""
+
+    def forget_finished(self) -> None:
+        """Drop queue entries of tasks that have ended."""
+
+    def unqueue(self, task: Task) -> None:
+        """Drop a task's own entries of the queue."""
+
+    def report_failure(self, task: Task | None) -> Parting | None:
+        """Call the failure hooks for a task that raised, or for a hang; return a divergence."""
+
+    def report_wait(self, task: Task, what: str, start_ps: int) -> None:
+        """Show the observers a wait that is over now."""
