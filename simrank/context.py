@@ -14,8 +14,7 @@ from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
-from simrank.device.device import Devices
-from simrank.device.loading import preload
+from simrank.device.device import Devices, preload
 from simrank.device.races import RaceChecker
 from simrank.device.tensors.held import held_memory
 from simrank.device.tensors.namespace import TorchNames

@@ -7,16 +7,20 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from simrank.device.buffer import Buffer
-from simrank.device.current import current_device, current_stream, parse_device, use_stream
 from simrank.device.device import HOST, Device, HostDevice
 from simrank.device.dtypes import DTYPES, DType, as_dtype
-from simrank.device.memory import AddressSpace
-from simrank.device.operation import Operation
-from simrank.device.races import Accesses
-from simrank.device.stream import Event, Stream
+from simrank.device.memory import Accesses, AddressSpace, Buffer
+from simrank.device.network import Network
+from simrank.device.stream import (
+    Event,
+    Operation,
+    Stream,
+    current_device,
+    current_stream,
+    parse_device,
+    use_stream,
+)
 from simrank.device.tensors.tensor import Tensor
-from simrank.device.transfer import Network
 
 __all__ = [
     "DTYPES",

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from simrank.device.current import parse_device
-from simrank.device.launches import LaunchQueue
 from simrank.device.memory import DeviceMemory
-from simrank.device.operation import KernelOperation
-from simrank.device.stream import Stream
-from simrank.engine import ActivityPool, Resource
+from simrank.device.stream import KernelOperation, Operation, Stream, parse_device
+from simrank.engine import ActivityPool, Handle, Resource
+from simrank.errors import ConfigError, ConfigProblem
 from simrank.hardware.activity_rates import solve_rates
 from simrank.hardware.roofline import kernel_ps
+from simrank.ranks import require_program
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from simrank.device.loading import Loading
-    from simrank.device.memory import AddressSpace
-    from simrank.device.races import RaceChecker, Touched
-    from simrank.device.transfer import Network
-    from simrank.engine import Engine
+    from simrank.device.memory import AddressSpace, Buffer, Touched
+    from simrank.device.network import Network
+    from simrank.device.stream import Operation
+    from simrank.engine import CallSite, Engine
     from simrank.hardware.roofline import Product
     from simrank.hardware.spec import DeviceSpec
 
@@ -44,6 +44,37 @@ class HostDevice(str):
 
 
 HOST = HostDevice("cpu")
+
+
+class RaceHooks(Protocol):
+    """Race checks, as devices, streams and host reads call them; see `races.RaceChecker`."""
+
+    def issued(self, operation: Operation) -> None:
+        """Order an operation behind its host and its stream, and compare its accesses."""
+
+    def began(self, operation: Operation) -> None:
+        """Order an operation behind the operations that it waited for."""
+
+    def ended(self, operation: Operation) -> None:
+        """Order the following operations behind one that has ended."""
+
+    def stream_waits(self, stream: Stream, operation: Operation) -> None:
+        """Order a stream behind an operation."""
+
+    def stream_waits_for_stream(self, stream: Stream, other: Stream) -> None:
+        """Order a stream behind another one."""
+
+    def host_waits(self, operation: Operation) -> None:
+        """Order the running program behind an operation."""
+
+    def host_waits_for_stream(self, stream: Stream) -> None:
+        """Order the running program behind a stream."""
+
+    def host_reads(self, buffer: Buffer, stream: Stream) -> None:
+        """Compare a host read, which counts as a copy on a stream."""
+
+    def host_touches(self, buffer: Buffer, *, is_write: bool) -> None:
+        """Compare an access of the host to host memory."""
 
 
 class Device:
@@ -79,7 +110,7 @@ class Device:
         network: Network,
         *,
         has_values: bool = True,
-        races: RaceChecker | None = None,
+        races: RaceHooks | None = None,
     ) -> None:
         self.index = index
         self.engine = engine
@@ -170,6 +201,35 @@ class Device:
         if resource.users:  # Else nobody's rate changes.
             self.pool.change(resource)
 
+    def load_before(self, operation: Operation) -> None:
+        """Load the kernel of an operation if it is not loaded: the host waits until all is quiet.
+
+        Meanwhile no other host of the device issues anything, not even a copy.
+        """
+        engine, module = self.engine, operation.module
+        while self.loading is not None:
+            loading = self.loading
+            loading.behind.append(operation.name)
+            wait = BehindLoad(operation.name, loading)
+            loading.on_complete(lambda wait=wait: wait.finish(engine))  # type: ignore[misc]
+            engine.wait(wait)
+        if module is None or _has(self, module):
+            return
+        for other in list(self.streams or ()):
+            tail = other.tail
+            if tail is None:
+                continue
+            loading = self.loading = Loading(module, tail)
+            tail.on_complete(lambda loading=loading: _quiet(self, loading))  # type: ignore[misc]
+            engine.wait(loading)
+        assert self.loaded is not None, "it loads lazily"
+        self.loaded.add(module)
+        engine.charge(LOAD_PS, f"load {module}")
+
+    def hardware_queues(self) -> HardwareQueues | None:
+        """Return new hardware queues for the streams of the running program; None: one each."""
+        return HardwareQueues.of_environment()
+
 
 class Devices:
     """The devices of a cluster, each made when it is first used."""
@@ -195,3 +255,247 @@ class Devices:
     def __iter__(self) -> Iterator[Device]:
         """Yield the devices that have been used, by index."""
         return (self._made[index] for index in sorted(self._made))
+
+
+# ---- Lazy loading: the code of a kernel comes to the device at its first launch ----
+# A load waits until the device is quiet. So a kernel that spins until something issued later sets its flag can block the host for ever:
+# the load in between waits for it. `preload` loads before anything runs.
+
+_MODE = "CUDA_MODULE_LOADING"
+LOAD_PS = 300_000_000  # assumed: 0.3 ms for the code of one kernel
+
+
+class Loading(Handle):
+    """The load of a kernel's code: its host waits for the device to be quiet, others for the load.
+
+    Attributes:
+        behind: What other hosts of the device wait to issue until the code is there.
+    """
+
+    __slots__ = ("_blocker", "_module", "behind")
+
+    def __init__(self, module: str, blocker: Operation) -> None:
+        super().__init__()
+        self._module = module
+        self._blocker = blocker
+        self.behind: list[str] = []
+
+    def describe(self) -> str:
+        """Return what is loaded, and what runs meanwhile."""
+        running = self._blocker.blocker()
+        return (
+            f"the first launch of '{self._module}', which loads its code and waits until the "
+            f"device is quiet: {running.describe()}"
+        )
+
+    def site(self) -> CallSite | None:
+        """Return None: the waiting line says where."""
+        return None
+
+    @property
+    def to_fix(self) -> str:
+        """Return the cycle of waits, from what sets the flag back to it, and what breaks it."""
+        setter = self.behind[0] if self.behind else "what this host would issue next"
+        running = self._blocker.blocker().describe()
+        return (
+            f"{setter} <- load of '{self._module}' <- {running} <- its flag <- {setter}: load "
+            "kernels before anything runs, with ctx.preload() or CUDA_MODULE_LOADING=EAGER"
+        )
+
+
+class BehindLoad(Handle):
+    """A host's wait for a load that another host of the device has begun, for reports."""
+
+    __slots__ = ("_loading", "_name")
+
+    def __init__(self, name: str, loading: Loading) -> None:
+        super().__init__()
+        self._name = name
+        self._loading = loading
+
+    def describe(self) -> str:
+        """Return what is to be issued, and behind what."""
+        return f"the call of '{self._name}', behind {self._loading.describe()}"
+
+    @property
+    def to_fix(self) -> str:
+        """Return the cycle that the load is in."""
+        return self._loading.to_fix
+
+
+def _quiet(device: Device, loading: Loading) -> None:
+    if device.loading is loading:
+        device.loading = None
+    loading.finish(device.engine)
+
+
+def _has(device: Device, module: str) -> bool:
+    """Return whether a device has a kernel: by its name, or by the first word, its family's.
+
+    Source: CUDA Programming Guide, section 4.7: CUDA_MODULE_LOADING is read as a process starts to
+    use the device.
+    """
+    loaded = device.loaded
+    if loaded is None or module in loaded or module.partition(" ")[0] in loaded:
+        return True
+    program = require_program("a launch")
+    mode: str | None = program.local.get(_MODE)
+    if mode is None:
+        mode = program.local[_MODE] = os.environ.get(_MODE, "")
+    return mode.upper() == "EAGER"
+
+
+def preload(devices: Iterable[Device], kernels: Iterable[Any]) -> None:
+    """Load kernels now, while nothing runs; each by its name, or as something that has one."""
+    names = [kernel if isinstance(kernel, str) else kernel.__name__ for kernel in kernels]
+    for device in devices:
+        if device.loaded is not None:
+            device.loaded.update(names)
+
+
+# ---- The launch queue: a host that runs too far ahead waits (rule D1) ----
+
+
+class LaunchQueue:
+    """The kernels, copies and collectives of a device that have been launched and not ended.
+
+    Attributes:
+        capacity: How many there may be before the host waits for one of them to end.
+        num_outstanding: How many there are.
+        waiting: Hosts that wait for room.
+    """
+
+    def __init__(self, engine: Engine, capacity: int) -> None:
+        self.capacity = capacity
+        self.num_outstanding = 0
+        self._engine = engine
+        self.waiting: list[Room] = []  # A few; an empty deque takes 600 bytes.
+
+    def wait_for_room(self, stream: Stream) -> None:
+        """Block the host until a launch to `stream` would not be one too many.
+
+        What the engine itself launches, from the hub, goes ahead: nobody is there to wait.
+        """
+        while self.num_outstanding >= self.capacity:
+            if self._engine.is_hub() and self._engine.is_driving:
+                return
+            room = Room(stream, self.capacity)
+            self.waiting.append(room)
+            try:
+                self._engine.wait(room)
+            finally:
+                if not room.complete:  # The rank was aborted.
+                    self.waiting.remove(room)
+                elif self.num_outstanding < self.capacity:
+                    self.let_go_on(1)  # The next one looks too: this host may end without a launch.
+
+    def let_go_on(self, num_hosts: int) -> None:
+        """Let hosts go on: as many launches have ended or were dropped."""
+        for _ in range(min(num_hosts, len(self.waiting))):
+            self.waiting.pop(0).finish(self._engine)
+
+
+class Room(Handle):
+    """A wait for room in a launch queue."""
+
+    __slots__ = ("_capacity", "_stream")
+
+    def __init__(self, stream: Stream, capacity: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self._capacity = capacity
+
+    def describe(self) -> str:
+        """Return what must end first, as the host waits for it."""
+        head = self._stream.head
+        behind = "" if head is None else f", behind {head.describe()}"
+        return f"room in the launch queue ({self._capacity:,} launches){behind}"
+
+    def site(self) -> CallSite | None:
+        """Return None: where the program waits says it."""
+        return None
+
+
+# ---- Hardware queues: launches of streams that share one begin in the order of issue ----
+# CUDA_DEVICE_MAX_CONNECTIONS says how many a process has on each device. What is first in a
+# queue and may not begin yet (its stream is busy, or waits) holds up all behind it, of other
+# streams too: a false dependency, which programs that overlap collectives with products ask for
+# on purpose. Where the variable is not set every stream has a queue of its own: which streams
+# share one of hardware's eight is not documented.
+#
+# Source: CUDA C++ Programming Guide 13.0, "CUDA Environment Variables". Assumed: streams take
+# queues in turn, in the order in which they were made; a wait for an event holds its queue
+# until it is over.
+
+VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+_MOST = 32  # Source: as above.
+
+
+class HardwareQueue:
+    """Operations of one or more streams that have been issued and have not passed."""
+
+    def __init__(self) -> None:
+        self._ahead: deque[Operation] = deque()
+
+    @property
+    def first(self) -> Operation | None:
+        """The operation that goes next."""
+        return self._ahead[0] if self._ahead else None
+
+    def issued(self, operation: Operation) -> None:
+        """Let an operation stand behind all issued before it."""
+        self._ahead.append(operation)
+
+    def passed(self, operation: Operation) -> None:
+        """Let the next one go, now that the first has begun, or is over if it only waits."""
+        assert self.first is operation, "a queue keeps its order"
+        self._ahead.popleft()
+        self._go_on()
+
+    def forget(self, operations: Iterable[Operation]) -> None:
+        """Take out what will never begin."""
+        gone = set(operations)
+        first = self.first
+        self._ahead = deque(each for each in self._ahead if each not in gone)
+        if self.first is not first:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        first = self.first
+        if first is not None and first.stream.head is first:
+            first.stream.start(first)
+
+
+class HardwareQueues:
+    """The queues of one program on one device.
+
+    Args:
+        num_queues: How many.
+    """
+
+    def __init__(self, num_queues: int) -> None:
+        self._queues = [HardwareQueue() for _ in range(num_queues)]
+        self._num_streams = 0
+
+    @classmethod
+    def of_environment(cls) -> HardwareQueues | None:
+        """Return those that the running rank asks for, or None: one for each stream.
+
+        Raises:
+            ConfigError: The variable is none of CUDA's numbers.
+        """
+        given = os.environ.get(VARIABLE)
+        if not given:
+            return None
+        if not given.isdigit() or not 1 <= int(given) <= _MOST:
+            expected = f"a number from 1 to {_MOST}"
+            raise ConfigError(ConfigProblem(VARIABLE, None, "", expected, repr(given)))
+        return cls(int(given))
+
+    def next(self) -> HardwareQueue:
+        """Return the queue of the next stream."""
+        queue = self._queues[self._num_streams % len(self._queues)]
+        self._num_streams += 1
+        return queue

@@ -1,29 +1,31 @@
-"""Memory: one simulated address space, storages in it, and what in flight still writes them."""
+"""Memory: one simulated address space, its storages, their pending writes, and buffers in them."""
 
 from __future__ import annotations
 
 import gc
 import mmap
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from weakref import ReferenceType, WeakValueDictionary
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from simrank.device.writes import PendingWrites
 from simrank.engine import user_site
-from simrank.errors import OutOfMemoryError, SimrankError, UninitializedValueError
+from simrank.errors import (
+    OutOfMemoryError,
+    SimrankError,
+    UninitializedValueError,
+)
 from simrank.ranks import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.buffer import Buffer
     from simrank.device.device import Device
-    from simrank.device.operation import Operation
-    from simrank.device.watch import Watchers
-    from simrank.engine import CallSite
+    from simrank.device.dtypes import DType
+    from simrank.device.stream import Operation, Stream
+    from simrank.engine import CallSite, Engine
 
 GRANULE_BYTES = 512  # As CUDA's caching allocator rounds (PyTorch c10/cuda, kMinBlockSize).
 DEVICE_SPAN_BYTES = 1 << 40
@@ -88,6 +90,16 @@ class _Gap(NamedTuple):
     end: int
 
 
+class WatchesMemory(Protocol):
+    """Waits of programs for changes of memory; see `watch.Watchers`."""
+
+    def wrote(self, engine: Engine, storage: Storage, low: int, high: int) -> None:
+        """Wake the programs that watch some of the bytes from `low` to `high`, exclusive."""
+
+    def operation_wrote(self, engine: Engine, touched: Touched) -> None:
+        """Wake the programs that watch memory that an operation has written."""
+
+
 class AddressSpace:
     """Which storage a simulated address belongs to; one table for all devices of a Context.
 
@@ -107,7 +119,7 @@ class AddressSpace:
         self._multicasts: list[list[ReferenceType[Storage]]] = []
         self.on_memory: list[Callable[[int, int, int], None]] = []
         self.elsewhere: Callable[[int], Storage | None] | None = None
-        self.watchers: Watchers | None = None
+        self.watchers: WatchesMemory | None = None
         self._starts: list[int] = []
         self._segments: WeakValueDictionary[int, Storage] = WeakValueDictionary()
 
@@ -417,3 +429,166 @@ def guarded(
                 tensor.storage.lose_values()
 
     return effect
+
+
+# ---- Pending writes of a storage, found without a walk of the operations in flight (C7, D4) ----
+
+_new_tuple = tuple.__new__  # What a NamedTuple's constructor calls.
+_PRUNE_FROM = 16  # assumed: below it a look at every entry costs less than keeping count
+
+
+class _Write(NamedTuple):
+    """An operation in flight, and the bytes of the storage that it writes."""
+
+    operation: Operation
+    low: int
+    high: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what it writes is not there: it has not ended, or has failed."""
+        return not self.operation.complete or self.operation.error is not None
+
+    def is_within(self, other: _Write) -> bool:
+        """Return whether another one covers all that this one writes."""
+        return other.low <= self.low and self.high <= other.high
+
+
+class PendingWrites:
+    """The operations in flight that write one storage.
+
+    A stream ends its operations in order, so that of writes of one stream that cover each other
+    the last one stands for all. What is left of entries that have ended is thrown out whenever
+    their number has doubled: a note costs the same, however much is in flight.
+    """
+
+    __slots__ = ("_prune_at", "_writes")
+
+    def __init__(self) -> None:
+        self._writes: list[_Write] = []
+        self._prune_at = _PRUNE_FROM
+
+    def __bool__(self) -> bool:
+        """Return whether anything is remembered."""
+        return bool(self._writes)
+
+    def note(self, operation: Operation, low: int, high: int) -> None:
+        """Remember that an operation will write the bytes from `low` to `high`, exclusive."""
+        writes = self._writes
+        write = _new_tuple(_Write, (operation, low, high))
+        if writes:
+            last = writes[-1]
+            if last.operation.stream is operation.stream and low <= last.low and last.high <= high:
+                writes[-1] = write
+                return
+            if len(writes) >= self._prune_at:
+                self._prune()
+        self._writes.append(write)
+
+    def overlapping(self, low: int, high: int) -> list[Operation]:
+        """Return the operations that write some of these bytes and have not ended, or failed."""
+        writes = self._writes
+        operations = [
+            write.operation
+            for index, write in enumerate(writes)
+            if write.low < high and low < write.high and write.is_open
+            # A failed write that a later one covers is forgotten.
+            if not (write.operation.complete and any(map(write.is_within, writes[index + 1 :])))
+        ]
+        if not operations:
+            self.settle()
+        return operations
+
+    def write_over(self, low: int, high: int) -> None:
+        """Forget failed writes of bytes that the host writes now."""
+        self._writes = [
+            write
+            for write in self._writes
+            if not (write.operation.complete and low <= write.low and write.high <= high)
+        ]
+
+    def settle(self) -> None:
+        """Forget writes that have ended: an operation that keeps its tensors refers back."""
+        writes = self._writes
+        while writes:  # They nearly always end in order.
+            operation = writes[0].operation
+            if not operation.complete or operation.error is not None:
+                return
+            del writes[0]
+
+    def _prune(self) -> None:
+        """Keep what is open and not covered later, by its own stream or after it has failed."""
+        kept: list[_Write] = []
+        last_of: dict[Stream, _Write] = {}
+        for index in range(len(self._writes) - 1, -1, -1):
+            write = self._writes[index]
+            last = last_of.setdefault(write.operation.stream, write)
+            later = self._writes[index + 1 :] if write.operation.complete else (last,)
+            is_stood_for = any(other is not write and write.is_within(other) for other in later)
+            if write.is_open and not is_stood_for:
+                kept.append(write)
+        self._writes = kept[::-1]
+        self._prune_at = max(_PRUNE_FROM, 2 * len(kept))
+
+
+# ---- Buffers: tensors of simrank or of another library ----
+
+
+@runtime_checkable
+class Buffer(Protocol):
+    """Elements of one dtype in a storage.
+
+    Attributes:
+        storage: The bytes that it lies in.
+        dtype: Element type.
+        cuda_device: The device whose streams work on it; None for the host.
+    """
+
+    storage: Storage
+    dtype: DType
+    cuda_device: Device | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the size of each dim."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its elements."""
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return a numpy view of its values, for operations that run in stream order."""
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+
+    def stride(self) -> Sequence[int]:
+        """Return the elements from one index of each dim to the next."""
+
+    def is_contiguous(self) -> bool:
+        """Return whether its elements lie in C order without gaps."""
+
+
+class Touched(Protocol):
+    """What an operation reads and writes; the operation keeps it alive until its end."""
+
+    @property
+    def reads(self) -> Sequence[Buffer]:
+        """Return what is read."""
+
+    @property
+    def writes(self) -> Sequence[Buffer]:
+        """Return what is written."""
+
+    @property
+    def waits_for_flags(self) -> bool:
+        """Return whether it may wait for flags among them."""
+
+
+class Accesses(NamedTuple):
+    """What an operation reads and writes, as plain data; see `Touched`."""
+
+    reads: Sequence[Buffer]
+    writes: Sequence[Buffer]
+    waits_for_flags: bool = False

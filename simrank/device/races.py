@@ -16,25 +16,24 @@ that the kernel may read (ADR 0016).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from simrank.device.clocks import Clock, join
-from simrank.device.order import Agent, Doubt, RunOrder, Turn
+from simrank.device.clocks import ALL_DEVICES, Agent, Clock, Turn, join
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
 from simrank.ranks import HOST_CLOCK, require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from simrank.device.buffer import Buffer
-    from simrank.device.memory import Storage
-    from simrank.device.operation import Operation
-    from simrank.device.stream import Stream
+    from simrank.device.device import Device
+    from simrank.device.memory import Buffer, Storage, Touched
+    from simrank.device.stream import Operation, Stream
     from simrank.engine import CallSite, Engine
 
 Array = np.ndarray[Any, Any]
@@ -42,30 +41,6 @@ _MAX_WORK = 100_000  # assumed: numpy solves what programs slice in some hundred
 _KEY = HOST_CLOCK
 _SMALL_BYTES = 1 << 20  # Source: c10's CUDACachingAllocator, kSmallSize: smaller ones have a pool.
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
-
-
-class Touched(Protocol):
-    """What an operation reads and writes; the operation keeps it alive until its end."""
-
-    @property
-    def reads(self) -> Sequence[Buffer]:
-        """Return what is read."""
-
-    @property
-    def writes(self) -> Sequence[Buffer]:
-        """Return what is written."""
-
-    @property
-    def waits_for_flags(self) -> bool:
-        """Return whether it may wait for flags among them."""
-
-
-class Accesses(NamedTuple):
-    """What an operation reads and writes, as plain data; see `Touched`."""
-
-    reads: Sequence[Buffer]
-    writes: Sequence[Buffer]
-    waits_for_flags: bool = False
 
 
 def _views(touched: Touched) -> Iterator[tuple[Storage, Array, bool]]:
@@ -456,7 +431,220 @@ class RaceChecker:
         self.note(error, pair)
 
 
+def checker_of(device: Device) -> RaceChecker | None:
+    """Return the race checker of a device's Context; None where races are not looked for."""
+    return cast("RaceChecker | None", device.races)
+
+
 def _as_fact(access: _Access) -> RaceAccess:
     file, line = (None, None) if access.accessor.site is None else access.accessor.site.line()
     verb = "writes" if access.is_write else "reads"
     return RaceAccess(access.accessor.name, verb, access.accessor.stream, file, line)
+
+
+# ---- Order of events across ranks, as they happen ----
+# An operation is behind what its host knew when it was issued, behind its stream, and behind
+# what its stream waits for. Members of a collective are behind each other, who receives is
+# behind who sends, who takes a signal is behind who gave it, and hosts are behind each other
+# where they meet. That something ended earlier in simulated time orders nothing: on another day
+# it is late.
+#
+# Accesses to memory that ranks share are compared by these clocks; see `SharedAccesses`.
+
+_MAX_PUTS = 8  # assumed: the last operations that wrote integers which somebody may look at
+_ROOT_GIVES = ("broadcast", "scatter")
+_ROOT_TAKES = ("reduce", "gather")
+
+
+class SharedAccesses(Protocol):
+    """Who compares accesses to memory that ranks share."""
+
+    def began(self, operation: Operation, doubted: Collection[Storage]) -> None:
+        """Compare what an operation touches with what others have touched.
+
+        Args:
+            operation: It begins.
+            doubted: Memory that no other rank reaches, but that is to be looked at.
+        """
+
+    def ended(self, operation: Operation) -> None:
+        """Note that an operation has ended."""
+
+    def met(self, operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
+        """Compare what an operation touches once it has met those of other ranks.
+
+        Args:
+            operation: It runs.
+            reads: What it reads of memory that ranks share.
+            writes: What it writes there.
+        """
+
+    def flagged(self, storage: Storage, first: int) -> None:
+        """Note that a stream has set a flag, or set it back."""
+
+
+class _Put(NamedTuple):
+    """Integers that an operation wrote: whoever sees them is behind it."""
+
+    low: int
+    high: int
+    clock: Clock
+
+
+class Doubt(NamedTuple):
+    """Two operations of one rank that only a kernel that waits may have ordered."""
+
+    storage: Storage
+    first: Turn
+    second: Turn
+
+
+class RunOrder:
+    """The clocks of what happens in one Context.
+
+    Attributes:
+        shared: Memory that several ranks reach.
+        flags: What was handed to each flag, by storage, byte and the device that sees it.
+        listener: Who compares accesses, or None.
+        is_active: Whether anything is kept: some memory is shared, or there may be kernels. What
+            was issued before is in front of all.
+    """
+
+    def __init__(self) -> None:
+        self.shared: WeakSet[Storage] = WeakSet()
+        self.flags: WeakKeyDictionary[Storage, dict[int, dict[int, Clock]]] = WeakKeyDictionary()
+        self.listener: SharedAccesses | None = None
+        self.is_active = False
+        self._puts: WeakKeyDictionary[Storage, list[_Put]] = WeakKeyDictionary()
+        self._doubts: WeakKeyDictionary[Turn, list[tuple[Doubt, Callable[[], None]]]] = (
+            WeakKeyDictionary()
+        )
+
+    def share(self, storage: Storage) -> None:
+        """Look at accesses to some memory from now on: other ranks will reach it."""
+        self.is_active = True
+        self.shared.add(storage.history_key)
+
+    # ---- operations ----
+
+    def issued(self, operation: Operation, stream: Agent, host: Agent) -> None:
+        """Note what a new operation is behind, once ranks may share memory."""
+        if not self.is_active:
+            self.is_active = "triton" in sys.modules  # Its kernels reach whatever they are told.
+            if not self.is_active:
+                return
+        for key, other in list(host.unseen.items()):
+            if other.complete:
+                join(host.run, other.run or {})
+                del host.unseen[key]
+        operation.run = dict(host.run)
+        operation.turn = Turn(stream.key, tells_accesses=operation.tells_accesses)
+        join(operation.run, stream.next)
+        stream.next = {}
+        operation.unseen = tuple(host.unseen.values())
+
+    def began(self, operation: Operation, stream: Agent) -> None:
+        """Let an operation take over what its stream has come behind."""
+        if operation.run is None:
+            return  # Issued before anybody looked.
+        unseen, operation.unseen = operation.unseen, ()
+        for other in unseen:
+            join(operation.run, other.run or {})
+        join(operation.run, stream.run)
+        operation.run[stream.key] = stream.run.get(stream.key, 0) + 1
+        if operation.turn is not None:
+            operation.turn.step = operation.run[stream.key]
+        stream.run = dict(operation.run)
+        if all(other.complete for other in unseen):
+            doubted = self._decide(operation)
+            if self.listener is not None:
+                self.listener.began(operation, doubted)
+
+    def ended(self, operation: Operation, stream: Agent) -> None:
+        """Let a stream take over what an operation has come behind."""
+        if operation.run is None:
+            return
+        join(stream.run, operation.run)
+        for buffer in () if operation.touched is None else operation.touched.writes:
+            if buffer.storage.device is not None and buffer.array.dtype.kind in "iu":
+                low, high = buffer.storage.bounds(buffer.array)
+                puts = self._puts.setdefault(buffer.storage.history_key, [])
+                puts.append(_Put(low, high, dict(operation.run)))
+                del puts[:-_MAX_PUTS]
+        if self.listener is not None:
+            self.listener.ended(operation)
+
+    # ---- doubts ----
+
+    def doubt(self, doubt: Doubt, report: Callable[[], None]) -> None:
+        """Compare two operations as the later one begins; `report` if nothing orders them."""
+        for turn in (doubt.first, doubt.second):
+            self._doubts.setdefault(turn, []).append((doubt, report))
+
+    def _decide(self, operation: Operation) -> set[Storage]:
+        """Compare an operation that begins with others that have.
+
+        Returns:
+            Memory of which programs of kernels know best who touches what.
+        """
+        result: set[Storage] = set()
+        turn = operation.turn
+        if turn is None or operation.run is None:
+            return result
+        for doubt, report in self._doubts.pop(turn, ()):
+            other = doubt.first if turn is doubt.second else doubt.second
+            if not other.step or turn.tells_accesses:
+                continue  # The other one decides; or its programs do.
+            if other.tells_accesses:
+                result.add(doubt.storage)
+            elif operation.run.get(other.stream, 0) < other.step:
+                report()
+        return result
+
+    # ---- ranks ----
+
+    def gather(
+        self, ending: Iterable[Operation], arrived: Iterable[Operation], op: str, root: object
+    ) -> None:
+        """Let members of a collective take over what those have that they depend on.
+
+        Args:
+            ending: The members' parts that end.
+            arrived: Those that have begun, in whatever rank.
+            op: What the collective is called.
+            root: The part of its root, or None.
+        """
+        if not self.is_active:
+            return
+        together: Clock = {}
+        for part in arrived:
+            if op not in _ROOT_GIVES or part is root:
+                join(together, part.run or {})
+        for operation in ending:
+            if op in _ROOT_GIVES:
+                join(operation.run or {}, together)
+            elif op not in _ROOT_TAKES or operation is root:
+                operation.run = together  # Its own is among them.
+
+    def give(self, storage: Storage, first: int, clock: Clock | None) -> None:
+        """Hand a clock to a flag that all devices see."""
+        storage = storage.history_key
+        by_scope = self.flags.setdefault(storage, {}).setdefault(first, {})
+        join(by_scope.setdefault(ALL_DEVICES, {}), clock or {})
+        if self.listener is not None:
+            self.listener.flagged(storage, first)
+
+    def take(self, storage: Storage, first: int, clock: Clock | None) -> None:
+        """Take over what a flag carries."""
+        storage = storage.history_key
+        given = self.flags.get(storage, {}).get(first, {}).get(ALL_DEVICES, {})
+        join({} if clock is None else clock, given)
+        if self.listener is not None:
+            self.listener.flagged(storage, first)
+        self.take_put(storage, first, {} if clock is None else clock)
+
+    def take_put(self, storage: Storage, first: int, clock: Clock) -> None:
+        """Take over what operations have that wrote a byte."""
+        for low, high, given in self._puts.get(storage, ()):
+            if low <= first < high:
+                join(clock, given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random  # noqa: TID251 - seeded
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.device import Device
-    from simrank.device.memory import AddressSpace, Storage
-    from simrank.device.races import Touched
+    from simrank.device.memory import AddressSpace, Storage, Touched
     from simrank.engine import Engine
 
 Array = np.ndarray[Any, Any]
@@ -228,4 +227,4 @@ def watchers_of(space: AddressSpace) -> Watchers:
     """Return the watchers of a Context's memory, made at first use."""
     if space.watchers is None:
         space.watchers = Watchers()
-    return space.watchers
+    return cast("Watchers", space.watchers)

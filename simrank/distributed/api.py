@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.device.current import devices_of
+from simrank.device.stream import devices_of
 from simrank.device.tensors.factories import empty
 from simrank.distributed.backends import GLOO, NCCL, check_reduction, check_timeout
 from simrank.distributed.caller import Caller, caller_of

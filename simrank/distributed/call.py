@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
+from simrank.device.races import checker_of
 from simrank.distributed.collective import end_together
 from simrank.distributed.flight import Flight, Landing, landings
 from simrank.distributed.mismatch import MadeCall, mismatch, same_device
@@ -333,7 +334,7 @@ class Call:
 
     def _note_order(self, live: Sequence[CollectiveOperation]) -> None:
         """Tell race checks what the ends of these ranks come behind."""
-        races = live[0].stream.device.races
+        races = checker_of(live[0].stream.device)
         if races is not None:
             begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
             root = self.signature.root

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from simrank.device import use_stream
-from simrank.device.current import new_stream, stream_on
+from simrank.device.stream import new_stream, stream_on
 from simrank.engine import Handle
 from simrank.ranks import require_program, set_program
 

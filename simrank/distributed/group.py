@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device.current import new_stream
+from simrank.device.stream import new_stream
 from simrank.device.transports import NCCL as TO_DEVICES
 from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.device import Buffer, Tensor, current_stream
-from simrank.device.current import streams_of, use_stream
+from simrank.device.stream import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import enter
 from simrank.distributed.caller import Caller, caller_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from simrank.device.current import new_stream, stream_on
+from simrank.device.stream import new_stream, stream_on
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
 from simrank.distributed.caller import Caller, caller_of
 from simrank.distributed.coalescing import CoalescingManager

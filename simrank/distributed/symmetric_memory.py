@@ -17,9 +17,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device import Stream, Tensor, as_dtype, current_stream
-from simrank.device.current import parse_device
 from simrank.device.dtypes import float32, uint32
 from simrank.device.memory import Storage
+from simrank.device.races import checker_of
+from simrank.device.stream import parse_device
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
 from simrank.device.transports import PEER_ACCESS, check_transport
@@ -93,8 +94,9 @@ def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     shape, kind = as_shape(size), float32 if dtype is None else as_dtype(dtype)
     storage = Storage(cuda_device, prod(shape) * kind.itemsize)
     pad = state.pads[storage] = Storage(cuda_device, state.pad_bytes, fresh=False)
-    if cuda_device.races is not None:
-        cuda_device.races.order.share(storage)
+    races = checker_of(cuda_device)
+    if races is not None:
+        races.order.share(storage)
     if pad.is_real:
         pad.array(np.dtype(np.uint8)).fill(0)
     return Tensor(storage, kind, storage.array(kind.numpy).reshape(shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from simrank.device.current import stream_on
+from simrank.device.stream import stream_on
 from simrank.engine import limits
 from simrank.errors import WaitTimeoutError
 from simrank.units import PS_PER_US

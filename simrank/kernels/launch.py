@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from simrank.device import Tensor, current_stream
-from simrank.device.races import Accesses
+from simrank.device.memory import Accesses
 from simrank.kernels import arguments, foreign
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, warm_kernel
 from simrank.kernels.grids import GridSize, grid_sizes

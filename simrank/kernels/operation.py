@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from simrank.device import Operation, Tensor
+from simrank.device.races import checker_of
 from simrank.engine import Activity
 from simrank.kernels import arguments
 from simrank.kernels.compiler.metadata import (
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
 
     from simrank.device import Stream
-    from simrank.device.memory import Storage
-    from simrank.device.races import Accesses
+    from simrank.device.memory import Accesses, Storage
     from simrank.hardware.spec import DeviceSpec
     from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
@@ -187,12 +187,13 @@ class TritonOperation(Operation):
         device = self.stream.device
         rank = None if self._program is None else self._program.rank
         self._log = None
-        if device.races is not None or self._is_sampled():
+        checker = checker_of(device)
+        if checker is not None or self._is_sampled():
             written = () if self.touched is None else (b.storage for b in self.touched.writes)
             watched, begins = [*written, *self.reaches], self.launch.dependence
-            shared = () if device.races is None else device.races.order.shared
+            shared = () if checker is None else checker.order.shared
             self._log = LaunchAccesses(self.launch.name, rank, watched, shared, begins)
-        return Grid(self._setting(), self._log, is_sample=device.races is None)
+        return Grid(self._setting(), self._log, is_sample=checker is None)
 
     def _setting(self) -> Setting:
         launch, device = self.launch, self.stream.device

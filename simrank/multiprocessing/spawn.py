@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from simrank.device.current import drop_streams
+from simrank.device.stream import drop_streams
 from simrank.distributed.group import World, membership
 from simrank.distributed.joined import lose
 from simrank.distributed.membership import world_of

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import simrank.distributed as dist
-from simrank.device.operation import KernelOperation
+from simrank.device.stream import KernelOperation
 from simrank.engine import Handle
 from simrank.errors import CollectiveMismatchError
 from simrank.errors.travel import add_note

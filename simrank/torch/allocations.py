@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device.memory import Storage
-from simrank.device.races import Accesses
+from simrank.device.memory import Accesses, Storage
 from simrank.engine import user_site
 from simrank.torch import cuda
 from simrank.torch.costs import DTYPES

@@ -12,9 +12,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from simrank.device.current import devices_of
 from simrank.device.dtypes import DTYPES, WIDE_UNSIGNED, DType
 from simrank.device.memory import Storage
+from simrank.device.stream import devices_of
 from simrank.device.tensors.shown import tensor_text
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program

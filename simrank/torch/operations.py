@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.device.operation import KernelOperation
+from simrank.device.stream import KernelOperation
 from simrank.torch.costs import Cost, cost_of
 from simrank.torch.cuda.operations import form
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simrank.device.current import devices_of, streams_of, synchronize
-from simrank.device.stream import Event, Stream
+from simrank.device.stream import Event, Stream, devices_of, streams_of, synchronize
 from simrank.errors import UnsupportedError
 from simrank.torch import cuda
 from simrank.torch.costs import Cost, cost_of

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch.library import Library
 
-from simrank.device.operation import KernelOperation
-from simrank.device.races import Accesses
+from simrank.device.memory import Accesses
+from simrank.device.races import checker_of
+from simrank.device.stream import KernelOperation
 from simrank.device.watch import watchers_of
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.errors import UnsupportedError
@@ -167,8 +168,9 @@ class _Call:
         filled = [buffers.storage_of(tensor) for tensor in writes]
 
         def moved() -> None:
-            if device.races is not None and device.races.order.listener is not None:
-                device.races.order.listener.met(operation, reads_of, writes_of)
+            races = checker_of(device)
+            if races is not None and races.order.listener is not None:
+                races.order.listener.met(operation, reads_of, writes_of)
             with np.errstate(all="ignore"):
                 move()
             watchers = watchers_of(space)

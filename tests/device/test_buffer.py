@@ -8,7 +8,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.device import Buffer, as_dtype
-from simrank.device.buffer import wait_values
+from simrank.device.host_reads import wait_values
 from simrank.device.memory import Storage
 from simrank.errors import CollectiveMismatchError, DeadlockError, RaceError
 from simrank.trace.timeline import Timeline

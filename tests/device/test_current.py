@@ -29,7 +29,7 @@ def test_outside_a_context_there_is_no_current_device():
 
 def test_streams_that_nobody_holds_are_forgotten_once_their_work_has_ended(ctx):
     """A program that makes a stream per step does not grow (E10), and still waits for all."""
-    from simrank.device.current import streams_of
+    from simrank.device.stream import streams_of
 
     for _ in range(100):
         with ctx.stream(ctx.Stream()):

@@ -9,7 +9,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.device.loading import LOAD_PS
+from simrank.device.device import LOAD_PS
 from simrank.errors import ConfigError, DeadlockError
 
 triton = pytest.importorskip("triton")

@@ -147,8 +147,7 @@ def test_each_program_has_streams_of_its_own(run):
 
 def test_an_operation_that_fails_on_the_stream_raises_in_its_rank(run):
     """Where the rank waits next; and in the main program if the rank has returned."""
-    from simrank.device.current import stream_on
-    from simrank.device.operation import KernelOperation
+    from simrank.device.stream import KernelOperation, stream_on
     from simrank.errors import SpawnException
 
     def fail(ctx):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
-from simrank.device.writes import PendingWrites
+from simrank.device.memory import PendingWrites
 
 
 def operation(stream):

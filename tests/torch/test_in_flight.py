@@ -36,7 +36,7 @@ def test_only_its_own_rank_waits_for_a_kernel(spawn):
     waited = {}
 
     def program(rank):
-        from simrank.device.operation import KernelOperation
+        from simrank.device.stream import KernelOperation
         from simrank.ranks import require_rank
         from simrank.torch import devices
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device import current
-from simrank.device.buffer import touch_host
+from simrank.device.copies import copy_between
 from simrank.device.dtypes import DType, as_dtype, bool_, float32, int64, promote, promote_scalar
-from simrank.device.memory import guarded
-from simrank.device.races import Accesses
+from simrank.device.host_reads import touch_host
+from simrank.device.memory import Accesses, guarded
+from simrank.device.stream import parse_device, stream_on
 from simrank.device.tensors.allocation import allocate_beside, result_of
 from simrank.device.tensors.elementwise import BINARY, COMPARE, UNARY, not_of_unsigned, wrong_kind
 from simrank.device.tensors.shapes import broadcast
-from simrank.device.transfer import copy_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,7 +87,7 @@ def run(  # noqa: PLR0913 - an operation's facts
     if bytes_moved is None:
         bytes_moved = sum(_bytes_moved(tensor, device) for tensor in (*reads, *writes))
     operation = device.launch(
-        current.stream_on(device),
+        stream_on(device),
         name,
         guarded(compute, reads, writes),
         Accesses(reads, writes),
@@ -169,7 +168,7 @@ def parse_target(tensor: Tensor, target: Any) -> tuple[Device | None, DType]:  #
         return target.cuda_device, target.dtype
     if isinstance(target, str) and target.partition(":")[0] not in ("cpu", "cuda"):
         return device, as_dtype(target)
-    return current.parse_device(target), tensor.dtype
+    return parse_device(target), tensor.dtype
 
 
 def widen(values: Array) -> Array:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.device.buffer import wait_values
-from simrank.device.current import parse_device
 from simrank.device.dtypes import as_dtype
+from simrank.device.host_reads import wait_values
 from simrank.device.memory import Storage
+from simrank.device.stream import parse_device
 from simrank.device.tensors.arithmetic import Tensor_like
 from simrank.errors import UnsupportedError
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device.current import parse_device
 from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
+from simrank.device.stream import parse_device
 from simrank.device.tensors import exchange
 from simrank.device.tensors import tensor as tensors
 from simrank.device.tensors.arithmetic import run

@@ -9,7 +9,11 @@ from __future__ import annotations
 from contextlib import ContextDecorator, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simrank.device.current import (
+from simrank.device.device import HOST
+from simrank.device.dtypes import ALIASES, DTYPES, DType, promote
+from simrank.device.stream import (
+    Event,
+    Stream,
     current_device,
     current_stream,
     devices_of,
@@ -20,9 +24,6 @@ from simrank.device.current import (
     synchronize,
     use_stream,
 )
-from simrank.device.device import HOST
-from simrank.device.dtypes import ALIASES, DTYPES, DType, promote
-from simrank.device.stream import Event, Stream
 from simrank.device.stream import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device.stream import Stream as StreamType
 from simrank.device.tensors import factories, indexing, joining, products

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from simrank.device.buffer import wait_values
-from simrank.device.current import parse_device
+from simrank.device.copies import upload
 from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
+from simrank.device.host_reads import wait_values
+from simrank.device.stream import parse_device
 from simrank.device.tensors import arithmetic, exchange, indexing, views
 from simrank.device.tensors.allocation import allocate
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.shapes import as_shape, wrap_dim
-from simrank.device.transfer import upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

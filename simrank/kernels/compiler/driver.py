@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from triton.backends.driver import DriverBase
 
 from simrank.device import current_device, current_stream
-from simrank.device.current import devices_of
+from simrank.device.stream import devices_of
 from simrank.errors import UnsupportedError
 from simrank.kernels import foreign
 from simrank.kernels.compiler.launcher import SimulatedLauncher, used_by

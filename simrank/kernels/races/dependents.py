@@ -15,9 +15,8 @@ from simrank.kernels.races.findings import ProgramRaceError, access_at, created_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.device.operation import Operation
     from simrank.device.races import RaceChecker
-    from simrank.device.stream import Stream
+    from simrank.device.stream import Operation, Stream
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.accesses import Access
 

@@ -5,7 +5,7 @@ takes it over; a fence does the same for relaxed signals after it, and for relax
 With scope gpu that holds on one device, with sys between devices. Loads and stores are remembered
 with their program and epoch. An access that is not ordered behind a store of another program is a
 race, and so is a store that is not ordered behind another's load. Programs begin behind what their
-launch is behind (`device/order.py`), and what follows that is behind them. Of one rank a launch
+launch is behind (`device/races.py`), and what follows that is behind them. Of one rank a launch
 that had ended before is in front too: its streams are looked at elsewhere (`device/races.py`).
 
 Operations of streams on memory that ranks share count as programs: copies, products, collectives.
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
-    from simrank.device.operation import Operation
     from simrank.device.races import RaceChecker
+    from simrank.device.stream import Operation
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from simrank.device.memory import Storage
-    from simrank.device.operation import Operation
     from simrank.device.races import RaceChecker
+    from simrank.device.stream import Operation
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array

@@ -11,15 +11,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from simrank.device.races import checker_of
 from simrank.kernels.races.happens import races_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from simrank.device.buffer import Buffer
-    from simrank.device.memory import Storage
-    from simrank.device.operation import Operation
+    from simrank.device.memory import Buffer, Storage
     from simrank.device.races import RaceChecker
+    from simrank.device.stream import Operation
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.accesses import Access
     from simrank.kernels.races.happens import ProgramClock, ProgramRaces
@@ -170,7 +170,7 @@ def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) 
         ProgramRaceError: There is one, and races are errors.
     """
     device = operation.stream.device
-    checker, hints = device.races, device.memory.space.hints
+    checker, hints = checker_of(device), device.memory.space.hints
     if checker is None:
         hints.update(dict.fromkeys(log.hints()))
     elif not has_values:

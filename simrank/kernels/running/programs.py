@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.device.races import checker_of
 from simrank.engine import Task, TaskGroup
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import AccessCosts
@@ -80,7 +81,7 @@ class ProgramRun:
         num_warps = setting.options.num_warps
         self.num_beside = num_beside(device.spec, self.num_resident, num_warps)
         self._body = body
-        self.known_races = races_of(device.races)
+        self.known_races = races_of(checker_of(device))
         self.behind = None if self.known_races is None else self.known_races.launched(operation)
         self._next = 0
         self._live: dict[int, ProgramSync] = {}

@@ -20,8 +20,7 @@ from simrank.kernels.running.batches import Grid
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.device.memory import Storage
-    from simrank.device.races import Touched
+    from simrank.device.memory import Storage, Touched
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
 

@@ -1,15 +1,10 @@
-"""Copies between devices and the host: bytes that share the links they cross (E11)."""
+"""The links of a cluster in one run, whose bandwidth transfers share (E11)."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from simrank.device.buffer import wait_values
-from simrank.device.current import stream_on
-from simrank.device.memory import guarded
-from simrank.device.operation import Operation
-from simrank.device.races import Accesses, Touched
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.engine.delays import TRANSFER
 from simrank.hardware.activity_rates import solve_rates
@@ -18,11 +13,6 @@ from simrank.units import PS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-
-    from simrank.device.buffer import Buffer
-    from simrank.device.device import Device
-    from simrank.device.stream import Stream
     from simrank.engine import Engine
     from simrank.hardware.cluster import Cluster
 
@@ -186,107 +176,3 @@ class Network:
             self.pool.drop(activity)
 
         return drop
-
-
-class TransferOperation(Operation):
-    """A copy between two devices, or between a device and its host.
-
-    Args:
-        stream: A stream of the device that drives the copy.
-        route: (source, target) device indices; None stands for the host.
-        size_bytes: What crosses.
-        effect: Moves the values, at the end.
-        touched: What it reads and writes.
-    """
-
-    __slots__ = ("_drop", "_route")
-    kind = "copy"
-
-    def __init__(
-        self,
-        stream: Stream,
-        route: tuple[int | None, int | None],
-        size_bytes: int,
-        effect: Callable[[], None] | None = None,
-        touched: Touched | None = None,
-    ) -> None:
-        source, into = ("host" if end is None else f"device {end}" for end in route)
-        super().__init__(stream, f"copy {source} to {into}", effect, touched)
-        self._route = route
-        self._drop: Callable[[], None] | None = None
-        self.details = {"bytes": size_bytes}
-
-    def begin(self) -> None:
-        """Cross the route, or the host link at the bandwidth of the device's host link."""
-        assert self.details is not None, "set when made"
-        device, size_bytes = self.stream.device, self.details["bytes"]
-        source, into = self._route
-        if source is not None and into is not None:
-            self._drop = device.network.transfer(source, into, size_bytes, self.end)
-        else:
-            activity = Activity(float(size_bytes), [(device.host_link, 1.0)], self.end)
-            device.pool.start(activity)
-            self._drop = lambda: device.pool.drop(activity)
-
-    def end(self) -> None:
-        """Let go of the activity, which refers back, and complete."""
-        self._drop = None
-        super().end()
-
-    def drop(self) -> None:
-        """Take it out of flight."""
-        if self._drop is not None:
-            self._drop()
-
-
-def copy_between(target: Buffer, src: Buffer) -> TransferOperation:
-    """Issue a copy from or to a device on its current stream; on that of the source if both are."""
-    device = src.cuda_device or target.cuda_device
-    assert device is not None, "copies within the host are no transfers"
-    if src.cuda_device is None:
-        wait_values(src)
-    stream = stream_on(device)
-    other = None if target.cuda_device in (None, device) else stream_on(target.cuda_device)
-    if other is not None:
-        stream.wait_stream(other)  # As in torch: the target's own work comes first,
-    operation = TransferOperation(
-        stream,
-        (_index(src), _index(target)),
-        src.nbytes,
-        _effect(target, src),
-        Accesses((src,) if src.cuda_device is not None else (), (target,)),
-    )
-    stream.submit(operation)
-    if other is not None:
-        other.wait_for(operation)  # and goes on when the bytes have arrived.
-    return operation
-
-
-def _index(buffer: Buffer) -> int | None:
-    return None if buffer.storage.device is None else buffer.storage.device.index
-
-
-def upload(tensor: Buffer, values: np.ndarray[Any, Any], device: Device) -> None:
-    """Fill a new tensor of `device` with a copy of an array, copied in stream order.
-
-    The values are in place at once: nobody can look at a tensor that is new without waiting for
-    the copy, and the caller may change its array as soon as this returns.
-    """
-    if tensor.storage.has_values:
-        tensor.array[...] = values
-    operation = TransferOperation(
-        stream_on(device), (None, device.index), tensor.nbytes, touched=Accesses((), (tensor,))
-    )
-    tensor.storage.note_write(operation, tensor.array)
-    operation.stream.submit(operation)
-
-
-def _effect(target: Buffer, src: Buffer) -> Callable[[], None]:
-    # Host memory is read at once, as a copy from pageable memory does.
-    view, from_host = target.array, src.cuda_device is None
-    values = src.array.copy() if from_host and src.storage.has_values else src.array
-
-    def assign() -> None:
-        view[...] = values.astype(view.dtype) if values.dtype != view.dtype else values
-
-    return guarded(assign, (src,), (target,))

@@ -1,0 +1,39 @@
+"""Host reads of a tensor: barriers for that tensor alone (rule D4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from simrank.device.stream import stream_on
+from simrank.ranks.current import race_order
+
+if TYPE_CHECKING:
+    from simrank.device.device import RaceHooks
+    from simrank.device.memory import Buffer
+
+
+def touch_host(buffer: Buffer, *, is_write: bool) -> None:
+    """Let race checks see that the host reads or writes host memory.
+
+    Raises:
+        RaceError: Something in flight uses it that the host has not waited for.
+    """
+    races = race_order()
+    if races is not None:
+        cast("RaceHooks", races).host_touches(buffer, is_write=is_write)
+
+
+def wait_values(buffer: Buffer) -> None:
+    """Wait for the operations that still write a buffer, whoever issued them (D4).
+
+    Raises:
+        UninitializedValueError: A shape-only run does not have the values.
+    """
+    storage, device = buffer.storage, buffer.cuda_device
+    if device is None:
+        touch_host(buffer, is_write=False)
+    elif device.races is not None:
+        device.races.host_reads(buffer, stream_on(device))
+    for operation in storage.pending_writes(buffer.array):
+        operation.stream.device.engine.wait(operation)
+    storage.check_values(f"a {buffer.dtype.name} tensor of shape {list(buffer.shape)}")
