@@ -258,8 +258,9 @@ class Devices:
 
 
 # ---- Lazy loading: the code of a kernel comes to the device at its first launch ----
-# A load waits until the device is quiet. So a kernel that spins until something issued later sets its flag can block the host for ever:
-# the load in between waits for it. `preload` loads before anything runs.
+# A load waits until the device is quiet. A kernel that spins until a later operation sets its flag
+# can therefore block the host for ever: a load between them waits for the kernel. `preload` loads
+# kernels before anything runs.
 
 _MODE = "CUDA_MODULE_LOADING"
 LOAD_PS = 300_000_000  # assumed: 0.3 ms for the code of one kernel
