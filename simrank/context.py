@@ -19,10 +19,10 @@ from simrank.device.races import RaceChecker
 from simrank.device.tensors.held import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
-from simrank.distributed.call_lines import explain_hang
+from simrank.distributed.findings import explain_hang
 from simrank.distributed.flight_recorder import FlightRecorder
-from simrank.distributed.kernel_names import COLLECTIVES
-from simrank.distributed.planner import CollectiveLibrary
+from simrank.distributed.library import CollectiveLibrary
+from simrank.distributed.reduce_op import COLLECTIVES
 from simrank.distributed.replicas import Replicas
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.carrier import check_carrier

@@ -28,7 +28,7 @@ from simrank.config.faults import (
 )
 from simrank.config.model import in_file_order
 from simrank.config.yaml_source import Source
-from simrank.distributed.options import roster_of
+from simrank.distributed.roster import roster_of
 from simrank.engine import NamedWait
 from simrank.engine.report import doing_text
 from simrank.errors import ConfigError
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from simrank.config.faults import FaultsRef
     from simrank.device import Network
     from simrank.device.device import Device
-    from simrank.distributed.planner import CollectiveLibrary
+    from simrank.distributed.library import CollectiveLibrary
     from simrank.engine import Engine, Task
     from simrank.hardware.cluster import Cluster
 

@@ -28,6 +28,7 @@ PAGES = sorted(
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
     "bench/row.py": "bench/test_run.py",
+    "distributed/library.py": "distributed/test_planner.py",
     "engine/interface.py": "engine/test_loop.py",
     "engine/lockstep.py": "engine/test_carrier.py",
     "device/host_reads.py": "device/test_buffer.py",
@@ -62,7 +63,6 @@ TESTED_ELSEWHERE = {
     "torch/identity.py": "torch/test_group.py",
     "torch/operations.py": "torch/test_devices.py",
     "torch/nccl.py": "torch/test_group.py",
-    "distributed/collective.py": "distributed/test_issue.py",
     "torch/reductions.py": "conformance/test_torch_programs.py",
     "torch/sparse.py": "conformance/test_torch_programs.py",
     "torch/work.py": "torch/test_group.py",

@@ -10,7 +10,7 @@ from simrank.bench.predict import shape_of, spread_of
 from simrank.bench.row import timed_row
 from simrank.collectives.nccl import Communicator, predict_times
 from simrank.collectives.nccl.machine import constants_of, fitted_to, spec_of
-from simrank.distributed.tuning import Wishes, tuning_of
+from simrank.distributed.planner import Wishes, tuning_of
 from simrank.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.yaml_source import read_text
 from simrank.context import Context
-from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
+from simrank.distributed.planner import NO_WISHES, Wishes, tuning_of
 from simrank.errors import ConfigError
 from simrank.units import format_size
 

@@ -13,7 +13,7 @@ from simrank.collectives.algorithms import collectives_with
 from simrank.config.imports import program_file
 from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.context import Context
-from simrank.distributed.tuning import Wishes
+from simrank.distributed.planner import Wishes
 from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports

@@ -15,7 +15,7 @@ import typer
 
 from simrank.collectives.nccl.machine import lost_calibration
 from simrank.distributed.flight_recorder import SIZE_VARIABLES, FlightRecorder
-from simrank.distributed.tuning import NCCL_VARIABLES
+from simrank.distributed.planner import NCCL_VARIABLES
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

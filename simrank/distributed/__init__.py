@@ -8,13 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simrank.distributed.api import (
+    all_gather,
+    all_gather_coalesced,
     all_gather_into_tensor,
     all_reduce,
+    all_reduce_coalesced,
+    all_to_all,
     all_to_all_single,
     barrier,
     broadcast,
+    gather,
     reduce,
+    reduce_scatter,
     reduce_scatter_tensor,
+    scatter,
 )
 from simrank.distributed.backends import (
     Backend,
@@ -30,15 +37,6 @@ from simrank.distributed.elastic import (
     shrink_group,
 )
 from simrank.distributed.group import ProcessGroup
-from simrank.distributed.lists import (
-    all_gather,
-    all_gather_coalesced,
-    all_reduce_coalesced,
-    all_to_all,
-    gather,
-    reduce_scatter,
-    scatter,
-)
 from simrank.distributed.membership import (
     GroupMember,
     destroy_process_group,
@@ -52,6 +50,9 @@ from simrank.distributed.membership import (
     init_process_group,
     is_initialized,
     new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    split_group,
 )
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.objects import (
@@ -62,7 +63,6 @@ from simrank.distributed.objects import (
     scatter_object_list,
     send_object_list,
 )
-from simrank.distributed.options import ElasticOptions
 from simrank.distributed.peers import (
     P2POp,
     batch_isend_irecv,
@@ -74,11 +74,7 @@ from simrank.distributed.peers import (
 from simrank.distributed.peers import _coalescing_manager as _coalescing_manager
 from simrank.distributed.reduce_op import ReduceOp
 from simrank.distributed.reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
-from simrank.distributed.subgroups import (
-    new_subgroups,
-    new_subgroups_by_enumeration,
-    split_group,
-)
+from simrank.distributed.roster import ElasticOptions
 from simrank.distributed.work import Work
 from simrank.errors import DistBackendError, DistNetworkError
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from itertools import groupby
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from simrank.engine import Activity, Claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.collectives.schedule import IntArray
-    from simrank.engine import Engine, Wakeup
+    from simrank.device import Network
+    from simrank.engine import Engine, Resource, Wakeup
+
+    FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Landing(NamedTuple):
@@ -140,3 +147,188 @@ class Flight:
         else:
             self.let_go = _nothing  # What it called refers back.
         self._call.end(landing.group_ranks)
+
+
+# ---- Sharing of links among collectives, messages and copies in flight (E11, C3) ----
+# A collective's latency passes whatever others do. Then its bytes flow: at full speed it uses
+# its busiest link altogether, and the others in proportion. Where links are shared, all that
+# flows through one gets an equal part of it (max-min), and the ends of the ranks move
+# accordingly. What shares with nobody ends when it would have ended anyway, to the picosecond.
+
+
+class Speed(NamedTuple):
+    """How fast a collective uses its links, as they are at one time.
+
+    Attributes:
+        alone_ps: How long its busiest link needs, alone; infinite where one is down.
+        demands: [k] Bytes per picosecond of each link at full speed; empty where a link is down.
+        busiest: The largest of them.
+        alone_rate: The rate at which those flow that share with nobody.
+    """
+
+    alone_ps: float
+    demands: list[float]
+    busiest: float
+    alone_rate: float
+
+
+def speed_of(num_bytes: IntArray, capacities: FloatArray) -> Speed:
+    """Return how fast bytes cross links.
+
+    Shapes: (k links)
+        num_bytes: [k]; capacities: [k] in bytes per picosecond; 0 where a link is down.
+    """
+    times_ps = np.full(len(num_bytes), np.inf)
+    np.divide(num_bytes, capacities, out=times_ps, where=capacities > 0)
+    alone_ps = float(times_ps.max(initial=0.0))
+    if not 0 < alone_ps < np.inf:
+        return Speed(alone_ps, [], 0.0, 1.0)
+    # Of the busiest link exactly all: alone, nothing is slower by a rounding.
+    demands = capacities * (times_ps / alone_ps)
+    rates = capacities[demands > 0] / demands[demands > 0]
+    return Speed(alone_ps, demands.tolist(), float(demands.max()), min(1.0, float(rates.min())))
+
+
+class Carried:
+    """What collectives of groups alike carry over their links, and how fast as links are described.
+
+    Args:
+        links: [k] The links of the first such group.
+        num_bytes: [k] What each carries.
+        bandwidths: [k] What each can, in bytes per picosecond.
+
+    Attributes:
+        links, num_bytes: As given.
+        nominal: How fast.
+    """
+
+    def __init__(self, links: IntArray, num_bytes: IntArray, bandwidths: FloatArray) -> None:
+        self.links, self.num_bytes = links, num_bytes
+        self.nominal = speed_of(num_bytes, bandwidths)
+
+
+class LinkLoads:
+    """The links that a collective uses, and how much of each at full speed.
+
+    Args:
+        network: The links.
+        links: [k] Their indices.
+        carried: What each carries.
+    """
+
+    def __init__(self, network: Network, links: IntArray, carried: Carried) -> None:
+        self._network = network
+        self._links = links
+        self._carried = carried
+        self._version = 0  # Of the network: at first, links are as described.
+        self._speed = carried.nominal
+        self._claim: Claim | None = None
+
+    @property
+    def speed(self) -> Speed:
+        """How fast it is as links are now."""
+        if self._version != self._network.version:
+            self._version = self._network.version
+            self._speed = speed_of(self._carried.num_bytes, self._capacities())
+            self._claim = None
+        return self._speed
+
+    def _capacities(self) -> FloatArray:
+        links = self._network.links_of(self._links.tolist())
+        return np.array([link.capacity for link in links], dtype=np.float64)
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer its busiest link needs than on the cluster as described, if it works."""
+        capacities, nominal_ps = self._capacities(), self._carried.nominal.alone_ps
+        works = capacities > 0
+        times_ps = self._carried.num_bytes[works] / capacities[works]
+        return float(times_ps.max(initial=0.0)) / nominal_ps if times_ps.any() else 1.0
+
+    @property
+    def claim(self) -> Claim:
+        """Its links, as those have them that use them as it does: one after the other."""
+        demands = self.speed.demands
+        if self._claim is None:
+            links = self._network.links_of(self._links.tolist()) if demands else []
+            self._claim = Claim(tuple(zip(links, demands, strict=True)))
+        return self._claim
+
+    @property
+    def demands(self) -> Sequence[tuple[Resource, float]]:
+        """Bytes per picosecond of each link at full speed; none where a link is down."""
+        return self.claim.demands
+
+
+class _Bytes(Activity):
+    """The bytes of one collective, which flow as fast as its links let them.
+
+    Args:
+        flight: What is slowed down with them.
+        flow_ps: How long they take alone.
+        loads: What it does to its links.
+    """
+
+    __slots__ = ("_flight",)
+
+    def __init__(self, flight: Flight, flow_ps: int, loads: LinkLoads) -> None:
+        # Equal parts of a link are equal numbers of bytes on it, whoever sends them.
+        weight = 1 / loads.speed.busiest
+        super().__init__(float(flow_ps), loads.demands, _nothing, max_rate=1.0, weight=weight)
+        self.claim = loads.claim
+        self._flight = flight
+
+    def on_rate(self, rate: float) -> None:
+        """Slow the ends of ranks down, or let them go on."""
+        self._flight.set_rate(rate)
+
+
+class Shares(Protocol):
+    """What is known of the bytes of a collective; worked out only where links are shared."""
+
+    @property
+    def loads(self) -> LinkLoads:
+        """What it does to the links."""
+
+    def flow_ps(self, took_ps: int) -> int:
+        """Return how long bytes flow, of what it takes from its last arrival to its last end."""
+
+
+class Flow:
+    """How the bytes of one collective flow; a newcomer on the network.
+
+    Args:
+        network: The links.
+        flight: The collective.
+        shares: What is known of its bytes.
+        last_arrival_ps: When its last rank came.
+
+    Attributes:
+        ends_ps: When they have flowed at nominal speed.
+    """
+
+    __slots__ = ("_flight", "_last_arrival_ps", "_network", "_shares", "ends_ps")
+
+    def __init__(
+        self, network: Network, flight: Flight, shares: Shares, last_arrival_ps: int
+    ) -> None:
+        self._network, self._flight, self._shares = network, flight, shares
+        self._last_arrival_ps = last_arrival_ps
+        self.ends_ps = flight.last_end_ps
+
+    def share(self) -> None:
+        """Share links from when the bytes begin to flow; until now they had them alone."""
+        flow_ps = self._shares.flow_ps(self.ends_ps - self._last_arrival_ps)
+        begin_ps = max(self.ends_ps - flow_ps, self._network.engine.now_ps)
+        loads, left_ps = self._shares.loads, self.ends_ps - begin_ps
+        if loads.demands and left_ps > 0 and not self._flight.is_over:
+            flowing = _Bytes(self._flight, left_ps, loads)
+            self._network.engine.call_at(begin_ps, lambda: self._start(flowing))
+
+    def _start(self, flowing: _Bytes) -> None:
+        if not self._flight.is_over:
+            loads = self._shares.loads
+            if loads.demands is flowing.demands:  # No link has changed since.
+                flowing.alone_rate = loads.speed.alone_rate
+            self._network.start(flowing)
+            self._flight.let_go = lambda: self._network.pool.drop(flowing)

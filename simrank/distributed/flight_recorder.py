@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.config.files import written_whole
 from simrank.distributed.backends import GLOO, default_timeout
-from simrank.distributed.planner import MADE_OF
+from simrank.distributed.library import MADE_OF
 from simrank.engine import user_stack
 from simrank.units import PS_PER_MS, PS_PER_NS
 

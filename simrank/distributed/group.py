@@ -2,6 +2,9 @@
 
 `ProcessGroup` is one group, shared by its members; `World` holds the groups of one spawn;
 `Membership` is what one rank knows of them.
+
+A group is plain data: the modules above keep the state of its calls in its attributes, and their
+types are theirs.
 """
 
 from __future__ import annotations
@@ -15,9 +18,7 @@ from simrank.device.stream import new_stream
 from simrank.device.transports import NCCL as TO_DEVICES
 from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
-from simrank.distributed.call_lines import CallLines
 from simrank.distributed.mismatch import MadeCall, mismatch_error
-from simrank.distributed.planner import Planner
 from simrank.errors import PeerDiedError, RankState
 from simrank.ranks import require_rank
 from simrank.ranks.current import of_process
@@ -27,16 +28,7 @@ if TYPE_CHECKING:
 
     from simrank.collectives.schedule import IntArray
     from simrank.device import Buffer, Device, Network, Stream
-    from simrank.distributed.call import Call
-    from simrank.distributed.caller import Caller
-    from simrank.distributed.coalescing import CoalescingManager
-    from simrank.distributed.collective import CollectiveOperation
-    from simrank.distributed.communicator import Initialisation, Pair
-    from simrank.distributed.issue import Form
-    from simrank.distributed.monitored import MonitoredBarrier
-    from simrank.distributed.p2p import Mailboxes
-    from simrank.distributed.planner import CollectiveLibrary
-    from simrank.distributed.roster import Roster
+    from simrank.distributed.library import CollectiveLibrary
     from simrank.engine import CallSite, Task
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
@@ -62,10 +54,10 @@ class ProcessGroup:
         devices: Device of each member: its own, unless its tensors lie on another.
         device_indices: The same, as plain integers: each call looks.
         has_moved: Whether a member has used another device than its own.
-        calls: Collectives under way, by sequence number.
-        lines: Lines from which the members have made their calls.
-        mailboxes: Point-to-point messages under way, by backend.
-        planner: Chooses algorithms and computes times for this group.
+        calls: Collectives under way, by sequence number: `call.Call`.
+        lines: Lines of the members' calls, `findings.CallLines`; None before the first.
+        mailboxes: Point-to-point messages under way, by backend: `p2p.Mailboxes`.
+        planner: Chooses algorithms and computes times, `planner.Planner`; None before its use.
         last_issued: The collective that each member issued last, if it has not ended.
         forms: What calls of the members are, by function, options and metadata of the tensors.
         backend: The backend's name, as given.
@@ -88,17 +80,17 @@ class ProcessGroup:
         self.world = world
         self.engine = world.engine
         self.devices: IntArray = world.devices[np.asarray(ranks, dtype=np.int64)]
-        self.calls: dict[int, Call] = {}
-        self.lines = CallLines()
-        self.mailboxes: dict[str, Mailboxes] = {}
-        self.barriers: dict[int, MonitoredBarrier] = {}
+        self.calls: dict[int, Any] = {}
+        self.lines: Any = None
+        self.mailboxes: dict[str, Any] = {}
+        self.barriers: dict[int, Any] = {}
         self.is_eager = True
-        self.communicators: dict[Pair | None, Initialisation] = {}
+        self.communicators: dict[tuple[int, int] | None, Any] = {}
         self.dead: dict[int, BaseException] = {}
-        self.roster: Roster | None = None
-        self.planner = Planner(world.comm_library, world.network, self.devices)
-        self.last_issued: list[CollectiveOperation | None] = [None] * len(ranks)
-        self.forms: dict[Hashable, Form] = {}
+        self.roster: Any = None
+        self.planner: Any = None
+        self.last_issued: list[Any] = [None] * len(ranks)
+        self.forms: dict[Hashable, Any] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
         self.has_moved = False
@@ -238,7 +230,7 @@ class ProcessGroup:
         self.has_moved = True
         self.device_indices[group_rank] = device_index
         self.devices = np.array(self.device_indices, dtype=np.int64)
-        self.planner = Planner(self.world.comm_library, self.world.network, self.devices)
+        self.planner = None
 
     def device_of(self, group_rank: int) -> int:
         """Return the index of the device that a member's communicator is on."""
@@ -447,7 +439,7 @@ class Membership:
         self.num_groups = 0
         self.made: list[ProcessGroup] = []
         self.num_splits: dict[ProcessGroup, int] = {}
-        self.coalescing: dict[ProcessGroup, CoalescingManager] = {}
+        self.coalescing: dict[ProcessGroup, Any] = {}
         self.callers: dict[tuple[int, bool], Caller] = {}
 
 
@@ -468,3 +460,41 @@ def membership(program: Program) -> Membership:
     if own is None:
         own = program.local[_KEY] = Membership()
     return own
+
+
+# ---- Who calls: a rank in its place in a group, looked up once for all of its calls ----
+
+_IN_FLIGHT = "groups in flight"
+
+
+class Caller(NamedTuple):
+    """A member of a group that calls.
+
+    It names no program: a rank keeps those that it has been, and nothing may refer back to it.
+
+    Attributes:
+        group: The group.
+        group_rank: Its rank in it.
+        backend: What carries its call.
+        in_flight: By stream of the rank, the group that used it last.
+    """
+
+    group: ProcessGroup
+    group_rank: int
+    backend: str
+    in_flight: dict[Stream, ProcessGroup]
+
+    @property
+    def rank(self) -> int:
+        """Return its global rank."""
+        return int(self.group.ranks[self.group_rank])
+
+    def narrowed(self, part: ProcessGroup) -> Caller:
+        """Return who it is among the members that take part."""
+        return self._replace(group=part, group_rank=part.group_rank(self.rank))
+
+
+def caller_of(program: Program, group: ProcessGroup, backend: str) -> Caller:
+    """Return who a running member of a group is."""
+    in_flight = program.local.setdefault(_IN_FLIGHT, {})
+    return Caller(group, group.group_rank(program.rank), backend, in_flight)

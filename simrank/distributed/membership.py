@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
 
 from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
-from simrank.distributed.options import ElasticOptions
-from simrank.distributed.rendezvous import give_port_back, take_port
+from simrank.distributed.roster import ElasticOptions
 from simrank.engine import user_site
 from simrank.engine.callsite import depth_of_user
+from simrank.errors import DistNetworkError
 from simrank.ranks import Program, current_program, require_rank
+from simrank.ranks.current import of_process
+from simrank.ranks.ports import node_of, ports_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
+
+    from simrank.ranks import Program
 
 Group = ProcessGroup | int | None  # An int is NON_GROUP_MEMBER.
 
@@ -376,3 +383,236 @@ def peer_in_group(
     if member < 0:
         raise ValueError(f"Global rank {global_rank} is not part of group {group}")
     return member
+
+
+# ---- Several groups at once: runs of equal length, an enumeration, the parts of a split ----
+
+Subgroups = tuple[ProcessGroup | None, list[ProcessGroup | int | None]]
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: Group = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: object = None,
+    group_desc: str | None = None,
+) -> Subgroups:
+    """Cut a group into runs of `group_size` ranks (default: the devices of a node).
+
+    Returns:
+        The subgroup that this rank belongs to, and all of them.
+
+    Raises:
+        ValueError: The size does not divide the group.
+    """
+    program = require_rank("new_subgroups")
+    if group_size is None:
+        group_size = program.context.cluster.devices_per_node
+    if group_size <= 0:
+        raise ValueError(f"The arg 'group_size' ({group_size}) must be positive")
+    world_size = get_world_size(group)
+    if world_size < group_size:
+        raise ValueError(
+            f"The arg 'group_size' ({group_size}) must not exceed the world size ({world_size})"
+        )
+    if world_size % group_size:
+        raise ValueError(
+            f"The world size ({world_size}) must be divisible by 'group_size={group_size!r}'"
+        )
+    ranks = get_process_group_ranks(group)
+    runs = [ranks[first : first + group_size] for first in range(0, len(ranks), group_size)]
+    return new_subgroups_by_enumeration(runs, timeout, backend, pg_options, group_desc)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    pg_options: object = None,
+    group_desc: str | None = None,
+) -> Subgroups:
+    """Make a group of each list of ranks; no rank may be in two.
+
+    Returns:
+        The subgroup that this rank belongs to, or None, and all of them.
+
+    Raises:
+        ValueError: There is no list, or a rank is in two.
+    """
+    if not ranks_per_subgroup_list:
+        raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
+    own: ProcessGroup | None = None
+    made: list[ProcessGroup | int | None] = []
+    seen: dict[int, Sequence[int]] = {}
+    for ranks in ranks_per_subgroup_list:
+        subgroup = new_group(ranks, timeout, backend, pg_options, group_desc=group_desc)
+        made.append(subgroup)
+        if isinstance(subgroup, ProcessGroup):
+            own = subgroup
+        for rank in ranks:
+            if rank in seen:
+                raise ValueError(
+                    f"Rank {rank} has appeared in both subgroup {seen[rank]} and {ranks}"
+                )
+            seen[rank] = ranks
+    return own, made
+
+
+def split_group(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta | None = None,
+    pg_options: object = None,
+    group_desc: str | None = None,
+    backend: str | None = None,
+) -> ProcessGroup | None:
+    """Split a group; all its members call it with the same lists of group ranks.
+
+    Returns:
+        The part that this rank belongs to, or None.
+
+    Raises:
+        ValueError: A list is empty, too long or names a rank twice; this rank is no member.
+        RuntimeError: The parent's backend cannot split: only nccl can.
+    """
+    del timeout, pg_options, backend
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    program = require_rank("split_group")
+    default = group_or_default(None, program)
+    parent = default if parent_pg is None else parent_pg
+    rank = program.rank
+    assert rank is not None
+    own_rank = parent.group_rank(rank)
+    if own_rank < 0:
+        raise ValueError(f"Global rank {rank} is not part of the parent group {parent}")
+    if "cuda" not in parent.backends or parent.backends["cuda"] != "nccl":
+        raise RuntimeError(
+            "No backend for the parent process group or its backend does not support splitting"
+        )
+    state = membership(program)
+    for group_ranks in split_ranks:
+        _check_part(group_ranks, default.size())
+    # Not in the order of `new_group`: only the parent's members split it.
+    number = state.num_splits[parent] = state.num_splits.get(parent, 0) + 1
+    for group_ranks in split_ranks:
+        if own_rank in group_ranks:
+            members = tuple(int(parent.ranks[group_rank]) for group_rank in sorted(group_ranks))
+            name = group_desc or f"{parent.name}:split:{number}"
+            key = (state.epoch, parent, number, members)
+            parsed = Backends(parent.backend, parent.backends)
+            made = world_of(program).group(key, name, members, parsed, Maker(rank, user_site()))
+            state.made.append(made)
+            return made
+    return None
+
+
+def _check_part(group_ranks: Sequence[int], world_size: int) -> None:
+    if not group_ranks:
+        raise ValueError("the split group cannot be empty")
+    if len(group_ranks) > world_size:
+        raise ValueError(
+            "the split group's size should be less or equal to the world_size set by "
+            "init_process_group"
+        )
+    if len(group_ranks) != len(set(group_ranks)):
+        raise ValueError("the split group cannot have duplicate ranks")
+
+
+# ---- Members that no spawn has numbered ----
+# The ranks of a spawn are numbered from 0. Who joins a group with others takes the next number
+# of theirs, whatever rank it has there. Its death is that of a member.
+
+_KEY = "number as a member"  # In `Program.local`.
+
+
+def number_of(program: Program, group_rank: int) -> int:
+    """Return the number of who joins a group; a process gets one as it joins its first.
+
+    Args:
+        program: Who joins.
+        group_rank: Its rank in the group: it stands for the device of this number of its host.
+    """
+    if program.process_of is not None and _KEY not in program.local:
+        cluster, host = program.context.cluster, program.started_rank or 0
+        index = host - host % cluster.devices_per_node + group_rank % cluster.devices_per_node
+        _take_number(program, world_of(program), min(index, cluster.num_devices - 1))
+    assert program.rank is not None, "a rank joins"
+    return program.rank
+
+
+def come_to(program: Program, world: World) -> int:
+    """Let a rank or process be among those of another spawn from now on; return its number."""
+    before = world_of(program)
+    if before is not world:
+        program.local["world"] = world
+        _take_number(program, world, int(before.devices[program.rank or 0]))
+    assert program.rank is not None, "a rank comes"
+    return program.rank
+
+
+def _take_number(program: Program, world: World, device_index: int) -> None:
+    task = program.task
+    assert task is not None, "it runs"
+    program.rank = task.rank = program.local[_KEY] = world.add(task, device_index)
+    membership(program).callers.clear()
+
+
+def process_ended(program: Program, status: int) -> None:
+    """Let those fail who wait in a group for a process that has died."""
+    if status and _KEY in program.local:
+        engine = program.engine
+        engine.call_at(engine.now_ps, partial(lose, program, SystemExit(status)))
+
+
+def lose(program: Program, error: BaseException) -> None:
+    """Let those fail who wait in a group for a member that has died; from the hub."""
+    assert program.rank is not None, "a member"
+    world_of(program).rank_died(program.rank, error)
+
+
+# ---- The port at which the ranks of a program meet ----
+# Rank 0 holds it from `init_process_group` until it destroys the group, or ends.
+
+_PORT_KEY = of_process("port of the rendezvous")
+
+
+def take_port(program: Program, init_method: str | None) -> None:
+    """Take the port of a rendezvous by `tcp://` or `env://`, on rank 0.
+
+    Raises:
+        DistNetworkError: Another program of this host has it, or a store or socket of this one.
+    """
+    if program.rank != 0:
+        return
+    port = port_of(init_method)
+    if port is None:
+        return
+    try:
+        _, holder = ports_of(program).take(program, port, "the rendezvous")
+    except OSError as error:
+        raise cannot_listen(program, port, error) from None
+    program.local[_PORT_KEY] = (port, holder)
+
+
+def port_of(init_method: str | None) -> int | None:
+    """Return the port of a rendezvous; None where it has none, or any will do."""
+    if init_method is None or init_method.startswith("env:"):
+        return int(os.environ["MASTER_PORT"]) if "MASTER_PORT" in os.environ else None
+    return urlparse(init_method).port or None
+
+
+def give_port_back(program: Program) -> None:
+    """Let others have the port of the rendezvous."""
+    held = program.local.pop(_PORT_KEY, None)
+    if held is not None:
+        ports_of(program).release(node_of(program), *held)
+
+
+def cannot_listen(program: Program, port: int, error: OSError) -> DistNetworkError:
+    """Return torch's error of a port that is in use, with the note of who holds it."""
+    made = DistNetworkError(program.engine.now_ps, port)
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
+    return made

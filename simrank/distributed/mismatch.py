@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.distributed.call_lines import TO_FOLLOW, unlike_calls
 from simrank.errors import CallVariant, CollectiveMismatchError, DistBackendError, RankState
-from simrank.errors.travel import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from simrank.device import Operation
-    from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
     from simrank.errors import UnlikeCalls
 
@@ -40,26 +37,6 @@ def same_device(first: Operation, second: Operation) -> DistBackendError:
         where = (None, None) if site is None else site.line()
         uses.append(RankState((operation.rank or 0,), operation.name, *where))
     return DistBackendError(device.engine.now_ps, device.index, uses)
-
-
-def mismatch(
-    group: ProcessGroup, number: int, calls: Iterable[MadeCall], absent: Sequence[int]
-) -> CollectiveMismatchError:
-    """Return the error of calls that should be equal.
-
-    Args:
-        group: Whose calls they are.
-        number: Of the call in the group.
-        calls: In the order in which they are told; equal ones from one line are told together.
-        absent: Global ranks that have not called.
-    """
-    made = list(calls)
-    library = group.world.comm_library
-    unlike = unlike_calls(library, {group: [(call.rank, call.site) for call in made]})
-    error = mismatch_error(group.engine.now_ps, group.name, number, made, absent, unlike)
-    if library.follower is None:
-        add_note(error, TO_FOLLOW)
-    return error
 
 
 def mismatch_error(

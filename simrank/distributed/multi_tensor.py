@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Buffer
     from simrank.distributed.api import Op
-    from simrank.distributed.caller import Caller
+    from simrank.distributed.group import Caller
     from simrank.distributed.work import Work
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from simrank.device.tensors.tensor import from_numpy
 from simrank.distributed.backends import GLOO
-from simrank.distributed.caller import Caller, caller_of
+from simrank.distributed.group import Caller, caller_of
 from simrank.distributed.issue import issue
 from simrank.distributed.membership import Group, member_group, peer_in_group
 from simrank.distributed.p2p import End, Route

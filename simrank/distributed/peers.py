@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from simrank.device.stream import new_stream, stream_on
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
-from simrank.distributed.caller import Caller, caller_of
-from simrank.distributed.coalescing import CoalescingManager
-from simrank.distributed.communicator import meet_first
-from simrank.distributed.group import ProcessGroup, membership
+from simrank.distributed.group import Caller, ProcessGroup, caller_of, membership
 from simrank.distributed.issue import (
+    CoalescingManager,
     after,
     after_writes,
     check_tensor,
@@ -24,6 +22,7 @@ from simrank.distributed.issue import (
     make_work,
     stream_for,
 )
+from simrank.distributed.meeting import meet_first
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
 from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
 from simrank.errors import UnsupportedError
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Buffer, Tensor
-    from simrank.distributed.flight_recorder import Entry
+    from simrank.distributed.library import RecordedCall
     from simrank.distributed.work import Work
 
 
@@ -333,7 +332,7 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
     return operation
 
 
-def _tell(caller: Caller, ends: Sequence[End]) -> list[Entry]:
+def _tell(caller: Caller, ends: Sequence[End]) -> Sequence[RecordedCall]:
     """Tell who looks on, before the messages are matched."""
     group, _, backend, _ = caller
     library = group.world.comm_library

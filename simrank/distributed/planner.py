@@ -2,172 +2,46 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakValueDictionary
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
+from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
+from simrank.collectives.nccl.level import ANY, NO_SWITCH, Tuning
+from simrank.collectives.nccl.tuner import nvls_reduces
+from simrank.collectives.problem import GATHERED
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
-from simrank.collectives.traffic import link_bytes, link_loads, memory_bytes
+from simrank.collectives.traffic import link_bytes, memory_bytes
 from simrank.device import as_dtype
-from simrank.distributed.flight import Landing, landings
-from simrank.distributed.leaks import Leaks
-from simrank.distributed.link_sharing import Carried, Flow, LinkLoads
-from simrank.distributed.mover import DataMover
+from simrank.distributed.flight import Flow, Landing, LinkLoads, landings
+from simrank.distributed.library import MADE_OF, CollectiveLibrary
 from simrank.distributed.reduce_op import ReduceOp
-from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
-from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
-    from simrank.collectives.choice import Choice, Chooser
-    from simrank.collectives.cost import CostModel, Stretch
-    from simrank.collectives.nccl.level import Tuning
+    from simrank.collectives.choice import Choice
+    from simrank.collectives.cost import Stretch
     from simrank.collectives.schedule import IntArray, Schedule
-    from simrank.device import Buffer, Network, Operation
-    from simrank.device.races import RaceChecker
-    from simrank.distributed.call import Call
+    from simrank.config.tuner import TunerRow
+    from simrank.device import Network
+    from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.flight import Flight
-    from simrank.distributed.flight_recorder import FlightRecorder
-    from simrank.distributed.group import ProcessGroup, World
-    from simrank.distributed.p2p import End
-    from simrank.distributed.request import Request, Signature
-    from simrank.hardware.cluster import Cluster
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.request import Signature
 
 Array = np.ndarray[Any, Any]
 _MAX_FLIGHTS = 64  # Assumed: differences of arrivals that come again, of equal calls.
 _MAX_PLANS = 64  # Assumed: distinct calls of one group.
-_MAX_PLAYERS = 256  # Assumed: distinct calls of all groups of a program.
-
-# Calls of other names and the collectives that they are made of.
-MADE_OF = {
-    "barrier": "all_reduce",
-    "all_gather_object": "all_gather",
-    "broadcast_object_list": "broadcast",
-    "gather_object": "all_gather",  # Of sizes; the objects are gathered.
-    "gather_object data": "gather",
-    "scatter_object_list": "broadcast",
-    "scatter_object_list data": "scatter",
-}
 
 
 def _collective_of(call: Call) -> str:
     op = call.signature.op
     return MADE_OF.get(op, op)
-
-
-class FollowsCalls(Protocol):
-    """What is told of calls, on the rank that makes them, before they are matched."""
-
-    def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
-        """A rank calls a collective."""
-
-    def messages(self, group: ProcessGroup, ends: Sequence[End]) -> None:
-        """A rank sends or receives."""
-
-
-class RunsCollective(Protocol):
-    """A kernel that runs in the place of the library's collective (C6).
-
-    Attributes:
-        name: What users call it.
-    """
-
-    name: str
-
-    def launch_on(self, group: ProcessGroup, source: Buffer, target: Buffer) -> Operation:
-        """Launch it on the running rank's current stream."""
-
-
-class CollectiveLibrary:
-    """What the collective library of one Context is: costs, choices, forced algorithms.
-
-    Attributes:
-        cost: The cost level in force.
-        chooser: Picks algorithms.
-        algorithms: Per collective the forced algorithm and its options; absent: "auto".
-        kernels: Per collective the kernel that runs instead.
-        num_sms: SMs that a collective occupies on each rank.
-        leaks: Work that nobody has waited for.
-        buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
-        makes_early: Whether groups have their communicators from the start.
-        races: Who looks for races; None where that is off.
-        follower: Told of the calls of each rank; None where nobody asked.
-        recorder: Who keeps the last calls of each rank; None where nobody asked.
-        worlds: The groups of each spawn that is alive, by its number.
-        on_call: Called by each rank that calls a collective, before it is matched; or None.
-    """
-
-    def __init__(
-        self,
-        cost: CostModel,
-        chooser: Chooser,
-        algorithms: Mapping[str, tuple[str, Mapping[str, int]]],
-        num_sms: int,
-    ) -> None:
-        self.cost = cost
-        self.chooser = chooser
-        self.algorithms = algorithms
-        self.kernels: dict[str, RunsCollective] = {}
-        self.num_sms = num_sms
-        self.leaks = Leaks()
-        self.buffers_sends = True
-        self.makes_early = True
-        self.races: RaceChecker | None = None
-        self.recorder: FlightRecorder | None = None
-        self.follower: FollowsCalls | None = None
-        self.worlds: WeakValueDictionary[int, World] = WeakValueDictionary()
-        self._players: OrderedDict[Schedule, DataPlayer] = OrderedDict()
-        self._loads: OrderedDict[Hashable, Carried] = OrderedDict()
-        self._ends: OrderedDict[Hashable, dict[tuple[int, bytes], _Ends]] = OrderedDict()
-        self.on_call: Callable[[], None] | None = None
-
-    def player(self, schedule: Schedule) -> DataPlayer:
-        """Return what moves the data of a schedule; groups that run the same one share it."""
-        player = self._players.get(schedule)
-        if player is None:
-            if len(self._players) >= _MAX_PLAYERS:
-                self._players.popitem(last=False)
-            player = self._players[schedule] = DataPlayer(schedule)
-        return player
-
-    def loads(
-        self, schedule: Schedule, cluster: Cluster, devices: IntArray, itemsize: int
-    ) -> Carried:
-        """Return the links that a schedule uses and their bytes; groups alike share them."""
-        key = (schedule, devices.tobytes(), itemsize)
-        found = self._loads.get(key)
-        if found is None:
-            if len(self._loads) >= _MAX_PLAYERS:
-                self._loads.popitem(last=False)
-            links, num_bytes = link_loads(schedule, self.cost.network, devices, itemsize)
-            bandwidths = cluster.link_bandwidth_bytes_per_s[links] / PS_PER_S
-            found = self._loads[key] = Carried(links, num_bytes, bandwidths)
-        return found
-
-    def ends(
-        self, schedule: Schedule, stretch: Stretch | None, devices: IntArray, itemsize: int
-    ) -> dict[tuple[int, bytes], _Ends]:
-        """Return the ends that are known while links are as described; groups alike share them."""
-        key = (schedule, stretch, devices.tobytes(), itemsize)
-        found = self._ends.get(key)
-        if found is None:
-            if len(self._ends) >= _MAX_PLAYERS:
-                self._ends.popitem(last=False)
-            found = self._ends[key] = {}
-        return found
-
-    def choose(self, problem: Problem, devices: IntArray, tuning: Tuning | None) -> Choice:
-        """Return what a collective runs on these devices, and why."""
-        name, options = self.algorithms.get(problem.collective, ("auto", {}))
-        return self.chooser.choose(
-            problem, devices=devices, algorithm=name, options=options, tuning=tuning
-        )
 
 
 class Planner:
@@ -267,6 +141,15 @@ class Planner:
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
         """Return the bytes that a schedule sends over each link."""
         return link_bytes(schedule, self.comm_library.cost.network, self._devices, itemsize)
+
+
+def planner_of(group: ProcessGroup) -> Planner:
+    """Return the planner of a group, made anew after a member has moved to another device."""
+    planner: Planner | None = group.planner
+    if planner is None:
+        world = group.world
+        planner = group.planner = Planner(world.comm_library, world.network, group.devices)
+    return planner
 
 
 class Plan:
@@ -430,3 +313,275 @@ class _Ends:
         """The ends that are known."""
         known = np.flatnonzero(self.after_ps < NOT_KNOWN)
         return landings(self.after_ps[known], known)
+
+
+# ---- Moves the data of one collective ----
+
+Values = np.ndarray[Any, Any]
+
+
+class DataMover:
+    """Moves the data of equal collectives of one group; what their schedule decides is kept.
+
+    Args:
+        player: Moves the data of all ranks.
+        schedule: What the ranks run.
+        problem: What it solves.
+        reduce_op: How elements are combined; None: nothing moves (a barrier).
+    """
+
+    def __init__(
+        self, player: DataPlayer, schedule: Schedule, problem: Problem, reduce_op: str | None
+    ) -> None:
+        self.schedule = schedule
+        self.problem = problem
+        self._reduce_op = reduce_op
+        self._player = player
+
+    def move(
+        self,
+        operations: Sequence[CollectiveOperation | None],
+        ending: Sequence[CollectiveOperation],
+        snapshots: dict[int, Values],
+    ) -> None:
+        """Write the outputs of the ranks that end now.
+
+        Args:
+            operations: By group rank; None where a rank has not called.
+            ending: Those that end now.
+            snapshots: Inputs of ranks that ended before: a sender that finished early may have
+                reused its buffer since. The inputs of `ending` are added if others still run.
+        """
+        if self._reduce_op is None:
+            return
+        for operation in [o for o in operations if o is not None and o.request.sources]:
+            if _is_running(operation):
+                operation.request.pack()
+        self._move(operations, ending, snapshots)
+        for request in [o.request for o in ending if o.request.targets]:
+            request.unpack()
+
+    def _move(
+        self,
+        operations: Sequence[CollectiveOperation | None],
+        ending: Sequence[CollectiveOperation],
+        snapshots: dict[int, Values],
+    ) -> None:
+        if self.problem.collective in GATHERED:
+            gathered = _gather if self.problem.collective == "gather" else _scatter
+            gathered(operations, ending, snapshots, root=self.problem.root)
+            return
+        assert self._reduce_op is not None, "a barrier moves nothing"
+        if len(ending) < len(operations) and self._move_unplayed(operations, ending, snapshots):
+            return
+        if not all(map(_has_values, operations)):
+            for operation in ending:
+                operation.outputs.storage.lose_values()
+            return
+        if len(ending) == len(operations):
+            inputs = [operation.request.values() for operation in ending]
+            outputs = [operation.request.target.array.reshape(-1) for operation in ending]
+        else:
+            inputs, outputs = self._partial(operations, ending, snapshots)
+        self._player.play(inputs, outputs=outputs, reduce_op=self._reduce_op)
+
+    def _move_unplayed(
+        self,
+        operations: Sequence[CollectiveOperation | None],
+        ending: Sequence[CollectiveOperation],
+        snapshots: dict[int, Values],
+    ) -> bool:
+        """Do what `move` does where no schedule need be played for it, or return False.
+
+        A broadcast leaves the root's values everywhere, and a reduce writes those of its root only.
+        So ranks that end one by one cost a copy each, not a play of the whole group.
+        """
+        root = self.schedule.root
+        if root is None:
+            return False
+        if self.problem.collective == "broadcast":
+            source = operations[root]
+            assert source is not None, "nobody ends a broadcast before its root has come"
+            _copy_root(source, ending, snapshots)
+            return True
+        if any(operation.group_rank == root for operation in ending):
+            return False
+        for operation in ending:
+            if _has_values(operation):
+                snapshots[operation.group_rank] = operation.request.values().copy()
+        return True
+
+    def _partial(
+        self,
+        operations: Sequence[CollectiveOperation | None],
+        ending: Sequence[CollectiveOperation],
+        snapshots: dict[int, Values],
+    ) -> tuple[list[Values], list[Values]]:
+        """Return inputs and outputs of all ranks of which only those of `ending` are real.
+
+        The others' outputs go to copies; ranks that have not arrived contribute zeros, which by
+        causality reach nobody that ends now.
+        """
+        dtype = ending[0].inputs.array.dtype
+        by_rank = {operation.group_rank: operation for operation in ending}
+        inputs, outputs = [], []
+        for rank, operation in enumerate(operations):
+            if rank in by_rank:
+                live = by_rank[rank]
+                snapshots[rank] = live.request.values().copy()
+                inputs.append(snapshots[rank])
+                outputs.append(live.outputs.array.reshape(-1))
+                continue
+            if rank in snapshots:
+                inputs.append(snapshots[rank])
+            elif operation is not None and operation.start_ps >= 0:
+                inputs.append(operation.request.values())
+            else:
+                inputs.append(np.zeros(self.schedule.input.num_elements, dtype))
+            outputs.append(np.zeros(self.schedule.output.num_elements, dtype))
+        return inputs, outputs
+
+
+def _has_values(operation: CollectiveOperation | None) -> bool:
+    return operation is None or (
+        operation.inputs.storage.has_values and operation.outputs.storage.has_values
+    )
+
+
+def _copy_root(
+    source: CollectiveOperation,
+    ending: Sequence[CollectiveOperation],
+    snapshots: dict[int, Values],
+) -> None:
+    """Write the root's values to the ranks that end now; keep them if the root does."""
+    values = snapshots.get(source.group_rank)
+    if values is None and source.inputs.storage.has_values:
+        values = source.inputs.array.reshape(-1)
+        if source in ending:
+            values = snapshots[source.group_rank] = values.copy()
+    for operation in ending:
+        if values is None:
+            operation.outputs.storage.lose_values()
+        elif operation.outputs.storage.has_values:
+            operation.outputs.array.reshape(-1)[...] = values
+
+
+def _is_running(operation: CollectiveOperation) -> bool:
+    return operation.start_ps >= 0 and not operation.complete
+
+
+def _gather(
+    operations: Sequence[CollectiveOperation | None],
+    ending: Sequence[CollectiveOperation],
+    snapshots: dict[int, Values],
+    *,
+    root: int,
+) -> None:
+    """Keep what ranks that end before the root have sent; put everything together at its end."""
+    target = next((o for o in ending if o.group_rank == root), None)
+    if target is None:
+        for operation in ending:
+            if _has_values(operation):
+                snapshots[operation.group_rank] = operation.request.values().copy()
+        return
+    parts = []
+    for rank, live_operation in enumerate(operations):
+        assert live_operation is not None, "a gather's root ends after all have come"
+        if live_operation.complete:
+            parts.append(snapshots.get(rank))
+        else:
+            has_values = live_operation.inputs.storage.has_values
+            parts.append(live_operation.request.values() if has_values else None)
+    if any(part is None for part in parts):
+        target.outputs.storage.lose_values()
+    elif target.outputs.storage.has_values:
+        np.concatenate([part for part in parts if part is not None], out=target.outputs.array)
+
+
+def _scatter(
+    operations: Sequence[CollectiveOperation | None],
+    ending: Sequence[CollectiveOperation],
+    snapshots: dict[int, Values],
+    *,
+    root: int,
+) -> None:
+    """Write its part to each rank that ends now; keep the root's values if the root does."""
+    source = operations[root]
+    assert source is not None, "nobody ends a scatter before its root has come"
+    values = snapshots.get(root)
+    if values is None and source.inputs.storage.has_values:
+        values = source.request.values()
+        if source in ending:
+            values = snapshots[root] = values.copy()
+    for operation in ending:
+        if values is None:
+            operation.outputs.storage.lose_values()
+        elif operation.outputs.storage.has_values:
+            out = operation.outputs.array.reshape(-1)
+            start = operation.group_rank * out.size
+            out[...] = values[start : start + out.size]
+
+
+# ---- What is left for NCCL to choose from: by the reduction, and by NCCL's variables ----
+# A communicator reads the variables of the process that makes it: here those of the rank whose
+# call is timed first. Source: NVIDIA/nccl v2.30.7, the user guide's environment variables.
+
+ALGORITHMS, PROTOCOLS, TUNER_FILE = "NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_CONFIG_FILE"
+NCCL_VARIABLES = (ALGORITHMS, PROTOCOLS, TUNER_FILE)
+
+
+class Wishes(NamedTuple):
+    """Values of the variables that choose; None where one is not set.
+
+    Attributes:
+        algorithms: NCCL_ALGO.
+        protocols: NCCL_PROTO.
+        tuner_file: NCCL_TUNER_CONFIG_FILE.
+    """
+
+    algorithms: str | None
+    protocols: str | None
+    tuner_file: str | None
+
+    @classmethod
+    def of_environment(cls) -> Wishes:
+        """Return those of the running rank, `NO_WISHES` if none is set; an empty value is none."""
+        found = cls(*(os.environ.get(name) or None for name in NCCL_VARIABLES))
+        return NO_WISHES if found == NO_WISHES else found
+
+
+NO_WISHES = Wishes(None, None, None)
+
+
+def tuning_of(
+    collective: str, dtype: str, reduce_op: str | None, wishes: Wishes = NO_WISHES
+) -> Tuning:
+    """Return what NCCL may choose from for a call.
+
+    Args:
+        collective: For example all_reduce.
+        dtype: torch's name of the dtype.
+        reduce_op: How elements are combined: not every reduction fits into a switch. None: nothing
+            is reduced.
+        wishes: What the user asks for.
+
+    Raises:
+        ConfigError: A variable's value is none of NCCL's, or the tuner's file is wrong.
+    """
+    base = ANY if reduce_op is None or nvls_reduces(dtype, reduce_op) else NO_SWITCH
+    if wishes == NO_WISHES:
+        return base
+    algorithms = base.algorithms
+    named = wishes.algorithms and parse_algorithms(wishes.algorithms, collective)
+    protocols = wishes.protocols and parse_protocols(wishes.protocols, collective)
+    if named:
+        algorithms = named if algorithms is None else named & algorithms
+    rows = () if wishes.tuner_file is None else _tuner_rows(wishes.tuner_file)
+    return Tuning(algorithms, protocols or None, rows)
+
+
+@lru_cache(maxsize=8)
+def _tuner_rows(path: str) -> tuple[TunerRow, ...]:
+    from simrank.config.tuner import load_tuner  # noqa: PLC0415 - it is slow to import
+
+    return load_tuner(path)

@@ -7,22 +7,25 @@ back takes part from the first number that nobody has called yet.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from simrank.distributed.findings import mismatch
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.meeting import Meeting
-from simrank.distributed.mismatch import MadeCall, mismatch
-from simrank.distributed.narrowed import check_narrow, narrow
+from simrank.distributed.mismatch import MadeCall
+from simrank.distributed.reduce_op import DTYPES, REDUCTIONS
+from simrank.distributed.request import Request, Signature, staging
 from simrank.errors import PeerDiedError, RankInactiveError, UnsupportedError, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
-    from simrank.device import Device, Stream
-    from simrank.distributed.call import Call
-    from simrank.distributed.collective import CollectiveOperation
+    from simrank.device import Buffer, Device, DType, Stream
+    from simrank.device.memory import Storage
+    from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.p2p import PeerOperation
     from simrank.distributed.request import Request
     from simrank.engine import CallSite
@@ -334,3 +337,211 @@ class Part(ProcessGroup):
         whole = self._whole
         name = name.replace(self.name, whole.name)
         return whole.stream(self.positions[group_rank], device, name, by_host=by_host)
+
+
+# ---- What a collective's request becomes where some members of its group sit out ----
+# The parts of those that take part keep their places in the user's tensors; what belongs to the
+# others is neither sent nor written.
+
+# By collective: whether the input, and whether the output, consists of a part per member.
+_IN_PARTS = {
+    "all_gather": (False, True),
+    "reduce_scatter": (True, False),
+    "all_to_all": (True, True),
+    "gather": (False, True),
+    "scatter": (True, False),
+}
+_WHOLE = ("barrier", "all_reduce", "reduce", "broadcast")
+
+
+class Slice:
+    """Some elements of a contiguous buffer, one after the other, as a buffer."""
+
+    def __init__(self, base: Buffer, start: int, stop: int) -> None:
+        self._base, self._start, self._stop = base, start, stop
+        self.storage: Storage = base.storage
+        self.dtype: DType = base.dtype
+        self.cuda_device: Device | None = base.cuda_device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the size of its one dim."""
+        return (self._stop - self._start,)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its elements."""
+        return (self._stop - self._start) * self.dtype.itemsize
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return a numpy view of its values."""
+        return self._base.array.reshape(-1)[self._start : self._stop]
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return self._stop - self._start
+
+    def stride(self) -> Sequence[int]:
+        """Return the elements from one to the next."""
+        return (1,)
+
+    def is_contiguous(self) -> bool:
+        """Return True."""
+        return True
+
+
+def check_narrow(signature: Signature) -> None:
+    """Check that a collective is defined over some members of its group.
+
+    Raises:
+        UnsupportedError: It is not: the call, and the reduction or type that is too much.
+    """
+    op, reduce_op, _, dtype, _ = signature
+    if op not in _WHOLE and op not in _IN_PARTS:
+        raise UnsupportedError(f"{op} while some ranks of its group sit out")
+    if reduce_op is None:
+        return
+    if reduce_op not in REDUCTIONS:
+        raise UnsupportedError(
+            f"{op} with {reduce_op} while some ranks of its group sit out: over the active ones "
+            f"there are {', '.join(REDUCTIONS)}"
+        )
+    if dtype not in DTYPES:
+        raise UnsupportedError(
+            f"{op} of {dtype} while some ranks of its group sit out: over the active ones there "
+            f"are {', '.join(DTYPES)}"
+        )
+
+
+def narrow(request: Request, members: Sequence[int], own: int, num_ranks: int) -> Request:
+    """Return what a rank asks of the active members only.
+
+    Args:
+        request: What it asks of the whole group.
+        members: Positions in that group of those that take part.
+        own: The rank's.
+        num_ranks: The group's size.
+
+    Raises:
+        UnsupportedError: The collective is not defined over some members, or they lie in the
+            tensors otherwise than one after the other.
+    """
+    signature = request.signature
+    check_narrow(signature)
+    root = signature.root
+    if root is not None:
+        signature = signature._replace(root=members.index(root))
+    narrowed = replace(request, signature=signature)
+    of_source, of_target = _IN_PARTS.get(signature.op, (False, False))
+    is_root = root is None or root == own
+    sends, receives = request.splits or (None, None)
+    if of_source and is_root:
+        parts = _parts(request.source, request.sources, sends, num_ranks)
+        narrowed.sources = [parts[member] for member in members]
+        narrowed.source = staging(narrowed.sources, request.source.dtype, None)
+    if of_target and is_root:
+        parts = _parts(request.target, request.targets, receives, num_ranks)
+        narrowed.targets = [parts[member] for member in members]
+        narrowed.target = staging(narrowed.targets, request.target.dtype, None)
+    if request.splits is not None:
+        sends, receives = request.splits
+        narrowed.splits = [sends[m] for m in members], [receives[m] for m in members]
+    return narrowed
+
+
+def _parts(
+    flat: Buffer, listed: Sequence[Buffer], sizes: Sequence[int] | None, num_ranks: int
+) -> Sequence[Buffer]:
+    """Return the part of each member of the whole group in a rank's tensors.
+
+    Raises:
+        UnsupportedError: There are neither as many tensors as members nor one for all.
+    """
+    if len(listed) == num_ranks:
+        return listed
+    if listed:
+        raise UnsupportedError(
+            f"a collective on {len(listed)} tensors while some of {num_ranks} ranks sit out\n"
+            "  to fix: one contiguous tensor, or a list with a tensor for each rank"
+        )
+    if sizes is None:
+        sizes = [flat.numel() // num_ranks] * num_ranks
+    ends = np.cumsum(sizes).tolist()
+    return [Slice(flat, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+# ---- Options of process groups: those that make a group elastic ----
+
+
+class ElasticOptions:
+    """Options of a group that goes on without members that die (`pg_options`).
+
+    Args:
+        active_ranks: A tensor on the host with an int32 for each member, kept at 1 where it is
+            active and at 0 where it sits out; None: ask `active_ranks()`.
+        first: Global ranks that are active at first; None: all. The others join by
+            `set_active_ranks`.
+
+    Source: the options of Mooncake's backend have such a tensor.
+    """
+
+    def __init__(self, active_ranks: Any = None, first: Sequence[int] | None = None) -> None:  # noqa: ANN401 - a tensor of simrank or of torch
+        self.active_ranks = active_ranks
+        self.first = first
+
+    def apply(self, group: ProcessGroup) -> None:
+        """Make a group elastic; every member calls it as it makes the group.
+
+        Raises:
+            ValueError: The tensor has another size or type, or a rank is no member.
+            UnsupportedError: The tensor is not on the host.
+        """
+        first = None if self.first is None else members_of(group, self.first)
+        mask = None if self.active_ranks is None else _values(self.active_ranks, group.size())
+        is_new = group.roster is None or not group.roster.skips_dead
+        roster = roster_of(group)
+        roster.skips_dead = True
+        if is_new and first is not None:
+            for rank in set(range(group.size())) - set(first):
+                roster.deactivate(rank)
+        if mask is not None:
+            roster.add_mask(mask)
+
+
+def roster_of(group: ProcessGroup) -> Roster:
+    """Return who of a group is active, made at first use."""
+    if group.roster is None:
+        group.roster = Roster(group)
+    made: Roster = group.roster
+    return made
+
+
+def members_of(group: ProcessGroup, ranks: Sequence[int]) -> list[int]:
+    """Return the group ranks of global ranks, ascending.
+
+    Raises:
+        ValueError: One is no member, or there is none.
+    """
+    members = sorted({group.group_rank(rank) for rank in ranks})
+    if not members or members[0] < 0 or members[-1] >= group.size():
+        raise ValueError(f"ranks {list(ranks)} are not members of group '{group.name}'")
+    return members
+
+
+def _values(mask: Any, size: int) -> np.ndarray[Any, Any]:  # noqa: ANN401 - of any library
+    """Return a view of a tensor's values, which is written as ranks come and go.
+
+    Raises:
+        UnsupportedError: It is on a device.
+        ValueError: It has another size or type.
+    """
+    if str(getattr(mask, "device", "cpu")) != "cpu":
+        raise UnsupportedError(f"active_ranks on {mask.device}: a tensor on the host")
+    values: np.ndarray[Any, Any] = mask.array if hasattr(mask, "array") else mask.numpy()
+    if values.shape != (size,) or values.dtype != np.int32:
+        raise ValueError(
+            f"active_ranks: an int32 for each of {size} ranks, not {list(values.shape)} of "
+            f"{values.dtype}"
+        )
+    return values

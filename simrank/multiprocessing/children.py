@@ -16,8 +16,7 @@ import threading  # noqa: TID251 - its classes are engine waits in a rank (see `
 import traceback
 from typing import TYPE_CHECKING, Any, cast
 
-from simrank.distributed.joined import process_ended
-from simrank.distributed.membership import world_of
+from simrank.distributed.membership import process_ended, world_of
 from simrank.errors import RankAborted
 from simrank.isolation import (
     blocking_calls,

@@ -10,8 +10,7 @@ import numpy as np
 
 from simrank.device.stream import drop_streams
 from simrank.distributed.group import World, membership
-from simrank.distributed.joined import lose
-from simrank.distributed.membership import world_of
+from simrank.distributed.membership import lose, world_of
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
 from simrank.errors import RankAborted, SimrankError
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device import Network
-    from simrank.distributed.planner import CollectiveLibrary
+    from simrank.distributed.library import CollectiveLibrary
     from simrank.multiprocessing.arguments import Call
 
 

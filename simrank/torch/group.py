@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from simrank.distributed import api, lists, peers
+from simrank.distributed import api, peers
 from simrank.distributed.backends import GLOO, NCCL
 from simrank.distributed.issue import enter_call, is_dense, issue
 from simrank.distributed.monitored import monitored_barrier
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from simrank.device import Buffer
     from simrank.distributed.api import Op
-    from simrank.distributed.coalescing import CoalescingManager
     from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.issue import CoalescingManager
     from simrank.distributed.work import Work
     from simrank.torch.detail import Checker
 
@@ -171,7 +171,7 @@ class SimulatedGroup(IdentifiedGroup):
             gloo.check_all_gather([outputs], [inputs], self._size)
         is_async = self._is_async(opts, inputs)
         source = buffer_of(self._flat(inputs))
-        work = lists.all_gather(buffers_of(outputs), source, self.simulated, is_async)
+        work = api.all_gather(buffers_of(outputs), source, self.simulated, is_async)
         is_flat = self._is_on_stream(inputs)
         is_stacked = is_flat and all(output.shape == inputs.shape for output in outputs)
         return self._work(
@@ -199,7 +199,7 @@ class SimulatedGroup(IdentifiedGroup):
         works = []
         for index, tensor in enumerate(inputs):
             outputs = buffers_of([row[index] for row in output_lists])
-            works.append(lists.all_gather(outputs, buffer_of(tensor), self.simulated, True))
+            works.append(api.all_gather(outputs, buffer_of(tensor), self.simulated, True))
         return self._works("all_gather", works, output_lists, is_copied=True, reads=inputs)
 
     @as_operator("_allgather_base_")
@@ -248,7 +248,7 @@ class SimulatedGroup(IdentifiedGroup):
         self._check_in_order("reduce_scatter", [outputs, *inputs])
         target, sources = buffer_of(outputs), buffers_of(inputs)
         is_async = self._is_async(opts, outputs)
-        work = lists.reduce_scatter(target, sources, reduction, self.simulated, is_async)
+        work = api.reduce_scatter(target, sources, reduction, self.simulated, is_async)
         return self._work("reduce_scatter", work, [outputs])
 
     @as_operator("_reduce_scatter_base_")
@@ -317,7 +317,7 @@ class SimulatedGroup(IdentifiedGroup):
                 f"input tensor list size {len(inputs)} does not match world size {self._size}"
             )
         is_async = self._is_async(opts, inputs[0])
-        work = lists.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
+        work = api.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
         return self._work("all_to_all", work, outputs, reads=inputs)
 
     @as_operator("gather_")
@@ -331,7 +331,7 @@ class SimulatedGroup(IdentifiedGroup):
         source = buffer_of(self._flat(_one(inputs)))
         target = buffers_of(outputs) if outputs else None
         is_async = self._is_async(opts, _one(inputs))
-        work = lists.gather(source, target, None, self.simulated, is_async, group_dst=root)
+        work = api.gather(source, target, None, self.simulated, is_async, group_dst=root)
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
 
     @as_operator("scatter_")
@@ -346,7 +346,7 @@ class SimulatedGroup(IdentifiedGroup):
         self._check_in_order("scatter", [tensor, *inputs])
         target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
         is_async = self._is_async(opts, tensor)
-        work = lists.scatter(target, sources, None, self.simulated, is_async, group_src=root)
+        work = api.scatter(target, sources, None, self.simulated, is_async, group_src=root)
         return self._work("scatter", work, [tensor])
 
     def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:

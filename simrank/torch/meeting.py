@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.distributed.group import membership
-from simrank.distributed.joined import come_to, number_of
-from simrank.distributed.membership import world_of
+from simrank.distributed.membership import come_to, number_of, world_of
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from simrank.distributed.backends import NCCL, Backends, parse_backend
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
-from simrank.distributed.options import ElasticOptions
+from simrank.distributed.roster import ElasticOptions
 from simrank.engine import user_site
 from simrank.isolation import libraries
 from simrank.ranks import require_rank

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.distributed import lists
+from simrank.distributed import api
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.work import SimulatedWork
 
@@ -60,5 +60,5 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
 
 def _gathered(group: ProcessGroup, tensor: torch.Tensor) -> list[torch.Tensor]:
     parts = [torch.zeros_like(tensor) for _ in range(group.size())]
-    lists.all_gather(buffers_of(parts), buffer_of(tensor), group)
+    api.all_gather(buffers_of(parts), buffer_of(tensor), group)
     return parts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from simrank.distributed.rendezvous import cannot_listen
+from simrank.distributed.membership import cannot_listen
 from simrank.engine import NamedWait, limits
 from simrank.errors import WaitTimeoutError
 from simrank.ranks import require_program, require_rank

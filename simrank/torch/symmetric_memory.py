@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from simrank.device.races import checker_of
 from simrank.device.stream import KernelOperation
 from simrank.device.watch import watchers_of
-from simrank.distributed import exchange
+from simrank.distributed import symmetric_memory
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
@@ -47,7 +47,7 @@ class Met(NamedTuple):
     where: cuda.Rendezvous
 
 
-class _Rendezvous(exchange.Rendezvous):
+class _Rendezvous(symmetric_memory.Rendezvous):
     """A rendezvous of torch's memory; complete once every member has come."""
 
     __slots__ = ("multicast",)

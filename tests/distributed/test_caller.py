@@ -3,8 +3,7 @@
 import pytest
 
 import simrank.distributed as dist
-from simrank.distributed.caller import caller_of
-from simrank.distributed.group import membership
+from simrank.distributed.group import caller_of, membership
 from simrank.ranks import current_program
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.distributed.early import EarlyMessages, Pair
+from simrank.distributed.p2p import EarlyMessages, Pair
 
 PAIR = Pair(0, 1, False)
 MIB = 1 << 20

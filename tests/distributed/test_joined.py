@@ -3,8 +3,7 @@
 import multiprocessing
 
 import simrank
-from simrank.distributed.joined import come_to, number_of
-from simrank.distributed.membership import world_of
+from simrank.distributed.membership import come_to, number_of, world_of
 from simrank.ranks import require_rank
 
 FORKING = multiprocessing.get_context("fork")

@@ -1,6 +1,6 @@
 """Names of the collective library's kernels."""
 
-from simrank.distributed.kernel_names import COLLECTIVES, module_of
+from simrank.distributed.reduce_op import COLLECTIVES, module_of
 from simrank.distributed.request import Signature
 
 

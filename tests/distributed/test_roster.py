@@ -6,7 +6,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.distributed.options import roster_of
+from simrank.distributed.roster import roster_of
 from simrank.errors import PeerDiedError, SpawnException
 
 

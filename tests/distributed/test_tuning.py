@@ -6,7 +6,7 @@ import pytest
 
 import simrank.distributed as dist
 from simrank.collectives.nccl.level import ANY, NO_SWITCH
-from simrank.distributed.tuning import NO_WISHES, Wishes, tuning_of
+from simrank.distributed.planner import NO_WISHES, Wishes, tuning_of
 from simrank.errors import ConfigError
 
 

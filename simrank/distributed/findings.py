@@ -8,19 +8,32 @@ of a failed run reads them.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
-from simrank.errors import RankState, UnlikeCalls
+from simrank.distributed.mismatch import MadeCall, mismatch_error
+from simrank.errors import (
+    CollectiveMismatchError,
+    RankState,
+    UnlikeCalls,
+)
+from simrank.errors.travel import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     from simrank.distributed.call import Call
     from simrank.distributed.group import ProcessGroup
-    from simrank.distributed.planner import CollectiveLibrary
+    from simrank.distributed.library import CollectiveLibrary
     from simrank.engine import CallSite, Engine, SourceLine
 
     Explanation = tuple[UnlikeCalls | None, str | None]
     _Made = tuple[int, CallSite | None]  # The rank, and the line of its call.
+
+    from simrank.device import Operation
+    from simrank.distributed.call import CollectiveOperation
+    from simrank.distributed.group import Caller
+    from simrank.engine import CallSite, Task
+    from simrank.ranks import Program
 
 TO_FOLLOW = (
     "simrank: run with `--divergence`, Context(divergence=True) or pytest's --simrank-divergence "
@@ -122,6 +135,14 @@ class CallLines:
         return _First(False, _told(unlike[0])) if unlike else None
 
 
+def lines_of(group: ProcessGroup) -> CallLines:
+    """Return the lines of a group's calls, made at first use."""
+    if group.lines is None:
+        group.lines = CallLines()
+    lines: CallLines = group.lines
+    return lines
+
+
 class _First(NamedTuple):
     """A call of unlike lines, and whether other calls show that ranks have lost step."""
 
@@ -163,7 +184,7 @@ def unlike_calls(
     groups = [group for world in library.worlds.values() for group in world.groups()]
     groups.sort(key=lambda group: group not in made)
     for group in groups:
-        found = group.lines.first(group.calls.values(), made.get(group, ()))
+        found = lines_of(group).first(group.calls.values(), made.get(group, ()))
         if found is not None and (found.is_sure or group in made):
             return found.calls
     return None
@@ -185,3 +206,110 @@ def explain_hang(engine: Engine, library: CollectiveLibrary) -> Explanation:
     unlike = unlike_calls(library, made)
     is_told = library.follower is not None or (unlike is None and not made)
     return unlike, None if is_told else TO_FOLLOW
+
+
+def mismatch(
+    group: ProcessGroup, number: int, calls: Iterable[MadeCall], absent: Sequence[int]
+) -> CollectiveMismatchError:
+    """Return the error of calls that should be equal.
+
+    Args:
+        group: Whose calls they are.
+        number: Of the call in the group.
+        calls: In the order in which they are told; equal ones from one line are told together.
+        absent: Global ranks that have not called.
+    """
+    made = list(calls)
+    library = group.world.comm_library
+    unlike = unlike_calls(library, {group: [(call.rank, call.site) for call in made]})
+    error = mismatch_error(group.engine.now_ps, group.name, number, made, absent, unlike)
+    if library.follower is None:
+        add_note(error, TO_FOLLOW)
+    return error
+
+
+# ---- The order of collectives of several groups that may run at the same time ----
+# Two communicators that share ranks need the same order on all of them: on hardware a kernel
+# that spins for its peers may keep out the kernel that those peers wait for.
+#
+# Source: NCCL user guide, "Using multiple NCCL communicators concurrently".
+
+
+def note_order(caller: Caller, operation: CollectiveOperation) -> None:
+    """Note what else a rank has in flight when it issues a collective, and compare the others'."""
+    group, in_flight = caller.group, caller.in_flight
+    if len(in_flight) > (operation.stream in in_flight):
+        rank = caller.rank
+        for stream, other in list(in_flight.items()):
+            before = other.last_issued[other.group_rank(rank)]
+            if before is None or before.stream is not stream:  # It has ended.
+                del in_flight[stream]
+            elif other is not group and stream is not operation.stream:
+                _compare(before, operation)
+    in_flight[operation.stream] = group
+
+
+def _compare(before: CollectiveOperation, operation: CollectiveOperation) -> None:
+    """Note that a rank issues a call while another is in flight; one may have done the reverse."""
+    operation.call.ahead.setdefault(before.call, operation)
+    reverse = before.call.ahead.get(operation.call)
+    if reverse is not None:
+        leaks = operation.call.group.world.comm_library.leaks
+        leaks.opposite(operation, reverse, f"{before.name} and {operation.name}")
+
+
+# ---- Collectives that several threads of a rank call on one group, where nothing orders them ----
+# Members match their calls by number, so the order of two threads decides which call meets
+# which, and on another day the ranks differ. The engine counts such calls once a rank has a
+# thread, and each task knows how many of them it is behind: locks, joins, queues, polls and
+# sleeps move it on.
+
+_CALLS = "calls of threads"  # In `Program.local`, by group.
+
+
+class _Last(NamedTuple):
+    """The last call of a task on a group.
+
+    Attributes:
+        number: Its number among the calls of all tasks that have threads beside them.
+        name: The operation's.
+        site: Where the program called, or started the thread that did.
+    """
+
+    number: int
+    name: str
+    site: CallSite | None
+
+    @property
+    def text(self) -> str:
+        """Return `barrier at train.py:12`."""
+        name = self.name.partition(" #")[0]
+        return name if self.site is None else f"{name} at {self.site.line()}"
+
+
+def note_call(group: ProcessGroup, program: Program, task: Task, operation: Operation) -> None:
+    """Note a call, and the first of a rank that no earlier one of another thread orders.
+
+    Args:
+        group: Whose call it is.
+        program: The rank's.
+        task: The rank itself, or one of its threads.
+        operation: Its part of the call.
+    """
+    engine = task.engine
+    engine.num_thread_calls += 1
+    calls = program.local.setdefault(_CALLS, WeakKeyDictionary()).setdefault(group, {})
+    if task not in calls:
+        for other in [each for each in calls if each.finished]:
+            del calls[other]
+    others = [last for each, last in calls.items() if each is not task]
+    calls[task] = call = _Last(engine.num_thread_calls, operation.name, _place_of(task, operation))
+    unordered = next((last for last in others if last.number > task.num_calls_seen), None)
+    if unordered is not None:
+        leaks = group.world.comm_library.leaks
+        leaks.unordered_threads(group.name, program.rank or 0, (unordered.text, call.text))
+
+
+def _place_of(task: Task, operation: Operation) -> CallSite | None:
+    """Return the line of a call; where a library's thread calls, that which started the thread."""
+    return task.started_at if operation.issued_at is None else operation.issued_at
