@@ -12,7 +12,7 @@ import numpy as np
 from cases import Case, main
 
 from simrank.collectives import Problem, build, play_data
-from simrank.collectives.play import NOT_ARRIVED
+from simrank.collectives.data import NOT_ARRIVED
 from simrank.collectives.reference import count_wrong
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster

@@ -25,9 +25,9 @@ from simrank.distributed.library import CollectiveLibrary
 from simrank.distributed.reduce_op import COLLECTIVES
 from simrank.distributed.replicas import Replicas
 from simrank.engine import Engine, Handle, Task
-from simrank.engine.carrier import check_carrier
 from simrank.engine.delays import Delays
 from simrank.engine.report import report_unreceived, run_out
+from simrank.engine.task import check_carrier
 from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster

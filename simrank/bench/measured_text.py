@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 
 from simrank.bench.inspector import inspector_rows, is_inspector
 from simrank.bench.json_parts import read_parts
-from simrank.bench.nccl_tests_json import is_nccl_tests_json, nccl_tests_rows
-from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests, without_marks
+from simrank.bench.nccl_tests_output import (
+    dtype_named,
+    is_nccl_tests,
+    parse_nccl_tests,
+    program_collective,
+    without_marks,
+)
+from simrank.bench.ran import MAX_RANKS, MAX_SIZE_BYTES, Bandwidths, Place, Ran, collective_named
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -81,3 +87,73 @@ def _rows_of_runs(
     if not rows:
         raise ConfigError(ConfigProblem(file, 1, "", _EXPECTED, "nothing"))
     return rows
+
+
+# ---- The JSON file of nccl-tests (`-J FILE`), as rows of a measured table ----
+# Format: one object with `args` (the command), `config` (threads and GPUs of a process, and
+# `devices`: the first device of each process) and `results`, one per size. Out-of-place times
+# are taken. Source: NVIDIA/nccl-tests src/util.cu, JSON file version 2.
+
+_KEYS = {"args", "config", "results"}
+
+
+def is_nccl_tests_json(part: Part) -> bool:
+    """Whether an object is what nccl-tests writes."""
+    return bool(_KEYS & part.data.keys())
+
+
+def nccl_tests_rows(
+    run: Part, collective: str | None = None, num_ranks: int | None = None
+) -> list[MeasuredRow]:
+    """Return the rows of one run.
+
+    Args:
+        run: What nccl-tests wrote.
+        collective: What ran, where the command does not say it.
+        num_ranks: On how many ranks, where no devices are listed.
+
+    Raises:
+        ConfigError: A key is missing or wrong.
+    """
+    args = run.data.get("args")
+    command = args[0] if isinstance(args, list) and args and isinstance(args[0], str) else ""
+    name = collective_named(collective or program_collective(command), run.file, run.line)
+    ran = Ran(name, num_ranks) if num_ranks else _ran(name, run.part("config"))
+    rows = list(_rows(run, ran))
+    if not rows:
+        raise run.error("results", "a size above 0", "none")
+    return rows
+
+
+def _ran(collective: str, config: Part) -> Ran:
+    """Return on which ranks it ran: those of the first group, where it was split into several."""
+    gpus = config.whole("ngpus", 1, MAX_RANKS)
+    each = config.whole("nthreads", 1, MAX_RANKS) * gpus
+    devices = config.parts("devices")
+    groups = [device.whole("group", 0, MAX_RANKS) for device in devices]
+    hosts = [
+        device.text("hostname")
+        for device, group in zip(devices, groups, strict=True)
+        if group == groups[0]
+    ]
+    if not 1 <= each * len(hosts) <= MAX_RANKS:
+        raise config.error("devices", f"1 to {MAX_RANKS} ranks", f"{each * len(hosts)}")
+    per_host = tuple(each * hosts.count(host) for host in dict.fromkeys(hosts))
+    return Ran(collective, each * len(hosts), per_host, gpus)
+
+
+def _rows(run: Part, ran: Ran) -> Iterator[MeasuredRow]:
+    for result in run.parts("results"):
+        size_bytes = result.whole("size", 0, MAX_SIZE_BYTES)
+        if size_bytes == 0:
+            continue  # Less than an element of each rank.
+        dtype = dtype_named(result.text("type"), run.file, run.line)
+        placed = result.part("out_of_place")
+        if "cpu_time" in placed.data:
+            raise placed.error("time", "the devices' time", "cpu_time: run it without -C")
+        time_us = placed.time_us("time")
+        algbw, busbw = placed.data.get("alg_bw"), placed.data.get("bus_bw")
+        if isinstance(algbw, float) and isinstance(busbw, float):
+            printed = Bandwidths(time_us, algbw, busbw)
+            ran.check_bandwidth(size_bytes, printed, Place(run.file, run.line))
+        yield ran.row(run.file, size_bytes, dtype, time_us)

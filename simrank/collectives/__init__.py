@@ -9,7 +9,7 @@ numpy arrays and knows no tensors, tasks or groups.
 from simrank.collectives.algorithms import algorithms_for, build, register_algorithm
 from simrank.collectives.choice import Choice, Chooser
 from simrank.collectives.cost import CostModel, ScheduleCost
-from simrank.collectives.play import DataPlayer, play_data, play_time
+from simrank.collectives.data import DataPlayer, play_data, play_time
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Schedule
 

@@ -11,8 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from simrank.collectives.reduction import AnyArray, Reduction
-from simrank.collectives.schedule import Buffer, IntArray, Op, Round, Schedule, step_elements
-from simrank.collectives.steps import one_chunk_steps, spread
+from simrank.collectives.schedule import (
+    Buffer,
+    IntArray,
+    Op,
+    Round,
+    Schedule,
+    one_chunk_steps,
+    spread,
+    step_elements,
+)
 
 # Rows this long are moved as strided slices where their positions allow it; shorter ones by take
 # and put, whose cost per row is then the smaller one. Measured at 1,024 ranks.

@@ -18,8 +18,7 @@ import numpy as np
 
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.reference import pieces
-from simrank.collectives.schedule import Buffer, Op, step_elements
-from simrank.collectives.steps import one_chunk_steps
+from simrank.collectives.schedule import Buffer, Op, one_chunk_steps, step_elements
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:

@@ -13,14 +13,18 @@ Rules that every schedule keeps:
 * Nothing reads an INPUT chunk that has been written through an OUTPUT that may alias it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -324,3 +328,31 @@ def _extent(
         else:
             total[chosen] = sums[rank[chosen], end] - sums[rank[chosen], begin]
     return total
+
+
+# ---- Steps of several chunks as steps of one ----
+
+
+def one_chunk_steps(steps: Round) -> Round:
+    """Return the round with each step of several chunks as several steps of one."""
+    if bool((steps.count == 1).all()):
+        return steps
+    offset = spread(np.zeros_like(steps.count), steps.count)
+    repeated = Round(
+        *(None if column is None else np.repeat(column, steps.count) for column in steps)  # type: ignore[arg-type]
+    )
+    operand = repeated.operand_chunk
+    return repeated._replace(
+        src_chunk=repeated.src_chunk + offset,
+        dst_chunk=repeated.dst_chunk + offset,
+        count=np.ones_like(offset),
+        operand_chunk=None if operand is None else operand + offset,
+    )
+
+
+def spread(first: IntArray, sizes: IntArray) -> IntArray:
+    """Return the numbers `first[i], ..., first[i] + sizes[i] - 1` for each i, one after another."""
+    if len(sizes) and bool(np.all(sizes == sizes[0])):
+        return (first[:, None] + np.arange(sizes[0])).ravel()
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(first - before, sizes) + np.arange(int(sizes.sum()))

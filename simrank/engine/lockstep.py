@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from simrank.engine.carrier import CARRIERS
 from simrank.engine.sleepers import Sleepers
+from simrank.engine.task import CARRIERS
 from simrank.errors import RankAborted, UnsupportedError
 
 if TYPE_CHECKING:

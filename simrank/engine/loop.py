@@ -6,7 +6,8 @@ and is resumed at the simulated time when *that* is complete.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.limits import SLEEPING
 from simrank.engine.lockstep import Turns
-from simrank.engine.outer import loop_set_aside
 from simrank.engine.queue import Wakeup, within_horizon
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Handle, Task
@@ -529,3 +529,29 @@ class Engine:
         if len(kept) < len(self._queue):
             self._queue[:] = kept  # In place: the loop holds a reference.
             heapify(self._queue)
+
+
+# ---- The event loop that the main program may be running, in a notebook say ----
+
+_NOTHING = nullcontext()
+
+
+def loop_set_aside() -> AbstractContextManager[None]:
+    """Return a block in which no loop of this thread runs; asyncio is not imported to ask."""
+    events: Any = sys.modules.get("asyncio.events")
+    loop = None if events is None else events._get_running_loop()  # noqa: SLF001 - as loops do
+    return _NOTHING if loop is None else _set_aside(loop)
+
+
+@contextmanager
+def _set_aside(loop: Any) -> Iterator[None]:  # noqa: ANN401 - an asyncio loop
+    """Let no loop run within the block, as at the start of a process."""
+    events: Any = sys.modules["asyncio.events"]
+    hooks = sys.get_asyncgen_hooks()
+    events._set_running_loop(None)  # noqa: SLF001 - as loops do
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        yield
+    finally:
+        events._set_running_loop(loop)  # noqa: SLF001 - as loops do
+        sys.set_asyncgen_hooks(*hooks)

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
+from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
 from simrank.torch.cuda.operations import OperationFlag
-from simrank.torch.kernel_times import (
-    Attention,
-    Convolution,
-    attention_ps,
-    convolution_ps,
-    offsets_ps,
-    reduction_ps,
-    times_read,
-)
-from simrank.torch.layouts import (
-    changes_in_place,
-    computes_offsets,
-    is_reduction,
-    picks,
-    puts,
-)
-from simrank.units import transfer_ps
+from simrank.units import ceil_ps, transfer_ps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simrank.hardware.roofline import Product
     from simrank.hardware.spec import DeviceSpec
     from simrank.torch.cuda.operations import Operand, Operation
@@ -191,3 +181,209 @@ def _convolution(operation: Operation) -> Convolution | None:
         2 * prod(places) * prod(weight[1:]) * (gradients if is_backward else 1),
         is_single=operation.inputs[0].dtype == _FLOAT32,
     )
+
+
+# ---- How long kernels take that torch launches and no table of products has ----
+# All numbers are of CUDA's kernels. What was measured on two generations, A100 and H100, stands
+# for others too (assumed).
+
+# These three are fitted to what Liger-Kernel published of its baselines in plain torch: RMSNorm,
+# LayerNorm and rotary embeddings, forward and backward, on A100 PCIe and H100 NVL (44 rows of
+# benchmark/data/{a100,h100}_all_benchmark_data.csv, version 0.5.2); see ADR 0047.
+_OFFSETS_PER_CLOCK = 1.38  # Elements of an SM, where each has its offset computed.
+_REDUCTION_RATE = 0.5  # Of the memory's bandwidth, for sums and the like.
+_TIMES_READ = {"forward": 2, "backward": 3}  # Rows of a normalisation: statistics come first.
+
+# Of the peak in the type of the queries, forward and backward, by generation. Source: Dao,
+# FlashAttention-2 (arXiv 2307.08691): up to 73 and 63 % on A100; Shah et al., FlashAttention-3
+# (arXiv 2407.08608): version 2, which torch has, reaches 35 % on H100; triton-lang/triton#1975 and
+# #2459. Other generations as H100 (assumed).
+_FLASH_RATES = {8: (0.72, 0.65)}
+_FLASH_RATES_ELSE = (0.38, 0.34)
+_CAUSAL_EXTRA_KEYS = 512  # What uneven programs cost, as keys per query; fitted to the same two.
+_EFFICIENT_PER_FLASH = 0.55  # xformers' kernels beside it, in the first of the two papers.
+_ATTENTION_BLOCK = 128  # Queries of a program; assumed.
+_BACKWARD_PRODUCTS = 2.5  # Five products of a block's scores, where the forward has two.
+
+# Convolutions, of the peak of half precision: in it, and in float32, which rounds to TensorFloat-32
+# from Ampere on (torch.backends.cudnn.allow_tf32, torch's default). Fitted to NVIDIA's ResNet-50 of
+# DeepLearningExamples on one A100: 2,470 images/s in mixed precision, 938 in float32.
+_CONVOLUTION_RATE, _TF32_CONVOLUTION_RATE = 0.5, 0.13
+_FIRST_WITH_TF32 = 8
+
+
+class Convolution(NamedTuple):
+    """What a convolution computes.
+
+    Attributes:
+        flops: Its operations, of all gradients that it computes.
+        is_single: Whether its numbers are float32.
+    """
+
+    flops: int
+    is_single: bool
+
+
+class Attention(NamedTuple):
+    """What a fused attention computes.
+
+    Attributes:
+        num_heads: Over the whole batch.
+        num_queries: Per head.
+        num_keys: Per head.
+        widths: Elements of a key and of a value together.
+        is_causal: Whether no query sees keys that come after it.
+        is_backward: Whether it computes gradients.
+        is_flash: Which of torch's two kernels it is.
+    """
+
+    num_heads: int
+    num_queries: int
+    num_keys: int
+    widths: int
+    is_causal: bool
+    is_backward: bool
+    is_flash: bool
+
+
+def offsets_ps(spec: DeviceSpec, num_elements: int) -> int:
+    """Return how long a pointwise kernel takes to compute the offset of each element."""
+    hz = clock_hz(spec)
+    return 0 if hz is None else ceil_ps(num_elements / (_OFFSETS_PER_CLOCK * spec.num_sms * hz))
+
+
+def reduction_ps(spec: DeviceSpec, num_bytes: int) -> int:
+    """Return how long a reduction takes to read what it reduces."""
+    return transfer_ps(num_bytes, int(spec.memory_bandwidth_bytes_per_s * _REDUCTION_RATE))
+
+
+def times_read(name: str) -> int:
+    """Return how often a kernel reads its inputs: once, but for normalisations over rows."""
+    base = name.partition(".")[0]
+    if not base.endswith(("_norm", "_norm_backward")) or "vector_norm" in base:
+        return 1
+    return _TIMES_READ["backward" if base.endswith("backward") else "forward"]
+
+
+def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
+    """Return how long the arithmetic of a fused attention takes; 0 without a peak in its type."""
+    peak = peak_flops(spec, dtype)
+    if peak is None:
+        return 0
+    generation = (compute_capability(spec.name) or (0, 0))[0]
+    rate = _FLASH_RATES.get(generation, _FLASH_RATES_ELSE)[attention.is_backward]
+    if not attention.is_flash:
+        rate *= _EFFICIENT_PER_FLASH
+    blocks = -(-attention.num_queries // _ATTENTION_BLOCK) * attention.num_heads
+    waves = -(-blocks // spec.num_sms)
+    busy = blocks / (waves * spec.num_sms) if blocks else 1.0
+    return ceil_ps(attention_flops(attention) / (peak * rate * busy))
+
+
+def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> int:
+    """Return how long the arithmetic of a convolution takes; 0 without a peak in its type."""
+    generation = (compute_capability(spec.name) or (0, 0))[0]
+    peak, rate = peak_flops(spec, dtype), _CONVOLUTION_RATE
+    if convolution.is_single and generation >= _FIRST_WITH_TF32:
+        peak, rate = peak_flops(spec, "float16"), _TF32_CONVOLUTION_RATE
+    return 0 if peak is None else ceil_ps(convolution.flops / (peak * rate))
+
+
+def attention_flops(attention: Attention) -> float:
+    """Return the operations that a fused attention takes the time of."""
+    queries, keys = attention.num_queries, attention.num_keys
+    pairs = queries * keys
+    if attention.is_causal:
+        square = min(queries, keys)
+        seen = square * square // 2 + (queries - square) * keys
+        pairs = min(pairs, seen + _CAUSAL_EXTRA_KEYS * queries)
+    products = _BACKWARD_PRODUCTS if attention.is_backward else 1.0
+    return 2.0 * products * attention.num_heads * pairs * attention.widths
+
+
+# ---- Which kernel torch launches for operands as they lie in memory ----
+# Pointwise, operands that all lie alike, and are of one type, are read and written as vectors,
+# at the memory's rate. Broadcast, strided and converted ones go through a kernel that computes
+# an offset for each element, and is limited by that.
+
+_LAYOUT_COPIES = ("copy_", "_to_copy", "clone")  # Pointwise, though not all are tagged.
+_ONLY_WRITTEN = ("copy_", "fill_", "zero_", "resize_", "_foreach_zero_", "_foreach_copy_",
+                 "random_", "normal_", "uniform_", "bernoulli_", "exponential_", "cauchy_",
+                 "log_normal_", "geometric_")  # fmt: skip
+_PICKS = frozenset({"index", "index_select", "gather", "take", "embedding"})
+_PUTS = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_",
+                   "scatter_add_", "scatter_reduce_"})  # fmt: skip
+_BOOL = 11  # c10::ScalarType
+_NO_TAGS: frozenset[object] = frozenset()
+
+
+def is_reduction(operation: Operation) -> bool:
+    """Whether an operation reduces dimensions by torch's kernel for that: sum, mean, argmax, ..."""
+    return getattr(torch.Tag, "reduction", None) in _tags(operation.name)
+
+
+def changes_in_place(name: str) -> bool:
+    """Whether what an operator writes in place is read before, as by `add_` and not by `copy_`."""
+    base = name.partition(".")[0]
+    return base.endswith("_") and base not in _ONLY_WRITTEN
+
+
+def picks(name: str) -> bool:
+    """Whether an operator reads elements of its first operand by index, and not all of it."""
+    return name.partition(".")[0] in _PICKS
+
+
+def puts(name: str) -> bool:
+    """Whether an operator changes elements of its first operand by index, and not all of it."""
+    return name.partition(".")[0] in _PUTS
+
+
+def computes_offsets(operation: Operation) -> bool:
+    """Whether an operation is pointwise, and its operands need the kernel for every layout.
+
+    Source: torch's aten/src/ATen/native/cuda/CUDALoops.cuh and Shape.cu, 2.13.
+    """
+    operands = [*operation.inputs, *operation.outputs]
+    base = operation.name.partition(".")[0]
+    if base == "cat":
+        return not all(map(_is_dense, operands))
+    if not operands or not (base in _LAYOUT_COPIES or torch.Tag.pointwise in _tags(operation.name)):
+        return False
+    whole = max(operands, key=lambda operand: len(operand.sizes))
+    return not all(_lie_alike(whole, operand) for operand in operands) or _converts(operands)
+
+
+@lru_cache(maxsize=1024)
+def _tags(name: str) -> frozenset[object]:
+    """Return what torch says of an operator of its own; of others nothing."""
+    base, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+    return _NO_TAGS if operator is None else frozenset(operator.tags)
+
+
+def _lie_alike(whole: Operand, operand: Operand) -> bool:
+    """Whether an operand has its elements at the same places, without gaps."""
+    return operand.sizes == whole.sizes and _steps(operand) == _steps(whole) and _is_dense(operand)
+
+
+def _steps(operand: Operand) -> list[int]:
+    """Return the strides that matter."""
+    pairs = zip(operand.sizes, operand.strides, strict=True)
+    return [stride for size, stride in pairs if size != 1]
+
+
+def _is_dense(operand: Operand) -> bool:
+    """Whether its elements fill a range of memory, in whatever order of dimensions."""
+    step = 1
+    for stride, size in sorted(zip(operand.strides, operand.sizes, strict=True)):
+        if size == 1:
+            continue
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _converts(operands: Sequence[Operand]) -> bool:
+    """Whether numbers of one type are computed with, or stored as, another; masks are none."""
+    return len({operand.dtype for operand in operands} - {_BOOL}) > 1

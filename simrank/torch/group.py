@@ -17,7 +17,7 @@ from simrank.distributed.multi_tensor import (
     all_reduce_multi_tensor,
     broadcast_multi_tensor,
 )
-from simrank.distributed.reduce_op import ReduceOp
+from simrank.distributed.reduce_op import PremulSum, ReduceOp
 from simrank.distributed.request import Request, Signature, staging
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
@@ -27,8 +27,6 @@ from simrank.torch.dispatched import as_operator, in_graphs
 from simrank.torch.identity import GroupOptions, IdentifiedGroup
 from simrank.torch.owners import check_owner
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
-from simrank.torch.reductions import reduction_of
-from simrank.torch.sparse import all_reduce_sparse
 from simrank.torch.work import DONE, SimulatedWork
 
 if TYPE_CHECKING:
@@ -599,3 +597,71 @@ def _reduction(opts: Any, op: Any = None) -> Any:
     if opts is None:
         return _SUM
     return getattr(opts, "reduceOp", opts)
+
+
+# ---- torch's reductions as simrank's ----
+
+_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+_BY_KIND: dict[Any, ReduceOp] = {getattr(dist.ReduceOp, name): ReduceOp[name] for name in _NAMES}
+
+
+def reduction_of(op: Any) -> Op:
+    """Return simrank's name of a reduction; one that multiplies first keeps its factor."""
+    kind = getattr(op, "op", op)
+    found = _BY_KIND.get(kind)
+    if found is not None:
+        return found
+    return PremulSum(op.__getstate__()[1])
+
+
+# ---- The all_reduce of sparse tensors, which gloo has ----
+
+
+def all_reduce_sparse(group: ProcessGroup, tensors: list[torch.Tensor]) -> SimulatedWork:
+    """Sum sparse tensors as gloo does it: it gathers their shapes, then indices and values.
+
+    Several tensors of a rank are summed first, and all of them get the result.
+
+    Simulated cost: three all_gathers, the last two of the longest member's size. Source: torch 2.13
+    `ProcessGroupGloo.cpp`, AsyncSparseAllreduceWork.
+
+    Raises:
+        RuntimeError: Shapes differ from member to member; gloo's words.
+    """
+    first, *others = tensors
+    own = sum(others, start=first).coalesce()
+    facts = [own._nnz(), *_padded_shape(own)]
+    told = _gathered(group, torch.tensor(facts))
+    if any(each[1:].tolist() != facts[1:] for each in told):
+        raise RuntimeError("Sparse dimensions do not match")
+    counts = [int(each[0]) for each in told]
+    longest = max(counts)
+    total = torch.sparse_coo_tensor(size=own.shape, dtype=own.dtype)
+    if longest:
+        indices = _gathered(group, _padded(own.indices().t(), longest))
+        values = _gathered(group, _padded(own.values(), longest))
+        for count, index, value in zip(counts, indices, values, strict=True):
+            part = index[:count].t(), value[:count]
+            total = total + torch.sparse_coo_tensor(*part, own.shape)
+    for tensor in tensors:
+        tensor.copy_(total.coalesce())
+    return SimulatedWork((), tensors)
+
+
+def _padded_shape(tensor: torch.Tensor) -> list[int]:
+    """Return the sparse sizes of a tensor, and its dense ones, four of each at most as in gloo."""
+    sizes, num_sparse = list(tensor.shape), tensor.sparse_dim()
+    sparse, dense = sizes[:num_sparse], sizes[num_sparse:]
+    return [*sparse, *[0] * (4 - len(sparse)), *dense, *[0] * (4 - len(dense))]
+
+
+def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
+    padded = torch.zeros((num_rows, *rows.shape[1:]), dtype=rows.dtype)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _gathered(group: ProcessGroup, tensor: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.zeros_like(tensor) for _ in range(group.size())]
+    api.all_gather(buffers_of(parts), buffer_of(tensor), group)
+    return parts

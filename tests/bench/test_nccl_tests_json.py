@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simrank.bench.json_parts import read_parts
-from simrank.bench.nccl_tests_json import is_nccl_tests_json, nccl_tests_rows
+from simrank.bench.measured_text import is_nccl_tests_json, nccl_tests_rows
 from simrank.errors import ConfigError
 
 # nccl-tests documents no output: this one is written as its src/util.cu writes (file version 2).

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simrank.cli import outputs
-from simrank.cli.outputs import Logs
+from simrank.cli import run as run_command
+from simrank.cli.run import Logs
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_what_is_redirected_is_not_shown(run, tmp_path):
 
 def test_without_a_folder_one_is_made_and_named(run, tmp_path, monkeypatch):
     """As torchrun makes one."""
-    monkeypatch.setattr(outputs.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
+    monkeypatch.setattr(run_command.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
     status, out, err = run("-t", "3")
     assert (status, out) == (0, OUT)
     assert err == f"simrank: logs of ranks are in {tmp_path}/simrank_\n{ERR}"
@@ -81,7 +81,7 @@ def test_what_is_written_wrongly_is_bad_usage(run, options, message):
 
 def test_more_ranks_than_files_may_be_open_have_whole_logs(tmp_path, monkeypatch):
     """Files that were closed meanwhile go on where they ended."""
-    monkeypatch.setattr(outputs, "_MAX_OPEN", 2)
+    monkeypatch.setattr(run, "_MAX_OPEN", 2)
     logs = Logs(tmp_path)
     for turn in range(2):
         for rank in range(4):

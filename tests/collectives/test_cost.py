@@ -4,7 +4,7 @@ import numpy as np
 
 from simrank.collectives import Problem, ScheduleCost, build
 from simrank.collectives import cost as module
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.collectives.data import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem, algorithms_for, build
-from simrank.collectives.data_folds import FoldPlayer
+from simrank.collectives.data import FoldPlayer
 from simrank.collectives.data_stacked import play_stacked
 from simrank.collectives.problem import COLLECTIVES, GATHERED
 from simrank.collectives.reduction import reduction

@@ -3,7 +3,7 @@
 import numpy as np
 
 from simrank.collectives import Problem, build
-from simrank.collectives.steps import one_chunk_steps, spread
+from simrank.collectives.schedule import one_chunk_steps, spread
 
 
 def test_a_step_of_several_chunks_becomes_one_per_chunk():

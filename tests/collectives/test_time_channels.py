@@ -3,7 +3,7 @@
 import numpy as np
 
 from simrank.collectives import Problem, build
-from simrank.collectives.time_channels import Channels
+from simrank.collectives.time_rounds import Channels
 from simrank.hardware import load_cluster
 
 CLUSTER = load_cluster({"name": "h100_ib", "nodes": 2})

@@ -5,7 +5,7 @@ import pytest
 
 from simrank.collectives import Problem, build, play_time
 from simrank.collectives import time_rounds as module
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.collectives.data import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 

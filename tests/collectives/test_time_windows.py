@@ -6,7 +6,7 @@ import pytest
 from simrank.collectives import Problem, build
 from simrank.collectives import time_windows as module
 from simrank.collectives.cost import ScheduleCost
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.collectives.data import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.collectives.time_windows import window_gates
 from simrank.hardware import load_cluster

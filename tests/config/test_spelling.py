@@ -2,8 +2,7 @@
 
 import pytest
 
-from simrank.config.quantity import Bandwidth, Flops, Size, Time
-from simrank.config.spelling import closest_units
+from simrank.config.quantity import Bandwidth, Flops, Size, Time, closest_units
 
 from .clusters import complaint
 

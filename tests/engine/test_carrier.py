@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.engine import Engine, Handle, Task, TaskGroup, TimeLimitError, limits
-from simrank.engine.carrier import CARRIERS, check_carrier
 from simrank.engine.lockstep import Turns, raise_in
-from simrank.engine.task import MAX_ABORTS
+from simrank.engine.task import CARRIERS, MAX_ABORTS, check_carrier
 from simrank.engine.watchdog import StoppedByWatchdog, Watchdog
 from simrank.errors import (
     DeadlockError,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.collectives import algorithms_for, build, play_data
-from simrank.collectives import play as play_module
+from simrank.collectives import data as play_module
 from simrank.collectives.problem import COLLECTIVES, GATHERED, REDUCING, ROOTED, Problem
 from simrank.collectives.reduction import DTYPES, FLOATS, REDUCE_OPS, admits
 from simrank.collectives.reference import count_wrong

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.collectives import algorithms_for, build, play_time
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.collectives.data import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED, Problem
 from simrank.collectives.time_ring import RingCosts, has_closed_form, ring_rounds, ring_times
 from simrank.collectives.time_rounds import TimePlayer

@@ -6,9 +6,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import started_ps
-from simrank.torch.costs import cost_of
+from simrank.torch.costs import cost_of, offsets_ps
 from simrank.torch.cuda.operations import Operand, Operation, OperationFlag
-from simrank.torch.kernel_times import offsets_ps
 
 SPEC = load_cluster("hgx_h100").device
 FLOAT32, BFLOAT16 = 6, 15

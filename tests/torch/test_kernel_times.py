@@ -9,8 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's custom
 
 from simrank.hardware.load import load_cluster
 from simrank.torch import operations
-from simrank.torch.cuda.operations import OperationFlag
-from simrank.torch.kernel_times import (
+from simrank.torch.costs import (
     Attention,
     attention_flops,
     attention_ps,
@@ -18,6 +17,7 @@ from simrank.torch.kernel_times import (
     reduction_ps,
     times_read,
 )
+from simrank.torch.cuda.operations import OperationFlag
 
 H100, A100 = (load_cluster(name).device for name in ("hgx_h100", "hgx_a100"))
 

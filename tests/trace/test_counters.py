@@ -1,6 +1,6 @@
 """Counter tracks: values added up from their changes, whatever order these are told in."""
 
-from simrank.trace.counters import Counters
+from simrank.trace.timeline import Counters
 
 
 def shown(counters):

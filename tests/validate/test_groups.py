@@ -21,7 +21,7 @@ from simrank.errors import (  # noqa: E402 - after torch is known to be there
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from simrank.validate import Limits, Options, WorkerPool, ports  # noqa: E402
+from simrank.validate import Limits, Options, WorkerPool, team  # noqa: E402
 from simrank.validate.groups import Groups  # noqa: E402
 
 from . import gloo_cases as cases  # noqa: E402
@@ -213,7 +213,7 @@ def test_workers_out_of_step_are_replaced_though_all_returned(pool):
 @pytest.mark.slow
 def test_an_occupied_port_is_an_error_that_names_its_holder():
     """Not a duplicate that some other job's ranks would meet at."""
-    with ports.bound() as listener:
+    with team.bound() as listener:
         port = listener.getsockname()[1]
         with (
             WorkerPool(2, options=Options(port=port)) as two,

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from simrank.validate.output import Output
+from simrank.validate.process import Output
 
 
 @pytest.fixture

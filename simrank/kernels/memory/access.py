@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device.memory import Storage
+from simrank.device.memory import GRANULE_BYTES, Storage
 from simrank.kernels import machine
 from simrank.kernels.machine import ALL_PROGRAMS, Extent
-from simrank.kernels.memory import illegal, tails
+from simrank.kernels.memory import illegal
 from simrank.kernels.memory.addresses import (
     element_at,
     launch_view,
@@ -20,7 +20,6 @@ from simrank.kernels.memory.addresses import (
     writable_pointee,
 )
 from simrank.kernels.memory.illegal import Asked
-from simrank.kernels.memory.sectors import masked_waste, sector_waste
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
 from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
@@ -254,7 +253,7 @@ def _gather(
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
         asked = Asked(given, active, "load")
-        is_past = tails.past_end(programs, storage, asked, index, element)
+        is_past = past_end(programs, storage, asked, index, element)
         index, high = np.minimum(index, len(view) - 1), len(view) - 1
         low = min(low, high)
     statistics.note_block(index.size // len(index))
@@ -269,7 +268,7 @@ def _gather(
     result = view[index] if index.size < _SMALL else view.take(index, mode="clip")
     values = _arrived(result, element)
     if is_past is not None:
-        values = np.where(is_past, tails.poison(element), values).astype(element.compute)
+        values = np.where(is_past, poison(element), values).astype(element.compute)
     return values
 
 
@@ -318,7 +317,7 @@ def _masked(
 ) -> Value:
     """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
     if other is None:
-        fill: Any = tails.poison(element) if programs.options.is_checked else element.scalar(0)
+        fill: Any = poison(element) if programs.options.is_checked else element.scalar(0)
     else:
         fill = cast_to(as_block(other), element).values
     if type(values) is not _ndarray and type(active) is not _ndarray:
@@ -439,3 +438,123 @@ def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> A
     for storage, chosen, index in parts:
         result[chosen] = _gather(programs, storage, index, None, element, copies)
     return result
+
+
+# ---- Sectors ----
+# Lanes are dealt to the elements of a block along the dim in which these lie side by side, as
+# Triton's coalescing does. So it is the stride of the densest dim that decides, and how many
+# elements there are before it jumps.
+#
+# Source: CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory"; the same size
+# is assumed for AMD.
+
+SECTOR_BYTES = 32
+_FEW_HOLES = 8  # Assumed: with less than one lane in so many masked off, sectors are as without.
+
+
+def sector_waste(index: Value, itemsize: int) -> float:
+    """Return the bytes that are moved for each byte of an access.
+
+    Args:
+        index: [1 or P, *shape] the elements touched; what the first program touches stands for all.
+        itemsize: Bytes of an element.
+    """
+    if type(index) is not np.ndarray or index.ndim == 1 or itemsize >= SECTOR_BYTES:
+        return 1.0
+    at, step = index.item, 1
+    for size in reversed(index.shape[1:]):
+        if size > 1 and size * itemsize % SECTOR_BYTES == 0:
+            first = at(0)
+            if at(step) - first == 1 and at((size - 1) * step) - first == size - 1:
+                return 1.0
+        step *= size
+    return _least_waste(index[0], itemsize)
+
+
+def _least_waste(own: Value, itemsize: int) -> float:
+    """Return the waste along the densest dim."""
+    if own.size == 1:
+        return 1.0
+    found = [
+        _waste_along(
+            own[tuple(slice(None) if dim == each else 0 for dim in range(own.ndim))], itemsize
+        )
+        for each, size in enumerate(own.shape)
+        if size > 1
+    ]
+    return min(found)
+
+
+def _waste_along(line: Value, itemsize: int) -> float:
+    """Return what lanes along a line of elements make the memory move, for each of its bytes."""
+    num_sectors = len(np.unique(line * itemsize // SECTOR_BYTES))
+    return max(num_sectors * SECTOR_BYTES / (len(line) * itemsize), 1.0)
+
+
+def masked_waste(index: Value, active: Value, itemsize: int) -> float:
+    """Return the waste of an access of which some lanes are masked off.
+
+    Args:
+        index: As in `sector_waste`.
+        active: Which lanes are not; of the same shape.
+        itemsize: Bytes of an element.
+    """
+    if type(index) is not np.ndarray or type(active) is not np.ndarray or index.ndim == 1:
+        return 1.0
+    if np.count_nonzero(active) * _FEW_HOLES > active.size * (_FEW_HOLES - 1):
+        return sector_waste(index, itemsize)
+    spread = np.broadcast_to(active, index.shape)
+    row = int(spread.reshape(len(spread), -1).any(axis=1).argmax())
+    return _waste_along(index[row][spread[row]].reshape(-1), itemsize)
+
+
+# ---- What lies between the end of a tensor and that of its allocation, which is rounded up ----
+# A GPU reads there without a fault: kernels load whole tiles at the end of a table, and mask
+# what comes of them. No program wrote these bytes, so what is loaded is what a wrong result
+# shows by.
+
+
+def poison(element: ElementType) -> Value:
+    """Return what nobody wrote: NaN, true, or the largest integer."""
+    if element.kind == "f":
+        return element.scalar(np.nan)
+    if element.kind == "b":
+        return element.scalar(1)
+    return element.scalar(np.iinfo(element.compute).max)
+
+
+def past_end(
+    programs: Programs,
+    storage: Storage,
+    asked: illegal.Asked,
+    index: Array,
+    element: ElementType,
+) -> Array:
+    """Return which lanes of a load of blocks read behind the end of a tensor.
+
+    Args:
+        programs: Who loads.
+        storage: What they load from.
+        asked: The load, for the error.
+        index: Its elements; lanes that are masked off repeat one that is not.
+        element: Their type.
+
+    Raises:
+        IllegalAccessError: A lane leaves the allocation, a program loads a single number, or all is
+            checked, as under `strict`.
+    """
+    itemsize, options = element.itemsize, programs.options
+    end_bytes = -(-storage.size_bytes // GRANULE_BYTES) * GRANULE_BYTES
+    device = storage.device
+    if (
+        options.is_checked
+        or device is None
+        or index.ndim == 1
+        or not storage.size_bytes >= itemsize
+        or int(index.min()) < 0
+        or int(index.max()) >= end_bytes // itemsize
+    ):
+        raise illegal.outside(programs, storage, asked, element)
+    device.memory.space.hints[illegal.past_end_text(programs, storage)] = None
+    is_past: Array = index >= storage.size_bytes // itemsize
+    return is_past

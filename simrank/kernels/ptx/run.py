@@ -8,12 +8,16 @@ that are left are blocked the program parks on what they looked at (rule K2).
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import ml_dtypes
 import numpy as np
 
+from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.ptx import access, multimem, special, warps
+from simrank.kernels.language.numbers import to_tf32
+from simrank.kernels.ptx import access, multimem
 from simrank.kernels.ptx.compute import (
     COMBINED,
     COMPARISONS,
@@ -24,13 +28,91 @@ from simrank.kernels.ptx.compute import (
     read_as,
     result_kind,
 )
-from simrank.kernels.ptx.convert import convert
+from simrank.kernels.running import threads
+from simrank.kernels.values.conversions import to_float32
+from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from simrank.kernels.machine import Programs, Statistics
     from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
+
+WARP = 32  # NVIDIA's, whose instructions these are
+
+
+def _check(lanes_of: Lanes, instruction: Instruction) -> None:
+    if len(lanes_of.rows) != threads.num_threads():
+        raise UnsupportedError(
+            f"inline assembly with {instruction.name} is not supported in a kernel that does not "
+            "ask which thread it is"
+        )
+    if threads.warp_size() != WARP:
+        raise UnsupportedError(
+            f"inline assembly with {instruction.name}, an instruction of warps of {WARP} threads, "
+            f"is not supported on a device whose warps have {threads.warp_size()}"
+        )
+
+
+def shuffle(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Give each thread the value of another one of its warp.
+
+    Raises:
+        UnsupportedError: The kernel has no lane per thread, or the mode is unknown.
+    """
+    _check(lanes_of, instruction)
+    target, source, distance, bounds = instruction.operands[:4]
+    by = (lanes_of.read(distance, "b32", lanes) & np.uint64(31)).astype(np.int64)
+    limits = lanes_of.read(bounds, "b32", lanes).astype(np.int64)
+    segment, clamp = limits >> 8 & 31, limits & 31
+    own = lanes % WARP
+    last = (own & segment) | (clamp & ~segment)
+    mode = next((part for part in instruction.opcode if part in _MODES), "")
+    if not mode:
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+    other = _MODES[mode](own, by, segment)
+    is_inside = other >= last if mode == "up" else other <= last
+    where = lanes - own + np.where(is_inside, other, own)
+    targets = target.parts if target.kind == "pair" else (target,)
+    lanes_of.write(targets[0], "b32", lanes_of.read(source, "b32", where), lanes)
+    if len(targets) > 1:
+        lanes_of.write(targets[1], "pred", bits_of(is_inside, "pred"), lanes)
+
+
+_MODES: dict[str, Callable[[Array, Array, Array], Array]] = {
+    "idx": lambda own, by, segment: (own & segment) | (by & ~segment),
+    "up": lambda own, by, _: own - by,
+    "down": lambda own, by, _: own + by,
+    "bfly": lambda own, by, _: own ^ by,
+}
+
+
+def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Tell each thread for which threads of its warp a condition holds.
+
+    Raises:
+        UnsupportedError: The kernel has no lane per thread, or the mode is unknown.
+    """
+    _check(lanes_of, instruction)
+    target, condition = instruction.operands[:2]
+    holds = np.zeros((len(lanes_of.rows) // WARP, WARP), bool)
+    takes_part = holds.copy()
+    holds.reshape(-1)[lanes] = lanes_of.values(condition, "pred", lanes)
+    takes_part.reshape(-1)[lanes] = True
+    if "ballot" in instruction.opcode:
+        bits = np.uint64(1) << np.arange(WARP, dtype=np.uint64)
+        result, kind = (holds * bits).sum(axis=1, dtype=np.uint64), "b32"
+    elif "any" in instruction.opcode:
+        result, kind = bits_of(holds.any(axis=1), "pred"), "pred"
+    elif "all" in instruction.opcode:
+        result, kind = bits_of((holds | ~takes_part).all(axis=1), "pred"), "pred"
+    else:
+        raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
+    lanes_of.write(target, kind, result[lanes // WARP], lanes)
+
+
+# ---- Runs a snippet for many lanes, each with registers and a program counter of its own ----
 
 _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
 
@@ -199,7 +281,7 @@ class Lanes:
             columns = 2 if kind in ("f16x2", "bf16x2") else 1
             return bits_of(np.full((len(lanes), columns), number), kind).reshape(-1)
         if operand.kind == "special":
-            return special.read(operand.name, self.rows[lanes])
+            return read(operand.name, self.rows[lanes])
         if operand.kind == "vector":
             bits = 8 * TYPES[kind].itemsize // len(operand.parts)
             result = np.zeros(len(lanes), np.uint64)
@@ -319,6 +401,220 @@ _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "selp": _select,
     "cvt": _convert,
     "multimem": multimem.run,
-    "shfl": warps.shuffle,
-    "vote": warps.vote,
+    "shfl": shuffle,
+    "vote": vote,
 }
+
+# ---- Special registers: who a lane is, and what time it is ----
+# A snippet that reads a thread's index has a lane for each thread. Any other has one lane for
+# the whole thread block, or, where the elements of a block are its lanes, lanes that all are
+# thread 0.
+
+_OF_THREADS: dict[str, Callable[[Array], Array]] = {
+    "tid.x": lambda rows: rows,
+    "laneid": lambda rows: rows % threads.warp_size(),
+    "warpid": lambda rows: rows // threads.warp_size(),
+}
+_AXES = ("x", "y", "z")
+
+
+def read(name: str, rows: Array) -> Array:
+    """Return the bits of a special register, for lanes of some of the programs that run now.
+
+    Raises:
+        UnsupportedError: There is no such register here.
+    """
+    programs = machine.now()
+    register, _, axis = name.partition(".")
+    number = _AXES.index(axis) if axis in _AXES else 0
+    if programs.options.num_threads:
+        result = _OF_THREADS.get(name)
+        if result is not None:
+            return result(rows).astype(np.uint64)
+        rows = np.zeros(len(rows), np.int64)
+    if register == "ctaid":
+        ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
+        return ids.astype(np.uint64)[rows]
+    if register == "smid":  # Programs are dealt to the SMs in turn.
+        return (programs.ids % programs.device.spec.num_sms).astype(np.uint64)[rows]
+    return np.full(len(rows), _shared(register, number), np.uint64)
+
+
+def _shared(register: str, axis: int) -> int:
+    programs = machine.now()
+    num_warps = programs.options.num_warps
+    fixed = {
+        "tid": 0, "laneid": 0, "warpid": 0, "cluster_ctarank": 0, "clock_hi": 0,
+        "ntid": 1 if axis else threads.num_of_program(), "nwarpid": num_warps,
+        "nctaid": programs.grid[axis], "nsmid": programs.device.spec.num_sms,
+    }  # fmt: skip
+    if register in fixed:
+        return fixed[register]
+    now_ps = machine.clock_ps()
+    if register in ("globaltimer", "clock64"):  # Assumed: a clock of 1 GHz.
+        return int(now_ps // PS_PER_NS)
+    if register in ("globaltimer_lo", "clock"):
+        return int(now_ps // PS_PER_NS) & 0xFFFFFFFF
+    if register == "realtime":  # AMD's: 100 MHz, see the CDNA 3 ISA, S_MEMREALTIME.
+        return int(now_ps // (10 * PS_PER_NS))
+    if register in _HALVES:
+        return _workspace(programs).address >> _HALVES[register] & 0xFFFFFFFF
+    raise UnsupportedError(f"inline assembly with %{register} is not supported")
+
+
+# The driver hands the address of a grid's workspace to cooperative groups in these.
+_HALVES = {"envreg1": 32, "envreg2": 0}
+_WORKSPACE_BYTES = 64
+_workspaces: WeakKeyDictionary[Statistics, Storage] = WeakKeyDictionary()
+
+
+def _workspace(programs: Programs) -> Storage:
+    """Return the workspace of a launch, zero at its start.
+
+    Raises:
+        UnsupportedError: The launch is not cooperative, so it has none.
+    """
+    if not programs.options.is_cooperative:
+        raise UnsupportedError(
+            f"kernel '{programs.kernel}' asks for the workspace of a cooperative launch\n"
+            "  to fix: launch it with launch_cooperative_grid=True"
+        )
+    result = _workspaces.get(programs.statistics)
+    if result is None:
+        result = _workspaces[programs.statistics] = Storage(programs.device, _WORKSPACE_BYTES)
+        result.array(np.dtype(np.uint8))[:] = 0
+    return result
+
+
+# ---- Conversions: `cvt` between integers, floats and pairs of narrow floats ----
+
+# Pairs of floats of 8 and of 4 bits, and of bare powers of two.
+_FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
+_FP4, _POWERS = "e2m1x2", "ue8m0x2"
+_NARROW = {*_FP8, _FP4, _POWERS}
+_POWER_BIAS, _POWER_NAN = 127, 255
+_PAIRS = {"f16x2": "f16", "bf16x2": "bf16"}
+_HALF_TYPES = ("f16", "bf16")
+_ROUNDINGS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_KNOWN = {
+    "rn", "rz", "rp", "rna", "rni", "rzi", "rmi", "rpi", "sat", "satfinite", "ftz", "relu",
+    "approx",
+}  # fmt: skip
+
+
+def convert(opcode: tuple[str, ...], sources: Sequence[Array]) -> Array:
+    """Return the bits of a conversion; of two sources, the first goes to the upper half.
+
+    Raises:
+        UnsupportedError: It is none of the conversions here.
+    """
+    *modifiers, target, source = opcode[1:]
+    name = ".".join(opcode)
+    known = {*TYPES, *_NARROW}
+    if target not in known or source not in known or set(modifiers) - _KNOWN:
+        raise UnsupportedError(f"inline assembly with {name} is not supported: no such conversion")
+    if source in _NARROW:
+        return _from_narrow(sources[0], source, target)
+    if target in _NARROW or target in _PAIRS:
+        return _to_pair(sources, source, target, modifiers)
+    values = read_as(sources[0], source)
+    if is_float(source) and not is_float(target):
+        return bits_of(_to_integer(values, TYPES[target], modifiers), target)
+    if is_float(source) and is_float(target):
+        return bits_of(_to_float(values, target, modifiers), target)
+    if "sat" in modifiers:
+        info = np.iinfo(TYPES[target])
+        low = max(int(info.min), int(np.iinfo(values.dtype).min))
+        values = np.clip(values, low, min(int(info.max), int(np.iinfo(values.dtype).max)))
+    return bits_of(to_float32(values) if target in _HALF_TYPES else values, target)
+
+
+def _to_float(values: Array, target: str, modifiers: Sequence[str]) -> Array:
+    rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), None)
+    wide = values.astype(np.float32) if values.dtype.itemsize < 4 else values
+    if rounding is not None:
+        wide = rounding(wide)
+    if "sat" in modifiers:
+        wide = np.clip(wide, 0, 1)
+    if "relu" in modifiers:
+        wide = np.maximum(wide, 0)
+    if target == "tf32":
+        rounded: Array = to_tf32(wide)
+        return rounded
+    if target in _HALF_TYPES:
+        wide = to_float32(wide)
+    if "rz" in modifiers and target in _HALF_TYPES:
+        return _toward_zero(wide, TYPES[target])
+    return wide.astype(TYPES[target])
+
+
+def _toward_zero(values: Array, dtype: np.dtype[Any]) -> Array:
+    near = values.astype(dtype)
+    too_large = np.abs(near.astype(np.float32)) > np.abs(values)
+    smaller: Array = np.where(too_large, np.nextafter(near, dtype.type(0)), near)
+    return smaller
+
+
+def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Value:
+    """Round, and saturate as hardware does.
+
+    NaN gives zero, but 2**(bits - 1) from fp64 and to 64 bits.
+    """
+    rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), np.trunc)
+    wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
+    info = np.iinfo(dtype)
+    inside = np.clip(wide, float(info.min), float(info.max))
+    result = inside.astype(dtype)
+    if dtype.itemsize == 8 or values.dtype == np.float64:
+        nothing = np.array(1 << info.bits - 1, f"u{dtype.itemsize}").view(dtype)
+        result = np.where(np.isnan(values), nothing, result)
+    value_of_all: Value = np.where(wide >= float(info.max), dtype.type(info.max), result)
+    return value_of_all
+
+
+def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequence[str]) -> Array:
+    """Put two values side by side, the first above the second."""
+    if source in _PAIRS:
+        both = read_as(sources[0], source).astype(np.float32)
+    else:
+        upper, lower = (read_as(bits, source) for bits in sources)
+        both = np.stack([lower, upper], axis=-1)
+    if "relu" in modifiers:
+        both = np.maximum(both, 0)
+    if target in _PAIRS:
+        return bits_of(both, target)
+    if target == _FP4:
+        # NaN gives the largest value (PTX ISA 8.8, cvt).
+        narrow = np.clip(np.nan_to_num(both, nan=6.0), -6.0, 6.0).astype(ml_dtypes.float4_e2m1fn)
+        codes = narrow.view(np.uint8) & 0xF
+        packed: Array = codes[:, 0] | codes[:, 1] << 4
+        return packed.astype(np.uint64)
+    if target == _POWERS:
+        codes = _power_codes(both, rounds_up="rp" in modifiers)
+    else:
+        dtype = np.dtype(_FP8[target])
+        largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+        codes = np.clip(both, -largest, largest).astype(dtype)  # These conversions saturate.
+    return np.ascontiguousarray(codes).view(np.uint16).reshape(-1).astype(np.uint64)
+
+
+def _power_codes(values: Array, *, rounds_up: bool) -> Array:
+    """Return the biased exponents of powers of two, up or toward zero; signs are dropped."""
+    wide = np.abs(values.astype(np.float64))
+    fraction, exponent = np.frexp(wide)  # Of 0.5 to 1: an exact power of two has 0.5.
+    exponent = exponent - 1 + ((fraction > 0.5) & rounds_up)
+    inside = np.clip(exponent, -_POWER_BIAS, _POWER_BIAS)
+    inside = np.where(wide == 0, -_POWER_BIAS, np.where(np.isinf(wide), _POWER_BIAS, inside))
+    return np.where(np.isnan(wide), _POWER_NAN, inside + _POWER_BIAS).astype(np.uint8)
+
+
+def _from_narrow(bits: Array, source: str, target: str) -> Array:
+    if target not in _PAIRS:
+        raise UnsupportedError(f"inline assembly with a conversion of {source} to {target}")
+    if source == _FP4:
+        codes = np.stack([bits & 0xF, (bits >> 4) & 0xF], axis=-1).astype(np.uint8)
+        pair = codes.view(ml_dtypes.float4_e2m1fn)
+    else:
+        dtype = ml_dtypes.float8_e8m0fnu if source == _POWERS else _FP8[source]
+        pair = bits.astype(np.uint16).view(np.dtype(dtype)).reshape(-1, 2)
+    return bits_of(pair.astype(np.float32), target)

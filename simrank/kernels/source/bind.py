@@ -11,9 +11,13 @@ import builtins
 import types as python_types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import triton.language as tl
+from triton.language import core
+
+from simrank.errors import UnsupportedError
+from simrank.kernels import machine
 from simrank.kernels.machine.kept import kept
 from simrank.kernels.running import threads
-from simrank.kernels.source import methods
 from simrank.kernels.source.analyse import effects_of_callee, effects_of_jit
 from simrank.kernels.source.rewrite import HELPERS, Rewriter
 from simrank.kernels.source.scopes import (
@@ -25,18 +29,76 @@ from simrank.kernels.source.scopes import (
     scope_of,
     value_of,
 )
-from simrank.kernels.source.semantic import SEMANTIC
 from simrank.kernels.source.substitute import BUILTINS, Binder, isinstance_, substitute
 from simrank.kernels.source.thread_rewrite import ThreadRewriter
 from simrank.kernels.source.unsupported import Refusals, builtin_names
 from simrank.kernels.source.waits import is_wait
+from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simrank.kernels.machine import Effects
+    from simrank.kernels.machine import Effects, Options
     from simrank.kernels.machine.jit import Jit
     from simrank.kernels.source.substitute import Bound
+
+
+def attach(binder: Binder) -> None:
+    """Give blocks the methods that they lack; once."""
+    for name, value in vars(core.tensor).items():
+        if name.startswith("_") or hasattr(Block, name):
+            continue
+        function = getattr(tl, name, None) or getattr(core, name, None)
+        if callable(value) and function is not None:
+            setattr(Block, name, _method(name, function, binder))
+
+
+def _method(name: str, function: Any, binder: Binder) -> Callable[..., Any]:
+    """Return a method that is bound when it is first called."""
+    by_forks: dict[str, Callable[..., Any]] = {}
+
+    def method(self: Block, *args: Any, **kwargs: Any) -> Any:
+        forks = ""
+        if threads.num_threads():
+            forks = "threads" if name in threads.OF_MEMORY else ""
+        elif machine.now().active is not None:
+            forks = "programs"
+        if forks not in by_forks:
+            by_forks[forks] = substitute(function, binder, forks=forks)
+        return by_forks[forks](self, *args, **kwargs)
+
+    return method
+
+
+# ---- What stands for `_semantic`, which the compiler passes to the functions of libraries ----
+
+
+class _Builder:
+    """What a library may ask the compiler's builder for."""
+
+    create_barrier = staticmethod(threads.sync_threads)
+
+    @property
+    def options(self) -> Options:
+        """Return how the launch runs."""
+        return machine.now().options
+
+    def __getattr__(self, name: str) -> object:
+        """Refuse everything else by name."""
+        raise UnsupportedError(
+            f"a library's function that builds with the compiler's {name} is not supported"
+        )
+
+
+class Semantic:
+    """What a library may ask of the compiler: how the launch runs, and a barrier of threads."""
+
+    builder = _Builder()
+
+
+SEMANTIC = Semantic()
+
+# ---- A kernel's own source as a Python function, its names bound to the emulation (rule K1) ----
 
 
 class _Captured(NamedTuple):
@@ -178,4 +240,4 @@ def in_kernel(value: Any) -> Any:
     return substitute(value, _BINDER)
 
 
-methods.attach(_BINDER)
+attach(_BINDER)

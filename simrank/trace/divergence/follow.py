@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
+import sys
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.callsite import user_frame
 from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, Parting, Side
-from simrank.trace.divergence import monitoring
-from simrank.trace.divergence.monitoring import Monitoring
 from simrank.trace.divergence.parting import (
     Place,
     Walk,
@@ -19,7 +21,6 @@ from simrank.trace.divergence.parting import (
 )
 from simrank.trace.divergence.statements import text_of
 from simrank.trace.divergence.swapped import Swaps
-from simrank.trace.divergence.tracing import Tracing
 from simrank.trace.divergence.track import (
     CALL,
     COMM,
@@ -27,6 +28,7 @@ from simrank.trace.divergence.track import (
     LINE,
     Codes,
     Track,
+    is_installed,
     kind_of,
     line_of,
     number_of,
@@ -34,13 +36,15 @@ from simrank.trace.divergence.track import (
 from simrank.trace.divergence.values import short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import CodeType, FrameType
 
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Request
     from simrank.engine import Engine, Task
     from simrank.trace.divergence.statements import Statement
+    from simrank.trace.divergence.track import Code
 
 _MAX_PAIRS = 64  # assumed: pairs that are compared before nothing is said
 _MAX_VALUES = 4
@@ -71,7 +75,7 @@ class Divergence:
         self._codes = Codes()
         self._tracks: dict[Task, Track] = {}
         self._worlds: dict[Task, World] = {}
-        follows = Monitoring if monitoring.is_there() else Tracing
+        follows = Monitoring if is_there() else Tracing
         self._tracing = follows(self._codes, self._track)
 
     @property
@@ -326,3 +330,255 @@ def _verb(track: Track, index: int, statement: Statement | None, raised: str | N
 
 
 _VERBS = {"if": ("did not", "took it"), "loop": ("left it", "went round")}
+
+# ---- Python 3.12's monitoring, in place of a tracer ----
+# Coverage and debuggers go on beside it. It sees all threads, so that each event asks who runs.
+#
+# Source: the reference of `sys.monitoring`, PEP 669.
+
+_monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.11 has none.
+_TOOLS = (3, 4)  # Those that Python gives to nobody.
+_frame: Any = sys._getframe  # noqa: SLF001 - the documented way to a frame
+
+
+def is_there() -> bool:
+    """Whether this Python has it."""
+    return _monitoring is not None
+
+
+class Monitoring:
+    """Follows the frames of ranks, on all threads; as `Tracing`.
+
+    Args:
+        codes: What is followed.
+        track: Returns the track of the rank that runs, or None.
+    """
+
+    def __init__(self, codes: Codes, track: Callable[[], Track | None]) -> None:
+        self._codes = codes
+        self._track = track
+        self._tool = -1
+        self._num_running = 0
+
+    def is_free(self) -> bool:
+        """Whether a tool is left for it."""
+        return self._tool >= 0 or any(_monitoring.get_tool(tool) is None for tool in _TOOLS)
+
+    def run(self, body: Callable[[], None], *, is_shared: bool) -> None:  # noqa: ARG002 - for all
+        """Call a function, with monitoring on."""
+        if not self._num_running:
+            self._start()
+        self._num_running += 1
+        try:
+            body()
+        finally:
+            self._num_running -= 1
+            if not self._num_running:
+                self._stop()
+
+    def without(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
+        """Call a function; only the user's code is followed, and it is none of that."""
+        return call()
+
+    def _start(self) -> None:
+        self._tool = next(tool for tool in _TOOLS if _monitoring.get_tool(tool) is None)
+        _monitoring.use_tool_id(self._tool, "simrank")
+        for event, call in self._calls().items():
+            _monitoring.register_callback(self._tool, event, call)
+        events = _monitoring.events
+        everywhere = (events.PY_START, events.PY_RESUME, events.PY_THROW, events.PY_UNWIND)
+        _monitoring.set_events(self._tool, sum(everywhere) | events.RAISE)
+        _monitoring.restart_events()  # Those that another run has disabled.
+
+    def _stop(self) -> None:
+        _monitoring.set_events(self._tool, 0)
+        for code in self._codes.known():
+            _monitoring.set_local_events(self._tool, code, 0)
+        for event in self._calls():
+            _monitoring.register_callback(self._tool, event, None)
+        _monitoring.free_tool_id(self._tool)
+        self._tool = -1
+
+    def _calls(self) -> dict[int, Callable[..., Any]]:
+        events = _monitoring.events
+        return {
+            events.PY_START: self._begun, events.PY_RESUME: self._begun,
+            events.PY_THROW: self._thrown_into, events.LINE: self._line,
+            events.PY_RETURN: self._returned, events.PY_YIELD: self._returned,
+            events.PY_UNWIND: self._unwound, events.RAISE: self._raised,
+        }  # fmt: skip
+
+    def _begun(self, code: CodeType, _: int) -> Any:  # noqa: ANN401 - Python's object
+        own = self._codes.code(code)
+        if own is None:
+            return _monitoring.DISABLE
+        events = _monitoring.events
+        local = events.LINE | events.PY_RETURN | events.PY_YIELD
+        if _monitoring.get_local_events(self._tool, code) != local:
+            _monitoring.set_local_events(self._tool, code, local)
+        self._begin(own)
+        return None
+
+    def _thrown_into(self, code: CodeType, _: int, __: BaseException) -> None:
+        own = self._codes.code(code)
+        if own is not None:
+            self._begin(own)
+
+    def _begin(self, own: Code) -> None:
+        track = self._track()
+        if track is not None:
+            track.begin(own)
+
+    def _within(self, code: CodeType) -> Track | None:
+        """Return the track of who runs, if it has seen the frame begin."""
+        own = self._codes.code(code)
+        track = None if own is None else self._track()
+        return track if own is not None and track is not None and track.is_in(own) else None
+
+    def _line(self, code: CodeType, line: int) -> None:
+        track = self._within(code)
+        if track is not None:
+            track.line(_frame(1), line)
+
+    def _raised(self, code: CodeType, _: int, error: BaseException) -> None:
+        track = self._within(code)
+        if track is not None:
+            track.raises(_frame(1), type(error))
+
+    def _returned(self, code: CodeType, _: int, __: object) -> None:
+        track = self._within(code)
+        if track is not None:
+            track.end(_frame(1), raised=False)
+
+    def _unwound(self, code: CodeType, _: int, __: BaseException) -> None:
+        track = self._within(code)
+        if track is not None:
+            track.end(_frame(1), raised=True)
+
+
+# ---- Python's tracer on the threads of ranks ----
+# While a thread has a tracer Python 3.11 runs all of its code slowly, also what nobody follows.
+# Importing a library is hundreds of thousands of lines of that kind.
+
+
+class Tracing:
+    """Follows the frames that begin on the threads of ranks.
+
+    Args:
+        codes: What is followed.
+        track: Returns the track of the rank that runs, or None.
+    """
+
+    def __init__(self, codes: Codes, track: Callable[[], Track | None]) -> None:
+        self._codes = codes
+        self._track = track
+        self._enter = self._entered  # One object: each access to a method makes another.
+        self._num_running = 0
+        self._num_shared = 0
+        self._import: Callable[..., Any] = builtins.__import__
+
+    @property
+    def _is_on(self) -> bool:
+        """Whether the running thread is followed."""
+        return sys.gettrace() is self._enter
+
+    def is_free(self) -> bool:
+        """Whether nobody else traces this thread: coverage, or a debugger."""
+        return self._is_on or sys.gettrace() is None
+
+    def run(self, body: Callable[[], None], *, is_shared: bool) -> None:
+        """Call a function, with the tracer on.
+
+        Args:
+            body: The function.
+            is_shared: Whether others like it run on this thread: the last one turns it off.
+        """
+        if not self._num_running:
+            self._import = builtins.__import__
+            builtins.__import__ = self._imported
+        self._num_running += 1
+        self._num_shared += is_shared
+        sys.settrace(self._enter)
+        try:
+            body()
+        finally:
+            self._num_running -= 1
+            self._num_shared -= is_shared
+            if not (is_shared and self._num_shared):
+                sys.settrace(None)
+            if not self._num_running:
+                builtins.__import__ = self._import
+
+    def _entered(self, frame: FrameType, _: str, __: object) -> Callable[..., Any] | None:
+        """Note that a frame begins, or goes on (a generator); return what follows its lines."""
+        code = self._codes.code(frame.f_code)
+        track = None if code is None else self._track()
+        if code is None or track is None:
+            return None
+        track.begin(code)
+        return _following(track, code)
+
+    def without(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
+        """Call a function with the tracer off; return what it does."""
+        if not self._is_on:
+            return call()
+        sys.settrace(None)
+        try:
+            return call()
+        finally:
+            sys.settrace(self._enter)
+
+    def _imported(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 - Python's names
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:  # noqa: ANN401 - as Python's
+        """Import as ever, with the tracer off if it is a library's module."""
+        original = self._import
+        if not self._is_on or not _is_library(_top_of(name, globals, level)):
+            return original(name, globals, locals, fromlist, level)
+        return self.without(lambda: original(name, globals, locals, fromlist, level))
+
+
+def _top_of(name: str, names: Mapping[str, object] | None, level: int) -> str:
+    if level and names is not None:
+        name = str(names.get("__package__") or names.get("__name__") or "")
+    return name.partition(".")[0]
+
+
+@lru_cache(maxsize=1024)
+def _is_library(top: str) -> bool:
+    """Whether a package is no part of the program: it is installed, or Python's own."""
+    if top in sys.stdlib_module_names:
+        return True
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())]
+    return any(map(is_installed, places))
+
+
+def _following(track: Track, code: Code) -> Callable[..., Any]:
+    """Return what Python calls for the lines of a frame.
+
+    A generator may be closed where nobody is followed, or another rank: that is none of the track.
+    """
+
+    def follow(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:  # noqa: ANN401 - Python's
+        if not track.is_in(code):
+            return follow
+        if event == "line":
+            track.line(frame, frame.f_lineno)
+        elif event == "return":
+            track.end(frame, raised=arg is None and track.is_raising)
+        elif event == "exception":
+            track.raises(frame, arg[0])
+        return follow
+
+    return follow

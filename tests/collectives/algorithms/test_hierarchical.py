@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simrank.collectives import Problem, build
 from simrank.collectives.bounds import two_level_all_reduce_bound_ps
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
+from simrank.collectives.data import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.collectives.traffic import link_bytes, link_loads
 from simrank.hardware import load_cluster

@@ -13,7 +13,7 @@ from simrank.collectives import (
     play_time,
 )
 from simrank.collectives import algorithms as table
-from simrank.collectives import play as play_module
+from simrank.collectives import data as play_module
 from simrank.collectives.algorithms import auto_algorithms
 from simrank.collectives.msccl import (
     forced_algorithms,

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from simrank.collectives import Problem, play_data, play_time
 from simrank.collectives.msccl import schedule_of
-from simrank.collectives.msccl.algorithm import _tables
+from simrank.collectives.msccl.algorithm import _tables, check_races
 from simrank.collectives.msccl.lower import lower
 from simrank.collectives.msccl.order import order_of
-from simrank.collectives.msccl.races import check_races
 from simrank.collectives.schedule import Schedule
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN, Lane
 from simrank.errors import ScheduleError

@@ -2,8 +2,8 @@
 
 import pytest
 
+from simrank.collectives.msccl.algorithm import check_races
 from simrank.collectives.msccl.order import order_of
-from simrank.collectives.msccl.races import check_races
 from simrank.errors import ScheduleError
 
 from .programs import RIGHT, Block, named, program

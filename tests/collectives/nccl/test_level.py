@@ -9,8 +9,8 @@ import simrank
 from simrank.collectives import Problem, build
 from simrank.collectives.choice import chooser_of
 from simrank.collectives.cost import ScheduleCost, Stretch
+from simrank.collectives.data import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.nccl.level import NO_SWITCH, NcclLevel, Tuning, size_bytes
-from simrank.collectives.play import NOT_ARRIVED, NOT_KNOWN
 from simrank.errors import ConfigError
 from simrank.hardware import load_cluster
 

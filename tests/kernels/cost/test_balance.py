@@ -10,7 +10,7 @@ import simrank
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from simrank.kernels.cost.balance import busiest_share  # noqa: E402
+from simrank.kernels.cost.launches import busiest_share  # noqa: E402
 from simrank.kernels.machine.statistics import Load  # noqa: E402
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import simrank
 
-dots = pytest.importorskip("simrank.kernels.cost.dots")
+dots = pytest.importorskip("simrank.kernels.cost.launches")
 cost = pytest.importorskip("simrank.kernels.cost.launches")
 machine = pytest.importorskip("simrank.kernels.machine")
 

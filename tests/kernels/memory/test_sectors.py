@@ -5,7 +5,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-sectors = pytest.importorskip("simrank.kernels.memory.sectors")
+sectors = pytest.importorskip("simrank.kernels.memory.access")
 sector_waste = sectors.sector_waste
 
 

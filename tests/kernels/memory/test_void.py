@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-VoidView = pytest.importorskip("simrank.kernels.memory.void").VoidView
+VoidView = pytest.importorskip("simrank.kernels.memory.addresses").VoidView
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8", "u1", "u2"])

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton")
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.source.semantic import SEMANTIC
+from simrank.kernels.source.bind import SEMANTIC
 
 
 def test_a_barrier_of_threads_is_there_and_nothing_else_that_builds():

@@ -18,7 +18,7 @@ def test_it_exists(module, name):
 def test_everything_that_is_replaced_is_listed(cuda):
     """What `enable` replaced, and torch had, stands in the list."""
     from simrank.torch.cuda import devices
-    from simrank.torch.cuda.patches import _ABSENT
+    from simrank.torch.cuda.devices import _ABSENT
 
     listed = {name for _, name in REPLACED}
     replaced = {

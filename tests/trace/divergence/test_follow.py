@@ -7,7 +7,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import DeadlockError, LivelockError, SpawnException
-from simrank.trace.divergence import monitoring
+from simrank.trace.divergence import follow
 from tests.trace.divergence import helper
 
 NPROCS = 3
@@ -361,7 +361,7 @@ def test_the_tracer_and_imports_are_as_before(carrier):
     assert (sys.gettrace(), __import__) == before
 
 
-@pytest.mark.skipif(monitoring.is_there(), reason="monitoring is no tracer")
+@pytest.mark.skipif(follow.is_there(), reason="monitoring is no tracer")
 def test_another_tracer_is_left_alone():
     """Coverage and debuggers go on; nothing is said then."""
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from simrank.trace.divergence import monitoring
+from simrank.trace.divergence import follow
 from tests.trace.divergence.test_follow import found, skipped
 
-pytestmark = pytest.mark.skipif(not monitoring.is_there(), reason="Python 3.11 has none")
+pytestmark = pytest.mark.skipif(not follow.is_there(), reason="Python 3.11 has none")
 TOOLS = range(6)
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from simrank.trace.divergence import tracing
+from simrank.trace.divergence.follow import Tracing, _is_library
 from simrank.trace.divergence.track import EXIT, Codes, Track, encode, kind_of, line_of
 
 
@@ -15,7 +15,7 @@ def track():
 
 
 def follow(track, body, **options):
-    tracing.Tracing(track._codes, lambda: track).run(body, **{"is_shared": False, **options})
+    Tracing(track._codes, lambda: track).run(body, **{"is_shared": False, **options})
 
 
 def body():
@@ -50,7 +50,7 @@ def test_a_generator_that_is_closed_elsewhere_is_no_part_of_the_track(track):
         assert len(track.events) == before + 4  # Its own lines.
 
     codes = track._codes
-    follows = tracing.Tracing(codes, lambda: running[0] if running else None)
+    follows = Tracing(codes, lambda: running[0] if running else None)
     follows.run(leaves, is_shared=False)
     assert track.events[-1] == encode(EXIT, codes.code(leaves.__code__).number)
 
@@ -84,6 +84,6 @@ def test_libraries_are_imported_without_the_tracer(track, tmp_path, monkeypatch)
     follow(track, imports)
     monkeypatch.delitem(sys.modules, "own_module_of_test")
     assert seen["own"] is not None
-    assert tracing._is_library("colorsys")
-    assert tracing._is_library("numpy")
-    assert not tracing._is_library("own_module_of_test")
+    assert _is_library("colorsys")
+    assert _is_library("numpy")
+    assert not _is_library("own_module_of_test")

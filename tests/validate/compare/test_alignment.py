@@ -1,6 +1,6 @@
 """What gloo makes of collectives that it has not."""
 
-from simrank.validate.compare.alignment import first_parting
+from simrank.validate.compare.comparison import first_parting
 from simrank.validate.compare.job import Issued
 
 

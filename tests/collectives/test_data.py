@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem, build
-from simrank.collectives import data_folds as module
-from simrank.collectives.data_folds import FoldPlayer
+from simrank.collectives import data as module
+from simrank.collectives.data import FoldPlayer
 from simrank.collectives.reduction import reduction
 
 
