@@ -187,7 +187,10 @@ def test_every_rule_that_is_cited_is_in_the_design():
     rules = set(re.findall(r"^### (\w\d+)\. ", DESIGN.read_text(), re.MULTILINE))
     assert rules
     benches = sorted((ROOT / "benches").rglob("*.py"))
+    origins = ROOT / "tests" / "origins"  # They cite the numbers of other systems.
     for path in [*SOURCES, *TESTS, *benches, *PAGES]:
+        if path.parent == origins:
+            continue
         cited = set(re.findall(r"\b[EDCKTR]\d{1,2}\b", path.read_text()))
         assert cited <= rules, f"{path.relative_to(ROOT)} cites {sorted(cited - rules)}"
 

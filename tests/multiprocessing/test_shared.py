@@ -39,22 +39,6 @@ def test_a_get_that_nobody_serves_is_a_deadlock(run):
     assert caught.value.waits[0].file == __file__
 
 
-def test_a_polling_loop_on_a_managed_dict_ends(run):
-    """`while len(results) < world_size: sleep(1)` sees what the other ranks store."""
-    with mp.Manager() as manager:
-        results = manager.dict()
-
-    def program(rank, ctx):
-        time.sleep(rank * 3)
-        results[rank] = rank
-        if rank == 0:
-            while len(results) < 3:
-                time.sleep(1)
-            assert results == {0: 0, 1: 1, 2: 2}
-
-    assert run(program, 3).now_ps >= 6 * 10**12
-
-
 def test_a_polling_loop_on_a_managed_dict_that_never_fills_is_reported(run):
     """A livelock, suspected."""
     results = mp.Manager().dict()

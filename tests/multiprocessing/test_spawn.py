@@ -1,15 +1,13 @@
-"""spawn: torch's signature and errors, and the waiting behaviours (a) to (h)."""
+"""spawn: torch's arguments and errors; `tests/origins` tests how ranks wait."""
 
 import sys
 
 import pytest
-from greenlet import getcurrent, greenlet
 
 import simrank
 import simrank.distributed as dist
 from simrank.engine import Handle
 from simrank.errors import (
-    DeadlockError,
     ProcessExitedException,
     ProcessRaisedException,
     RankAborted,
@@ -215,158 +213,8 @@ def test_the_failure_of_an_inner_spawn_surfaces_at_the_parents_join(run):
 # ---- waiting behaviours (a) to (h) ----
 
 
-def test_a_wait_in_a_rank_defers_and_switches(run):
-    """(a) While rank 0 waits, rank 1 runs."""
-    order = []
-
-    def program(rank, ctx):
-        if rank == 0:
-            ctx.wait(ctx.timer(1000))
-        order.append(rank)
-
-    run(program, 2)
-    assert order == [1, 0]
-
-
-def test_b_the_handle_is_complete_when_a_wait_returns(run):
-    """(b) And the clock is at its completion."""
-
-    def program(rank, ctx):
-        handle = ctx.timer(1000 * (rank + 1))
-        ctx.wait(handle)
-        assert handle.complete
-        assert ctx.now_ps == handle.complete_ps == 1000 * (rank + 1)
-
-    run(program, 3)
-
-
-def test_c_all_ranks_have_queued_before_time_moves(run):
-    """(c) At the first completion every rank waits."""
-    waiting = []
-
-    def program(rank, ctx):
-        handle = ctx.timer(1000)
-        if rank == 0:
-            handle.on_complete(lambda: waiting.extend(ctx.pending_waits))
-        assert ctx.now_ps == 0
-        ctx.wait(handle)
-
-    run(program, 4)
-    assert [task.rank for task in waiting] == [0, 1, 2, 3]
-
-
-def test_d_the_parent_of_every_task_is_the_hub_whoever_starts_it(run):
-    """(d) A task that a rank starts outlives the rank."""
-    parents, done = [], []
-
-    def program(rank, ctx):
-        def body():
-            parents.append(getcurrent().parent)
-            ctx.wait(ctx.timer(10**6))
-            done.append(rank)
-
-        ctx.start(body)
-
-    context = run(program, 2)
-    assert parents == [context.engine.hub] * 2
-    assert sorted(done) == [0, 1]
-
-
-def test_e_waiting_again_drives_nothing(ctx):
-    """(e) On a complete handle a wait returns at once, in the hub and in a rank."""
-    handle, later = ctx.timer(10), ctx.timer(1000)
-    ctx.wait(handle)
-    ctx.wait(handle)
-    assert ctx.now_ps == 10
-    assert not later.complete
-
-    def program(rank):
-        before = ctx.now_ps
-        ctx.wait(handle)
-        assert ctx.now_ps == before
-
-    ctx.multiprocessing.spawn(program, nprocs=2)
-
-
-def test_f_after_a_failure_nothing_is_left_and_later_runs_are_clean(ctx):
-    """(f) Pending waits are cleared, siblings aborted, and the next spawn works on the Context."""
-
-    def failing(rank):
-        dist.init_process_group()
-        x = ctx.ones(2**20)
-        dist.all_reduce(x, async_op=True)
-        if rank == 3:
-            raise ValueError
-        dist.barrier()
-
-    def working(rank):
-        dist.init_process_group()
-        x = ctx.ones(4)
-        dist.all_reduce(x)
-        assert x.tolist() == [4] * 4
-
-    for _ in range(3):
-        with pytest.raises(SpawnException):
-            ctx.multiprocessing.spawn(failing, nprocs=4)
-        assert ctx.pending_waits == []
-        assert not ctx.engine.pending
-        assert all(device.sms.held == 0 for device in ctx.devices)
-        ctx.multiprocessing.spawn(working, nprocs=4)
-
-
-def test_f_after_a_deadlock_later_runs_are_clean_too(ctx):
-    """(f) The waiting ranks are ended, their streams dropped."""
-
-    def hanging(rank):
-        dist.init_process_group()
-        if rank:
-            dist.barrier()
-
-    for _ in range(2):
-        with pytest.raises(DeadlockError):
-            ctx.multiprocessing.spawn(hanging, nprocs=4)
-        assert ctx.pending_waits == []
-    ctx.multiprocessing.spawn(lambda rank: ctx.ones(1).item(), nprocs=4)
-
-
-def test_g_a_bare_greenlet_may_wait_too(ctx):
-    """(g) From the hub, control returns there; the engine resumes it when the handle completes."""
-    done = []
-    handle = ctx.timer(100)
-
-    def body():
-        ctx.wait(handle)
-        done.append(ctx.now_ps)
-
-    bare = greenlet(body)
-    bare.switch()
-    assert not done
-    assert len(ctx.pending_waits) == 1
-    assert bare.parent is ctx.engine.hub
-    ctx.drain()
-    assert done == [100]
-    assert bare.dead
-
-
-def test_g_a_bare_greenlet_of_a_rank_does_not_hold_the_rank(run):
-    """(g) The rank that switched into it goes on at the same simulated time."""
-    order = []
-
-    def program(rank, ctx):
-        handle = ctx.timer(100)
-        bare = greenlet(lambda: (ctx.wait(handle), order.append("bare")))
-        bare.switch()
-        order.append("rank")
-        assert ctx.now_ps == 0
-        ctx.wait(handle)
-
-    run(program, 1)
-    assert order[0] == "rank"
-    assert "bare" in order
-
-
-def test_h_siblings_that_swallow_the_abort_end_all_the_same(run):
-    """(h) They are thrown at again, a bounded number of times, then parked and reported."""
+def test_siblings_that_swallow_the_abort_end_all_the_same(run):
+    """They are thrown at again, a bounded number of times, then parked and reported."""
 
     def program(rank, ctx):
         if rank == 2:

@@ -1,21 +1,13 @@
-"""Children of tests are killed, and exactly those that had to be; cuda-python's semantics."""
+"""Fixtures end after the children of a test; `tests/origins` tests the functions themselves."""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
-import os
 import time
 
 import pytest
 
 import simrank.suites.real  # noqa: F401 - once: pytester forgets what its sessions import
-from simrank.validate import (
-    child_timeout,
-    kill_subprocesses,
-    outer_timeout,
-    track_child_processes,
-)
 
 pytest_plugins = ["pytester"]
 
@@ -26,68 +18,6 @@ def started(fn, *args):
     process = SPAWN.Process(target=fn, args=args, daemon=True)  # A failed test leaves none.
     process.start()
     return process
-
-
-def test_exactly_those_that_are_alive_are_killed():
-    """Never started, finished, closed and others' ones give nothing, and raise nothing."""
-    fresh, closed = SPAWN.Process(target=time.sleep), started(int)
-    closed.join()
-    closed.close()
-    finished, stuck = started(int), started(time.sleep, 600)
-    finished.join()
-    others = started(time.sleep, 600)
-    others._parent_pid = -1  # As of a process that another one has started.
-    assert kill_subprocesses(fresh, closed, finished, others, stuck) == [stuck]
-    assert stuck.exitcode == -9
-    others._parent_pid = os.getpid()
-    assert kill_subprocesses(others) == [others]
-    assert kill_subprocesses(stuck) == []
-
-
-def test_children_of_every_kind_are_tracked_and_survivors_killed():
-    """Of every start method, and a pool's; `__init__` is as before afterwards, also after an error.
-
-    Who is made and dropped is not kept.
-    """
-    original = multiprocessing.process.BaseProcess.__init__
-    try:
-        with track_child_processes() as made:
-            stuck, clean = started(time.sleep, 600), started(int)
-            pool = SPAWN.Pool(1)
-            clean.join()
-            pool.terminate()
-            pool.join()
-            assert len(made) == 3
-            methods = multiprocessing.get_all_start_methods()
-            kept = [multiprocessing.get_context(name).Process() for name in methods]
-            kept.append(multiprocessing.Process())
-            assert set(kept) < set(made)
-            del kept
-            gc.collect()
-            assert len(made) == 3
-            raise ValueError
-    except ValueError:
-        pass
-    assert multiprocessing.process.BaseProcess.__init__ is original
-    assert stuck.exitcode == -9
-    assert clean.exitcode == 0
-    assert not any(process.is_alive() for process in made)
-
-
-@pytest.mark.parametrize(
-    ("variables", "seconds"),
-    [({}, 30), ({"CUDA_PYTHON_UNDER_SANITIZER": "1"}, 120),
-     ({"CUDA_INJECTION64_PATH": "/opt/compute-sanitizer/libsanitizer.so"}, 120),
-     ({"SIMRANK_TIMEOUT_FACTOR": "2"}, 60)],
-)  # fmt: skip
-def test_a_child_has_30_seconds_and_120_under_compute_sanitizer(monkeypatch, variables, seconds):
-    """Asked at each call, not at import; a test has the margin besides."""
-    for name in ("CUDA_PYTHON_UNDER_SANITIZER", "CUDA_INJECTION64_PATH", "LD_PRELOAD"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert child_timeout() == seconds
-    assert outer_timeout() == seconds + 30
 
 
 GUARDED = """

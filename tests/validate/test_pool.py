@@ -1,6 +1,6 @@
 """A pool of real processes: what a case returns or raises, and that no rank can hold up the rest.
 
-Names say which behaviour of which system is meant; `tests/validate/README.md` has the table.
+`tests/origins/README.md` says which of them answer a behaviour of another pool.
 """
 
 from __future__ import annotations

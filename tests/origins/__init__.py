@@ -1,0 +1,1 @@
+"""Behaviours of the systems that simrank answers."""
