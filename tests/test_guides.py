@@ -25,6 +25,7 @@ FOLDERS = ("benches", "configs", "simrank")
 GUIDES = [
     ROOT / "README.md",
     *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md"))),
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
 # Commands of these kinds set something up, or are the project's own checks and measurements.
 NOT_RUN = ("python3 -m venv", "pip install", "python benches/", "python tests/")
@@ -190,6 +191,19 @@ def test_the_readme_links_every_guide():
     for page in GUIDES[1:]:
         path = str(page.relative_to(ROOT))
         assert path in readme or f"({path.removesuffix('README.md')})" in readme, path
+
+
+def test_the_functions_that_how_it_works_names_exist():
+    """Those of simrank and the tests, each in the file of the link behind it."""
+    page = ROOT / "docs" / "how-it-works.md"
+    table = page.read_text().partition("## Where each part is")[2]
+    cited = re.findall(r"((?:`[\w.]+`(?:, | and )?)+) in \[[\w/.]+\]\(([\w/.]+)\)", table)
+    assert len(cited) == table.count(" in [")
+    for names, link in cited:
+        source = (page.parent / link).read_text()
+        for name in re.findall(r"`([\w.]+)`", names):
+            for part in name.split("."):
+                assert re.search(rf"^ *(def |class )?{part}\b", source, re.MULTILINE), (name, link)
 
 
 @pytest.mark.parametrize("name", ["train.py", "relu.py"])

@@ -22,7 +22,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 DESIGN = ROOT / "adr" / "design.md"
 PAGES = sorted(
     path
-    for folder in ("", "adr", "benches", "configs", "simrank", "tests")
+    for folder in ("", "adr", "benches", "configs", "docs", "simrank", "tests")
     for path in (ROOT / folder).glob("**/*.md" if folder else "*.md")
 )
 # Modules that another file tests than the one of their name, and which.
