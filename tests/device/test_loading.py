@@ -132,7 +132,7 @@ def run_proxied(dtype="float32", *, preload=True, lazy_loading=True):
 
 
 def test_a_copy_behind_the_first_collective_is_an_exact_cycle():
-    """Requirement 5.2: copy <- module load <- spin kernel <- flag <- copy, proved, at once."""
+    """Mooncake, 2: copy <- module load <- spin kernel <- flag <- copy, proved, at once."""
     with pytest.raises(DeadlockError, match="deadlock \\(proved\\)") as caught:
         run_proxied(preload=False)
     text = str(caught.value)
@@ -142,7 +142,7 @@ def test_a_copy_behind_the_first_collective_is_an_exact_cycle():
 
 
 def test_preload_at_the_start_removes_the_cycle_for_nine_types_and_not_for_float16():
-    """Requirement 5.1: all reduction kernels of these are there before anything runs."""
+    """Mooncake, 1: all reduction kernels of these are there before anything runs."""
     run_proxied(preload=False, lazy_loading=False)
     for dtype in ("float32", "bfloat16", "int64"):
         run_proxied(dtype)

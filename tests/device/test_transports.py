@@ -18,7 +18,7 @@ def spawned(program, nprocs=2):
 
 @pytest.mark.parametrize("call", ["all_reduce", "broadcast", "send", "recv"])
 def test_a_host_buffer_is_no_target_of_nccl(call):
-    """Requirement 5.3: buffer, kind, transport and the line that allocated it, at once."""
+    """Mooncake, 3: buffer, kind, transport and the line that allocated it, at once."""
 
     def program(rank, ctx):
         dist.init_process_group("nccl")

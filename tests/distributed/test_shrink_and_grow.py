@@ -1,4 +1,4 @@
-"""Requirement 5.8: a group that shrinks after a failure and grows again, with right numbers.
+"""Mooncake, 8: a group that shrinks after a failure and grows again, with right numbers.
 
 The cases are those of Mooncake's elastic tests: a failed rank, recovery, a rejoin in place,
 extension, eviction by hand. A process that replaces a dead one is not simulated.

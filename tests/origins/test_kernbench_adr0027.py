@@ -479,7 +479,6 @@ def test_a_ring_has_all_devices_by_default():
     }
 
 
-@pytest.mark.slow
 def test_a_collective_may_be_a_triton_kernel(run):
     """kernels: a program calls `all_reduce`, and the named kernel runs on every rank."""
     pytest.importorskip("triton")
