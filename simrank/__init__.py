@@ -64,9 +64,9 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *names, "__version__"])
 
 
-def _part_of_torch(where: str, name: str, module: ModuleType) -> list[tuple[Any, str, Any]]:
-    adapter = import_module(f"simrank.torch.{where}")
-    found: list[tuple[Any, str, Any]] = getattr(adapter, name)(module)
+def _patches_of(place: str, name: str, module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return the patches of a module, from an adapter that is imported with it."""
+    found: list[tuple[Any, str, Any]] = getattr(import_module(f"simrank.{place}"), name)(module)
     return found
 
 
@@ -74,12 +74,17 @@ register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_
 lifecycle.register(lambda: import_module("simrank.isolation.extension").RankIsolation())
 lifecycle.register(lambda: import_module("simrank.kernels.extension").KernelExtension())
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
-for _part, _where, _of in (
-    ("torch._subclasses.fake_tensor", "caches", "of_fake_tensors"),
-    ("torch.distributed.fsdp._debug_utils", "caches", "of_fsdp_profiler"),
-    ("torch.distributed.launcher.api", "refused", "of_launcher"),
-    ("torch.distributed.tensor._api", "handlers", "of_dtensors"),
-    ("torch.distributed.tensor._random", "caches", "of_random"),
-    ("torch.distributed.tensor._redistribute", "caches", "of_redistribution"),
+for _module, _place, _name in (
+    ("concurrent.futures.process", "multiprocessing.children", "of_executor"),
+    ("multiprocessing", "multiprocessing.children", "of_module"),
+    ("multiprocessing.connection", "multiprocessing.pipes", "stand_ins"),
+    ("multiprocessing.context", "multiprocessing.children", "of_context"),
+    ("multiprocessing.process", "multiprocessing.children", "of_process"),
+    ("torch._subclasses.fake_tensor", "torch.caches", "of_fake_tensors"),
+    ("torch.distributed.fsdp._debug_utils", "torch.caches", "of_fsdp_profiler"),
+    ("torch.distributed.launcher.api", "torch.refused", "of_launcher"),
+    ("torch.distributed.tensor._api", "torch.handlers", "of_dtensors"),
+    ("torch.distributed.tensor._random", "torch.caches", "of_random"),
+    ("torch.distributed.tensor._redistribute", "torch.caches", "of_redistribution"),
 ):
-    libraries.register_part(_part, partial(_part_of_torch, _where, _of))
+    libraries.register_part(_module, partial(_patches_of, _place, _name))

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import chooser_of
-from simrank.collectives.msccl import forced_algorithms
 from simrank.config.choices import checked_choice
 from simrank.config.project import project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
 from simrank.device.device import Devices, preload
-from simrank.device.races import RaceChecker
 from simrank.device.tensors.held import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
 from simrank.distributed.findings import explain_hang
-from simrank.distributed.flight_recorder import FlightRecorder
 from simrank.distributed.library import CollectiveLibrary
 from simrank.distributed.reduce_op import COLLECTIVES
-from simrank.distributed.replicas import Replicas
 from simrank.engine import Engine, Handle, Task
-from simrank.engine.delays import Delays
 from simrank.engine.report import report_unreceived, run_out
 from simrank.engine.task import check_carrier
-from simrank.engine.watchdog import Watchdog
 from simrank.errors import SimrankError
 from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
@@ -41,7 +36,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from simrank.config.faults import FaultsRef
+    from simrank.device.races import RaceChecker
+    from simrank.distributed.flight_recorder import FlightRecorder
+    from simrank.distributed.replicas import Replicas
     from simrank.engine import Observer
+    from simrank.engine.delays import Delays
+    from simrank.engine.watchdog import Watchdog
     from simrank.errors import RaceError, RankState
     from simrank.faults import Faults
     from simrank.kernels.operation import TritonOperation
@@ -158,9 +158,7 @@ class Context(TorchNames):
         replicas: bool = False,
     ) -> None:
         self.cluster = _load(cluster)
-        if isinstance(delays, int | str):
-            delays = Delays.parse(str(delays))
-        self.engine = Engine(seed=seed, delays=delays)
+        self.engine = Engine(seed=seed, delays=_delays(delays))
         self.network = Network(self.engine, self.cluster)
         self.comm_library = _library(self.cluster, algorithms or {})
         report_unreceived(self.engine, self.comm_library.leaks.unreceived)
@@ -187,11 +185,12 @@ class Context(TorchNames):
         self.unjoined: list[ProcessContext] = []
         self._outer: list[Program | None] = []
         self.faults = _faults(self, faults) if faults else None
-        is_watched = watchdog_s is not None or time_limit_s is not None
-        self._watchdog = Watchdog(self.engine, watchdog_s, time_limit_s) if is_watched else None
+        self._watchdog = _watchdog(self.engine, watchdog_s, time_limit_s)
         self.recorder: FlightRecorder | None = None
         self.divergence: Divergence | None = None
-        self.replicas = Replicas() if replicas else None
+        self.replicas: Replicas | None = None
+        if replicas:
+            self.replicas = _new("simrank.distributed.replicas", "Replicas")()
         self._record(flight_recorder, divergence=divergence)
         for extension in lifecycle.extensions():
             extension.make_context(self)
@@ -202,13 +201,14 @@ class Context(TorchNames):
         """Let those look on that were asked for, and be told of failures."""
         library, on_failure = self.comm_library, self.engine.on_failure
         if flight_recorder is not None:
-            self.recorder = library.recorder = FlightRecorder.of(flight_recorder)
-            on_failure.append(self.recorder.failed)
+            kind = _new("simrank.distributed.flight_recorder", "FlightRecorder")
+            recorder: FlightRecorder = kind.of(flight_recorder)
+            self.recorder = library.recorder = recorder
+            on_failure.append(recorder.failed)
         if divergence:
-            from simrank.trace.divergence import Divergence  # noqa: PLC0415 - few runs need it
-
-            self.divergence = library.follower = Divergence(self.engine)
-            on_failure.append(self.divergence.failed)
+            divergence_: Divergence = _new("simrank.trace.divergence", "Divergence")(self.engine)
+            self.divergence = library.follower = divergence_
+            on_failure.append(divergence_.failed)
 
     def _make_device(self, index: int) -> Device:
         return Device(
@@ -474,14 +474,36 @@ class _Multiprocessing:
         return getattr(multiprocessing_module, name)
 
 
+def _new(module: str, name: str) -> Any:  # noqa: ANN401 - a class or function
+    """Return a part that few Contexts have: its module is imported for those alone."""
+    return getattr(import_module(module), name)
+
+
 def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 
-def _faults(context: Context, faults: FaultsRef) -> Faults:
-    from simrank.faults import Faults  # noqa: PLC0415 - it reads configuration
+def _delays(delays: Delays | str | int | None) -> Delays | None:
+    if not isinstance(delays, int | str):
+        return delays
+    parsed: Delays = _new("simrank.engine.delays", "Delays").parse(str(delays))
+    return parsed
 
-    return Faults(faults, context.engine, context.network, context.comm_library, context.devices)
+
+def _watchdog(
+    engine: Engine, watchdog_s: float | None, time_limit_s: float | None
+) -> Watchdog | None:
+    if watchdog_s is None and time_limit_s is None:
+        return None
+    made: Watchdog = _new("simrank.engine.watchdog", "Watchdog")(engine, watchdog_s, time_limit_s)
+    return made
+
+
+def _faults(context: Context, faults: FaultsRef) -> Faults:
+    made: Faults = _new("simrank.faults", "Faults")(
+        faults, context.engine, context.network, context.comm_library, context.devices
+    )
+    return made
 
 
 def _note_seen(handle: Handle) -> None:
@@ -495,14 +517,18 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
         raise ValueError(f"races={races!r}; choices: off, report, error")
     if races == "off":
         return None
-    return RaceChecker(engine, raises=races == "error")
+    checker: RaceChecker = _new("simrank.device.races", "RaceChecker")(
+        engine, raises=races == "error"
+    )
+    return checker
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
     chooser, named = chooser_of(cluster), dict(algorithms)
     kernels = [extension.take_algorithms(named) for extension in lifecycle.extensions()]
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
-    library = CollectiveLibrary(chooser.cost, chooser, forced_algorithms(named), num_sms)
+    forced = _new("simrank.collectives.msccl", "forced_algorithms")(named) if named else {}
+    library = CollectiveLibrary(chooser.cost, chooser, forced, num_sms)
     for each in kernels:
         library.kernels.update(each)
     return library

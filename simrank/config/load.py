@@ -9,7 +9,6 @@ from typing import Literal
 
 from simrank.config.calibration import NO_CALIBRATION, load_calibration
 from simrank.config.cluster import NOT_MEASURED, ClusterConfig
-from simrank.config.foreign.nccl_topology import read_topology
 from simrank.config.large import uncollected
 from simrank.config.locate import builtin_names, locate, located
 from simrank.config.measured import check_gemm_table
@@ -107,6 +106,8 @@ def with_nodes(
 def read_cluster(path: Path) -> ClusterConfig:
     """Read and check the cluster in one file: YAML, or NCCL's topology XML."""
     if path.suffix == ".xml":
+        from simrank.config.foreign.nccl_topology import read_topology  # noqa: PLC0415 - needs XML
+
         return _checked(Source(str(path), read_topology(path), path), ())
     with uncollected():
         return _checked(read_yaml(path), ())

@@ -49,6 +49,10 @@ HOST = HostDevice("cpu")
 class RaceHooks(Protocol):
     """Race checks, as devices, streams and host reads call them; see `races.RaceChecker`."""
 
+    @property
+    def order(self) -> Any:  # noqa: ANN401 - `races.RunOrder`
+        """The order of events across ranks."""
+
     def issued(self, operation: Operation) -> None:
         """Order an operation behind its host and its stream, and compare its accesses."""
 

@@ -30,12 +30,6 @@ from simrank.distributed.backends import (
     is_mpi_available,
     is_nccl_available,
 )
-from simrank.distributed.elastic import (
-    active_ranks,
-    deactivate_rank,
-    set_active_ranks,
-    shrink_group,
-)
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.membership import (
     GroupMember,
@@ -54,32 +48,61 @@ from simrank.distributed.membership import (
     new_subgroups_by_enumeration,
     split_group,
 )
-from simrank.distributed.monitored import monitored_barrier
-from simrank.distributed.objects import (
-    all_gather_object,
-    broadcast_object_list,
-    gather_object,
-    recv_object_list,
-    scatter_object_list,
-    send_object_list,
-)
-from simrank.distributed.peers import (
-    P2POp,
-    batch_isend_irecv,
-    irecv,
-    isend,
-    recv,
-    send,
-)
-from simrank.distributed.peers import _coalescing_manager as _coalescing_manager
 from simrank.distributed.reduce_op import ReduceOp
 from simrank.distributed.reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
-from simrank.distributed.roster import ElasticOptions
 from simrank.distributed.work import Work
 from simrank.errors import DistBackendError, DistNetworkError
 
 if TYPE_CHECKING:
     from simrank.distributed import symmetric_memory
+    from simrank.distributed.elastic import (
+        active_ranks,
+        deactivate_rank,
+        set_active_ranks,
+        shrink_group,
+    )
+    from simrank.distributed.monitored import monitored_barrier
+    from simrank.distributed.objects import (
+        all_gather_object,
+        broadcast_object_list,
+        gather_object,
+        recv_object_list,
+        scatter_object_list,
+        send_object_list,
+    )
+    from simrank.distributed.peers import (
+        P2POp,
+        batch_isend_irecv,
+        irecv,
+        isend,
+        recv,
+        send,
+    )
+    from simrank.distributed.peers import _coalescing_manager as _coalescing_manager
+    from simrank.distributed.roster import ElasticOptions
+
+# Functions that few programs call: their modules are imported at first use.
+_PLACES = {
+    "ElasticOptions": "roster",
+    "P2POp": "peers",
+    "_coalescing_manager": "peers",
+    "active_ranks": "elastic",
+    "all_gather_object": "objects",
+    "batch_isend_irecv": "peers",
+    "broadcast_object_list": "objects",
+    "deactivate_rank": "elastic",
+    "gather_object": "objects",
+    "irecv": "peers",
+    "isend": "peers",
+    "monitored_barrier": "monitored",
+    "recv": "peers",
+    "recv_object_list": "objects",
+    "scatter_object_list": "objects",
+    "send": "peers",
+    "send_object_list": "objects",
+    "set_active_ranks": "elastic",
+    "shrink_group": "elastic",
+}
 
 all_gather_single = all_gather_into_tensor  # The names that torch 2.13 prefers.
 reduce_scatter_single = reduce_scatter_tensor
@@ -148,7 +171,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function, class or module
     if name in ("symmetric_memory", "_symmetric_memory"):  # torch's name has the underscore.
         return import_module("simrank.distributed.symmetric_memory")
+    if name in _PLACES:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        return value
     raise AttributeError(f"module 'simrank.distributed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

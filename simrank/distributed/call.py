@@ -9,7 +9,6 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
-from simrank.device.races import checker_of
 from simrank.distributed.findings import lines_of, mismatch
 from simrank.distributed.flight import Flight, Landing, landings
 from simrank.distributed.mismatch import MadeCall, same_device
@@ -339,7 +338,7 @@ class Call:
 
     def _note_order(self, live: Sequence[CollectiveOperation]) -> None:
         """Tell race checks what the ends of these ranks come behind."""
-        races = checker_of(live[0].stream.device)
+        races = live[0].stream.device.races
         if races is not None:
             begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
             root = self.signature.root

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import urlparse
 
 from simrank.distributed.backends import Backend, Backends, check_timeout, parse_backend
 from simrank.distributed.group import Maker, ProcessGroup, World, membership
-from simrank.distributed.roster import ElasticOptions
 from simrank.engine import user_site
 from simrank.engine.callsite import depth_of_user
 from simrank.errors import DistNetworkError
@@ -100,9 +99,17 @@ def init_process_group(
     _apply(pg_options, state.default)
 
 
+@runtime_checkable
+class GroupOptions(Protocol):
+    """Options that change a group as each member makes it; see `roster.ElasticOptions`."""
+
+    def apply(self, group: ProcessGroup) -> None:
+        """Change the group."""
+
+
 def _apply(options: object, made: ProcessGroup) -> None:
-    """Heed options that make a group elastic; others are taken and ignored."""
-    if isinstance(options, ElasticOptions):
+    """Apply options that change a group; options of torch are accepted and ignored."""
+    if isinstance(options, GroupOptions):
         options.apply(made)
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.device import Operation
-from simrank.device.races import checker_of
 from simrank.device.watch import Poll, Watch, watchers_of
 from simrank.engine.queue import HORIZON_PS
 from simrank.errors import WaitTimeoutError, ranks_text
@@ -158,7 +157,7 @@ class SignalOperation(Operation):
 
     def _order(self, pad: Storage, first: int, *, is_given: bool) -> None:
         """Hand what this is behind to a flag, or take over what the flag carries."""
-        races = checker_of(self.stream.device)
+        races = self.stream.device.races
         if races is not None and is_given:
             races.order.give(pad, first, self.run)
         elif races is not None:

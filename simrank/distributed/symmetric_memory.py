@@ -19,7 +19,6 @@ import numpy as np
 from simrank.device import Stream, Tensor, as_dtype, current_stream
 from simrank.device.dtypes import float32, uint32
 from simrank.device.memory import Storage
-from simrank.device.races import checker_of
 from simrank.device.stream import parse_device
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
@@ -101,7 +100,7 @@ def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     shape, kind = as_shape(size), float32 if dtype is None else as_dtype(dtype)
     storage = Storage(cuda_device, prod(shape) * kind.itemsize)
     pad = state.pads[storage] = Storage(cuda_device, state.pad_bytes, fresh=False)
-    races = checker_of(cuda_device)
+    races = cuda_device.races
     if races is not None:
         races.order.share(storage)
     if pad.is_real:

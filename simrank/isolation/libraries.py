@@ -60,12 +60,17 @@ def register(name: str, load: Callable[[], Library]) -> None:
 
 
 def register_part(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
-    """Say what to replace in a module of a library that programs need not import."""
+    """Register the patches of a module that a program may import: of a library, say."""
     _parts[name] = stand_ins
 
 
 def names() -> list[str]:
-    """Return the import names of all that are registered."""
+    """Return the import names of the registered libraries."""
+    return [*_libraries]
+
+
+def patched_modules() -> list[str]:
+    """Return the registered libraries, and the modules that `register_part` has named."""
     return [*_libraries, *_parts]
 
 

@@ -61,7 +61,7 @@ def install() -> None:
     diagnostics.install()
     clock.install()
     _put(_stand_ins())
-    _late.watch(libraries.names())
+    _late.watch(libraries.patched_modules())
     sys.meta_path.insert(0, FINDER)
     own = own_modules()
     # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
@@ -80,7 +80,9 @@ def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
 def _put_late(module: ModuleType, is_late: bool) -> None:
     """Replace parts of a module; one that is imported late has found stand-ins to bind."""
     first = len(_replaced)
-    _put(_LATE.get(module.__name__, libraries.stand_ins)(module))
+    name = module.__name__
+    _put(_LATE[name](module) if name in _LATE else [])
+    _put(libraries.stand_ins(module) if name in libraries.patched_modules() else [])
     if not is_late:
         return
     for index in range(first, len(_replaced)):

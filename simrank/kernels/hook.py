@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from simrank.isolation.import_hooks import LateModules
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
-
-
-def watch() -> None:
-    """Change triton now, or as soon as a program imports it; it stays changed between Contexts."""
-    _late.watch()
 
 
 def restore_driver() -> None:
@@ -119,12 +113,10 @@ def _install_driver(module: ModuleType) -> None:
         owner.driver.set_active(SimulatedDriver())
 
 
-_INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
+# By module of triton.
+INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
     "triton.runtime.autotuner": _install_tuners,
     "triton.runtime.jit": _install_launch,
     "triton.runtime.driver": _install_driver,
     "triton.testing": _install_bench,
 }
-
-
-_late = LateModules(_INSTALLERS, lambda module, _: _INSTALLERS[module.__name__](module))

@@ -25,7 +25,6 @@ from simrank.isolation import (
     main_modules,
     output,
     process_state,
-    stdlib,
     threads,
 )
 from simrank.isolation.private_modules import private_modules
@@ -61,17 +60,20 @@ def of_module(module: ModuleType) -> StandIns:
     return [(module, name, _bound(vars(module)[name], name)) for name in names]
 
 
-def _of_context(module: ModuleType) -> StandIns:
+def of_context(module: ModuleType) -> StandIns:
+    """Return patches for the methods of multiprocessing's contexts."""
     base: Any = vars(module)["BaseContext"]
     return [(base, name, _method(getattr(base, name), name)) for name in [*NAMES, "Pool"]]
 
 
-def _of_process(module: ModuleType) -> StandIns:
+def of_process(module: ModuleType) -> StandIns:
+    """Return the patch for the start of a process."""
     base: Any = vars(module)["BaseProcess"]
     return [(base, "start", _start(base.start, base.run))]
 
 
-def _of_executor(module: ModuleType) -> StandIns:
+def of_executor(module: ModuleType) -> StandIns:
+    """Return the patch that refuses pools of processes."""
     kind: Any = vars(module)["ProcessPoolExecutor"]
     name = "concurrent.futures.ProcessPoolExecutor"
     return [(kind, "__init__", blocking_calls.refuse(kind.__init__, name, _USE_THREADS))]
@@ -274,9 +276,3 @@ def _call(
 ) -> None:
     if target is not None:
         target(*args, **kwargs)
-
-
-stdlib.register("concurrent.futures.process", _of_executor)
-stdlib.register("multiprocessing", of_module)
-stdlib.register("multiprocessing.context", _of_context)
-stdlib.register("multiprocessing.process", _of_process)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import limits
-from simrank.isolation import stdlib
 from simrank.multiprocessing.arguments import IS_LOCAL
 from simrank.multiprocessing.parcels import packed, received
 from simrank.ranks.current import running_task
@@ -152,6 +151,3 @@ def _ready(task: Task, objects: list[Any], timeout: float | None) -> list[Any]:
 
 def _host_ps(task: Task) -> int:
     return max(task.host_ps, task.engine.now_ps)
-
-
-stdlib.register("multiprocessing.connection", stand_ins)

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.device.races import checker_of
 from simrank.device.stream import KernelOperation
 from simrank.device.watch import watchers_of
 from simrank.distributed import symmetric_memory
@@ -84,7 +83,7 @@ class _Rendezvous(symmetric_memory.Rendezvous):
 
 def _let_races_be_found(storage: Storage) -> None:
     """Let what ranks do to a buffer be compared, if races are looked for."""
-    races = None if storage.device is None else checker_of(storage.device)
+    races = None if storage.device is None else storage.device.races
     if races is not None:
         races.order.share(storage)
 

@@ -14,7 +14,6 @@ import torch
 from torch.library import Library
 
 from simrank.device.memory import Accesses
-from simrank.device.races import checker_of
 from simrank.device.stream import KernelOperation
 from simrank.device.watch import watchers_of
 from simrank.distributed.signals import Flags, SignalOperation
@@ -168,7 +167,7 @@ class _Call:
         filled = [buffers.storage_of(tensor) for tensor in writes]
 
         def moved() -> None:
-            races = checker_of(device)
+            races = device.races
             if races is not None and races.order.listener is not None:
                 races.order.listener.met(operation, reads_of, writes_of)
             with np.errstate(all="ignore"):
