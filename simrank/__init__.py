@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.isolation import libraries
-from simrank.ranks import lifecycle
+from simrank.ranks import extensions
 from simrank.ranks.current import register_default_context
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def _patches_of(place: str, name: str, module: ModuleType) -> list[tuple[Any, st
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
-lifecycle.register(lambda: import_module("simrank.isolation.extension").RankIsolation())
-lifecycle.register(lambda: import_module("simrank.kernels.extension").KernelExtension())
+extensions.register(lambda: import_module("simrank.isolation.extension").RankIsolation())
+extensions.register(lambda: import_module("simrank.kernels.extension").KernelExtension())
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
 for _module, _place, _name in (
     ("concurrent.futures.process", "multiprocessing.children", "of_executor"),

@@ -29,6 +29,7 @@ from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_on, warn_of_method
 from simrank.ranks import Program, current_program, lifecycle, set_program
+from simrank.ranks.extensions import extensions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -192,7 +193,7 @@ class Context(TorchNames):
         if replicas:
             self.replicas = _new("simrank.distributed.replicas", "Replicas")()
         self._record(flight_recorder, divergence=divergence)
-        for extension in lifecycle.extensions():
+        for extension in extensions():
             extension.make_context(self)
 
     def _record(
@@ -263,7 +264,7 @@ class Context(TorchNames):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
-            for extension in lifecycle.extensions():
+            for extension in extensions():
                 extension.check_end(self, error)
         finally:
             try:
@@ -389,7 +390,7 @@ class Context(TorchNames):
             for line in leaks.message_races()
         ]
         lines += [f"  {text}" for text in self.suspicions]
-        hints = [hint for each in lifecycle.extensions() for hint in each.findings(self)]
+        hints = [hint for each in extensions() for hint in each.findings(self)]
         lines += [f"  {hint}" for hint in [*self._space.hints, *hints]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
@@ -404,7 +405,7 @@ class Context(TorchNames):
 
     def _untidy(self) -> list[RankState]:
         """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
-        of_extensions = [leak for each in lifecycle.extensions() for leak in each.leaks(self)]
+        of_extensions = [leak for each in extensions() for leak in each.leaks(self)]
         return [*self.comm_library.leaks.report(), *of_extensions]
 
     @property
@@ -525,7 +526,7 @@ def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
     chooser, named = chooser_of(cluster), dict(algorithms)
-    kernels = [extension.take_algorithms(named) for extension in lifecycle.extensions()]
+    kernels = [extension.take_algorithms(named) for extension in extensions()]
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
     forced = _new("simrank.collectives.msccl", "forced_algorithms")(named) if named else {}
     library = CollectiveLibrary(chooser.cost, chooser, forced, num_sms)

@@ -54,6 +54,7 @@ TESTED_ELSEWHERE = {
     "kernels/extension.py": "kernels/test_hook.py",
     "multiprocessing/parcels.py": "multiprocessing/test_shared.py",
     "ranks/exits.py": "isolation/test_exits.py",
+    "ranks/extensions.py": "ranks/test_lifecycle.py",
     "isolation/import_hooks.py": "isolation/test_blocking_calls.py",
     "isolation/libraries.py": "isolation/test_threads.py",
     "torch/compiling.py": "torch/test_install.py",

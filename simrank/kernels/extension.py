@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from simrank.isolation.import_hooks import LateModules
-from simrank.ranks.lifecycle import Extension
+from simrank.ranks.extensions import Extension
 
 # Modules of triton that are changed as soon as a program imports them, see `hook.INSTALLERS`.
 _CHANGED = dict.fromkeys(

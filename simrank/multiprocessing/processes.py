@@ -25,7 +25,8 @@ from simrank.errors.process import as_torchs
 from simrank.errors.travel import add_note
 from simrank.multiprocessing.tracebacks import spawn_text
 from simrank.ranks.exits import end_at_once, stopped
-from simrank.ranks.lifecycle import entered, extensions
+from simrank.ranks.extensions import extensions
+from simrank.ranks.lifecycle import entered
 from simrank.ranks.process_ids import first_pid
 from simrank.units import PS_PER_S
 

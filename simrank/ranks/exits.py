@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from simrank.engine import Handle, limits
-from simrank.ranks.lifecycle import extensions
+from simrank.ranks.extensions import extensions
 
 if TYPE_CHECKING:
     from simrank.engine import Task

@@ -81,7 +81,7 @@ def test_what_is_written_wrongly_is_bad_usage(run, options, message):
 
 def test_more_ranks_than_files_may_be_open_have_whole_logs(tmp_path, monkeypatch):
     """Files that were closed meanwhile go on where they ended."""
-    monkeypatch.setattr(run, "_MAX_OPEN", 2)
+    monkeypatch.setattr(run_command, "_MAX_OPEN", 2)
     logs = Logs(tmp_path)
     for turn in range(2):
         for rank in range(4):

@@ -8,11 +8,11 @@ import socket
 import time
 
 import pytest
-from simrank.distributed.narrowed import DTYPES
 
 import simrank
 import simrank.distributed as dist
 import simrank.multiprocessing as mp
+from simrank.distributed.reduce_op import DTYPES
 from simrank.errors import (
     DeadlockError,
     IllegalTransportError,

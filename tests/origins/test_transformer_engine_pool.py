@@ -9,7 +9,6 @@ import os
 import signal
 
 import pytest
-from simrank.validate.output import MAX_CHARS, MAX_LINES
 
 import simrank
 import simrank.distributed as dist
@@ -26,6 +25,7 @@ from simrank.errors import (
 )
 from simrank.validate import Limits, Options, WorkerPool
 from simrank.validate.channel import Assembler, Frame, Kind
+from simrank.validate.process import MAX_CHARS, MAX_LINES
 
 from . import cases
 

@@ -11,12 +11,13 @@ import simrank
 import simrank.distributed as dist
 from simrank.engine import Engine
 from simrank.ranks import lifecycle
-from simrank.ranks.lifecycle import Extension
+from simrank.ranks.current import engines
+from simrank.ranks.extensions import Extension, extensions
 
 CORE_ALONE = """
-from simrank.ranks import lifecycle
+from simrank.ranks import extensions
 import simrank
-lifecycle._loaders.clear()
+extensions._loaders.clear()
 import simrank.distributed as dist
 
 def work(rank, ctx):
@@ -80,9 +81,9 @@ class Notes(Extension):
 def notes():
     """An extension that is registered for one test, after the others."""
     extension = Notes()
-    lifecycle.extensions().append(extension)
+    extensions().append(extension)
     yield extension
-    lifecycle.extensions().remove(extension)
+    extensions().remove(extension)
 
 
 def work(rank):
@@ -131,12 +132,12 @@ def test_a_failed_install_is_undone_and_no_context_counts_as_entered():
             raise OSError("no room")
 
     broken = Broken()
-    lifecycle.extensions().append(broken)
+    extensions().append(broken)
     try:
         with pytest.raises(OSError, match="no room"):
             lifecycle.enter(Engine())
     finally:
-        lifecycle.extensions().remove(broken)
-    assert lifecycle.engines == []
+        extensions().remove(broken)
+    assert engines == []
     with simrank.Context("hgx_h100") as ctx:
         ctx.multiprocessing.spawn(work, nprocs=2)
