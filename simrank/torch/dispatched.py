@@ -20,7 +20,7 @@ from simrank.distributed.backends import NCCL
 from simrank.errors import UnsupportedError
 from simrank.torch import devices
 from simrank.torch.cuda import graphs
-from simrank.torch.owners import check_owner
+from simrank.torch.identity import check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

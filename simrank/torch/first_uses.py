@@ -16,8 +16,8 @@ import torch
 
 from simrank.ranks.current import rank_program
 from simrank.torch import devices, rank_devices
-from simrank.torch.cuda import bindings, graphs, storages, streams
-from simrank.torch.cuda.generators import DefaultGenerators
+from simrank.torch.cuda import bindings, graphs, memory, streams
+from simrank.torch.cuda.devices import DefaultGenerators
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _of_classes() -> StandIns:
     found += [(owner, name, _where(owner, name, is_use)) for owner, name, is_use in _NAMED]
     if devices.is_built():
         return found
-    return found + [(_cuda, name, storages.legacy_type(name)) for name in storages.LEGACY_TYPES]
+    return found + [(_cuda, name, memory.legacy_type(name)) for name in memory.LEGACY_TYPES]
 
 
 def _of_objects() -> StandIns:

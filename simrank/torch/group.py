@@ -24,8 +24,7 @@ from simrank.ranks import require_rank
 from simrank.torch import devices, gloo, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
 from simrank.torch.dispatched import as_operator, in_graphs
-from simrank.torch.identity import GroupOptions, IdentifiedGroup
-from simrank.torch.owners import check_owner
+from simrank.torch.identity import GroupOptions, IdentifiedGroup, check_owner
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
 from simrank.torch.work import DONE, SimulatedWork
 

@@ -21,7 +21,7 @@ from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
-from simrank.torch.switches import Switch
+from simrank.torch.settings import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ from torch._library import custom_ops, simple_registry
 from simrank.errors import UnsupportedError
 from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
-from simrank.torch.switches import Switch
+from simrank.torch.settings import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

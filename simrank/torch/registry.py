@@ -20,9 +20,8 @@ from simrank.ranks import require_rank
 from simrank.ranks.current import of_process, rank_program
 from simrank.torch import detail, devices
 from simrank.torch.group import SimulatedGroup
-from simrank.torch.identity import GroupOptions
+from simrank.torch.identity import GroupOptions, OfGroups
 from simrank.torch.meeting import meet
-from simrank.torch.owners import OfGroups
 from simrank.torch.refused import check_has_values
 
 if TYPE_CHECKING:

@@ -218,3 +218,28 @@ def hooks_stand_ins() -> StandIns:
             hooks[replicas.HOOK] = replicas.after_step
         replaced.append((owner, name, _NotingDict(hooks, note)))
     return replaced
+
+
+# ---- Switches of torch that the first Context turns on and the last one turns off ----
+
+
+class Switch:
+    """Among stand-ins, as `(Switch(turn), "is_on", True)`.
+
+    Args:
+        turn: Called with whether it is on from now on.
+    """
+
+    def __init__(self, turn: Callable[[bool], object]) -> None:
+        self._turn = turn
+        self._is_on = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is on; setting it turns it."""
+        return self._is_on
+
+    @is_on.setter
+    def is_on(self, is_on: bool) -> None:
+        self._turn(is_on)
+        self._is_on = is_on

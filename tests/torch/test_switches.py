@@ -1,6 +1,6 @@
 """What is on while a Context is entered."""
 
-from simrank.torch.switches import Switch
+from simrank.torch.settings import Switch
 
 
 def test_setting_it_back_turns_it_off():

@@ -5,7 +5,6 @@ computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the s
 listens through `Callbacks` and gives operations, streams and events theirs.
 """
 
-from simrank.torch.cuda.blocks import Block, device_of, find_block, find_pinned, hold, signal_pad
 from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
 from simrank.torch.cuda.devices import (
     Layout,
@@ -16,17 +15,20 @@ from simrank.torch.cuda.devices import (
     standalone,
     unbind,
 )
+from simrank.torch.cuda.memory import Block, device_of, find_block, find_pinned, hold, signal_pad
 from simrank.torch.cuda.operations import (
     Operand,
     Operation,
     OperationFlag,
     decode,
     drain_words,
+    pending_add,
+    pending_remove,
     start_recording,
     stop_recording,
+    touch,
     watch_scopes,
 )
-from simrank.torch.cuda.pending import pending_add, pending_remove, touch
 from simrank.torch.cuda.properties import DeviceProperties
 
 __all__ = [

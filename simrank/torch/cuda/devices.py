@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -20,14 +21,13 @@ from simrank.engine.collector import look_at_all
 from simrank.engine.introspection import attributes_of, is_real
 from simrank.errors import UnsupportedError
 from simrank.ranks.program_modules import PerModule, is_programs_own, own_modules
-from simrank.torch.cuda import bindings, graphs, storages
+from simrank.torch.cuda import bindings, graphs, memory
 from simrank.torch.cuda.callbacks import Callbacks, install
-from simrank.torch.cuda.generators import DefaultGenerators
 from simrank.torch.cuda.native import Initialized, enable_devices, native, use_device
 from simrank.torch.cuda.properties import GIB, DeviceProperties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 _ABSENT = object()
 
@@ -384,7 +384,30 @@ def _executed_again(module_name: str) -> ModuleType:
 
 def _patch_storages() -> None:
     untyped = torch.UntypedStorage
-    _patches.set(untyped, "resize_", storages.resizer(untyped.resize_))
-    _patches.set(untyped, "__new__", staticmethod(storages.maker(torch._C.StorageBase.__new__)))
-    for name in storages.LEGACY_TYPES:
-        _patches.set(torch.cuda, name, storages.legacy_type(name))
+    _patches.set(untyped, "resize_", memory.resizer(untyped.resize_))
+    _patches.set(untyped, "__new__", staticmethod(memory.maker(torch._C.StorageBase.__new__)))
+    for name in memory.LEGACY_TYPES:
+        _patches.set(torch.cuda, name, memory.legacy_type(name))
+
+
+# ---- `torch.cuda.default_generators` of the rank that asks ----
+
+
+class DefaultGenerators(Sequence[torch.Generator]):
+    """One generator per visible device; each rank has its own."""
+
+    def __len__(self) -> int:
+        """Return the number of visible devices."""
+        return int(native().simrank_num_devices())
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[torch.Generator, ...]: ...
+    def __getitem__(self, index: int | slice) -> torch.Generator | tuple[torch.Generator, ...]:
+        """Return the generator of a device."""
+        if isinstance(index, slice):
+            return tuple(self[device] for device in range(len(self))[index])
+        device = range(len(self))[index]
+        generator: torch.Generator = torch.ops.simrank_cuda.default_generator(device)
+        return generator

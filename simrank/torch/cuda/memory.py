@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from simrank.torch.cuda.native import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _POOLS = ("all", "small_pool", "large_pool")
 _FIELDS = ("current", "peak", "allocated", "freed")
@@ -122,3 +127,120 @@ def _segment(
         "frames": [],
         "blocks": blocks,
     }
+
+
+# ---- Which allocated block an address lies in, and whose it is ----
+
+
+class Block(NamedTuple):
+    """An allocated block: its device among those of all nodes, first address and size."""
+
+    device: int
+    address: int
+    size_bytes: int
+
+
+def find_block(address: int) -> Block | None:
+    """Return the block that holds an address, or None where nothing is allocated."""
+    start, size = ctypes.c_uint64(), ctypes.c_uint64()
+    if not native().simrank_find_block(address, ctypes.byref(start), ctypes.byref(size)):
+        return None
+    return Block(native().simrank_device_of(address), start.value, size.value)
+
+
+def find_pinned(address: int) -> Block | None:
+    """Return the pinned memory of the host that holds an address; its device is -1."""
+    start, size = ctypes.c_uint64(), ctypes.c_uint64()
+    if not native().simrank_find_pinned(address, ctypes.byref(start), ctypes.byref(size)):
+        return None
+    return Block(-1, start.value, size.value)
+
+
+def device_of(address: int) -> int | None:
+    """Return the device, among those of all nodes, to whose span an address belongs."""
+    device = native().simrank_device_of(address)
+    return None if device < 0 else device
+
+
+def hold(addresses: list[int]) -> None:
+    """Keep symmetric allocations that meet until each member has its handle, which keeps them."""
+    native().simrank_hold((ctypes.c_uint64 * len(addresses))(*addresses), len(addresses))
+
+
+def signal_pad(address: int) -> int:
+    """Return the signal pad's address of a symmetric allocation, or 0 if it is none."""
+    return int(native().simrank_signal_pad(address))
+
+
+# ---- Storages and legacy tensor types, which torch makes only for devices that were built in ----
+
+LEGACY_TYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+
+
+def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `UntypedStorage.resize_`, which also knows storages of simulated devices."""
+
+    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if self.device.type != "cuda":
+            before(self, size)
+        else:
+            whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
+            torch.ops.simrank_cuda.resize_storage(whole, int(size))
+        return self
+
+    return resize_
+
+
+def maker(before: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `UntypedStorage.__new__`, which also makes storages on simulated devices."""
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None:
+            return before(cls, *args, **kwargs)
+        if torch.device(device).type != "cuda":
+            return before(cls, *args, device=device, **kwargs)
+        content = args[0] if args else 0
+        if isinstance(content, int):
+            return torch.empty(content, dtype=torch.uint8, device=device).untyped_storage()
+        return torch.tensor(list(content), dtype=torch.uint8, device=device).untyped_storage()
+
+    return new
+
+
+class _LegacyMeta(type):
+    """`isinstance(tensor, torch.cuda.FloatTensor)` asks for the device and the dtype."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        )
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__name__}'>"
+
+
+def legacy_type(name: str) -> type:
+    """Return what stands for `torch.cuda.FloatTensor` and its like."""
+    dtype = LEGACY_TYPES[name]
+
+    def new(_cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:
+        if args and not isinstance(args[0], int):
+            return torch.tensor(args[0], dtype=dtype, device=device)
+        return torch.empty(args, dtype=dtype, device=device)
+
+    body = {"dtype": dtype, "is_cuda": True, "__new__": new, "__module__": "torch.cuda"}
+    # `tensor.type` reads this name in C++.
+    return _LegacyMeta(f"torch.cuda.{name}", (), body | {"__qualname__": name})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.native import native, raise_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,3 +175,24 @@ def _operands(words: list[int], position: int, count: int) -> list[Operand]:
             )
         )
     return operands
+
+
+# ---- Ranges of memory that operations in flight still read or write ----
+# An operation or a host read that touches such a range calls `Callbacks.on_pending` first,
+# unless both only read. While no range is in flight that costs one load and one branch.
+
+
+def pending_add(address: int, size_bytes: int, *, writes: bool, pending_id: int) -> None:
+    """Mark a range; one id may have several."""
+    native().simrank_pending_add(address, size_bytes, int(writes), pending_id)
+
+
+def pending_remove(pending_id: int) -> None:
+    """Unmark all ranges of an id."""
+    native().simrank_pending_remove(pending_id)
+
+
+def touch(address: int, size_bytes: int, *, writes: bool) -> None:
+    """Do what an operation of torch does before it touches a range: call `on_pending` if needed."""
+    if native().simrank_touch(address, size_bytes, int(writes)):
+        raise_kept()

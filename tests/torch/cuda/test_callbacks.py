@@ -9,7 +9,7 @@ import torch
 
 from simrank.torch import cuda as simulated
 from simrank.torch.cuda import operations
-from simrank.torch.cuda.pending import pending_add, pending_remove
+from simrank.torch.cuda.operations import pending_add, pending_remove
 
 
 class _Aborted(SystemExit):
