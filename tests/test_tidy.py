@@ -168,6 +168,35 @@ def test_the_readme_tour_exists():
         assert (PACKAGE / name).is_file(), name
 
 
+def test_the_table_of_changes_names_files_and_what_they_define():
+    """Each row of "To change something" links a file that defines the name, and all packages."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## To change something")[2]
+    rows = re.findall(
+        r"^\| [^|]+ \| \[([^]]+)\]\(simrank/\1\) \| `([^`]+)` \|$", table, re.MULTILINE
+    )
+    packages = {name.partition("/")[0] for name, _ in rows}
+    missing = {
+        path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()
+    } - packages
+    assert missing == set()
+    for file, name in rows:
+        head, _, member = name.partition(".")
+        found = [n for n in parsed(PACKAGE / file).body if head in defined(n)]
+        assert found, f"{file} does not define {head}"
+        members = [n.name for n in ast.walk(found[0]) if isinstance(n, ast.FunctionDef)]
+        assert not member or member in members, f"{file}: {head} has no {member}"
+
+
+def defined(node: ast.stmt) -> set[str]:
+    """Return the names that a statement at the top of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return {
+        n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)
+    }
+
+
 def test_every_adr_is_in_the_index():
     """adr/README.md lists every decision."""
     index = (ROOT / "adr" / "README.md").read_text()
