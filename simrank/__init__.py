@@ -82,8 +82,8 @@ for _module, _place, _name in (
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._subclasses.fake_tensor", "torch.caches", "of_fake_tensors"),
     ("torch.distributed.fsdp._debug_utils", "torch.caches", "of_fsdp_profiler"),
-    ("torch.distributed.launcher.api", "torch.refused", "of_launcher"),
-    ("torch.distributed.tensor._api", "torch.handlers", "of_dtensors"),
+    ("torch.distributed.launcher.api", "torch.unsupported", "of_launcher"),
+    ("torch.distributed.tensor._api", "torch.dtensor_handlers", "of_dtensors"),
     ("torch.distributed.tensor._random", "torch.caches", "of_random"),
     ("torch.distributed.tensor._redistribute", "torch.caches", "of_redistribution"),
 ):

@@ -15,7 +15,7 @@ from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
 from simrank.device.device import Devices, preload
-from simrank.device.tensors.held import held_memory
+from simrank.device.tensors.memory_leaks import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
 from simrank.distributed.findings import explain_hang

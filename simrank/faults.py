@@ -28,7 +28,7 @@ from simrank.config.faults import (
 )
 from simrank.config.model import in_file_order
 from simrank.config.yaml_source import Source
-from simrank.distributed.roster import roster_of
+from simrank.distributed.active_members import roster_of
 from simrank.engine import NamedWait
 from simrank.engine.report import doing_text
 from simrank.errors import ConfigError

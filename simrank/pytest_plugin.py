@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weakref import WeakSet
 
     from simrank.context import Context
-    from simrank.suites.real import RealRanks
+    from simrank.suites.on_processes import RealRanks
 
 _CHILDREN = pytest.StashKey["WeakSet[BaseProcess]"]()
 _REAL = pytest.StashKey["RealRanks"]()
@@ -156,7 +156,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "child_processes" in names:
             names.sort(key=lambda name: name != "child_processes")
     if marker.places(config) != [marker.SIMULATED]:
-        from simrank.suites.real import remember  # noqa: PLC0415 - see above
+        from simrank.suites.on_processes import remember  # noqa: PLC0415 - see above
 
         remember(config, items)
 
@@ -243,7 +243,7 @@ def _run_body(item: pytest.Function, body: Callable[..., Any], values: Mapping[s
     if marker.is_real(item):
         run = _real_ranks(item.config).run
     else:
-        from simrank.suites.simulated import run  # noqa: PLC0415 - see above
+        from simrank.suites.on_simulated_ranks import run  # noqa: PLC0415 - see above
     if _is_property(body):
         from simrank.suites import properties  # noqa: PLC0415 - few tests need it
 
@@ -255,7 +255,7 @@ def _run_body(item: pytest.Function, body: Callable[..., Any], values: Mapping[s
 def _real_ranks(config: pytest.Config) -> RealRanks:
     """Return what runs bodies on real processes in this session; made when first needed."""
     if _REAL not in config.stash:
-        from simrank.suites.real import RealRanks  # noqa: PLC0415 - see above
+        from simrank.suites.on_processes import RealRanks  # noqa: PLC0415 - see above
 
         config.stash[_REAL] = RealRanks(config)
     return config.stash[_REAL]

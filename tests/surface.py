@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer.main
 
-from simrank.bench.held_out import FITS
+from simrank.bench.cross_validation import FITS
 from simrank.cli import app
+from simrank.cli.choice_hints import CHOICES_OF
 from simrank.cli.completion import ANY, FLAG, SURFACE, Spelling
-from simrank.cli.words import CHOICES_OF
 from simrank.collectives.algorithms import algorithms_for
 from simrank.config.locate import builtin_names
 from simrank.config.names import COLLECTIVES, DTYPES, REDOPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.bench.accuracy import DIRECT
-from simrank.bench.held_out import FITS
+from simrank.bench.cross_validation import FITS
 from simrank.bench.size_classes import NAMES
 from simrank.trace.page import (
     Curve,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from simrank.bench.accuracy import SeriesErrors
-    from simrank.bench.aims import Group
+    from simrank.bench.targets import Group
     from simrank.trace.page.axes import Axis
     from simrank.trace.page.markup import Markup
 

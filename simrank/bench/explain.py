@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from simrank.collectives.nccl.shape import Shape
+    from simrank.collectives.nccl.placement import Shape
     from simrank.config.calibration import CalibrationConfig
     from simrank.config.cluster import ClusterConfig
     from simrank.config.foreign.nccl_graph import Found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.bench.ran import MAX_RANKS, MAX_SIZE_BYTES, Ran
+from simrank.bench.run_facts import MAX_RANKS, MAX_SIZE_BYTES, Ran
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from simrank.bench.ran import is_time
+from simrank.bench.run_facts import is_time
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

@@ -19,7 +19,14 @@ from simrank.bench.nccl_tests_output import (
     program_collective,
     without_marks,
 )
-from simrank.bench.ran import MAX_RANKS, MAX_SIZE_BYTES, Bandwidths, Place, Ran, collective_named
+from simrank.bench.run_facts import (
+    MAX_RANKS,
+    MAX_SIZE_BYTES,
+    Bandwidths,
+    Place,
+    Ran,
+    collective_named,
+)
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError, ConfigProblem
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from simrank.bench.ran import MAX_SIZE_BYTES, Bandwidths, Place, Ran, collective_named, is_time
+from simrank.bench.run_facts import (
+    MAX_SIZE_BYTES,
+    Bandwidths,
+    Place,
+    Ran,
+    collective_named,
+    is_time,
+)
 from simrank.config.names import DTYPE_ALIASES, DTYPES
 from simrank.config.quantity import choice_text
 from simrank.errors import ConfigError, ConfigProblem

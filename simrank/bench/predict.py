@@ -12,7 +12,7 @@ from simrank import units
 from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, Shape, predict_times
-from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
+from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
 from simrank.config.quantity import choice_text, hint

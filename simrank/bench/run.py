@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.bench.closed_form import NCCL, nine_of_ten, predicted_rows
 from simrank.bench.inspector import UNKNOWN_DTYPE
 from simrank.bench.measured_text import rows_by_file
-from simrank.bench.predicted import NCCL, nine_of_ten, predicted_rows
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.row import Row, as_columns, timed_row
 from simrank.bench.series import series_of

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simrank.bench.predicted import NCCL
+from simrank.bench.closed_form import NCCL
 from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.msccl import SUFFIX, register_msccl

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simrank.bench.page import collectives_page
-from simrank.bench.parallel import Workers
-from simrank.bench.run import run
-from simrank.bench.written import (
+from simrank.bench.nccl_tests_writer import (
     INSPECTOR,
     NCCL_TESTS,
     inspector_text,
     machine_of,
     nccl_tests_text,
 )
+from simrank.bench.page import collectives_page
+from simrank.bench.parallel import Workers
+from simrank.bench.run import run
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.debugging import show_surroundings
@@ -30,9 +30,9 @@ from simrank.hardware.build import build_cluster
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from simrank.bench.nccl_tests_writer import Machine
     from simrank.bench.row import Row
     from simrank.bench.series import Series
-    from simrank.bench.written import Machine
 
 
 @app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)

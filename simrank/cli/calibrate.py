@@ -16,7 +16,7 @@ from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.predict import spread_of
 from simrank.cli.common import EXIT_STATUS, app, check_writable
-from simrank.cli.measured import FORMATS, texts_of
+from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.collectives.nccl.fitting import NAMES
 from simrank.collectives.nccl.machine import calibration_for, constants_of
 from simrank.config.files import write_text

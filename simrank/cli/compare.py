@@ -11,8 +11,8 @@ import typer
 
 import simrank
 from simrank.bench.table import Table, footer
+from simrank.cli.choice_hints import check_words
 from simrank.cli.common import FAILED, app, check_writable, progress_bar, terminal_width
-from simrank.cli.words import check_words
 from simrank.config import load_bench_config
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem

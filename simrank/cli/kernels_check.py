@@ -24,7 +24,7 @@ from simrank.multiprocessing.spawn import spawn_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.kernels.rehearsal import Launched
+    from simrank.kernels.launch_watch import Launched
 
 MODES = {"lockstep": "auto", "tasks": "tasks"}  # In the user's words, and as launches have them.
 _KNOWN = ("rank", "ctx", "world_size")
@@ -106,7 +106,7 @@ def _cases(file: str, names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
 
 def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
     """Run a case on ranks of a fresh Context in one mode, with race checks."""
-    from simrank.kernels.rehearsal import rehearsed  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.launch_watch import rehearsed  # noqa: PLC0415 - it needs triton
 
     wanted = inspect.signature(case).parameters
     values: dict[str, np.ndarray[Any, Any]] = {}

@@ -21,6 +21,7 @@ import typer
 import simrank
 from simrank import explore, units
 from simrank.cli import options, torchrun
+from simrank.cli.choice_hints import CHOICES_OF, check_words
 from simrank.cli.common import (
     EXIT_STATUS,
     FAILED,
@@ -37,7 +38,6 @@ from simrank.cli.debugging import (
     variables_text,
 )
 from simrank.cli.torchrun import LaunchCommand
-from simrank.cli.words import CHOICES_OF, check_words
 from simrank.config.files import write_text
 from simrank.context import Context
 from simrank.engine.delays import Delays

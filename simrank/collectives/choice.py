@@ -13,7 +13,7 @@ import numpy as np
 
 from simrank.collectives.algorithms import auto_algorithms, build, check_nodes
 from simrank.collectives.cost import CostModel, Stretch, cost_level
-from simrank.collectives.nccl.level import (
+from simrank.collectives.nccl.cost_level import (
     ANY,
     LEVEL,
     NcclLevel,

@@ -6,9 +6,9 @@ from pathlib import Path
 from simrank.config.bench import bench_from_source
 from simrank.config.calibration import calibration_from_source
 from simrank.config.cluster import ClusterConfig
+from simrank.config.fast_yaml import uncollected
 from simrank.config.faults import load_faults
 from simrank.config.imports import describe_program
-from simrank.config.large import uncollected
 from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import locate
 from simrank.config.machine import machine_from_source

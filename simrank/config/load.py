@@ -9,7 +9,7 @@ from typing import Literal
 
 from simrank.config.calibration import NO_CALIBRATION, load_calibration
 from simrank.config.cluster import NOT_MEASURED, ClusterConfig
-from simrank.config.large import uncollected
+from simrank.config.fast_yaml import uncollected
 from simrank.config.locate import builtin_names, locate, located
 from simrank.config.measured import check_gemm_table
 from simrank.config.model import Model, in_file_order, validate

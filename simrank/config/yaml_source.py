@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from simrank.config import large
+from simrank.config import fast_yaml
 from simrank.config.files import read_bytes
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -108,9 +108,9 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
     """Read YAML text; see `read_yaml`."""
     try:
         if len(text) > _LARGE and yaml.__with_libyaml__:
-            data = large.plain_data(text, _MAX_DEPTH)
+            data = fast_yaml.plain_data(text, _MAX_DEPTH)
             if isinstance(data, dict):
-                where = large.Late(lambda: large.places_of(text))
+                where = fast_yaml.Late(lambda: fast_yaml.places_of(text))
                 return Source(file, data, path, where.lines, where.texts)
             reader = _careful(text, file, yaml.CSafeLoader)
         else:
@@ -247,7 +247,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.ScalarNode, key_path: KeyPath) -> object:
         self.texts[key_path] = str(node.value)
-        return large.scalar_data(node, self._scalars)
+        return fast_yaml.scalar_data(node, self._scalars)
 
     def _problem(self, node: yaml.Node, key_path: KeyPath, expected: str, got: str) -> None:
         line = node.start_mark.line + 1

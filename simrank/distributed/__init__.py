@@ -55,6 +55,7 @@ from simrank.errors import DistBackendError, DistNetworkError
 
 if TYPE_CHECKING:
     from simrank.distributed import symmetric_memory
+    from simrank.distributed.active_members import ElasticOptions
     from simrank.distributed.elastic import (
         active_ranks,
         deactivate_rank,
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
         scatter_object_list,
         send_object_list,
     )
-    from simrank.distributed.peers import (
+    from simrank.distributed.p2p_api import (
         P2POp,
         batch_isend_irecv,
         irecv,
@@ -78,27 +79,26 @@ if TYPE_CHECKING:
         recv,
         send,
     )
-    from simrank.distributed.peers import _coalescing_manager as _coalescing_manager
-    from simrank.distributed.roster import ElasticOptions
+    from simrank.distributed.p2p_api import _coalescing_manager as _coalescing_manager
 
 # Functions that few programs call: their modules are imported at first use.
 _PLACES = {
-    "ElasticOptions": "roster",
-    "P2POp": "peers",
-    "_coalescing_manager": "peers",
+    "ElasticOptions": "active_members",
+    "P2POp": "p2p_api",
+    "_coalescing_manager": "p2p_api",
     "active_ranks": "elastic",
     "all_gather_object": "objects",
-    "batch_isend_irecv": "peers",
+    "batch_isend_irecv": "p2p_api",
     "broadcast_object_list": "objects",
     "deactivate_rank": "elastic",
     "gather_object": "objects",
-    "irecv": "peers",
-    "isend": "peers",
+    "irecv": "p2p_api",
+    "isend": "p2p_api",
     "monitored_barrier": "monitored",
-    "recv": "peers",
+    "recv": "p2p_api",
     "recv_object_list": "objects",
     "scatter_object_list": "objects",
-    "send": "peers",
+    "send": "p2p_api",
     "send_object_list": "objects",
     "set_active_ranks": "elastic",
     "shrink_group": "elastic",

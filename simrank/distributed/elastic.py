@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simrank.distributed.active_members import ElasticOptions, members_of, roster_of
 from simrank.distributed.backends import Backends
 from simrank.distributed.group import Maker, ProcessGroup, membership
 from simrank.distributed.membership import Group, group_or_default, member_group, world_of
-from simrank.distributed.roster import ElasticOptions, members_of, roster_of
 from simrank.engine import NamedWait, user_site
 from simrank.errors import UnsupportedError, ranks_text
 from simrank.ranks import require_rank

@@ -17,7 +17,7 @@ from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, SkippedCall, enter
 from simrank.distributed.findings import note_call, note_order
 from simrank.distributed.group import Caller, caller_of, membership
-from simrank.distributed.meeting import meet_first
+from simrank.distributed.host_meetings import meet_first
 from simrank.distributed.membership import member_group
 from simrank.distributed.planner import planner_of
 from simrank.distributed.request import Request, staging

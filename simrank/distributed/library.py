@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from simrank.collectives.choice import Choice, Chooser
     from simrank.collectives.cost import CostModel, Stretch
-    from simrank.collectives.nccl.level import Tuning
+    from simrank.collectives.nccl.cost_level import Tuning
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.device import Buffer, Operation
     from simrank.device.races import RaceChecker

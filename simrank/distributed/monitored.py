@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from simrank.distributed.backends import GLOO, check_timeout, default_timeout
-from simrank.distributed.meeting import Meeting
+from simrank.distributed.host_meetings import Meeting
 from simrank.distributed.membership import Group, member_group
 from simrank.errors import ranks_text
 from simrank.ranks import require_rank

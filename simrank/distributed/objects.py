@@ -19,7 +19,7 @@ from simrank.distributed.group import Caller, caller_of
 from simrank.distributed.issue import issue
 from simrank.distributed.membership import Group, member_group, peer_in_group
 from simrank.distributed.p2p import End, Route
-from simrank.distributed.peers import submit
+from simrank.distributed.p2p_api import submit
 from simrank.distributed.request import Request, Signature
 from simrank.ranks import require_rank
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.collectives import DataPlayer, Problem
-from simrank.collectives.nccl.forced import parse_algorithms, parse_protocols
-from simrank.collectives.nccl.level import ANY, NO_SWITCH, Tuning
+from simrank.collectives.nccl.cost_level import ANY, NO_SWITCH, Tuning
+from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.problem import GATHERED
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN

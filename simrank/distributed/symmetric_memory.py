@@ -25,7 +25,7 @@ from simrank.device.tensors.shapes import as_shape
 from simrank.device.transports import PEER_ACCESS, check_transport
 from simrank.distributed.findings import mismatch
 from simrank.distributed.group import ProcessGroup, membership
-from simrank.distributed.meeting import Meeting
+from simrank.distributed.host_meetings import Meeting
 from simrank.distributed.membership import group_or_default
 from simrank.distributed.mismatch import MadeCall
 from simrank.distributed.signals import Flags, SignalOperation

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent
 
-from simrank.engine.adopt import driving
+from simrank.engine.bare_greenlets import driving
 from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.lockstep import raised_after_turn
 from simrank.engine.report import states_at

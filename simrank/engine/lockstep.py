@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from simrank.engine.sleepers import Sleepers
+from simrank.engine.native_sleep import Sleepers
 from simrank.engine.task import CARRIERS
 from simrank.errors import RankAborted, UnsupportedError
 

@@ -16,7 +16,7 @@ from greenlet import getcurrent
 
 from simrank.engine import interrupts, limits
 from simrank.engine import queue as entries
-from simrank.engine.adopt import Adoption, driving, hub_here
+from simrank.engine.bare_greenlets import Adoption, driving, hub_here
 from simrank.engine.callsite import user_site
 from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE

@@ -62,7 +62,7 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
-from simrank.errors.parting import Parting, Side, UnlikeCalls
+from simrank.errors.divergence import Parting, Side, UnlikeCalls
 from simrank.errors.process import (
     ProcessException,
     ProcessExitedException,

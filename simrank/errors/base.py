@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors.places import place_text
-from simrank.errors.travel import Travels
+from simrank.errors.locations import place_text
+from simrank.errors.pickling import Travels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

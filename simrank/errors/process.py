@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors.base import SimulationError
-from simrank.errors.travel import Travels
+from simrank.errors.pickling import Travels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

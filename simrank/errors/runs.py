@@ -14,12 +14,12 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
-from simrank.errors.travel import text_of
+from simrank.errors.pickling import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.errors.parting import Parting, UnlikeCalls
+    from simrank.errors.divergence import Parting, UnlikeCalls
 
 
 class DeadlockError(SimulationError):

@@ -13,7 +13,7 @@ from triton.runtime import jit
 
 from simrank.device import Tensor
 from simrank.kernels.language import windows
-from simrank.kernels.machine.now import Argument
+from simrank.kernels.machine.running import Argument
 from simrank.kernels.source.bind import in_kernel
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, cast_to, constant, scalar_of

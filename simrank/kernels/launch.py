@@ -12,7 +12,7 @@ from triton.compiler.compiler import LazyDict
 
 from simrank.device import Tensor, current_stream
 from simrank.device.memory import Accesses
-from simrank.kernels import arguments, foreign
+from simrank.kernels import arguments, library_tensors
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, warm_kernel
 from simrank.kernels.grids import GridSize, grid_sizes
 from simrank.kernels.operation import Launch, TritonOperation
@@ -60,11 +60,11 @@ def launch(
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
-    library = foreign.running()
+    library = library_tensors.running()
     if library is not None:
         library.prepare()
         library.launched(partial(launch, jit, grid), args, dict(kwargs))
-        args, kwargs = foreign.converted(library, args, kwargs)
+        args, kwargs = library_tensors.converted(library, args, kwargs)
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", "launch_pdl", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
@@ -102,7 +102,7 @@ def launch(
 
 
 def _computed(
-    library: foreign.Library,
+    library: library_tensors.Library,
     operation: TritonOperation,
     bound: dict[str, Any],
     touched: tuple[list[Tensor], list[Tensor]],
@@ -125,10 +125,10 @@ def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")
     if kwargs.pop("warmup", False):
-        library = foreign.running()
+        library = library_tensors.running()
         if library is not None:
             library.prepare()
-            args, kwargs = foreign.converted(library, args, kwargs)
+            args, kwargs = library_tensors.converted(library, args, kwargs)
         bound = arguments.by_name(jit, args, kwargs)
         return warm_kernel(jit, bound, kwargs, current_stream().device.spec)
     for hook in jit.pre_run_hooks:

@@ -21,8 +21,8 @@ from simrank.errors import (
     SpawnException,
     UninitializedValueError,
 )
+from simrank.errors.pickling import add_note
 from simrank.errors.process import as_torchs
-from simrank.errors.travel import add_note
 from simrank.multiprocessing.tracebacks import spawn_text
 from simrank.ranks.exits import end_at_once, stopped
 from simrank.ranks.extensions import extensions

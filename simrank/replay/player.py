@@ -9,7 +9,7 @@ import simrank.distributed as dist
 from simrank.device.stream import KernelOperation
 from simrank.engine import Handle
 from simrank.errors import CollectiveMismatchError
-from simrank.errors.travel import add_note
+from simrank.errors.pickling import add_note
 from simrank.hardware.roofline import kernel_ps
 from simrank.replay.trace import ANY, CALC, COLLECTIVE, SEND, Progress
 

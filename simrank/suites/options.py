@@ -83,6 +83,6 @@ def _is_part() -> bool:
     session = sys.modules.get("simrank.suites.session")
     current = sys.modules.get("simrank.ranks.current")
     is_rank = current is not None and current.rank_program() is not None
-    validate = sys.modules.get("simrank.validate.current")
+    validate = sys.modules.get("simrank.validate.this_worker")
     is_worker = validate is not None and validate.is_worker()
     return is_rank or is_worker or (session is not None and bool(session.parsing))

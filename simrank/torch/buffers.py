@@ -15,7 +15,7 @@ import torch
 from simrank.device.dtypes import DTYPES, WIDE_UNSIGNED, DType
 from simrank.device.memory import Storage
 from simrank.device.stream import devices_of
-from simrank.device.tensors.shown import tensor_text
+from simrank.device.tensors.printing import tensor_text
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
 from simrank.torch import cuda, devices

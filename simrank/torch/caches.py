@@ -11,7 +11,7 @@ from collections.abc import MutableMapping, MutableSet
 from typing import TYPE_CHECKING, Any
 
 from simrank.ranks.current import rank_program
-from simrank.torch import refused
+from simrank.torch import unsupported
 from simrank.torch.settings import Setting, noting
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def of_fake_tensors(module: Any) -> StandIns:
 
     setting = Setting(kind, (), lambda: kind.cache, put, fresh=dict)
     own = (kind, "__init__", noting(kind.__init__, _FAKE_TENSORS, setting))
-    return [own, *refused.of_fake_tensors(module)]
+    return [own, *unsupported.of_fake_tensors(module)]
 
 
 def of_fsdp_profiler(module: Any) -> StandIns:

@@ -26,16 +26,16 @@ from simrank.torch.cuda import (
     graphs,
     library,
 )
-from simrank.torch.cuda.devices import has_real_devices
 from simrank.torch.cuda.native import NOT_COMPILED, call_before_use, when_missing
 from simrank.torch.cuda.operations import (
     decode,
     start_recording,
     start_recording_forms,
 )
+from simrank.torch.cuda.switch import has_real_devices
 from simrank.torch.rank_devices import RankDevices, num_visible, visible
-from simrank.torch.refused import check_has_values
-from simrank.torch.shared import SharedAccess, arranger
+from simrank.torch.storage_addresses import SharedAccess, arranger
+from simrank.torch.unsupported import check_has_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from simrank.distributed import api, peers
+from simrank.distributed import api, p2p_api
 from simrank.distributed.backends import GLOO, NCCL
 from simrank.distributed.issue import enter_call, is_dense, issue
 from simrank.distributed.monitored import monitored_barrier
@@ -21,9 +21,9 @@ from simrank.distributed.reduce_op import PremulSum, ReduceOp
 from simrank.distributed.request import Request, Signature, staging
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
-from simrank.torch import devices, gloo, in_flight
+from simrank.torch import devices, gloo_checks, in_flight
 from simrank.torch.buffers import buffer_of, buffers_of
-from simrank.torch.dispatched import as_operator, in_graphs
+from simrank.torch.c10d_operators import as_operator, in_graphs
 from simrank.torch.identity import GroupOptions, IdentifiedGroup, check_owner
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
 from simrank.torch.work import DONE, SimulatedWork
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.issue import CoalescingManager
     from simrank.distributed.work import Work
-    from simrank.torch.detail import Checker
+    from simrank.torch.debug_detail import Checker
 
 Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
 Outputs: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
@@ -71,7 +71,7 @@ class SimulatedGroup(IdentifiedGroup):
         reduction = reduction_of(_reduction(opts, op))
         if self._is_gloo(tensors):
             listed = _listed(tensors)
-            gloo.check_all_reduce(listed, is_sum=reduction is ReduceOp.SUM)
+            gloo_checks.check_all_reduce(listed, is_sum=reduction is ReduceOp.SUM)
             _check_complex("all_reduce", listed[0], reduction)
             if listed[0].is_sparse:
                 return all_reduce_sparse(self.simulated, listed)
@@ -95,7 +95,7 @@ class SimulatedGroup(IdentifiedGroup):
         """Reduce several tensors as one."""
         reduction = reduction_of(_reduction(opts))
         if self._is_gloo(tensors):
-            gloo.check_all_reduce_coalesced(tensors)
+            gloo_checks.check_all_reduce_coalesced(tensors)
             _check_complex("all_reduce", tensors[0], reduction)
         buffers = buffers_of(tensors)
         caller = enter_call("all_reduce", self.simulated, lists=(buffers,))
@@ -117,9 +117,9 @@ class SimulatedGroup(IdentifiedGroup):
         if self._is_gloo(tensors):
             listed = _listed(tensors)
             index = getattr(opts, "rootTensor", 0)
-            gloo.check_root("broadcast", source, self._size)
-            gloo.check_root_tensor("broadcast", index, len(listed))
-            gloo.check_broadcast(listed)
+            gloo_checks.check_root("broadcast", source, self._size)
+            gloo_checks.check_root_tensor("broadcast", index, len(listed))
+            gloo_checks.check_broadcast(listed)
             if len(listed) > 1:
                 buffers = buffers_of(listed)
                 _check_alike_in_memory("broadcast", [buffers[index]])
@@ -145,9 +145,9 @@ class SimulatedGroup(IdentifiedGroup):
         target = _root(opts, root)
         if self._is_gloo(tensors):
             listed = _listed(tensors)
-            gloo.check_root("reduce", target, self._size)
-            gloo.check_root_tensor("reduce", getattr(opts, "rootTensor", 0), len(listed))
-            gloo.check_reduce(listed)
+            gloo_checks.check_root("reduce", target, self._size)
+            gloo_checks.check_root_tensor("reduce", getattr(opts, "rootTensor", 0), len(listed))
+            gloo_checks.check_reduce(listed)
             _check_complex("reduce", listed[0], reduction)
         tensor = _one(tensors)
         buffer = buffer_of(tensor)
@@ -160,12 +160,12 @@ class SimulatedGroup(IdentifiedGroup):
         """Gather the members' tensors into a list, with gloo several of each into several."""
         if isinstance(inputs, list | tuple):
             if self._is_gloo(inputs):
-                gloo.check_all_gather(outputs, inputs, self._size)
+                gloo_checks.check_all_gather(outputs, inputs, self._size)
                 if len(inputs) > 1:
                     return self._all_gather_multi_tensor(outputs, [*inputs])
             outputs, inputs = outputs[0], _one(inputs)
         elif self._is_gloo(inputs):
-            gloo.check_all_gather([outputs], [inputs], self._size)
+            gloo_checks.check_all_gather([outputs], [inputs], self._size)
         is_async = self._is_async(opts, inputs)
         source = buffer_of(self._flat(inputs))
         work = api.all_gather(buffers_of(outputs), source, self.simulated, is_async)
@@ -192,7 +192,7 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Gather each of several tensors into a list."""
         if self._is_gloo(inputs):
-            gloo.check_all_gather_coalesced(output_lists, inputs, self._size)
+            gloo_checks.check_all_gather_coalesced(output_lists, inputs, self._size)
         works = []
         for index, tensor in enumerate(inputs):
             outputs = buffers_of([row[index] for row in output_lists])
@@ -209,7 +209,7 @@ class SimulatedGroup(IdentifiedGroup):
         """Gather the members' tensors into one."""
         source, target = buffer_of(input), buffer_of(output)
         if self.simulated.backend_for(source) == GLOO:
-            gloo.check_gathered(output, input, self._size)
+            gloo_checks.check_gathered(output, input, self._size)
         is_async = self._is_async(opts, input)
         return self._work(
             "_all_gather_base",
@@ -239,7 +239,7 @@ class SimulatedGroup(IdentifiedGroup):
         reduction = reduction_of(_reduction(opts, op))
         if isinstance(outputs, list | tuple):
             if self._is_gloo(outputs):
-                gloo.check_reduce_scatter(outputs, inputs, self._rank, self._size)
+                gloo_checks.check_reduce_scatter(outputs, inputs, self._rank, self._size)
                 _check_complex("all_reduce", outputs[0], reduction)
             outputs, inputs = _one(outputs), inputs[0]
         self._check_in_order("reduce_scatter", [outputs, *inputs])
@@ -259,7 +259,7 @@ class SimulatedGroup(IdentifiedGroup):
         reduction = reduction_of(_reduction(opts))
         target, source = buffer_of(output), buffer_of(input)
         if self.simulated.backend_for(source) == GLOO:
-            gloo.check_scattered(output, input, self._size)
+            gloo_checks.check_scattered(output, input, self._size)
         is_async = self._is_async(opts, input)
         work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, is_async)
         return self._work("_reduce_scatter_base", work, [output], reads=[input])
@@ -308,7 +308,7 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Send entry k of a list to member k."""
         if self._is_gloo(inputs or outputs):
-            gloo.check_all_to_all(outputs, inputs, self._size)
+            gloo_checks.check_all_to_all(outputs, inputs, self._size)
         elif len(inputs) != self._size:
             raise RuntimeError(
                 f"input tensor list size {len(inputs)} does not match world size {self._size}"
@@ -368,35 +368,35 @@ class SimulatedGroup(IdentifiedGroup):
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         """Send a tensor to a member."""
         if self._is_gloo(tensors):
-            gloo.check_message(_listed(tensors), tag)
+            gloo_checks.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
-        work = peers.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
+        work = p2p_api.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
         return self._work("send", work, [tensor])
 
     @as_operator("recv_")
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         """Receive a tensor from a member."""
         if self._is_gloo(tensors):
-            gloo.check_message(_listed(tensors), tag)
+            gloo_checks.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
-        work = peers.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
+        work = p2p_api.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
         return self._work("recv", work, [tensor])
 
     @as_operator("recv_any_source_")
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         """Receive a tensor from whichever member sends."""
         if self._is_gloo(tensors):
-            gloo.check_message(_listed(tensors), tag)
+            gloo_checks.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
         return self._work(
-            "recvAnySource", peers.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor]
+            "recvAnySource", p2p_api.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor]
         )
 
     # ---- several as one ----
 
     @in_graphs
     def _start_coalescing(self, device: torch.device) -> None:
-        manager = peers._coalescing_manager(self.simulated, device, async_ops=True)
+        manager = p2p_api._coalescing_manager(self.simulated, device, async_ops=True)
         self._batch = self._coalescing.enter_context(manager)
 
     @in_graphs
@@ -430,10 +430,12 @@ class SimulatedGroup(IdentifiedGroup):
         """Raise gloo's errors for the tensor and the list of a gather or a scatter."""
         if not self._is_gloo(tensors):
             return
-        gloo.check_root(call, root, self._size)
+        gloo_checks.check_root(call, root, self._size)
         is_flat = bool(given) and isinstance(given[0], torch.Tensor)
         group = self._rank, root, self._size
-        gloo.check_list_of_root(call, _listed(tensors), [given] if is_flat else given or [], group)
+        gloo_checks.check_list_of_root(
+            call, _listed(tensors), [given] if is_flat else given or [], group
+        )
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what gloo sends of a tensor that it gathers: a copy, if there are gaps."""

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.device.tensors.shown import ADDRESSES, READERS
+from simrank.device.tensors.printing import ADDRESSES, READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
 from simrank.isolation.libraries import Library
@@ -105,24 +105,25 @@ def _lasting() -> StandIns:
 
 def _make() -> StandIns:
     from simrank.torch import (  # noqa: PLC0415 - they import torch
-        classes,
+        c10d_operators,
+        class_patches,
         compiling,
-        data,
-        dispatched,
+        data_loader,
+        flight_records,
         operators,
         profiler,
-        records,
-        refused,
         settings,
+        unsupported,
     )
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.stand_ins(), *settings.stand_ins(),
         (_Shared(), "is_on", True),
-        (Switch(lambda is_on: classes.look() if is_on else None), "is_on", True),
-        *compiling.stand_ins(), *data.stand_ins(), *records.stand_ins(), *refused.stand_ins(),
-        *dispatched.stand_ins(), *operators.stand_ins(),
+        (Switch(lambda is_on: class_patches.look() if is_on else None), "is_on", True),
+        *compiling.stand_ins(), *data_loader.stand_ins(),
+        *flight_records.stand_ins(), *unsupported.stand_ins(),
+        *c10d_operators.stand_ins(), *operators.stand_ins(),
         *_of_cuda(),
     ]  # fmt: skip
 
@@ -175,7 +176,13 @@ def _address_of(value: object) -> int | None:
 
 
 def _of_distributed() -> StandIns:
-    from simrank.torch import batched, by_hand, nccl, registry, stores  # noqa: PLC0415 - they import torch.distributed
+    from simrank.torch import (  # noqa: PLC0415 - they import torch.distributed
+        batch_isend_irecv,
+        group_classes,
+        nccl,
+        registry,
+        stores,
+    )
 
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     dist: Any = import_module("torch.distributed")
@@ -199,7 +206,7 @@ def _of_distributed() -> StandIns:
             replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
     name = "_check_single_backend_availability"
     replaced.append((c10d, name, _knowing_simulated(getattr(c10d, name))))
-    replaced += by_hand.stand_ins((c10d, dist)) + batched.stand_ins()
+    replaced += group_classes.stand_ins((c10d, dist)) + batch_isend_irecv.stand_ins()
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
         replaced += [(bindings, name, answer) for name, answer in nccl.versions().items()]
@@ -300,9 +307,13 @@ def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]
 
 def _of_cuda() -> StandIns:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
-    from simrank.torch import devices, first_uses, symmetric_memory  # noqa: PLC0415 - they import torch
+    from simrank.torch import (  # noqa: PLC0415 - they import torch
+        device_start,
+        devices,
+        symmetric_memory,
+    )
 
-    found = [*symmetric_memory.stand_ins(), *first_uses.stand_ins()]
+    found = [*symmetric_memory.stand_ins(), *device_start.stand_ins()]
     off = Switch(lambda is_on: None if is_on else devices.disable())
     return [*found, (off, "is_on", True)]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.engine.callsite import is_library
-from simrank.kernels import foreign
+from simrank.kernels import library_tensors
 from simrank.ranks.current import rank_program
 from simrank.torch import buffers, devices, in_flight
 from simrank.torch.cuda import graphs
@@ -139,4 +139,4 @@ _finder = _Finder()
 
 def install() -> None:
     """Let launches ask for torch's tensors from now on."""
-    foreign.register(_finder)
+    library_tensors.register(_finder)

@@ -17,7 +17,7 @@ from simrank.torch.cuda import RankState, StreamCall
 from simrank.torch.cuda.native import native
 from simrank.torch.cuda.operations import Launch, drain_launches
 from simrank.torch.operations import form_of, issue
-from simrank.torch.shared import SharedAccess, arranger
+from simrank.torch.storage_addresses import SharedAccess, arranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

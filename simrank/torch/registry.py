@@ -9,20 +9,20 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from simrank.distributed.active_members import ElasticOptions
 from simrank.distributed.backends import NCCL, Backends, parse_backend
 from simrank.distributed.group import Maker, World, membership
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
 from simrank.distributed.membership import world_of
-from simrank.distributed.roster import ElasticOptions
 from simrank.engine import user_site
 from simrank.isolation import libraries
 from simrank.ranks import require_rank
 from simrank.ranks.current import of_process, rank_program
-from simrank.torch import detail, devices
+from simrank.torch import debug_detail, devices
 from simrank.torch.group import SimulatedGroup
 from simrank.torch.identity import GroupOptions, OfGroups
-from simrank.torch.meeting import meet
-from simrank.torch.refused import check_has_values
+from simrank.torch.rendezvous import meet
+from simrank.torch.unsupported import check_has_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -263,9 +263,9 @@ def _side_of(
     return group
 
 
-def _checker_of(group: SimulatedGroup) -> detail.Checker | None:
+def _checker_of(group: SimulatedGroup) -> debug_detail.Checker | None:
     """Return the checker of a group's calls, which has a group of its own; None: not wanted."""
-    if not detail.is_wanted():
+    if not debug_detail.is_wanted():
         return None
     program, shared = require_rank("new_group"), group.simulated
     state, world = membership(program), world_of(program)
@@ -273,7 +273,7 @@ def _checker_of(group: SimulatedGroup) -> detail.Checker | None:
     members = tuple(int(rank) for rank in shared.ranks)
     name = f"{shared.name} (TORCH_DISTRIBUTED_DEBUG=DETAIL)"
     helper = world.group(key, name, members, parsed("gloo"))
-    return detail.Checker(helper, group.rank())
+    return debug_detail.Checker(helper, group.rank())
 
 
 class SplittableGroup(SimulatedGroup):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d_bindings
 
-from simrank.torch import classes, devices, rank_devices
+from simrank.torch import class_patches, devices, rank_devices
 from simrank.torch.registry import groups_of
 from simrank.torch.settings import settings_of
 
@@ -134,14 +134,14 @@ class TorchState:
         self._settings.enter()
         self._globals.enter()
         self._registries.enter()
-        classes.begin_turn(self._program.engine)
+        class_patches.begin_turn(self._program.engine)
         if devices.is_enabled() and rank_devices.num_visible(self._program):
             devices.enable_for(self._program)
 
     def leave(self) -> None:
         """Keep its own, and give the others their settings back."""
         devices.flush()
-        classes.end_turn(self._program.task)
+        class_patches.end_turn(self._program.task)
         self._registries.leave()
         self._globals.leave()
         self._settings.leave()

@@ -17,7 +17,7 @@ from simrank.distributed import symmetric_memory
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
-from simrank.torch import buffers, cuda, devices, in_flight, shared, symmetric_ops
+from simrank.torch import buffers, cuda, devices, in_flight, storage_addresses, symmetric_ops
 from simrank.torch.caches import RankDict
 from simrank.torch.cuda.native import native
 from simrank.torch.registry import groups_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.distributed.group import ProcessGroup
-    from simrank.torch.shared import SharedAccess
+    from simrank.torch.storage_addresses import SharedAccess
 
 _KEY = "torch's symmetric memory"
 _NAMES = {0: "barrier", 1: "put_signal", 2: "wait_signal"}  # As `csrc/c10d.cpp` numbers them.
@@ -321,4 +321,4 @@ def stand_ins() -> list[tuple[Any, str, Any]]:
 
 def install() -> None:
     """Arrange symmetric memory from the next time on that devices are turned on."""
-    shared.register(_Arranger())
+    storage_addresses.register(_Arranger())

@@ -15,11 +15,11 @@ from simrank.validate.children import (
     outer_timeout,
     track_child_processes,
 )
-from simrank.validate.current import active_group, active_ranks, collective, rank, world_size
 from simrank.validate.limits import Limits
 from simrank.validate.options import Options, Outcome
 from simrank.validate.pool import WorkerPool
 from simrank.validate.spawn import SpawnContext, spawn
+from simrank.validate.this_worker import active_group, active_ranks, collective, rank, world_size
 
 __all__ = [
     "Limits",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors import TooFewDevicesError
 
 if TYPE_CHECKING:
-    from simrank.validate.calls import Calls
+    from simrank.validate.current_call import Calls
 
 # The types of Mooncake's reduce kernels, and fp16, which it lacks; loaded before the first case.
 _DTYPES = {

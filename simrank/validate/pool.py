@@ -28,11 +28,11 @@ from simrank.errors import (
     WorkerTimeoutError,
     ranks_text,
 )
-from simrank.errors.travel import add_note
-from simrank.validate import report, travel
-from simrank.validate.current import make_group
+from simrank.errors.pickling import add_note
+from simrank.validate import pickling, report
 from simrank.validate.options import Options, Outcome, Setup
 from simrank.validate.team import Team
+from simrank.validate.this_worker import make_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +80,7 @@ class WorkerPool:
         self.limits = replace(self.options.limits, case_s=timeout).scaled()
         self.events: deque[str] = deque(maxlen=_KEPT_EVENTS)
         self.num_starts = 0
-        self._reset = travel.packed(reset)
+        self._reset = pickling.packed(reset)
         self._env = dict(env or {})
         self._case = 0
         self._name = ""  # Of the case's function.
@@ -259,7 +259,7 @@ class WorkerPool:
         team = self._team()
         everyone = tuple(range(self.num_workers))
         if self.backend is not None and active != everyone and active not in team.groups:
-            making = travel.parcels((make_group, (active,)), self.num_workers)
+            making = pickling.parcels((make_group, (active,)), self.num_workers)
             self._ask(team, everyone, making, limit_s)
             team.groups.add(active)
         return self._ask(team, active, parcels, limit_s)
@@ -321,7 +321,7 @@ def _end(teams: list[Team], resources: ExitStack, owner: int) -> None:
 
 def _parcels(fn: Callable[..., Any], args: Sequence[Any], num_workers: int) -> list[bytes]:
     try:
-        return travel.parcels((fn, args), num_workers)
+        return pickling.parcels((fn, args), num_workers)
     except Exception as error:  # What pickle raises, or a method of an argument.
         name = getattr(fn, "__qualname__", str(fn))
         raise RequestError(

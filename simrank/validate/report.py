@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import WorkerFacts, ranks_text
-from simrank.validate.calls import SENDS, message_key
+from simrank.validate.current_call import SENDS, message_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,9 +21,9 @@ from simrank.errors import (
     WorkerDiedError,
 )
 from simrank.errors.process import as_torchs
-from simrank.validate.current import rank
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
+from simrank.validate.this_worker import rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

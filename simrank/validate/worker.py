@@ -17,12 +17,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import BodyError
-from simrank.validate import travel
-from simrank.validate.calls import Calls
+from simrank.validate import pickling
 from simrank.validate.channel import Channel, Frame, Kind
-from simrank.validate.current import Worker, set_worker
+from simrank.validate.current_call import Calls
 from simrank.validate.page import Page
 from simrank.validate.reset import Baseline
+from simrank.validate.this_worker import Worker, set_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ def _prepare(worker: Worker, setup: dict[str, Any], listener: int | None) -> Non
     elif listener is not None:
         os.close(listener)
     calls.stage("unpacking the reset hook")
-    worker.reset = travel.unpacked(setup["reset"])
+    worker.reset = pickling.unpacked(setup["reset"])
     calls.watch_torch()
     calls.stage("idle")
 
@@ -97,7 +97,7 @@ def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
     try:
         value = _run(worker, baseline, frame)
         _end_fork(pid)
-        kind, body = Kind.RETURNED, travel.result(value)
+        kind, body = Kind.RETURNED, pickling.result(value)
     except BaseException as error:  # noqa: BLE001 - reported, with its traceback
         _end_fork(pid, error)
         kind, body = Kind.RAISED, _raised(error)
@@ -148,7 +148,7 @@ def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN4
     worker.request = frame.request
     calls.stage("unpacking the request")
     active, parcel = pickle.loads(frame.body)
-    fn, args = travel.unpacked(parcel)
+    fn, args = pickling.unpacked(parcel)
     calls.watch_torch()
     worker.activate(active)
     calls.stage("resetting")
@@ -174,4 +174,4 @@ def _raised(error: BaseException) -> bytes:
     while len(shown.stack) > 1 and shown.stack[0].filename.startswith(own):
         del shown.stack[0]
     last = "".join(shown.format_exception_only()).strip()
-    return pickle.dumps((travel.failure(error), last, "".join(shown.format())))
+    return pickle.dumps((pickling.failure(error), last, "".join(shown.format())))

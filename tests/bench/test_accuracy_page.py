@@ -4,8 +4,8 @@ import re
 
 from simrank.bench.accuracy import table_series
 from simrank.bench.accuracy_page import accuracy_page
-from simrank.bench.aims import groups
-from simrank.bench.held_out import FITS, Bench
+from simrank.bench.cross_validation import FITS, Bench
+from simrank.bench.targets import groups
 
 NEBIUS, DELL, XLA = "h100x16_nebius_ib_allreduce", "h200x16_dell_roce_allreduce", "xla_h100x8"
 

@@ -1,6 +1,6 @@
 """Classes of size: one definition for tables, errors and intervals."""
 
-from simrank.bench import held_out, predict, size_classes, table
+from simrank.bench import cross_validation, predict, size_classes, table
 
 
 def test_every_class_has_its_name_and_its_numbers():
@@ -11,7 +11,7 @@ def test_every_class_has_its_name_and_its_numbers():
         size_classes.NAMES,
         predict.UNCALIBRATED_SPREAD,
         predict.P2P_SPREAD,
-        *(kind.aims_pct for kind in held_out.FITS.values() if kind.aims_pct),
+        *(kind.aims_pct for kind in cross_validation.FITS.values() if kind.aims_pct),
         table.CLASS_TEXTS,
     ):
         assert len(numbers) == num_classes

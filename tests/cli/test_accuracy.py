@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simrank.bench.held_out import FITS
+from simrank.bench.cross_validation import FITS
 from simrank.cli import main
 from simrank.config.locate import builtin_names
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import simrank.suites.real  # noqa: E402, F401 - once: pytester forgets what its sessions import
+import simrank.suites.on_processes  # noqa: E402, F401 - once: pytester forgets what its sessions import
 
 pytest_plugins = ["pytester"]
 

@@ -3,9 +3,9 @@
 import pytest
 
 import simrank
+from simrank.distributed.active_members import check_narrow, narrow
 from simrank.distributed.reduce_op import DTYPES, REDUCTIONS
 from simrank.distributed.request import Request, Signature
-from simrank.distributed.roster import check_narrow, narrow
 from simrank.errors import UnsupportedError
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import simrank.distributed as dist
-from simrank.collectives.nccl.level import ANY, NO_SWITCH
+from simrank.collectives.nccl.cost_level import ANY, NO_SWITCH
 from simrank.distributed.planner import NO_WISHES, Wishes, tuning_of
 from simrank.errors import ConfigError
 

@@ -19,7 +19,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.engine import interrupts
-from simrank.engine.adopt import driving
+from simrank.engine.bare_greenlets import driving
 from simrank.isolation import stdlib
 from simrank.ranks import current, current_program
 

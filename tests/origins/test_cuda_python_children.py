@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 import simrank.distributed as dist
-import simrank.suites.real  # noqa: F401 - once: pytester forgets what its sessions import
+import simrank.suites.on_processes  # noqa: F401 - once: pytester forgets what its sessions import
 from simrank.errors import SpawnException, WaitTimeoutError
 from simrank.validate import (
     WorkerPool,

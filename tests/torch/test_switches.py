@@ -1,4 +1,8 @@
-"""What is on while a Context is entered."""
+"""Switches of torch that a Context turns on."""
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
 
 from simrank.torch.settings import Switch
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from simrank import validate
 from simrank.validate.channel import Frame, Kind
-from simrank.validate.current import worker
+from simrank.validate.this_worker import worker
 
 STATE = {"value": 0}
 FOREVER_S = 600

@@ -4,8 +4,7 @@ import asyncio  # noqa: F401 - once, as what follows: pytester forgets what its 
 
 import pytest
 
-import simrank.suites.properties
-import simrank.suites.real  # noqa: F401
+import simrank.suites.on_processes  # noqa: F401
 from simrank.errors import TooFewDevicesError
 from simrank.validate import WorkerPool
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-import simrank.suites.real  # noqa: F401 - once: pytester forgets what its sessions import
+import simrank.suites.on_processes  # noqa: F401 - once: pytester forgets what its sessions import
 
 pytest_plugins = ["pytester"]
 

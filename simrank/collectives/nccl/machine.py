@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
-from simrank.collectives.nccl.shape import Shape
+from simrank.collectives.nccl.placement import Shape
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:

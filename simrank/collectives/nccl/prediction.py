@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.collectives.nccl import laws, plugin, tuner
-from simrank.collectives.nccl.forced import only
+from simrank.collectives.nccl.environment import only
 from simrank.collectives.nccl.laws import Communicator
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.shape import Shape
+    from simrank.collectives.nccl.placement import Shape
     from simrank.collectives.nccl.tuner import Candidate
     from simrank.config.tuner import TunerRow
     from simrank.hardware.spec import NcclSpec

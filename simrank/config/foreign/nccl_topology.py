@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.config.files import read_user_file
-from simrank.config.foreign.devices import device_named, device_of_pci, name_of
+from simrank.config.foreign.device_names import device_named, device_of_pci, name_of
 from simrank.config.xml_source import parse_xml
 
 if TYPE_CHECKING:

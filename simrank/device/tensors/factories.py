@@ -15,7 +15,7 @@ import numpy as np
 from simrank.device.dtypes import DType, as_dtype, as_values, float32, int64
 from simrank.device.memory import VALUES_UP_TO_BYTES
 from simrank.device.stream import parse_device
-from simrank.device.tensors import exchange
+from simrank.device.tensors import interop
 from simrank.device.tensors import tensor as tensors
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
@@ -110,7 +110,7 @@ def from_dlpack(ext_tensor: Any, *, device: object = None, copy: bool | None = N
 
     Simulated cost: none on the host; onto a device the bytes cross the host link.
     """
-    return exchange.adopted(tensors.Tensor, ext_tensor, device, copy)
+    return interop.adopted(tensors.Tensor, ext_tensor, device, copy)
 
 
 @_torchs

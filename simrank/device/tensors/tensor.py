@@ -15,7 +15,7 @@ from simrank.device.device import HOST
 from simrank.device.dtypes import DType, as_dtype, as_values
 from simrank.device.host_reads import wait_values
 from simrank.device.stream import parse_device
-from simrank.device.tensors import arithmetic, exchange, indexing, views
+from simrank.device.tensors import arithmetic, indexing, interop, views
 from simrank.device.tensors.allocation import allocate
 from simrank.device.tensors.methods import TensorMethods
 from simrank.device.tensors.shapes import as_shape, wrap_dim
@@ -367,8 +367,8 @@ class Tensor(TensorMethods):
         values = self.array if copy is False else self.array.copy()
         return values if dtype is None else values.astype(dtype)
 
-    __dlpack__, __dlpack_device__ = exchange.dlpack, exchange.dlpack_device
-    __array_interface__ = property(exchange.array_interface)
+    __dlpack__, __dlpack_device__ = interop.dlpack, interop.dlpack_device
+    __array_interface__ = property(interop.array_interface)
 
     @host_read
     def __bool__(self) -> bool:

@@ -13,7 +13,7 @@ from triton.backends.driver import DriverBase
 from simrank.device import current_device, current_stream
 from simrank.device.stream import devices_of
 from simrank.errors import UnsupportedError
-from simrank.kernels import foreign
+from simrank.kernels import library_tensors
 from simrank.kernels.compiler.launcher import SimulatedLauncher, used_by
 from simrank.kernels.compiler.targets import most_shared_bytes, target_of
 from simrank.ranks import require_program
@@ -39,7 +39,7 @@ class ContextOfDriver(Protocol):
 
 
 def _cuda_of(call: str) -> CudaNames:
-    library = foreign.running()
+    library = library_tensors.running()
     if library is not None:
         names: CudaNames = library.namespace
         return names
@@ -47,7 +47,7 @@ def _cuda_of(call: str) -> CudaNames:
 
 
 def _device() -> Device:
-    library = foreign.running()
+    library = library_tensors.running()
     if library is not None:
         library.prepare()
     return current_device(require_program("triton.runtime.driver"))
@@ -58,7 +58,7 @@ def clear_l2() -> None:
 
     What is launched behind it is there when it ends: the host's part does not count.
     """
-    library = foreign.running()
+    library = library_tensors.running()
     if library is not None:
         library.prepare()
     stream = current_stream()
@@ -105,7 +105,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
     def get_current_device(self) -> int:
         """Return the index of the current device."""
-        library = foreign.running()
+        library = library_tensors.running()
         return _device().index if library is None else library.current_device()
 
     def set_current_device(self, device: int) -> None:
@@ -114,12 +114,12 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
     def get_current_stream(self, device: int) -> int:
         """Return torch's handle; 0 for simrank's own streams, which are objects."""
-        library = foreign.running()
+        library = library_tensors.running()
         return 0 if library is None else library.current_stream(device)
 
     def get_active_torch_device(self) -> Any:
         """Return the current device; torch's to a program that has torch."""
-        library = foreign.running() or foreign.asked_by_user()
+        library = library_tensors.running() or library_tensors.asked_by_user()
         return _device() if library is None else library.device()
 
     def get_device_interface(self) -> Any:

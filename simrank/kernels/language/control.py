@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
-from simrank.errors.travel import Travels
+from simrank.errors.pickling import Travels
 from simrank.kernels import machine
-from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
+from simrank.kernels.machine.number_text import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
 from simrank.kernels.values.types import int32, int64
 

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from simrank.kernels.language import special
 from simrank.kernels.language.shared import shared
-from simrank.kernels.machine.now import spend
+from simrank.kernels.machine.running import spend
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant

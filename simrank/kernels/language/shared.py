@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.kernels import foreign
+from simrank.kernels import library_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def shared(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def function(*values: Any) -> Any:
-        library = foreign.running()
+        library = library_tensors.running()
         own = None if library is None else library.function(name)
         if own is None or any(value.dtype not in _FLOATS for value in values):
             return compute(*values)

@@ -5,7 +5,8 @@ room and memory need of the rooms above).
 """
 
 from simrank.kernels.machine.effects import Effects
-from simrank.kernels.machine.now import (
+from simrank.kernels.machine.order import Order
+from simrank.kernels.machine.running import (
     ALL_PROGRAMS,
     Options,
     Programs,
@@ -21,7 +22,6 @@ from simrank.kernels.machine.now import (
     set_running,
     spend,
 )
-from simrank.kernels.machine.order import Order
 from simrank.kernels.machine.statistics import Dot, Extent, Statistics
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 

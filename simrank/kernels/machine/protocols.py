@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.now import Programs
     from simrank.kernels.machine.order import Order
+    from simrank.kernels.machine.running import Programs
 
 
 class Unmet(NamedTuple):

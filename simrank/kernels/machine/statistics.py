@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.kernels.machine.now import now
+from simrank.kernels.machine.running import now
 from simrank.kernels.machine.vectors import NUM_UNITS
 
 if TYPE_CHECKING:

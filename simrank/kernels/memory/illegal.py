@@ -8,7 +8,7 @@ import numpy as np
 
 from simrank.engine import user_site
 from simrank.errors import SimrankError
-from simrank.kernels.machine.listing import MAX_SHOWN, programs_text
+from simrank.kernels.machine.number_text import MAX_SHOWN, programs_text
 
 if TYPE_CHECKING:
     from simrank.device.memory import Storage

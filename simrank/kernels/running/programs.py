@@ -12,7 +12,7 @@ from simrank.kernels import machine
 from simrank.kernels.cost.accesses import AccessCosts
 from simrank.kernels.cost.overlap import num_beside
 from simrank.kernels.machine import Programs
-from simrank.kernels.machine.listing import waiting_text
+from simrank.kernels.machine.number_text import waiting_text
 from simrank.kernels.races.happens import races_of
 from simrank.kernels.running.waits import ProgramSync
 from simrank.ranks import set_program

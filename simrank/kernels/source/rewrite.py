@@ -15,7 +15,7 @@ from triton.language import core
 
 from simrank.kernels.language.control import device_assert
 from simrank.kernels.running.spins import spin, waiting
-from simrank.kernels.source import carried
+from simrank.kernels.source import loop_types
 from simrank.kernels.source.unsupported import is_unrolled
 from simrank.kernels.source.waits import is_for_value, is_pure_spin, kind_of_look
 from simrank.kernels.values.block import Block, as_logical, constant
@@ -176,7 +176,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> Any:
         """Ask before each round of a loop that may wait whether it should be parked."""
         waits, traits = self.is_wait(node), spin_traits(node)
-        names = carried.assigned_in(node.body)
+        names = loop_types.assigned_in(node.body)
         self.generic_visit(node)
         around = self._around_loop(node, names)
         loop = self.spinning(node, traits) if waits else [node]
@@ -184,7 +184,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> Any:
         """Compare the types of what a loop carries, unless the compiler unrolls it."""
-        names, unrolls = carried.assigned_in(node.body), is_unrolled(node)
+        names, unrolls = loop_types.assigned_in(node.body), is_unrolled(node)
         self.generic_visit(node)
         around = () if unrolls else self._around_loop(node, names)
         return [*around[:2], node, *around[2:]]
@@ -192,16 +192,16 @@ class Rewriter(ast.NodeTransformer):
     def _around_loop(self, node: ast.For | ast.While, names: list[str]) -> tuple[ast.stmt, ...]:
         if not names or not self._checks_types:
             return ()
-        parts = carried.loop(node, names, self.fresh())
+        parts = loop_types.loop(node, names, self.fresh())
         return tuple(ast.copy_location(part, node) for part in parts)
 
     def visit_If(self, node: ast.If) -> Any:
         """Compare the types of what the sides assign."""
-        sides = [carried.assigned_in(side) for side in (node.body, node.orelse)]
+        sides = [loop_types.assigned_in(side) for side in (node.body, node.orelse)]
         self.generic_visit(node)
         if not any(sides) or not self._checks_types:
             return node
-        keep, note, *forget = carried.branch(node, sides, self.fresh())
+        keep, note, *forget = loop_types.branch(node, sides, self.fresh())
         return [ast.copy_location(part, node) for part in (keep, note, node, *forget)]
 
     def spinning(self, node: ast.While, traits: Traits) -> list[ast.stmt]:
@@ -329,7 +329,7 @@ def _not(value: Any) -> Any:
 
 
 HELPERS = {
-    **carried.HELPERS,
+    **loop_types.HELPERS,
     "__assigned": _assigned,
     "__value": _value,
     "__type": _type,

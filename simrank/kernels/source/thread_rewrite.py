@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from simrank.kernels.source.carried import assigned_in
+from simrank.kernels.source.loop_types import assigned_in
 from simrank.kernels.source.rewrite import Rewriter, method_of, spin_traits
 
 _CAME = "__threads_that_came"

@@ -13,7 +13,7 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels import machine
-from simrank.kernels.machine.now import spend
+from simrank.kernels.machine.running import spend
 from simrank.kernels.machine.vectors import SIMPLE
 from simrank.kernels.values import types
 from simrank.kernels.values.conversions import converted

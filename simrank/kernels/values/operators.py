@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.kernels.machine.now import spend
+from simrank.kernels.machine.running import spend
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, as_block, pointee_of, scalar_of, wide

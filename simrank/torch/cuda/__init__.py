@@ -6,15 +6,6 @@ listens through `Callbacks` and gives operations, streams and events theirs.
 """
 
 from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
-from simrank.torch.cuda.devices import (
-    Layout,
-    RankState,
-    disable,
-    enable,
-    is_enabled,
-    standalone,
-    unbind,
-)
 from simrank.torch.cuda.memory import Block, device_of, find_block, find_pinned, hold, signal_pad
 from simrank.torch.cuda.operations import (
     Operand,
@@ -30,6 +21,15 @@ from simrank.torch.cuda.operations import (
     watch_scopes,
 )
 from simrank.torch.cuda.properties import DeviceProperties
+from simrank.torch.cuda.switch import (
+    Layout,
+    RankState,
+    disable,
+    enable,
+    is_enabled,
+    standalone,
+    unbind,
+)
 
 __all__ = [
     "Block",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.engine.callsite import user_frame
 from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, Parting, Side
-from simrank.trace.divergence.parting import (
+from simrank.trace.divergence.compare import (
     Place,
     Walk,
     elements,

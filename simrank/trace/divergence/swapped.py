@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.device.tensors.shown import address_of
+from simrank.device.tensors.printing import address_of
 from simrank.engine import SourceLine
 from simrank.errors import RankState
 

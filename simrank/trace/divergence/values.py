@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from simrank.device import Tensor
-from simrank.device.tensors.shown import READERS, tensor_text
+from simrank.device.tensors.printing import READERS, tensor_text
 from simrank.engine.introspection import attributes_of, is_real
 
 if TYPE_CHECKING:

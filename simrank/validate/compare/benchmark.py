@@ -17,10 +17,10 @@ from simrank.config.measured import COLUMNS
 from simrank.errors import ConfigError, RanksRaisedError, SimrankError
 from simrank.validate.compare.comparison import is_same_device
 from simrank.validate.compare.values import of_array, torch_tensor
-from simrank.validate.current import collective
-from simrank.validate.current import rank as worker_rank
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
+from simrank.validate.this_worker import collective
+from simrank.validate.this_worker import rank as worker_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

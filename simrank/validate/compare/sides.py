@@ -24,7 +24,7 @@ from simrank.errors import (
 )
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import execute, run_calls
-from simrank.validate.compare.issued import BUFFER, Followed, Kept
+from simrank.validate.compare.calls import BUFFER, Followed, Kept
 from simrank.validate.compare.job import (
     DIED,
     RAISED,
@@ -35,10 +35,10 @@ from simrank.validate.compare.job import (
     Side,
 )
 from simrank.validate.compare.program import called, executed, recorded
-from simrank.validate.current import rank as worker_rank
 from simrank.validate.limits import Limits
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
+from simrank.validate.this_worker import rank as worker_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

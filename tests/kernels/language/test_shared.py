@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels import foreign
+from simrank.kernels import library_tensors
 from simrank.kernels.language.shared import shared
 
 
@@ -21,7 +21,7 @@ def test_the_librarys_function_is_used_where_there_is_one(monkeypatch):
     ten, other = (shared(name, lambda values: values + 1) for name in ("ten", "other"))
     block, one = np.ones((1, 4), np.float32), np.float32(2)
     assert ten(block).tolist() == [[2.0] * 4]
-    monkeypatch.setattr(foreign, "running", Library)
+    monkeypatch.setattr(library_tensors, "running", Library)
     assert ten(block).tolist() == [[10.0] * 4]
     assert (ten(one), type(ten(one))) == (20, np.float32)
     assert other(block).tolist() == [[2.0] * 4]

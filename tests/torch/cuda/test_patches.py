@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from simrank.torch.cuda.devices import Patches
+from simrank.torch.cuda.switch import Patches
 
 
 def test_absent_attributes_are_absent_again():

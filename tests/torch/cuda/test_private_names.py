@@ -17,13 +17,13 @@ def test_it_exists(module, name):
 
 def test_everything_that_is_replaced_is_listed(cuda):
     """What `enable` replaced, and torch had, stands in the list."""
-    from simrank.torch.cuda import devices
-    from simrank.torch.cuda.devices import _ABSENT
+    from simrank.torch.cuda import switch
+    from simrank.torch.cuda.switch import _ABSENT
 
     listed = {name for _, name in REPLACED}
     replaced = {
         name
-        for owner, name, before in devices._patches._before
+        for owner, name, before in switch._patches._before
         if before is not _ABSENT and getattr(owner, "__name__", "").startswith("torch.cuda")
     }
     exported = {"Stream", "Event", "ExternalStream"}

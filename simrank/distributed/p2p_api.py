@@ -1,0 +1,350 @@
+"""The point-to-point functions of torch.distributed.
+
+A single send or receive of nccl runs on a stream of its pair's own; a batch is one call on the
+group's stream, so that two ranks may exchange in it. Those of gloo run beside the device.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from simrank.device.stream import new_stream, stream_on
+from simrank.distributed.backends import GLOO, NCCL, check_dtype
+from simrank.distributed.group import Caller, ProcessGroup, caller_of, membership
+from simrank.distributed.host_meetings import meet_first
+from simrank.distributed.issue import (
+    CoalescingManager,
+    after,
+    after_writes,
+    check_tensor,
+    is_dense,
+    issue,
+    make_work,
+    stream_for,
+)
+from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
+from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
+from simrank.errors import UnsupportedError
+from simrank.ranks import require_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.device import Buffer, Tensor
+    from simrank.distributed.library import RecordedCall
+    from simrank.distributed.work import Work
+
+
+class Peer(NamedTuple):
+    """The other end of a message, given in one of torch's two ways, or not at all.
+
+    Attributes:
+        name: Which end it is, as the argument is called.
+        global_rank: Its global rank.
+        group_rank: Its rank in the group.
+    """
+
+    name: str
+    global_rank: int | None
+    group_rank: int | None
+
+
+def send(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
+    """Send `tensor` to global rank `dst`; NCCL ignores tags.
+
+    With nccl it holds the current stream: up to the protocol's buffer it ends without the receiver,
+    above when the receiver is there. With gloo it blocks the host until the receiver has it.
+
+    Raises:
+        ValueError: The destination is this rank.
+        CollectiveMismatchError: The matching recv has another dtype or size.
+    """
+    operation = _start("isend", tensor, Peer("dst", dst, group_dst), group, tag)
+    if operation is not None:
+        _wait(operation)
+
+
+def recv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Fill `tensor` from global rank `src`, or with gloo from any; returns the sender's rank.
+
+    Raises:
+        ValueError: The source is this rank.
+        UnsupportedError: No source is given: any-source receives do not exist in NCCL.
+        CollectiveMismatchError: The matching send has another dtype or size.
+    """
+    operation = _start("irecv", tensor, Peer("src", src, group_src), group, tag)
+    if operation is None:
+        return -1
+    _wait(operation)
+    if src is not None:
+        return src
+    source = operation.source_rank if group_src is None else group_src
+    assert source is not None, "a receive that is over knows its sender"
+    return int(operation.group.ranks[source])
+
+
+def isend(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Start to send `tensor` to global rank `dst`; see `send`."""
+    return _as_work(_start("isend", tensor, Peer("dst", dst, group_dst), group, tag))
+
+
+def irecv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Work | None:
+    """Start to fill `tensor` from global rank `src`, or with gloo from any rank; see `recv`."""
+    return _as_work(_start("irecv", tensor, Peer("src", src, group_src), group, tag))
+
+
+class P2POp:
+    """A send or receive for `batch_isend_irecv`; arguments and attributes as torch's.
+
+    Raises:
+        ValueError: `op` is neither isend nor irecv, or the peer is no member.
+        TypeError: The tensor is none.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Work | None],
+        tensor: Tensor,
+        peer: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if op not in (isend, irecv):
+            raise ValueError(
+                "Invalid ``op``. Expected ``op`` to be of type ``torch.distributed.isend`` or "
+                "``torch.distributed.irecv``."
+            )
+        check_tensor(tensor)
+        self.op = op
+        self.tensor = tensor
+        self.group = group_or_default(group, require_rank("P2POp"))
+        self.group_peer = peer_in_group("peer", peer, group_peer, self.group)
+        self.peer = int(self.group.ranks[self.group_peer])
+        self.tag = tag
+
+    def __repr__(self) -> str:
+        """Say what goes where."""
+        return f"P2POp({self.op.__name__} pg={self.group.name}, group_peer={self.group_peer})"
+
+
+def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
+    """Start sends and receives together.
+
+    With nccl they are one call on the group's stream, and the result is one Work. With gloo they
+    are started one by one.
+
+    Raises:
+        ValueError: Not all entries are P2POps, or they are of several groups.
+        CollectiveMismatchError: A matching entry has another dtype or size.
+    """
+    if not isinstance(p2p_op_list, list) or not all(isinstance(o, P2POp) for o in p2p_op_list):
+        raise ValueError(
+            "Invalid ``p2p_op_list``. Each op is expected to to be of type "
+            "``torch.distributed.P2POp``."
+        )
+    group = p2p_op_list[0].group
+    if not all(entry.group is group for entry in p2p_op_list):
+        raise ValueError("All ops need to use the same group.")
+    if group.backend_for(p2p_op_list[0].tensor) == GLOO:
+        works = [
+            entry.op(entry.tensor, entry.peer, entry.group, entry.tag) for entry in p2p_op_list
+        ]
+        return [work for work in works if work is not None]
+    with _coalescing_manager(group, async_ops=True) as manager:
+        for entry in p2p_op_list:
+            entry.op(entry.tensor, entry.peer, entry.group, entry.tag)
+    return manager.works
+
+
+@contextmanager
+def _coalescing_manager(
+    group: ProcessGroup | None = None,
+    device: object = None,
+    async_ops: bool = False,
+) -> Iterator[CoalescingManager]:
+    """Hold back collectives of one kind, or messages, and issue them as one call at the end.
+
+    Args:
+        group: Whose calls are held back.
+        device: With one, every collective would be held back: other kinds are refused by name.
+        async_ops: Whether to wait with `wait()` of what is yielded, and not at the end.
+
+    Raises:
+        ValueError: One is open for this group already.
+        RuntimeError: Collectives of several kinds were called inside.
+
+    Simulated cost: one collective of all elements.
+    """
+    program = require_rank("_coalescing_manager")
+    chosen = group_or_default(group, program)
+    managers = membership(program).coalescing
+    if chosen in managers:
+        raise ValueError("ProcessGroup has non-empty op list at the start of coalescing")
+    manager = managers[chosen] = CoalescingManager(groups_all=device is not None)
+    try:
+        yield manager
+    finally:
+        del managers[chosen]
+    if manager.held:
+        caller, request = manager.merged()
+        manager.append(issue(caller, request, async_op=True))
+    if manager.entries:
+        caller = caller_of(program, chosen, NCCL)
+        manager.append(submit(caller, [end for _, end in manager.entries]))
+    if not async_ops:
+        manager.wait()
+
+
+# ---- how ----
+
+
+def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> PeerOperation | None:
+    """Issue one end of a message, or add it to the open batch."""
+    program = require_rank(call)
+    check_tensor(tensor)
+    chosen = member_group(call, group, program)
+    if chosen is None:
+        return None
+    backend = chosen.backend_for(tensor)
+    if backend == NCCL:
+        check_dtype(backend, tensor.dtype)
+    if backend == GLOO and not tensor.is_contiguous():
+        raise RuntimeError(f"{call[1:]}: tensor must be contiguous")
+    if not is_dense(tensor):
+        raise ValueError(f"{call[1:]}: Tensors must be contiguous")
+    batch = membership(program).coalescing.get(chosen)
+    if backend == GLOO:
+        batch = None
+    caller = caller_of(program, chosen, backend)
+    end = _end(call, tensor, peer, caller, tag, batched=batch is not None)
+    if batch is not None:
+        batch.entries.append((caller, end))
+        return None
+    return _submit(caller, [end])
+
+
+def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
+    group, own, backend, _ = caller
+    is_send = call == "isend"
+    if not is_send and peer.global_rank is None and peer.group_rank is None:
+        if backend == NCCL:
+            raise UnsupportedError(
+                "ProcessGroupNCCL does not support recvAnysource: "
+                "recv from any source is not supported by the nccl backend"
+            )
+        return End(Route(None, own, tag), tensor, is_send=False)
+    other = peer_in_group(*peer, group)
+    if other == own and not batched:
+        role = "destination" if is_send else "source"
+        raise ValueError(
+            f"Invalid {role} rank: {role} rank should not be the same as the rank of the "
+            "current process."
+        )
+    src, dst = (own, other) if is_send else (other, own)
+    return End(Route(src, dst, 0 if backend == NCCL else tag, batched), tensor, is_send=is_send)
+
+
+def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> Work:
+    """Issue a call; the host waits for pickled objects under any backend."""
+    return _as_work(_submit(caller, ends), is_staged=is_staged)
+
+
+@overload
+def _as_work(operation: PeerOperation, *, is_staged: bool = False) -> Work: ...
+
+
+@overload
+def _as_work(operation: None) -> None: ...
+
+
+def _as_work(operation: PeerOperation | None, *, is_staged: bool = False) -> Work | None:
+    if operation is None:
+        return None
+    blocks = operation.is_on_host or is_staged
+    tensors = [end.tensor for end in operation.ends]
+    return make_work(operation.group, operation, tensors, blocks_host=blocks)
+
+
+def _wait(operation: PeerOperation) -> None:
+    """Wait for a message as `Work.wait` does."""
+    if operation.is_on_host:
+        operation.group.engine.wait(operation)
+        operation.host_ordered()
+    else:
+        stream_on(operation.stream.device).wait_for(operation)
+
+
+def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
+    """Give a call to its stream."""
+    group, own, backend, _ = caller
+    tensors = [end.tensor for end in ends]
+    current = stream_for(tensors[0])
+    if backend == GLOO:
+        stream = new_stream(current.device, f"{group.name} (gloo p2p)", by_host=True)
+        after_writes(stream, current, tensors)
+    else:
+        group.use_device(own, current.device)
+        if not group.is_eager:
+            route = ends[0].route
+            assert route.src is not None, "nccl has no receives from any source"
+            meet_first(group, own, None if route.batched else (route.src, route.dst))
+        stream = group.stream(own, current.device, _stream_name(group, ends))
+        after(stream, current)
+        stream.make_room()
+    boxes = boxes_of(group, backend)
+    entries = _tell(caller, ends)
+    operation = PeerOperation(stream, boxes, ends, caller.rank)
+    for entry in entries:
+        entry.issued(operation)
+    boxes.issue(operation)
+    if ends[0].route.src is None:
+        group.world.comm_library.leaks.any_source[operation.issued_at] = None
+    for end in ends:
+        if not end.is_send:
+            end.tensor.storage.note_write(operation, end.tensor.array)
+    stream.submit(operation)
+    return operation
+
+
+def _tell(caller: Caller, ends: Sequence[End]) -> Sequence[RecordedCall]:
+    """Tell who looks on, before the messages are matched."""
+    group, _, backend, _ = caller
+    library = group.world.comm_library
+    if library.follower is not None:
+        library.follower.messages(group, ends)
+    recorder = library.recorder
+    return [] if recorder is None else recorder.messages(group, caller.rank, backend, ends)
+
+
+def _stream_name(group: ProcessGroup, ends: Sequence[End]) -> str:
+    route = ends[0].route
+    if route.batched:
+        return f"{group.name} (async)"
+    assert route.src is not None, "nccl has no receives from any source"
+    return f"{group.name} p2p {min(route.src, route.dst)}:{max(route.src, route.dst)}"

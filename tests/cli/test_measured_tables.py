@@ -1,0 +1,120 @@
+"""Measured times that the command line names."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from simrank.cli.measured_tables import STDIN, texts_of
+from simrank.config import configs_dir
+from simrank.errors import ConfigError
+
+BENCH = Path(__file__).parents[1] / "bench"
+JSON = BENCH / "nccl_tests" / "all_reduce.json"
+OUTPUT = JSON.with_suffix(".txt")
+INSPECTOR = BENCH / "inspector" / "documented.json"
+
+
+def test_words_are_tables_files_or_standard_input(monkeypatch):
+    """Each text stands under the name of its file."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("pasted"))
+    name = "h100x8_aws_p5_allreduce"
+    texts = texts_of([name, str(JSON), "-"])
+    table = configs_dir() / "measured" / f"{name}.csv"
+    assert texts == {str(table): table.read_text(), str(JSON): JSON.read_text(), STDIN: "pasted"}
+
+
+@pytest.mark.parametrize(
+    ("stdin", "got"),
+    [(None, "there is none"), (io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"), "at offset 1")],
+)
+def test_a_standard_input_that_cannot_be_read_is_said(monkeypatch, stdin, got):
+    """Closed, or of bytes that are no text."""
+    monkeypatch.setattr("sys.stdin", stdin)
+    with pytest.raises(ConfigError, match=got):
+        texts_of(["-"])
+
+
+@pytest.mark.parametrize("command", ["accuracy", "calibrate"])
+def test_both_commands_read_every_format_from_files_and_standard_input(cli, command, monkeypatch):
+    """What nccl-tests and the Inspector wrote, with the ranks of each."""
+    status, out, err = cli(command, JSON, "--cluster", "h100_ib")
+    assert (status, err) == (0, "")
+    assert re.search(r" all_reduce +8 ", out)
+    monkeypatch.setattr("sys.stdin", io.StringIO(INSPECTOR.read_text()))
+    status, out, err = cli(command, "-", "--cluster", "h100_ib")
+    assert (status, err) == (0, "")
+    assert re.search(r" all_reduce +8 ", out)
+    assert re.search(r" reduce_scatter +32 ", out)
+
+
+@pytest.mark.parametrize("command", ["accuracy", "calibrate"])
+def test_a_broken_file_is_status_2_with_its_line(cli, command, tmp_path):
+    """And no traceback."""
+    path = tmp_path / "cut.json"
+    path.write_text(JSON.read_text()[:500])
+    status, _, err = cli(command, path, "--cluster", "h100_ib")
+    assert status == 2
+    assert err.startswith(f"{path}:1: expected JSON, got ")
+
+
+def test_what_nccl_tests_does_not_say_may_be_said_to_both(cli, monkeypatch):
+    """`accuracy` takes the options that its messages name, as `calibrate` does."""
+    line = "  1048576  262144  float  sum  -1  45.0  23.30  20.39  0\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(line))
+    status, out, _ = cli(
+        "accuracy", "-", "--cluster", "hgx_h100", "--collective", "all_gather", "-g", "8"
+    )
+    assert status == 0
+    assert out.splitlines()[1].split()[:5] == ["standard", "input", "hgx_h100", "all_gather", "8"]
+
+
+LINE = "  1048576  262144  float  sum  -1  45.0  23.30  43.69  0\n"
+
+
+@pytest.mark.parametrize("command", ["accuracy", "calibrate"])
+@pytest.mark.parametrize(
+    ("more", "status", "said"),
+    [
+        (["-g", "16", "--nodes", "4"], 0, None),
+        (["-g", "16", "--nodes", "1"], 2, "expected 8 ranks on a node of h100_ib at most, got 16"),
+        (["-g", "16", "--nodes", "17"], 2, "expected 1 to 16 nodes for 16 ranks, got --nodes 17"),
+        (["-g", "8"], 2, "busbw: expected 1.75 times algbw, as all_reduce has on 8 ranks, got"),
+    ],
+)
+def test_nodes_are_said_where_a_log_lists_no_hosts(cli, monkeypatch, command, more, status, said):
+    """Ranks are spread evenly; what cannot be is refused."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(LINE * (5 if command == "calibrate" else 1)))
+    words = [command, "-", "--cluster", "h100_ib", "--collective", "all_reduce", *more]
+    found, out, err = cli(*words)
+    assert (found, said is None or said in err) == (status, True), out + err
+
+
+def test_hosts_that_are_listed_contradict_other_nodes(cli, tmp_path):
+    """The log knows on which it ran."""
+    hosts = "".join(
+        f"#  Rank {i} Group 0 Pid 1 on host{i // 8} device {i % 8}\n" for i in range(16)
+    )
+    path = tmp_path / "log.txt"
+    path.write_text(f"# all_reduce_perf\n{hosts}{LINE}")
+    assert cli("accuracy", path, "--cluster", "h100_ib", "--nodes", "2")[0] == 0
+    status, _, err = cli("accuracy", path, "--cluster", "h100_ib", "--nodes", "4")
+    assert status == 2
+    assert "expected the 2 hosts that are listed, got --nodes 4\n  to fix: leave --nodes out" in err
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_bench_sets_its_times_beside_any_format(cli, tmp_path, kind):
+    """What `accuracy` reads, `bench --measured` reads."""
+    path = tmp_path / "log"
+    path.write_text({"text": OUTPUT, "json": JSON}[kind].read_text())
+    num_ranks = {"text": "2", "json": "8"}[kind]
+    size = {"text": "8", "json": "1024"}[kind]
+    rows = tmp_path / "rows.json"
+    words = ["all_reduce", "-g", num_ranks, "-b", size, "-e", size, "-c", "0", "-n", "1"]
+    status, _, err = cli("bench", *words, "--measured", path, "--json", rows)
+    assert (status, err) == (0, "")
+    row = json.loads(rows.read_text())["rows"][0]
+    assert row["measured_us"] == {"text": 12.9, "json": 30.25}[kind]

@@ -1,0 +1,50 @@
+"""What is known of an object goes with it, and is of no other."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+from simrank.kernels.machine.per_kernel import kept
+
+
+class Owner:
+    pass
+
+
+def test_what_is_known_is_there_again():
+    """Facts are kept from one question to the next."""
+    owner = Owner()
+    kept(owner)["effects"] = "waits"
+    assert kept(owner)["effects"] == "waits"
+
+
+def test_what_is_known_goes_with_its_object_even_if_it_refers_to_it():
+    """Nothing else holds them: a fact may name the object that it is about."""
+    owner = Owner()
+    kept(owner)["itself"] = owner
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_copy_knows_nothing():
+    """Neither a copy, a deep one nor an unpickled one takes over what is known of the original."""
+    owner = Owner()
+    kept(owner)["effects"] = "waits"
+    for other in (copy.copy(owner), copy.deepcopy(owner)):
+        assert "effects" not in kept(other)
+    assert pickle.loads(pickle.dumps(kept(owner))) == {}
+    assert kept(owner)["effects"] == "waits"
+
+
+def test_a_class_knows_nothing_of_the_one_it_is_made_from():
+    """Facts about a class are not inherited."""
+
+    class Derived(Owner):
+        pass
+
+    kept(Owner)["emulated"] = Owner
+    assert "emulated" not in kept(Derived)
+    del kept(Owner)["emulated"]
