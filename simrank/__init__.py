@@ -77,7 +77,7 @@ libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRA
 for _module, _place, _name in (
     ("concurrent.futures.process", "multiprocessing.children", "of_executor"),
     ("multiprocessing", "multiprocessing.children", "of_module"),
-    ("multiprocessing.connection", "multiprocessing.pipes", "stand_ins"),
+    ("multiprocessing.connection", "multiprocessing.pipes", "patches"),
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._subclasses.fake_tensor", "torch.caches", "of_fake_tensors"),

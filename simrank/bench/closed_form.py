@@ -10,7 +10,7 @@ from simrank.bench.predict import shape_of, spread_of
 from simrank.bench.row import timed_row
 from simrank.collectives.nccl import Communicator, predict_times
 from simrank.collectives.nccl.machine import constants_of, fitted_to, spec_of
-from simrank.distributed.planner import Wishes, tuning_of
+from simrank.distributed.planner import NcclOverrides, tuning_of
 from simrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
     comm = Communicator(shape, spec_of(series.cluster, shape), constants_of(fitted))
     sizes = np.array([case.size_bytes for case in cases], dtype=np.int64)
     redop = None if series.redop == "none" else series.redop
-    tuning = tuning_of(series.call_name, series.dtype, redop, Wishes.of_environment())
+    tuning = tuning_of(series.call_name, series.dtype, redop, NcclOverrides.of_environment())
     found = predict_times(
         series.collective,
         sizes,

@@ -210,7 +210,7 @@ def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Rep
 
 
 def _reason(row: TunerRow | None, ignored: Sequence[TunerRow], own: str) -> str:
-    """Return why the first option is taken, and which wishes of a tuner plugin are not heard."""
+    """Return why the first option is taken, and which overrides of a tuner plugin are not heard."""
     said = [own if row is None else f"as {row.file}:{row.line} says"]
     said += [
         f"{each.file}:{each.line} asks for {each.algorithm} {each.protocol}, which is ignored: "

@@ -19,7 +19,7 @@ from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.yaml_source import read_text
 from simrank.context import Context
-from simrank.distributed.planner import NO_WISHES, Wishes, tuning_of
+from simrank.distributed.planner import NO_OVERRIDES, NcclOverrides, tuning_of
 from simrank.errors import ConfigError
 from simrank.units import format_size
 
@@ -79,7 +79,7 @@ def run(
         expected = f"a size that holds an element of {all_series[0].dtype} for each rank"
         largest = format_size(max(config.sizes_bytes))
         raise ConfigError(config.source.problem(("sizes",), expected, f"at most {largest}"))
-    if Wishes.of_environment() is not NO_WISHES:  # They leave something to each series?
+    if NcclOverrides.of_environment() is not NO_OVERRIDES:  # They leave something to each series?
         for series in (each for each in all_series if each.algorithm != NCCL):
             _chosen(series, series.cases(config)[0], _context(series, config, data=False))
     rows: list[Row] = []
@@ -250,7 +250,7 @@ def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
     if series.collective == "sendrecv":
         return _messages(series, case, context)
     redop = None if case.redop == "none" else case.redop
-    tuning = tuning_of(series.call_name, case.dtype, redop, Wishes.of_environment())
+    tuning = tuning_of(series.call_name, case.dtype, redop, NcclOverrides.of_environment())
     choice = context.comm_library.choose(case.problem, np.arange(case.num_ranks), tuning)
     channels, nccl = choice.schedule.num_channels, series.cluster.nccl
     if choice.level == NCCL and nccl is not None:

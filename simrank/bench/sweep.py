@@ -13,7 +13,7 @@ from simrank.collectives.algorithms import collectives_with
 from simrank.config.imports import program_file
 from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.context import Context
-from simrank.distributed.planner import Wishes
+from simrank.distributed.planner import NcclOverrides
 from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
@@ -263,8 +263,8 @@ def fingerprint(config: SweepConfig) -> str:
         file = program_file(config)
     except ConfigError:  # Nowhere, as running it says, or found by a finder of some package.
         file = None
-    wishes = Wishes.of_environment()
-    tuner = None if wishes.tuner_file is None else Path(wishes.tuner_file)
+    overrides = NcclOverrides.of_environment()
+    tuner = None if overrides.tuner_file is None else Path(overrides.tuner_file)
     facts = (
         config.program,
         [cluster.model_dump_json() for cluster in config.clusters],
@@ -274,7 +274,7 @@ def fingerprint(config: SweepConfig) -> str:
         config.iterations,
         config.data,
         None if file is None else file.read_bytes(),
-        wishes,
+        overrides,
         None if tuner is None or not tuner.is_file() else tuner.read_bytes(),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()

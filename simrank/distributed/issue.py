@@ -436,7 +436,7 @@ def _stream_of(caller: Caller, request: Request, *, on_host: bool, async_op: boo
         current = stream
         stream = group.stream(group_rank, device, f"{group.name} (async)")
         after(stream, current)
-    if not group.is_eager or planner_of(group).may_have_wishes:
+    if not group.is_eager or planner_of(group).may_have_overrides:
         _have_communicator(group, group_rank, request.signature)
     launches = device.launches
     if launches.num_outstanding >= launches.capacity:
@@ -448,8 +448,8 @@ def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signatur
     """Make the group's communicator if it is the first call, and heed NCCL's variables."""
     if not group.is_eager:
         meet_first(group, group_rank)
-    if planner_of(group).may_have_wishes:
-        planner_of(group).heed_wishes(signature)
+    if planner_of(group).may_have_overrides:
+        planner_of(group).read_overrides(signature)
 
 
 def _tell(caller: Caller, request: Request, library: CollectiveLibrary) -> RecordedCall | None:

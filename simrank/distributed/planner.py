@@ -48,7 +48,7 @@ class Planner:
     """Chooses and times the collectives of one group; equal calls share one plan.
 
     Attributes:
-        may_have_wishes: Whether NCCL's variables may ask for something; known after the first call.
+        may_have_overrides: Whether NCCL's variables may be set; known after the first call.
     """
 
     def __init__(self, library: CollectiveLibrary, network: Network, devices: IntArray) -> None:
@@ -58,20 +58,20 @@ class Planner:
         # What is known of one group holds for all that are alike.
         self._first_alike, self._nodes = network.cluster.first_alike(devices)
         self._plans: dict[Hashable, Plan] = {}
-        self.may_have_wishes = True
-        self._wishes: Wishes | None = None
+        self.may_have_overrides = True
+        self._wishes: NcclOverrides | None = None
         self._heeded: set[Hashable] = set()  # What can be called with them.
 
-    def heed_wishes(self, signature: Signature) -> None:
+    def read_overrides(self, signature: Signature) -> None:
         """Read NCCL's variables of the running rank, at the first call only, as NCCL does.
 
         Raises:
             ConfigError: They leave nothing that NCCL has for such a call.
         """
         if self._wishes is None:
-            self._wishes = Wishes.of_environment()
-        self.may_have_wishes = self._wishes is not NO_WISHES
-        if not self.may_have_wishes:
+            self._wishes = NcclOverrides.of_environment()
+        self.may_have_overrides = self._wishes is not NO_OVERRIDES
+        if not self.may_have_overrides:
             return
         key = op, reduce_op, dtype = signature.op, signature.reduce_op, signature.dtype
         if key not in self._heeded:
@@ -104,7 +104,7 @@ class Planner:
         )
         tuning = None
         if call.on_device:
-            tuning = tuning_of(problem.collective, dtype, reduce_op, self._wishes or NO_WISHES)
+            tuning = tuning_of(problem.collective, dtype, reduce_op, self._wishes or NO_OVERRIDES)
         choice = self.comm_library.choose(problem, self._first_alike, tuning)
         if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
             reduce_op = "sum"
@@ -530,7 +530,7 @@ ALGORITHMS, PROTOCOLS, TUNER_FILE = "NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_CONFI
 NCCL_VARIABLES = (ALGORITHMS, PROTOCOLS, TUNER_FILE)
 
 
-class Wishes(NamedTuple):
+class NcclOverrides(NamedTuple):
     """Values of the variables that choose; None where one is not set.
 
     Attributes:
@@ -544,17 +544,17 @@ class Wishes(NamedTuple):
     tuner_file: str | None
 
     @classmethod
-    def of_environment(cls) -> Wishes:
-        """Return those of the running rank, `NO_WISHES` if none is set; an empty value is none."""
+    def of_environment(cls) -> NcclOverrides:
+        """Return the overrides of the running rank: `NO_OVERRIDES` if no variable has a value."""
         found = cls(*(os.environ.get(name) or None for name in NCCL_VARIABLES))
-        return NO_WISHES if found == NO_WISHES else found
+        return NO_OVERRIDES if found == NO_OVERRIDES else found
 
 
-NO_WISHES = Wishes(None, None, None)
+NO_OVERRIDES = NcclOverrides(None, None, None)
 
 
 def tuning_of(
-    collective: str, dtype: str, reduce_op: str | None, wishes: Wishes = NO_WISHES
+    collective: str, dtype: str, reduce_op: str | None, overrides: NcclOverrides = NO_OVERRIDES
 ) -> Tuning:
     """Return what NCCL may choose from for a call.
 
@@ -563,20 +563,20 @@ def tuning_of(
         dtype: torch's name of the dtype.
         reduce_op: How elements are combined: not every reduction fits into a switch. None: nothing
             is reduced.
-        wishes: What the user asks for.
+        overrides: What the user asks for.
 
     Raises:
         ConfigError: A variable's value is none of NCCL's, or the tuner's file is wrong.
     """
     base = ANY if reduce_op is None or nvls_reduces(dtype, reduce_op) else NO_SWITCH
-    if wishes == NO_WISHES:
+    if overrides == NO_OVERRIDES:
         return base
     algorithms = base.algorithms
-    named = wishes.algorithms and parse_algorithms(wishes.algorithms, collective)
-    protocols = wishes.protocols and parse_protocols(wishes.protocols, collective)
+    named = overrides.algorithms and parse_algorithms(overrides.algorithms, collective)
+    protocols = overrides.protocols and parse_protocols(overrides.protocols, collective)
     if named:
         algorithms = named if algorithms is None else named & algorithms
-    rows = () if wishes.tuner_file is None else _tuner_rows(wishes.tuner_file)
+    rows = () if overrides.tuner_file is None else _tuner_rows(overrides.tuner_file)
     return Tuning(algorithms, protocols or None, rows)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simrank.engine.delays import Delays
     from simrank.engine.queue import Firing, Wakeup
     from simrank.engine.task import FailureHook, Handle, Observer, Task
-    from simrank.errors import Parting
+    from simrank.errors import DivergencePoint
 
 
 class Livelock(Protocol):
@@ -165,7 +165,7 @@ class EngineInterface(Protocol):
     def unqueue(self, task: Task) -> None:
         """Drop a task's own entries of the queue."""
 
-    def report_failure(self, task: Task | None) -> Parting | None:
+    def report_failure(self, task: Task | None) -> DivergencePoint | None:
         """Call the failure hooks for a task that raised, or for a hang; return a divergence."""
 
     def report_wait(self, task: Task, what: str, start_ps: int) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simrank.engine.queue import Firing
     from simrank.engine.report import PendingOperation
     from simrank.engine.task import FailureHook, Observer
-    from simrank.errors import Parting, UnlikeCalls
+    from simrank.errors import DivergencePoint, UnlikeCalls
 
 _NEVER = Handle()
 _REFUSED_TO_END: list[Task] = []
@@ -332,7 +332,7 @@ class Engine:
         for observer in self.observers:
             observer.on_host(task, f"wait: {what}", start_ps, self.now_ps)
 
-    def report_failure(self, task: Task | None) -> Parting | None:
+    def report_failure(self, task: Task | None) -> DivergencePoint | None:
         """Call the failure hooks before anything is undone.
 
         Args:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simrank.engine.callsite import CallSite
     from simrank.engine.interface import EngineInterface
     from simrank.engine.queue import Wakeup
-    from simrank.errors import Parting
+    from simrank.errors import DivergencePoint
 
 MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallow the next too
 
@@ -116,7 +116,7 @@ class NamedWait(Handle):
 # ---- Observers: without any, nothing of this is computed ----
 
 # Given the task that raised, or None for a hang; returns where the ranks parted, if it knows.
-FailureHook: TypeAlias = "Callable[[Task | None], Parting | None]"
+FailureHook: TypeAlias = "Callable[[Task | None], DivergencePoint | None]"
 
 
 class Observer(Protocol):

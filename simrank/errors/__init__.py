@@ -62,7 +62,7 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
-from simrank.errors.divergence import Parting, Side, UnlikeCalls
+from simrank.errors.divergence import DivergencePoint, Side, UnlikeCalls
 from simrank.errors.process import (
     ProcessException,
     ProcessExitedException,
@@ -114,6 +114,7 @@ __all__ = [
     "DeadlockError",
     "DistBackendError",
     "DistNetworkError",
+    "DivergencePoint",
     "HubError",
     "IllegalTransportError",
     "InactiveRanksError",
@@ -121,7 +122,6 @@ __all__ = [
     "LivelockError",
     "NoRankError",
     "OutOfMemoryError",
-    "Parting",
     "PeerDiedError",
     "PoolError",
     "PoolStartError",

@@ -29,7 +29,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class DivergencePoint:
     """The last line at which ranks were together, and what each did then.
 
     Attributes:

@@ -19,7 +19,7 @@ from simrank.errors.pickling import text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.errors.divergence import Parting, UnlikeCalls
+    from simrank.errors.divergence import DivergencePoint, UnlikeCalls
 
 
 class DeadlockError(SimulationError):
@@ -47,7 +47,7 @@ class DeadlockError(SimulationError):
         to_fix: str | None = None,
         seed: int = 0,
         proved: bool = True,
-        parted: Parting | None = None,
+        parted: DivergencePoint | None = None,
         unlike: UnlikeCalls | None = None,
     ) -> None:
         self.proved = proved
@@ -102,7 +102,7 @@ class LivelockError(SimulationError):
         waits: Sequence[RankState],
         *,
         seed: int = 0,
-        parted: Parting | None = None,
+        parted: DivergencePoint | None = None,
         unlike: UnlikeCalls | None = None,
     ) -> None:
         self.parted = parted
@@ -123,7 +123,7 @@ class LivelockError(SimulationError):
 
 
 def _states_and_causes(
-    states: Sequence[RankState], *causes: Parting | UnlikeCalls | None
+    states: Sequence[RankState], *causes: DivergencePoint | UnlikeCalls | None
 ) -> list[str]:
     """Return the lines of a report, as short with likely causes as without."""
     known = [f"  {cause}" for cause in causes if cause is not None]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 MAX_S = 60.0  # assumed: a server that takes longer to answer has gone
 _PAUSE_S = 0.001
@@ -92,7 +92,7 @@ def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[...
 # ---- child processes ----
 
 
-def of_subprocess(module: ModuleType) -> StandIns:
+def of_subprocess(module: ModuleType) -> Patches:
     """Return stand-ins for what waits for a child process."""
     popen: Any = module.__dict__["Popen"]
     waits = ("wait", "communicate", "send_signal", "__exit__")
@@ -158,7 +158,7 @@ def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- sockets ----
 
 
-def of_socket(module: ModuleType) -> StandIns:
+def of_socket(module: ModuleType) -> Patches:
     """Return stand-ins that bound what a socket waits."""
     kind: Any = module.__dict__["socket"]
     waits = ("accept", "connect", "recv", "recv_into")
@@ -204,7 +204,7 @@ def _only_others(what: str) -> str:
     )
 
 
-def of_select() -> StandIns:
+def of_select() -> Patches:
     """Return stand-ins for `select.select`."""
     original = select.select
 
@@ -222,7 +222,7 @@ def of_select() -> StandIns:
     return [(select, "select", select_)]
 
 
-def of_selectors(module: ModuleType) -> StandIns:
+def of_selectors(module: ModuleType) -> Patches:
     """Return stand-ins for the selectors that this system has."""
     names = ("SelectSelector", "_PollLikeSelector", "EpollSelector", "DevpollSelector",
              "KqueueSelector")  # fmt: skip
@@ -263,7 +263,7 @@ interrupts.may_be_left(_at_most)
 # ---- locks of files ----
 
 
-def of_fcntl() -> StandIns:
+def of_fcntl() -> Patches:
     """Return stand-ins for the locks of files: ranks take turns as processes do."""
     if sys.platform == "win32":
         return []

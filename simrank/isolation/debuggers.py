@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _OWN = ("simrank", "simrank.*")
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     from pdb import Pdb  # noqa: PLC0415 - 2 ms; a program may import it as late as in a rank
 

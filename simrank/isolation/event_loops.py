@@ -176,7 +176,7 @@ def _running(engine: EngineInterface) -> _Running:
     return running
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace of asyncio's policy: owner, name and stand-in."""
     events: Any = asyncio.events
     name = "BaseDefaultEventLoopPolicy"

@@ -27,7 +27,7 @@ _TIMERS = tuple(getattr(signal, name, None) for name in ("SIGALRM", "SIGVTALRM",
 _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     return [
         (signal, "signal", _set_handler),

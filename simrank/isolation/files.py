@@ -67,7 +67,7 @@ def forget(engine: EngineInterface) -> None:
             engine.observers.remove(folders)
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     return [(os, name, _noted(getattr(os, name))) for name in ("chdir", "fchdir")]
 

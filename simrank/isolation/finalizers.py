@@ -151,7 +151,7 @@ def _keep_of_scripts() -> None:
         _keep(program, names)
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what stands in `gc`: a rank that looks for garbage has its own finalizers called."""
     original = gc.collect
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-class LateModules(MetaPathFinder):
+class ImportWatcher(MetaPathFinder):
     """Calls `install` for modules that are imported while it is on `sys.meta_path`.
 
     Args:

@@ -22,7 +22,7 @@ from simrank.ranks.program_modules import KNOWING, STATEFUL, PerModule, is_insta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-_installed: dict[frozenset[str], tuple[object, dict[str, str]]] = {}  # Stamp, and takers then.
+_installed: dict[frozenset[str], tuple[object, dict[str, str]]] = {}  # Stamp, and importers then.
 
 
 def private_names(fn: Callable[..., Any], asked: Iterable[str]) -> frozenset[str]:
@@ -37,10 +37,10 @@ def private_names(fn: Callable[..., Any], asked: Iterable[str]) -> frozenset[str
         asked: Packages and modules that are to be private.
     """
     names = frozenset(asked)
-    takers = takers_of(names | STATEFUL)
+    importers = importers_of(names | STATEFUL)
     target = _target(fn)
-    taken = takers.get(str(getattr(target, "__module__", None)))
-    all_names = names.union(STATEFUL, takers)
+    taken = importers.get(str(getattr(target, "__module__", None)))
+    all_names = names.union(STATEFUL, importers)
     if not main_modules.has_file():  # It was typed at a prompt, and cannot be executed again.
         all_names -= {"__main__"}
     if taken is None or place_within(all_names, target) is not None:
@@ -49,7 +49,7 @@ def private_names(fn: Callable[..., Any], asked: Iterable[str]) -> frozenset[str
     return names | STATEFUL.difference(sys.modules)
 
 
-def takers_of(names: frozenset[str]) -> Mapping[str, str]:
+def importers_of(names: frozenset[str]) -> Mapping[str, str]:
     """Return the modules that have taken something of private packages, and a package of each.
 
     Args:

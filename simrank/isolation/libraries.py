@@ -42,11 +42,11 @@ class Library(NamedTuple):
     """A library that needs a stack of its own for each rank: an OS thread.
 
     Attributes:
-        stand_ins: Returns what to replace in it while a Context is entered: owner, name, stand-in.
+        patches: Returns what to replace in it while a Context is entered: owner, name, stand-in.
         state_of: Makes the state of a rank.
     """
 
-    stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]
+    patches: Callable[[ModuleType], list[tuple[Any, str, Any]]]
     state_of: Callable[[Program], RankState]
 
 
@@ -59,9 +59,9 @@ def register(name: str, load: Callable[[], Library]) -> None:
     _libraries[name] = load
 
 
-def register_part(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
+def register_part(name: str, patches: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
     """Register the patches of a module that a program may import: of a library, say."""
-    _parts[name] = stand_ins
+    _parts[name] = patches
 
 
 def names() -> list[str]:
@@ -74,12 +74,12 @@ def patched_modules() -> list[str]:
     return [*_libraries, *_parts]
 
 
-def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
+def patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return what to replace in a library, or a part of one, that is imported."""
     if module.__name__ in _parts:
         return _parts[module.__name__](module)
     _check_package(module.__name__)
-    return _libraries[module.__name__]().stand_ins(module)
+    return _libraries[module.__name__]().patches(module)
 
 
 def _check_package(name: str) -> None:

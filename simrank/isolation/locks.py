@@ -436,16 +436,16 @@ def install() -> None:
     """Replace the locks that are found, unless that has been done since the last `restore`."""
     if _put:
         return
-    stand_ins: dict[int, Any] = {}
+    patches: dict[int, Any] = {}
     for owner, name in _places():
         original = _lock_at(owner, name)
         if original is None:
             continue
-        if id(original) not in stand_ins:
+        if id(original) not in patches:
             is_of_property = isinstance(owner, functools.cached_property)
             made = PropertyLock() if is_of_property else of_library(original)
-            stand_ins[id(original)] = made
-        made = stand_ins[id(original)]
+            patches[id(original)] = made
+        made = patches[id(original)]
         if made is not None:
             try:
                 setattr(owner, name, made)

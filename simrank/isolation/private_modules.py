@@ -107,7 +107,7 @@ class PrivateModules:
         self._outside: dict[str, None] = {}  # Names of private modules that others have.
         self._inside: object = None  # What `modules_stamp` was when they were looked at.
         self._outside_stamp: object = None
-        self._seams = Seams(self.is_shared)
+        self._seams = SubmoduleBindings(self.is_shared)
         self._locks: dict[str, object] = {}
         self._coming: dict[str, int] = {}  # Packages that are being imported -> turns before.
         self._num_turns = 0
@@ -508,7 +508,7 @@ FINDER = PrivateFinder()
 # ---- How private modules stand in packages that all ranks share ----
 
 
-class Seams:
+class SubmoduleBindings:
     """Private modules that lie in a package that all share, which has them as attributes, too.
 
     Folders without `__init__.py` are such packages, and those of `private = ["package.module"]`.

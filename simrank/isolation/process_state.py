@@ -35,7 +35,7 @@ _NUMPY_KEY = "generator of numpy.random"
 _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     import numpy.random as np_random  # noqa: PLC0415 - numpy loads it late, and so do we
 

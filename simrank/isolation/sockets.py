@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from simrank.isolation.blocking_calls import StandIns
+    from simrank.isolation.blocking_calls import Patches
     from simrank.ranks.ports import Holder
 
 _KINDS = {socket.SOCK_STREAM: "tcp", socket.SOCK_DGRAM: "udp"}
@@ -50,7 +50,7 @@ _waiting: WeakKeyDictionary[Any, _Bound] = WeakKeyDictionary()  # Not bound for 
 _bound: WeakKeyDictionary[Any, _Bound] = WeakKeyDictionary()
 
 
-def of_socket(module: ModuleType) -> StandIns:
+def of_socket(module: ModuleType) -> Patches:
     """Return stand-ins that take simulated ports, and bound what a socket waits."""
     kind: Any = module.__dict__["socket"]
     own = [
@@ -61,7 +61,7 @@ def of_socket(module: ModuleType) -> StandIns:
     names = ("listen", "connect", "connect_ex", "sendto", "recvfrom", "recvfrom_into", "detach")
     first: dict[str, Any] = {name: getattr(kind, name) for name in names}
     bounded = blocking_calls.of_socket(module)
-    first |= {name: stand_in for _, name, stand_in in bounded if name in names}
+    first |= {name: patch for _, name, patch in bounded if name in names}
     bind = kind.bind
     realised = [(kind, name, _realised(first[name], bind)) for name in names]
     return [*[each for each in bounded if each[1] not in names], *own, *realised]

@@ -39,7 +39,7 @@ from simrank.isolation import (
     third_party,
     threads,
 )
-from simrank.isolation.import_hooks import LateModules
+from simrank.isolation.import_hooks import ImportWatcher
 from simrank.isolation.private_modules import FINDER
 from simrank.ranks.current import running_task
 from simrank.ranks.program_modules import own_modules
@@ -60,7 +60,7 @@ def install() -> None:
     diagnostics.install_hooks()
     diagnostics.install()
     clock.install()
-    _put(_stand_ins())
+    _put(_patches())
     _late.watch(libraries.patched_modules())
     sys.meta_path.insert(0, FINDER)
     own = own_modules()
@@ -70,11 +70,11 @@ def install() -> None:
     _replace_locks(own)
 
 
-def _put(stand_ins: list[tuple[Any, str, Any]]) -> None:
-    for owner, name, stand_in in stand_ins:
+def _put(patches: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, patch in patches:
         is_own = name in vars(owner) if isinstance(owner, type) else hasattr(owner, name)
         _replaced.append((owner, name, getattr(owner, name) if is_own else _INHERITED))
-        setattr(owner, name, stand_in)
+        setattr(owner, name, patch)
 
 
 def _put_late(module: ModuleType, is_late: bool) -> None:
@@ -82,7 +82,7 @@ def _put_late(module: ModuleType, is_late: bool) -> None:
     first = len(_replaced)
     name = module.__name__
     _put(_LATE[name](module) if name in _LATE else [])
-    _put(libraries.stand_ins(module) if name in libraries.patched_modules() else [])
+    _put(libraries.patches(module) if name in libraries.patched_modules() else [])
     if not is_late:
         return
     for index in range(first, len(_replaced)):
@@ -99,14 +99,14 @@ def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
 
 def _replace_locks(modules: list[ModuleType]) -> None:
     """Replace the locks that the program's own modules made at their top."""
-    stand_ins: dict[int, Any] = {}
+    patches: dict[int, Any] = {}
     for module in modules:
         found = [(n, v) for n, v in vars(module).items() if type(v) in locks.BARE]
         for name, value in found:
-            if id(value) not in stand_ins:
-                stand_ins[id(value)] = locks.of_globals(value)
-            if stand_ins[id(value)] is not None:
-                _put([(module, name, stand_ins[id(value)])])
+            if id(value) not in patches:
+                patches[id(value)] = locks.of_globals(value)
+            if patches[id(value)] is not None:
+                _put([(module, name, patches[id(value)])])
 
 
 def remove() -> None:
@@ -139,7 +139,7 @@ def remove() -> None:
         output.remove()
 
 
-def _stand_ins() -> list[tuple[Any, str, Any]]:
+def _patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace: owner, name and stand-in."""
     replaced: list[tuple[Any, str, Any]] = [
         (time, name, function) for name, function in clock.TIME_FUNCTIONS.items()
@@ -162,13 +162,13 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
     replaced += (
-        threads.stand_ins()
+        threads.patches()
         + process_state.id_patches()
-        + process_state.stand_ins()
-        + finalizers.stand_ins()
-        + debuggers.stand_ins()
-        + exits.stand_ins()
-        + files.stand_ins()
+        + process_state.patches()
+        + finalizers.patches()
+        + debuggers.patches()
+        + exits.patches()
+        + files.patches()
         + files.removal_patches()
     )
     replaced += blocking_calls.of_select() + blocking_calls.of_fcntl()
@@ -200,7 +200,7 @@ def _refused(module: Any, names: tuple[str, ...], to_fix: str) -> list[tuple[Any
 def _of_asyncio(_: ModuleType) -> list[tuple[Any, str, Any]]:
     from simrank.isolation import event_loops  # noqa: PLC0415 - it imports asyncio
 
-    return event_loops.stand_ins()
+    return event_loops.patches()
 
 
 def _of_synchronize(module: ModuleType) -> list[tuple[Any, str, Any]]:
@@ -239,9 +239,9 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
 }
 
 
-def register(name: str, stand_ins: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
+def register(name: str, patches: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
     """Say what to replace in a module; for layers above, before any Context is entered."""
-    _LATE[name] = _both(_LATE.get(name), stand_ins)
+    _LATE[name] = _both(_LATE.get(name), patches)
 
 
 def _both(
@@ -255,7 +255,7 @@ for _name, _stand_ins_of in table.LATE.items():
     register(_name, _stand_ins_of)
 
 
-_late = LateModules(_LATE, _put_late, libraries.check_import)
+_late = ImportWatcher(_LATE, _put_late, libraries.check_import)
 
 
 def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:

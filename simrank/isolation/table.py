@@ -16,7 +16,7 @@ from simrank.isolation.diagnostics import OwnName
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 
 class Scope(enum.Enum):
@@ -68,37 +68,37 @@ _FOR_TURNS = (
 )  # fmt: skip
 
 
-def _of(module: ModuleType) -> StandIns:
-    found: StandIns = []
+def _of(module: ModuleType) -> Patches:
+    found: Patches = []
     if type(module) is ModuleType:
         found.append((module, "__class__", mock_patches.SharedModule))
     more = _MORE.get(module.__name__)
     return found if more is None else [*found, *more(module)]
 
 
-def _of_logging(module: ModuleType) -> StandIns:
+def _of_logging(module: ModuleType) -> Patches:
     return [
         mock_patches.own_global(module, "setLoggerClass", "_loggerClass"),
         mock_patches.own_global(module, "setLogRecordFactory", "_logRecordFactory"),
     ]
 
 
-def _of_multiprocessing(module: ModuleType) -> StandIns:
+def _of_multiprocessing(module: ModuleType) -> Patches:
     context = vars(module)["context"]
     kind = type(context._default_context)  # noqa: SLF001 - likewise
     return [(kind, "_actual_context", OwnName("_actual_context"))]
 
 
-def _of_threading(module: ModuleType) -> StandIns:
+def _of_threading(module: ModuleType) -> Patches:
     return [
         mock_patches.own_global(module, "settrace", "_trace_hook"),
         mock_patches.own_global(module, "setprofile", "_profile_hook"),
     ]
 
 
-_MORE: dict[str, Callable[[ModuleType], StandIns]] = {
+_MORE: dict[str, Callable[[ModuleType], Patches]] = {
     "logging": _of_logging,
     "multiprocessing": _of_multiprocessing,
     "threading": _of_threading,
 }
-LATE: dict[str, Callable[[ModuleType], StandIns]] = dict.fromkeys((*_FOR_TURNS, *_MORE), _of)
+LATE: dict[str, Callable[[ModuleType], Patches]] = dict.fromkeys((*_FOR_TURNS, *_MORE), _of)

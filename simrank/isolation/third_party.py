@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 
 def tqdm_patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
@@ -68,7 +68,7 @@ class _BarsOfRank:
 # process would.
 
 
-def of_variables(module: ModuleType) -> StandIns:
+def of_variables(module: ModuleType) -> Patches:
     """Return what stands for the storage of its dynamically scoped variables."""
     kind = module.__dict__["DynamicVariable"]
 
@@ -81,7 +81,7 @@ def of_variables(module: ModuleType) -> StandIns:
     return [(kind, "data", property(data, lambda self, value: vars(self).update(data=value)))]
 
 
-def of_thread_locals(module: ModuleType) -> StandIns:
+def of_thread_locals(module: ModuleType) -> Patches:
     """Return what stands for the attributes of its thread-local objects."""
     kind = module.__dict__["ThreadLocal"]
     original_get: Callable[..., Any] = kind.__getattr__
@@ -120,6 +120,6 @@ class _Threading:
         return getattr(threading, name)
 
 
-def of_core(module: ModuleType) -> StandIns:
+def of_core(module: ModuleType) -> Patches:
     """Return what stands for the module `threading` where it tells calls at the same time apart."""
     return [(module, "threading", _Threading())] if "threading" in vars(module) else []

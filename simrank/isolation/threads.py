@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from simrank.engine.lockstep import ThreadCarrier
     from simrank.ranks.current import Program
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
     from types import ModuleType
 
 TO_FIX = (
@@ -489,12 +489,12 @@ class counted:  # noqa: N801 - it stands for a function, also as an attribute of
         return number
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what to replace while a Context is entered: owner, name and stand-in."""
     import _thread  # noqa: PLC0415 - replaced, used nowhere
 
     kind = threading.Thread
-    found: StandIns = [
+    found: Patches = [
         (kind, "start", _start_thread(kind.start)),
         (kind, "join", _join(kind.join)),
         (kind, "is_alive", _is_alive(kind.is_alive)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from simrank.isolation.import_hooks import LateModules
+from simrank.isolation.import_hooks import ImportWatcher
 from simrank.ranks.extensions import Extension
 
 # Modules of triton that are changed as soon as a program imports them, see `hook.INSTALLERS`.
@@ -57,4 +57,4 @@ def _change(module: Any, is_late: bool) -> None:  # noqa: ANN401 - of triton
     _hook().INSTALLERS[module.__name__](module)
 
 
-_late = LateModules(_CHANGED, _change)
+_late = ImportWatcher(_CHANGED, _change)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from simrank.multiprocessing.arguments import Call
     from simrank.ranks.current import Program
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 # What a context of multiprocessing makes, and `simrank.multiprocessing` has for ranks.
 NAMES = (
@@ -54,25 +54,25 @@ _KILLED, _TERMINATED = -9, -15
 _USE_THREADS = "use concurrent.futures.ThreadPoolExecutor, on ranks that are threads"
 
 
-def of_module(module: ModuleType) -> StandIns:
+def of_module(module: ModuleType) -> Patches:
     """Return stand-ins for the names of a module that are methods of the default context."""
     names = [*NAMES, "Pool"]
     return [(module, name, _bound(vars(module)[name], name)) for name in names]
 
 
-def of_context(module: ModuleType) -> StandIns:
+def of_context(module: ModuleType) -> Patches:
     """Return patches for the methods of multiprocessing's contexts."""
     base: Any = vars(module)["BaseContext"]
     return [(base, name, _method(getattr(base, name), name)) for name in [*NAMES, "Pool"]]
 
 
-def of_process(module: ModuleType) -> StandIns:
+def of_process(module: ModuleType) -> Patches:
     """Return the patch for the start of a process."""
     base: Any = vars(module)["BaseProcess"]
     return [(base, "start", _start(base.start, base.run))]
 
 
-def of_executor(module: ModuleType) -> StandIns:
+def of_executor(module: ModuleType) -> Patches:
     """Return the patch that refuses pools of processes."""
     kind: Any = vars(module)["ProcessPoolExecutor"]
     name = "concurrent.futures.ProcessPoolExecutor"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _select = select.select  # Before a Context replaces it.
 
 
-def stand_ins(module: ModuleType) -> list[tuple[Any, str, Any]]:
+def patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return the replacements for the waits of `multiprocessing.connection`."""
     kind: Any = module.__dict__["Connection"]
     return [

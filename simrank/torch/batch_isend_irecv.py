@@ -40,7 +40,7 @@ def make_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     return batch_isend_irecv
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace."""
     batch = make_batch(c10d.batch_isend_irecv)
     return [(owner, "batch_isend_irecv", batch) for owner in (c10d, dist)]

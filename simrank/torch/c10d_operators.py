@@ -252,6 +252,6 @@ class Kernels:
 _kernels = Kernels()
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what gives torch its own kernels back in the end."""
     return [(_kernels, "may_be", True)]

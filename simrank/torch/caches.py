@@ -17,13 +17,13 @@ from simrank.torch.settings import Setting, noting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _FAKE_TENSORS, _RANDOM = -2, -3  # Numbers of settings; see there.
 _TRACKER = "_rng_tracker"
 
 
-def of_fake_tensors(module: Any) -> StandIns:
+def of_fake_tensors(module: Any) -> Patches:
     """Return what gives a rank a cache of its own: there "cuda" is somebody's current device."""
     kind: Any = module.FakeTensorMode
 
@@ -35,12 +35,12 @@ def of_fake_tensors(module: Any) -> StandIns:
     return [own, *unsupported.of_fake_tensors(module)]
 
 
-def of_fsdp_profiler(module: Any) -> StandIns:
+def of_fsdp_profiler(module: Any) -> Patches:
     """Return what tells the ranks' profilers of FSDP apart: none may be entered twice."""
     return [(module.SimpleProfiler, "profiling", RankSet("FSDP's profilers"))]
 
 
-def of_random(module: Any) -> StandIns:
+def of_random(module: Any) -> Patches:
     """Return what gives a rank its own tracker of DTensor's random numbers; all take part in it."""
 
     def put(tracker: Any) -> None:
@@ -55,7 +55,7 @@ def _nothing() -> None:
     """Return what there is before a tracker is made."""
 
 
-def of_redistribution(module: Any) -> StandIns:
+def of_redistribution(module: Any) -> Patches:
     """Return what plans for each rank by itself: uneven shards depend on the place in the mesh."""
     name = "_gen_transform_infos"
     return [

@@ -14,13 +14,13 @@ from simrank.ranks.current import rank_program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _log = logging.getLogger("simrank")
 _told: list[bool] = []
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what stands for `torch.compile`."""
     return [(torch, "compile", _eager(torch.compile))]
 

@@ -16,10 +16,10 @@ from simrank.ranks.current import rank_program
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what stands for the iterator over workers."""
     original = dataloader._MultiProcessingDataLoaderIter
 
@@ -30,8 +30,8 @@ def stand_ins() -> StandIns:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, original | RankWorkers)
 
-    stand_in = Dispatching(original.__name__, (), {"__doc__": original.__doc__})
-    return [(dataloader, original.__name__, stand_in)]
+    patch = Dispatching(original.__name__, (), {"__doc__": original.__doc__})
+    return [(dataloader, original.__name__, patch)]
 
 
 class _Worker:

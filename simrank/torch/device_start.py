@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from simrank.ranks import Program
 
-StandIns = list[tuple[Any, str, Any]]
+Patches = list[tuple[Any, str, Any]]
 _compiled: Any = torch._C
 _cuda: Any = torch.cuda
 _accelerator: Any = import_module("torch.accelerator")
@@ -111,9 +111,9 @@ _NAMED = (
 )
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what to replace in torch: owner, name and stand-in."""
-    found: StandIns = [
+    found: Patches = [
         (owner, name, _answering(owner, name, answer)) for owner, name, answer in _QUESTIONS
     ]
     accelerated = [
@@ -131,9 +131,9 @@ def stand_ins() -> StandIns:
     return [*found, *_of_classes(), *_of_objects()]
 
 
-def _under_every_name(found: StandIns) -> StandIns:
+def _under_every_name(found: Patches) -> Patches:
     """Return stand-ins for the same functions in torch's modules that import them by name, too."""
-    new = {id(getattr(owner, name)): stand_in for owner, name, stand_in in found}
+    new = {id(getattr(owner, name)): patch for owner, name, patch in found}
     taken = {(id(owner), name) for owner, name, _ in found}
     modules = [
         module
@@ -148,9 +148,9 @@ def _under_every_name(found: StandIns) -> StandIns:
     ]
 
 
-def _of_classes() -> StandIns:
+def _of_classes() -> Patches:
     """Return what stands for the making of what CUDA builds alone can make."""
-    found: StandIns = [(kind, "__new__", _making(kind)) for kind in _CLASSES]
+    found: Patches = [(kind, "__new__", _making(kind)) for kind in _CLASSES]
     found += [
         (kind, name, value)
         for kind, base in _BASES
@@ -163,7 +163,7 @@ def _of_classes() -> StandIns:
     return found + [(_cuda, name, memory.legacy_type(name)) for name in memory.LEGACY_TYPES]
 
 
-def _of_objects() -> StandIns:
+def _of_objects() -> Patches:
     """Return what stands for objects of torch's that hold nothing in builds without CUDA."""
     if devices.is_built():
         return []

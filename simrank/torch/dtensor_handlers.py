@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _NAME = "_custom_op_handlers"
 _KEY = "handlers of DTensor"  # In `Program.local`.
 
 
-def of_dtensors(module: Any) -> StandIns:
+def of_dtensors(module: Any) -> Patches:
     """Return what stands in torch: an attribute of the dispatcher that is each rank's own."""
     dispatcher: Any = module.DTensor._op_dispatcher  # noqa: SLF001 - torch's name
     return [(type(dispatcher), _NAME, property(_get, _set))]

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from simrank.distributed.flight_recorder import FlightRecorder
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _NAMES = ("_dump_fr_trace", "_dump_nccl_trace")
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what stands for `_dump_fr_trace`, `_dump_nccl_trace`, and both as JSON."""
     bindings: Any = import_module("torch._C._distributed_c10d")
-    found: StandIns = []
+    found: Patches = []
     for name in _NAMES:
         found.append((bindings, name, _dumping(bindings, name)))
         as_json = f"{name}_json"

@@ -119,7 +119,7 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
-def stand_ins(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:
+def patches(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:
     """Return what to replace in modules that have the classes."""
     found: list[tuple[Any, str, Any]] = []
     for owner in owners:

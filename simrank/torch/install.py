@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simrank.isolation.libraries import RankState
     from simrank.ranks import Program
 
-StandIns = list[tuple[Any, str, Any]]
+Patches = list[tuple[Any, str, Any]]
 RUN_VERSIONS = ("2.13",)  # Of torch, that all tests were run with.
 _warned: set[str] = set()
 _LOGGED_VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
@@ -54,7 +54,7 @@ def check_version(version: str) -> None:
         )
 
 
-def stand_ins(module: ModuleType) -> StandIns:
+def patches(module: ModuleType) -> Patches:
     """Return what to replace in torch: owner, name and stand-in."""
     check_version(str(module.__dict__["__version__"]))
     callsite.skip_package("torch")
@@ -76,34 +76,34 @@ class _Made(NamedTuple):
 
     Attributes:
         names: Of torch's modules.
-        stand_ins: What to replace, and by what.
+        patches: What to replace, and by what.
         originals: What was there.
     """
 
     names: list[str]
-    stand_ins: StandIns
+    patches: Patches
     originals: list[Any]
 
     def is_current(self) -> bool:
         """Whether torch is what it was."""
         if self.names != _torchs_modules(tuple(sys.modules)):
             return False
-        return all(map(operator.is_, _originals(self.stand_ins), self.originals))
+        return all(map(operator.is_, _originals(self.patches), self.originals))
 
 
 _ABSENT = object()
 _last: list[_Made] = []
 
 
-def _lasting() -> StandIns:
+def _lasting() -> Patches:
     """Return stand-ins that any number of Contexts use: to make them takes 10 ms."""
     if not (_last and _last[0].is_current()):
         found = _make()
         _last[:] = [_Made(_torchs_modules(tuple(sys.modules)), found, [*_originals(found)])]
-    return _last[0].stand_ins
+    return _last[0].patches
 
 
-def _make() -> StandIns:
+def _make() -> Patches:
     from simrank.torch import (  # noqa: PLC0415 - they import torch
         c10d_operators,
         class_patches,
@@ -118,19 +118,19 @@ def _make() -> StandIns:
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
-        *profiler.stand_ins(), *settings.stand_ins(),
+        *profiler.patches(), *settings.patches(),
         (_Shared(), "is_on", True),
         (Switch(lambda is_on: class_patches.look() if is_on else None), "is_on", True),
-        *compiling.stand_ins(), *data_loader.stand_ins(),
-        *flight_records.stand_ins(), *unsupported.stand_ins(),
-        *c10d_operators.stand_ins(), *operators.stand_ins(),
+        *compiling.patches(), *data_loader.patches(),
+        *flight_records.patches(), *unsupported.patches(),
+        *c10d_operators.patches(), *operators.patches(),
         *_of_cuda(),
     ]  # fmt: skip
 
 
-def _originals(stand_ins: StandIns) -> Iterator[Any]:
+def _originals(patches: Patches) -> Iterator[Any]:
     """Yield what is where stand-ins are to be."""
-    return (getattr(owner, name, _ABSENT) for owner, name, _ in stand_ins)
+    return (getattr(owner, name, _ABSENT) for owner, name, _ in patches)
 
 
 @functools.lru_cache(maxsize=2)
@@ -175,7 +175,7 @@ def _address_of(value: object) -> int | None:
     return buffers.address_of(value)
 
 
-def _of_distributed() -> StandIns:
+def _of_distributed() -> Patches:
     from simrank.torch import (  # noqa: PLC0415 - they import torch.distributed
         batch_isend_irecv,
         group_classes,
@@ -188,7 +188,7 @@ def _of_distributed() -> StandIns:
     dist: Any = import_module("torch.distributed")
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
     isolation: Any = import_module("torch._C._distributed_c10d")._set_thread_isolation_mode  # noqa: SLF001 - torch's name
-    replaced: StandIns = [
+    replaced: Patches = [
         (c10d._world, "__class__", registry.RankWorld),  # noqa: SLF001 - torch's place to override
         # C++ keeps a registry of groups for each native thread.
         (Switch(isolation), "is_on", True),
@@ -206,7 +206,7 @@ def _of_distributed() -> StandIns:
             replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
     name = "_check_single_backend_availability"
     replaced.append((c10d, name, _knowing_simulated(getattr(c10d, name))))
-    replaced += group_classes.stand_ins((c10d, dist)) + batch_isend_irecv.stand_ins()
+    replaced += group_classes.patches((c10d, dist)) + batch_isend_irecv.patches()
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
         replaced += [(bindings, name, answer) for name, answer in nccl.versions().items()]
@@ -217,13 +217,13 @@ def _of_distributed() -> StandIns:
     replaced += stores.waiting_methods()
     for name in ("TCPStore", "FileStore", "HashStore", "PrefixStore"):
         original = getattr(dist, name)
-        stand_in = stores.dispatching(original, getattr(stores, name))
+        patch = stores.dispatching(original, getattr(stores, name))
         owners = [owner for owner in (dist, c10d, rendezvous) if hasattr(owner, name)]
-        replaced += [(owner, name, stand_in) for owner in owners]
+        replaced += [(owner, name, patch) for owner in owners]
     return replaced
 
 
-def _of_parallel() -> StandIns:
+def _of_parallel() -> Patches:
     from simrank.torch import replicas  # noqa: PLC0415 - it imports torch
 
     parallel: Any = import_module("torch.nn.parallel")
@@ -305,7 +305,7 @@ def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]
     return is_available
 
 
-def _of_cuda() -> StandIns:
+def _of_cuda() -> Patches:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
     from simrank.torch import (  # noqa: PLC0415 - they import torch
         device_start,
@@ -313,12 +313,12 @@ def _of_cuda() -> StandIns:
         symmetric_memory,
     )
 
-    found = [*symmetric_memory.stand_ins(), *device_start.stand_ins()]
+    found = [*symmetric_memory.patches(), *device_start.patches()]
     off = Switch(lambda is_on: None if is_on else devices.disable())
     return [*found, (off, "is_on", True)]
 
 
-def _of_multiprocessing() -> StandIns:
+def _of_multiprocessing() -> Patches:
     module: Any = import_module("torch.multiprocessing")
     spawning: Any = import_module("torch.multiprocessing.spawn")
     pairs = (("spawn", simulated_spawn), ("start_processes", simulated_start))
@@ -344,4 +344,4 @@ def _state_of(program: Program) -> RankState:
     return TorchState(program)
 
 
-LIBRARY = Library(stand_ins, _state_of)
+LIBRARY = Library(patches, _state_of)

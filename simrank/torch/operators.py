@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from simrank.ranks import Program
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 # Modules whose code runs on behalf of who registers something; torch's others do so themselves.
 _REGISTERING = ("torch.library", "torch._library", "simrank.torch.operators")
@@ -43,7 +43,7 @@ _schema_of: Callable[[str, str], Any] = _bindings._get_schema  # noqa: SLF001 - 
 _clear_cache: Callable[[set[str]], None] = library._clear_torch_ops_cache  # noqa: SLF001 - likewise
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what stands in torch while a Context is entered."""
     table, made = _Table(), custom_ops
     return [

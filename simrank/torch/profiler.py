@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from simrank.distributed.work import Work
     from simrank.ranks import Program
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _KEY = "profiles"
 _OPEN_SCOPES = "scopes of torch's library"
@@ -222,7 +222,7 @@ def _end(entry: Entry, program: Program) -> None:
     entry.end_ps = max(entry.end_ps, program.engine.now_ps)
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what to replace: the parts of torch's profilers that open, close and export."""
     profile, scope = torch_profiler.profile, torch_profiler.record_function
     autograd: Any = torch.autograd

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from simrank.ranks import Program
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _KEY = "torch's settings"
 
@@ -128,9 +128,9 @@ def settings_of(program: Program) -> RankSettings:
     return own
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what notes that a rank sets something, for the functions that set it."""
-    replaced: StandIns = []
+    replaced: Patches = []
     for number, setting in enumerate(settings()):
         for name in setting.names:
             for owner in _owners(setting.owner, name):
@@ -189,7 +189,7 @@ class _NotingDict(dict[Any, Any]):
         super().__setitem__(key, hook)
 
 
-def hooks_stand_ins() -> StandIns:
+def hooks_stand_ins() -> Patches:
     """Return what keeps the hooks that a rank registers for all modules to its own modules."""
     modules: Any = import_module("torch.nn.modules.module")
     optimizers: Any = import_module("torch.optim.optimizer")
@@ -211,7 +211,7 @@ def hooks_stand_ins() -> StandIns:
             getattr(owner, name).update(content)
 
     note = functools.partial(_note, _HOOKS, Setting(modules, (), get, put))
-    replaced: StandIns = []
+    replaced: Patches = []
     for owner, name in found:
         hooks = dict(getattr(owner, name))
         if name == "_global_optimizer_post_hooks":

@@ -302,7 +302,7 @@ def _set_group_info(original: Any) -> Any:
     return staticmethod(set_group_info)
 
 
-def stand_ins() -> list[tuple[Any, str, Any]]:
+def patches() -> list[tuple[Any, str, Any]]:
     """Return what to replace in torch's module before a rank has devices."""
     module: Any = import_module("torch.distributed._symmetric_memory")
     name = "_should_use_implicit_mempool"

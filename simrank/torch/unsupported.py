@@ -17,12 +17,12 @@ from simrank.ranks.program_modules import KNOWING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    StandIns = list[tuple[Any, str, Any]]
+    Patches = list[tuple[Any, str, Any]]
 
 _RPC, _LAUNCHER = "torch.distributed.rpc", "torch.distributed.launcher.api"
 
 
-def stand_ins() -> StandIns:
+def patches() -> Patches:
     """Return what stands for it."""
     rpc: Any = import_module(_RPC)
     if not hasattr(rpc, "init_rpc"):  # Not in every build.
@@ -30,7 +30,7 @@ def stand_ins() -> StandIns:
     return [(rpc, "init_rpc", _refused(rpc.init_rpc, f"{_RPC}.init_rpc"))]
 
 
-def of_launcher(launcher: Any) -> StandIns:
+def of_launcher(launcher: Any) -> Patches:
     """Return what stands for it in a part that programs need not import."""
     return [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
 
@@ -51,7 +51,7 @@ def check_has_values(context: Any) -> None:
 _FAKE = "modes of fake tensors"  # In `Program.local`: how many the rank's program is in.
 
 
-def of_fake_tensors(module: Any) -> StandIns:
+def of_fake_tensors(module: Any) -> Patches:
     """Return what refuses fake CUDA tensors of a program; torch's own modes may make them."""
     mode, tensor = module.FakeTensorMode, module.FakeTensor
     return [

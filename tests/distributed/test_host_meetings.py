@@ -51,5 +51,5 @@ def test_who_has_not_come_is_in_the_report(run):
     with pytest.raises(DeadlockError) as caught:
         run(program, 4)
     text = str(caught.value)
-    assert "ranks 0-1, 3: meeting #1 on group 'default_pg' at test_meeting.py" in text
+    assert "ranks 0-1, 3: meeting #1 on group 'default_pg' at test_host_meetings.py" in text
     assert "rank 2: returned" in text

@@ -6,7 +6,7 @@ import pytest
 
 import simrank.distributed as dist
 from simrank.collectives.nccl.cost_level import ANY, NO_SWITCH
-from simrank.distributed.planner import NO_WISHES, Wishes, tuning_of
+from simrank.distributed.planner import NO_OVERRIDES, NcclOverrides, tuning_of
 from simrank.errors import ConfigError
 
 
@@ -116,7 +116,7 @@ def test_variables_that_leave_nothing_are_an_error_of_the_calling_rank(run):
 def test_a_wrong_tuner_file_is_an_error():
     """With file and line."""
     with pytest.raises(ConfigError, match="nowhere"):
-        tuning_of("all_reduce", "float32", "sum", Wishes(None, None, "nowhere.csv"))
+        tuning_of("all_reduce", "float32", "sum", NcclOverrides(None, None, "nowhere.csv"))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_a_wrong_tuner_file_is_an_error():
 )
 def test_a_switch_reduces_some_dtypes_in_some_ways(dtype, reduce_op, fits):
     """Others go through rings and trees, also where NVLS is asked for."""
-    assert tuning_of("all_reduce", dtype, reduce_op, NO_WISHES) is (ANY if fits else NO_SWITCH)
-    both = tuning_of("all_reduce", dtype, reduce_op, Wishes("NVLS,Ring", None, None))
+    assert tuning_of("all_reduce", dtype, reduce_op, NO_OVERRIDES) is (ANY if fits else NO_SWITCH)
+    both = tuning_of("all_reduce", dtype, reduce_op, NcclOverrides("NVLS,Ring", None, None))
     assert both.algorithms == ({"nvls", "ring"} if fits else {"ring"})

@@ -10,8 +10,8 @@ from simrank.errors import (
     CallVariant,
     CollectiveMismatchError,
     DeadlockError,
+    DivergencePoint,
     LivelockError,
-    Parting,
     RankState,
     Side,
     WaitTimeoutError,
@@ -83,7 +83,7 @@ def test_deadlock_of_the_main_program_names_what_it_waits_for():
 def test_a_report_with_the_line_where_ranks_parted_is_as_short():
     """It comes before what is to be fixed, in both kinds of hang; ranks in many states are cut."""
     sides = (Side((0,), "took it"), Side((1,), "did not"))
-    parted = Parting(FILE, 40, "if loss > 3:", sides)
+    parted = DivergencePoint(FILE, 40, "if loss > 3:", sides)
     states = [RankState((rank,), f"recv from rank {rank + 1}", FILE, 44) for rank in range(40)]
     deadlock = DeadlockError(0, states, to_fix="think", parted=parted)
     livelock = LivelockError(0, states, parted=parted)

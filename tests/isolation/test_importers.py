@@ -10,7 +10,7 @@ import pytest
 
 import simrank
 from simrank.errors import SpawnException
-from simrank.isolation.importers import takers_of
+from simrank.isolation.importers import importers_of
 
 FILES = {
     "site-packages/accelerate/__init__.py": """
@@ -258,11 +258,11 @@ def test_takers_are_found_through_others_that_have_taken_and_by_package_where_in
     (files / "fourth.py").write_text("import third\n")
     try:
         importlib.import_module("fourth")
-        takers = dict(takers_of(frozenset({"accelerate"})))
+        importers = dict(importers_of(frozenset({"accelerate"})))
     finally:
         sys.modules.pop("third", None)
         sys.modules.pop("fourth", None)
     expected = dict.fromkeys(("onto", "helper", "program", "third", "fourth"), "accelerate")
-    assert {name: takers.get(name) for name in expected} == expected
-    assert "apart" not in takers
-    assert takers_of(frozenset({"nobody_imported_this"})) == {}
+    assert {name: importers.get(name) for name in expected} == expected
+    assert "apart" not in importers
+    assert importers_of(frozenset({"nobody_imported_this"})) == {}

@@ -68,7 +68,9 @@ def test_a_loop_that_reads_what_nobody_changes_is_a_livelock(run, name):
         while not read(shared):
             pass
 
-    with pytest.raises(LivelockError, match=r"ranks 0-3: .* that nobody changes at test_spins.py"):
+    with pytest.raises(
+        LivelockError, match=r"ranks 0-3: .* that nobody changes at test_shared_reads.py"
+    ):
         run(program, 4)
 
 

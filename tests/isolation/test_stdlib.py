@@ -151,7 +151,7 @@ def test_names_of_the_program_that_hold_what_all_hold_are_left_alone(monkeypatch
 
     module = make_module("with_constants", flag=False, nothing=None, number=7, text="word")
     replaced = [(Owner, name, object()) for name in ("flag", "nothing", "number", "text")]
-    monkeypatch.setattr(stdlib, "_stand_ins", lambda: replaced)
+    monkeypatch.setattr(stdlib, "_patches", lambda: replaced)
     monkeypatch.setitem(sys.modules, "with_constants", module)
     with Context("hgx_h100"):
         assert Owner.flag is replaced[0][2]

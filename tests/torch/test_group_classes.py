@@ -61,7 +61,7 @@ def test_a_member_that_does_not_come_is_a_deadlock(spawn):
 
     with pytest.raises((SpawnException, DeadlockError)) as raised:
         spawn(program, 2)
-    assert "test_by_hand.py" in str(raised.value)
+    assert "test_group_classes.py" in str(raised.value)
 
 
 def test_outside_of_ranks_the_class_is_torchs_own(spawn):

@@ -21,7 +21,7 @@ from simrank.torch.install import check_version  # noqa: E402
 
 def test_everything_that_is_replaced_is_given_back():
     """By identity."""
-    replaced = [(owner, name) for owner, name, _ in install.stand_ins(torch)]
+    replaced = [(owner, name) for owner, name, _ in install.patches(torch)]
     before = [getattr(owner, name, "missing") for owner, name in replaced]
     with simrank.Context("hgx_h100"):
         assert any(
@@ -36,20 +36,20 @@ def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
     """A program that puts its own function in torch's place finds it asked, and then torch's."""
     name, owner = "is_available", torch.cuda
 
-    def stand_in():
-        return next(value for of, key, value in install.stand_ins(torch) if (of, key) == place)
+    def patch():
+        return next(value for of, key, value in install.patches(torch) if (of, key) == place)
 
     def shared():
-        made = install.stand_ins(torch)
+        made = install.patches(torch)
         return next(of.modules for of, _, _ in made if isinstance(of, install._Shared))
 
     place = owner, name
-    first = stand_in()
-    assert stand_in() is first
+    first = patch()
+    assert patch() is first
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, lambda: "the program's own")
-        assert stand_in()() == "the program's own"
-    assert stand_in()() is owner.is_available()
+        assert patch()() == "the program's own"
+    assert patch()() is owner.is_available()
     module = sys.modules["torch.distributed.of_a_test"] = type(sys)("torch.distributed.of_a_test")
     try:
         assert module in shared()

@@ -53,7 +53,7 @@ def overridden(
     choices: Sequence[tuple[str, str]],
     rows: Sequence[TunerRow],
 ) -> npt.NDArray[np.int64]:
-    """Return what is taken for each size, with the wishes of rows.
+    """Return what is taken for each size, with the overrides of rows.
 
     Args:
         chosen: [m] The number of NCCL's own choice for each size.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.callsite import user_frame
 from simrank.engine.report import PendingMessage
-from simrank.errors import CollectiveMismatchError, Parting, Side
+from simrank.errors import CollectiveMismatchError, DivergencePoint, Side
 from simrank.trace.divergence.compare import (
     Place,
     Walk,
@@ -69,7 +69,7 @@ class Divergence:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.parting: Parting | None = None
+        self.parting: DivergencePoint | None = None
         self._swaps = Swaps()
         self._engine = engine
         self._codes = Codes()
@@ -140,12 +140,12 @@ class Divergence:
 
     # ---- once they have failed ----
 
-    def failed(self, task: Task | None) -> Parting | None:
+    def failed(self, task: Task | None) -> DivergencePoint | None:
         """Return where the ranks parted: one has raised, or none can go on."""
-        found: Parting | None = self._tracing.without(lambda: self._found(task))
+        found: DivergencePoint | None = self._tracing.without(lambda: self._found(task))
         return found  # It may be a rank itself that asked.
 
-    def _found(self, task: Task | None) -> Parting | None:
+    def _found(self, task: Task | None) -> DivergencePoint | None:
         world = None if task is None else self._worlds.get(task)
         if task is not None and world is None:
             return None
@@ -158,7 +158,7 @@ class Divergence:
                 return found
         return None
 
-    def _parting(self, tracks: dict[int, Track], task: Task | None) -> Parting | None:
+    def _parting(self, tracks: dict[int, Track], task: Task | None) -> DivergencePoint | None:
         if task is not None:
             track = tracks[task.rank or 0]
             track.events = without_unwinding(track.events)
@@ -179,7 +179,7 @@ class Divergence:
                     return told
         return None
 
-    def _voted(self, tracks: dict[int, Track], failed: int) -> Parting | None:
+    def _voted(self, tracks: dict[int, Track], failed: int) -> DivergencePoint | None:
         """Return where a rank that raised parted from most of the others."""
         others = [rank for rank in sorted(tracks) if rank != failed][:_MAX_PAIRS]
         spots = Counter(self._spot(tracks[failed], tracks[other]) for other in others)
@@ -212,7 +212,7 @@ class Divergence:
 
         return matters
 
-    def _told(self, tracks: dict[int, Track], ours: Track, spot: _Spot) -> Parting | None:
+    def _told(self, tracks: dict[int, Track], ours: Track, spot: _Spot) -> DivergencePoint | None:
         """Return what each rank did at a line of a track; None where all did the same."""
         event = ours.events[spot.line - ours.first]
         code, line = self._codes.codes[number_of(event)], line_of(event)
@@ -235,8 +235,10 @@ class Divergence:
             for did, ranks in sides.items()
         ]
         if statement is None:
-            return Parting(code.file, line, "", tuple(told))
-        return Parting(code.file, statement.line, text_of(code.file, statement), tuple(told))
+            return DivergencePoint(code.file, line, "", tuple(told))
+        return DivergencePoint(
+            code.file, statement.line, text_of(code.file, statement), tuple(told)
+        )
 
     def _same_place(self, ours: Track, theirs: Track, position: int) -> int | None:
         start = _start(ours, theirs)

@@ -144,9 +144,9 @@ class Followed:
         found: list[dict[str, Any]] = pickle.loads(self._dump()).get("entries", [])
         return found
 
-    def _replace(self, owner: Any, name: str, stand_in: Any) -> None:  # noqa: ANN401 - torch's
+    def _replace(self, owner: Any, name: str, patch: Any) -> None:  # noqa: ANN401 - torch's
         self._restore.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, stand_in)
+        setattr(owner, name, patch)
 
     def _making(self, original: Any) -> Any:  # noqa: ANN401 - torch's
         def make(group_size: int, group_rank: int, ranks: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's

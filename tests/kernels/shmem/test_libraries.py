@@ -8,7 +8,7 @@ import simrank.distributed.symmetric_memory as symm_mem
 
 triton = pytest.importorskip("triton")
 
-from ..stand_ins import nvshmem_in  # noqa: E402
+from ..patches import nvshmem_in  # noqa: E402
 
 nv = None  # Set by the fixture: what kernels call.
 
