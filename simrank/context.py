@@ -108,7 +108,7 @@ class Context(TorchNames):
         flight_recorder: A folder where each rank's last calls are written, as torch's flight
             recorder does, once the run fails, or at the end; or a `FlightRecorder`.
         divergence: Whether the lines of every rank are followed, so that a report says at which
-            one the ranks parted, and what its condition saw.
+            one the ranks diverged, with the values of its condition.
         replicas: Whether the parameters of models in torch's DistributedDataParallel are hashed
             after each optimizer step, so that replicas that differ are a finding.
 
@@ -260,7 +260,7 @@ class Context(TorchNames):
                     live = [task for task in processes.group.tasks if not task.finished]
                     if processes.was_stopped:
                         continue  # By who started them, and asked no more.
-                    if not live or not self.engine.told.issuperset(live):
+                    if not live or not self.engine.reported.issuperset(live):
                         processes.join()  # A failure that nobody joined is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))

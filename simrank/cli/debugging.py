@@ -96,10 +96,10 @@ def show_lost_calibrations(clusters: Iterable[Cluster]) -> None:
 
 def variables_text(names: Iterable[str]) -> str | None:
     """Return which of torch's and NCCL's variables have a meaning here; None if none is set."""
-    told = sorted(name for name in names if name.startswith(("TORCH_", "NCCL_")))
-    honoured = [name for name in told if name in _HONOURED]
-    ignored = [n for n in told if n.startswith(_OF_COMMUNICATION) and n not in _HONOURED]
-    left = [name for name in told if name not in honoured and name not in ignored]
+    reported = sorted(name for name in names if name.startswith(("TORCH_", "NCCL_")))
+    honoured = [name for name in reported if name in _HONOURED]
+    ignored = [n for n in reported if n.startswith(_OF_COMMUNICATION) and n not in _HONOURED]
+    left = [name for name in reported if name not in honoured and name not in ignored]
     kinds = {"honoured": honoured, "read by torch itself": left, "without effect here": ignored}
     texts = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
     return f"simrank: environment variables {'; '.join(texts)}" if texts else None

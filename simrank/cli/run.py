@@ -107,8 +107,8 @@ class _Job:
 def _tell_of_restart(error: ProcessException, restart: str) -> None:
     """Say which ranks have failed, and that all start anew."""
     errors = error.errors if isinstance(error, SpawnException) else {error.error_index: error}
-    told = [f"rank {rank}: {type(each).__name__}: {each}" for rank, each in errors.items()]
-    first_lines = "; ".join(text.partition("\n")[0] for text in told)
+    reported = [f"rank {rank}: {type(each).__name__}: {each}" for rank, each in errors.items()]
+    first_lines = "; ".join(text.partition("\n")[0] for text in reported)
     typer.echo(f"simrank: {restart}, after {first_lines}", err=True)
 
 

@@ -131,8 +131,8 @@ class CallLines:
         unlike = [met for met in sorted(unlike, key=lambda met: met.seq) if met.is_unlike]
         for met in unlike:
             if met.shares_a_line(self._common, ranks_at):
-                return _First(True, _told(met))
-        return _First(False, _told(unlike[0])) if unlike else None
+                return _First(True, _reported(met))
+        return _First(False, _reported(unlike[0])) if unlike else None
 
 
 def lines_of(group: ProcessGroup) -> CallLines:
@@ -167,7 +167,7 @@ def _ranks_by_line(call: Call) -> dict[SourceLine, list[int]]:
     return found
 
 
-def _told(met: _Met) -> UnlikeCalls:
+def _reported(met: _Met) -> UnlikeCalls:
     states = [RankState(tuple(r), "", *line) for line, r in met.ranks_by_line.items()]
     return UnlikeCalls(met.name, tuple(states))
 

@@ -97,7 +97,7 @@ class Entry:
         started_ps = self.started_ps if self.operation is None else self.operation.start_ps
         is_over = self.ended_ps >= 0
         state = "completed" if is_over else "started" if started_ps >= 0 else "scheduled"
-        told = {
+        reported = {
             **self.facts,
             "state": state,
             "time_discovered_started_ns": _ns(started_ps),
@@ -105,10 +105,10 @@ class Entry:
             "retired": is_over,
         }
         if is_over:
-            told["duration_ms"] = (self.ended_ps - started_ps) / PS_PER_MS
+            reported["duration_ms"] = (self.ended_ps - started_ps) / PS_PER_MS
         if stacks:
-            told["frames"] = [_frame(site) for site in self.stack]
-        return told
+            reported["frames"] = [_frame(site) for site in self.stack]
+        return reported
 
 
 def _ns(time_ps: int) -> int | None:
@@ -256,14 +256,14 @@ class FlightRecorder:
         """Return torch's dict of a rank."""
         rank_log = self._ranks.get(rank) or RankLog(deque())
         entries = [entry for entry in rank_log.entries if includes_collectives]
-        told = [entry.as_dict(stacks=stacks) for entry in entries]
+        reported = [entry.as_dict(stacks=stacks) for entry in entries]
         logs = rank_log.groups.values()
         return {
             "version": VERSION,
             "comm_lib_version": "",
             "pg_config": {_id(log.group): _config(log) for log in logs},
             "pg_status": {str(log.number): _status(log, rank_log.entries) for log in logs},
-            "entries": [e for e in told if not (only_active and e["state"] == "completed")],
+            "entries": [e for e in reported if not (only_active and e["state"] == "completed")],
         }
 
     def failed(self, _: Task | None) -> None:
@@ -308,11 +308,11 @@ def _config(log: GroupLog) -> dict[str, str]:
 
 def _status(log: GroupLog, entries: Sequence[Entry]) -> dict[str, int]:
     own = [entry for entry in entries if entry.log is log and not entry.facts["is_p2p"]]
-    told = [
+    reported = [
         (entry.facts["collective_seq_id"], entry.as_dict(stacks=False)["state"]) for entry in own
     ]
-    started = [seq for seq, state in told if state != "scheduled"]
-    completed = [seq for seq, state in told if state == "completed"]
+    started = [seq for seq, state in reported if state != "scheduled"]
+    completed = [seq for seq, state in reported if state == "completed"]
     return {
         "last_enqueued_collective": log.last_enqueued,
         "last_started_collective": max(started, default=-1),

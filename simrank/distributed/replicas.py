@@ -90,9 +90,11 @@ def _text(
     group: ProcessGroup, step: Step, name: str, sides: list[list[int]], site: CallSite | None
 ) -> str:
     where = "" if site is None else f" at {site.line()}"
-    told = [f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}" for ranks in sides[:4]]
+    reported = [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}" for ranks in sides[:4]
+    ]
     more = f" and {len(sides) - 4} more" if len(sides) > 4 else ""
     return (
         f"replicas on group '{group.name}' differ after optimizer step {step.number}{where}, "
-        f"first in {name}: {' / '.join(told)}{more} have different values"
+        f"first in {name}: {' / '.join(reported)}{more} have different values"
     )

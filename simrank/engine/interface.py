@@ -40,7 +40,7 @@ class EngineInterface(Protocol):
     pending: dict[Any, None]
     tasks: dict[Task, None]
     notes: dict[str, None]
-    told: set[Any]
+    reported: set[Any]
     on_failure: list[FailureHook]
     has_threads: bool
     num_thread_calls: int

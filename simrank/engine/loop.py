@@ -75,7 +75,7 @@ class Engine:
         self.pending: dict[PendingOperation, None] = {}
         self.tasks: dict[Task, None] = {}
         self.notes: dict[str, None] = {}
-        self.told: set[Task | PendingOperation] = set()
+        self.reported: set[Task | PendingOperation] = set()
         self.hub = hub_here()
         self.livelock = limits.LivelockDetector(self)
         self._queue: list[tuple[int, int, Task | Wakeup | Firing]] = []
@@ -342,7 +342,7 @@ class Engine:
             The divergence of the ranks, if a hook has followed them.
         """
         reported = [hook(task) for hook in self.on_failure]
-        return next((parting for parting in reported if parting is not None), None)
+        return next((diverged_at for diverged_at in reported if diverged_at is not None), None)
 
     # ---- charging ----
 

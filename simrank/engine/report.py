@@ -76,7 +76,7 @@ def report_unreceived(engine: EngineInterface, messages: Callable[[], Unreceived
 def deadlock_error(engine: EngineInterface, hub_waits_for: str | None) -> DeadlockError:
     """Build the error of a simulation in which nothing can ever happen again."""
     states = rank_states(engine)
-    engine.told = {*engine.tasks, *engine.pending}
+    engine.reported = {*engine.tasks, *engine.pending}
     unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
     error = DeadlockError(
         engine.now_ps,
@@ -85,7 +85,7 @@ def deadlock_error(engine: EngineInterface, hub_waits_for: str | None) -> Deadlo
         to_fix=_hint(engine),
         seed=engine.seed,
         proved=_is_proved(engine),
-        parted=engine.report_failure(None),
+        diverged_at=engine.report_failure(None),
         unlike=unlike,
     )
     if note is not None:
@@ -107,21 +107,23 @@ def run_out(engine: EngineInterface) -> None:
         DeadlockError, LivelockError: Something is unfinished that no earlier one of them named: a
             program that has dealt with a hang is not told of it again, nor are later programs.
     """
-    told = engine.told
+    reported = engine.reported
     try:
         engine.run()
     except (DeadlockError, LivelockError):
-        if not told.issuperset((*engine.tasks, *engine.pending)):
+        if not reported.issuperset((*engine.tasks, *engine.pending)):
             raise
 
 
 def livelock_error(engine: EngineInterface) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
-    engine.told = {*engine.tasks, *engine.pending}
+    engine.reported = {*engine.tasks, *engine.pending}
     unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
-    parted = engine.report_failure(None)
+    diverged_at = engine.report_failure(None)
     states = rank_states(engine)
-    error = LivelockError(engine.now_ps, states, seed=engine.seed, parted=parted, unlike=unlike)
+    error = LivelockError(
+        engine.now_ps, states, seed=engine.seed, diverged_at=diverged_at, unlike=unlike
+    )
     if note is not None:
         add_note(error, note)
     return error
@@ -281,26 +283,26 @@ def _facts(engine: EngineInterface) -> Iterator[tuple[int | None, str, CallSite 
 
     A rank is told in the first of these alone.
     """
-    told: set[int] = set()
+    reported: set[int] = set()
     for task in engine.tasks:
-        told.add(_rank(task))
+        reported.add(_rank(task))
         yield (_rank(task), *_waiting_fact(task), True)
     left_behind: set[int] = set()
     for rank, text, site in _in_flight(engine):
         if rank is None:
             yield None, text, site, True
-        elif rank not in told:
+        elif rank not in reported:
             left_behind.add(rank)
             yield rank, f"returned, but {text} is incomplete", site, True
-    told |= left_behind
+    reported |= left_behind
     messages = _unreceived.get(engine)
     for rank, what, site in () if messages is None else messages():
-        if rank not in told:
-            told.add(rank)
+        if rank not in reported:
+            reported.add(rank)
             yield rank, f"returned, but its {what} was never received", site, False
     for rank, text in _ended(engine):
-        if rank not in told:
-            told.add(rank)
+        if rank not in reported:
+            reported.add(rank)
             yield rank, text, None, False
 
 
@@ -332,9 +334,9 @@ def _rank(task: Task) -> int:
 
 def _waiting_fact(task: Task) -> tuple[str, CallSite | None]:
     if task.waiting is None:
-        return task.told("not started" if not task.started else "running"), task.site()
+        return task.reported("not started" if not task.started else "running"), task.site()
     site = task.waiting.site() or task.site()
-    what = task.told(task.waiting.describe())
+    what = task.reported(task.waiting.describe())
     if site is None and task.started_at is not None:  # A library's own code runs on the thread.
         return f"{what}, started", task.started_at
     return what, site

@@ -115,7 +115,7 @@ class NamedWait(Handle):
 
 # ---- Observers: without any, nothing of this is computed ----
 
-# Given the task that raised, or None for a hang; returns where the ranks parted, if it knows.
+# Given the task that raised, or None for a hang; returns the divergence of the ranks, if known.
 FailureHook: TypeAlias = "Callable[[Task | None], DivergencePoint | None]"
 
 
@@ -267,7 +267,7 @@ class Task:
     def note_exit(self) -> None:
         """Notify the joiners of a task that ended at once; a rank's thread overrides it."""
 
-    def told(self, what: str) -> str:
+    def reported(self, what: str) -> str:
         """Return what a report says of it, given what it does."""
         return what
 
@@ -416,9 +416,9 @@ class TaskGroup(Handle):
             # Ranks due at this same time still run: several root causes are all reported.
             elif self._abortion is None:
                 self._abortion = engine.call_at(engine.now_ps + self.grace_ps, self.abort)
-            parting = engine.report_failure(task)
-            if parting is not None:
-                add_note(task.error, f"simrank: {parting}")
+            diverged_at = engine.report_failure(task)
+            if diverged_at is not None:
+                add_note(task.error, f"simrank: {diverged_at}")
             self.failed.append(task)
             self.failed_ps[task] = task.clock_ps
         is_over = self._num_live == 0 and not self._guests

@@ -1,4 +1,4 @@
-"""Where ranks parted: the line from which they went different ways to a failure."""
+"""Divergence of ranks: the line from which they went different ways to a failure."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class DivergencePoint:
     sides: tuple[Side, ...]
 
     def __str__(self) -> str:
-        """Return `parted at train.py:41 `if loss > 3:`: rank 0 took it, rank 1 did not`."""
+        """Return `diverged at train.py:41 `if loss > 3:`: rank 0 took it, rank 1 did not`."""
         shown = f" `{self.text}`" if self.text else ""
         sides = "; ".join(map(str, self.sides))
-        return f"parted{at_text(self.file, self.line)}{shown}: {sides}"
+        return f"diverged{at_text(self.file, self.line)}{shown}: {sides}"
 
 
 @dataclass(frozen=True, slots=True)

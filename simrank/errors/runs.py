@@ -34,7 +34,7 @@ class DeadlockError(SimulationError):
         proved: Whether nothing at all is left that could happen. Not so where a rank waits only
             because simulated torch has computed already what hardware would compute later, while
             others wait for calls that its host might have made.
-        parted: Where the ranks parted, if that was asked for; see `simrank.trace.divergence`.
+        diverged_at: Divergence of the ranks, if it was followed; see `simrank.trace.divergence`.
         unlike: The first equal calls that ranks made from different lines, or None.
     """
 
@@ -47,11 +47,11 @@ class DeadlockError(SimulationError):
         to_fix: str | None = None,
         seed: int = 0,
         proved: bool = True,
-        parted: DivergencePoint | None = None,
+        diverged_at: DivergencePoint | None = None,
         unlike: UnlikeCalls | None = None,
     ) -> None:
         self.proved = proved
-        self.parted = parted
+        self.diverged_at = diverged_at
         self.unlike = unlike
         self.time_ps = time_ps
         self.waits = tuple(waits)
@@ -64,7 +64,7 @@ class DeadlockError(SimulationError):
             what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
         kind = "proved" if proved else "suspected"
         lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}"]
-        lines += _states_and_causes(self.waits, unlike, parted)
+        lines += _states_and_causes(self.waits, unlike, diverged_at)
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))
@@ -76,7 +76,7 @@ class DeadlockError(SimulationError):
             "proved": self.proved,
             "seed": self.seed,
             "waits": [asdict(state) for state in self.waits],
-            "parted": None if self.parted is None else asdict(self.parted),
+            "diverged_at": None if self.diverged_at is None else asdict(self.diverged_at),
             "to_fix": self.to_fix,
             **_unlike_facts(self.unlike),
         }
@@ -90,7 +90,7 @@ class LivelockError(SimulationError):
         waits: Sets of ranks in the same state.
         seed: The seed that replays it.
         proved: False: a program may count its own polls and stop later.
-        parted: Where the ranks parted, if that was asked for.
+        diverged_at: The divergence of the ranks, if it was followed.
         unlike: The first equal calls that ranks made from different lines, or None.
     """
 
@@ -102,24 +102,24 @@ class LivelockError(SimulationError):
         waits: Sequence[RankState],
         *,
         seed: int = 0,
-        parted: DivergencePoint | None = None,
+        diverged_at: DivergencePoint | None = None,
         unlike: UnlikeCalls | None = None,
     ) -> None:
-        self.parted = parted
+        self.diverged_at = diverged_at
         self.unlike = unlike
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.seed = seed
         lines = [f"livelock (suspected) at t={us_text(time_ps)}: ranks poll, nothing changes"]
-        lines += _states_and_causes(self.waits, unlike, parted)
+        lines += _states_and_causes(self.waits, unlike, diverged_at)
         super().__init__("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
         """Return every fact as plain data."""
         waits = [asdict(state) for state in self.waits]
-        parted = None if self.parted is None else asdict(self.parted)
-        told = {"proved": False, "seed": self.seed, "waits": waits, "parted": parted}
-        return {**super().to_json(), **told, **_unlike_facts(self.unlike)}
+        diverged_at = None if self.diverged_at is None else asdict(self.diverged_at)
+        reported = {"proved": False, "seed": self.seed, "waits": waits, "diverged_at": diverged_at}
+        return {**super().to_json(), **reported, **_unlike_facts(self.unlike)}
 
 
 def _states_and_causes(

@@ -269,7 +269,7 @@ class WorkerDiedError(InfrastructureError):
 
 
 class WorkerTimeoutError(InfrastructureError, TimeoutError):
-    """A case took longer than its time limit, and no rank was seen to have parted from the rest."""
+    """A case took longer than its time limit, and no rank was seen to diverge from the rest."""
 
 
 class PoolStartError(InfrastructureError):

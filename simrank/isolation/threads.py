@@ -130,7 +130,7 @@ class ThreadTask(Task):
         if self.on_end is not None:
             self.on_end()
 
-    def told(self, what: str) -> str:
+    def reported(self, what: str) -> str:
         """Return what a report says of it: the rank has other threads."""
         return f"in {'process' if self.is_process else 'thread'} '{self.end.name}': {what}"
 

@@ -437,16 +437,20 @@ def _without_those_at_rest(error: Hang) -> Hang:
         replace(state, waits=False) if state.state in _AT_REST else state for state in error.waits
     ]
     states.sort(key=lambda state: not state.waits)
-    facts: dict[str, Any] = {"seed": error.seed, "parted": error.parted, "unlike": error.unlike}
-    told: Hang
+    facts: dict[str, Any] = {
+        "seed": error.seed,
+        "diverged_at": error.diverged_at,
+        "unlike": error.unlike,
+    }
+    reported: Hang
     if isinstance(error, LivelockError):
-        told = LivelockError(error.time_ps, states, **facts)
+        reported = LivelockError(error.time_ps, states, **facts)
     else:
         facts |= {"to_fix": error.to_fix, "proved": error.proved}
-        told = DeadlockError(error.time_ps, states, **facts)
+        reported = DeadlockError(error.time_ps, states, **facts)
     for note in getattr(error, "__notes__", ()):
-        told.add_note(note)
-    return told
+        reported.add_note(note)
+    return reported
 
 
 def _what_others_did(error: Hang) -> list[str]:

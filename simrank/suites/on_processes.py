@@ -23,7 +23,7 @@ from simrank.errors import (
 )
 from simrank.errors.pickling import made_again
 from simrank.suites.marker import RANK, REAL, asked, is_real, limits, place_of, refuse
-from simrank.suites.outcomes import Told, expected_by, raise_by_rank
+from simrank.suites.outcomes import Reported, expected_by, raise_by_rank
 from simrank.suites.worker_body import Body, Session, Values, load
 from simrank.suites.worker_body import run as run_body
 from simrank.validate import Limits, Options, WorkerPool, pickling
@@ -312,7 +312,7 @@ def _raise(item: pytest.Function, error: PoolError, *, is_killed: bool) -> None:
     """Raise what is a failure of the test; like those of simulated ranks."""
     expected = expected_by(item)
     if isinstance(error, RanksRaisedError):
-        failures = {rank: _told(error, rank) for rank in error.errors}
+        failures = {rank: _reported(error, rank) for rank in error.errors}
         end = [*_others(error), *([_AGAIN] if is_killed else [])]
         raise_by_rank(failures, f" on {place_of(item)}", expected, end)
     if isinstance(error, expected):
@@ -320,12 +320,12 @@ def _raise(item: pytest.Function, error: PoolError, *, is_killed: bool) -> None:
     pytest.fail(f"{type(error).__name__}: {error}", pytrace=False)
 
 
-def _told(error: RanksRaisedError, rank: int) -> Told:
+def _reported(error: RanksRaisedError, rank: int) -> Reported:
     """Return what a rank failed with, as it was shown there."""
     found = error.errors[rank]
     if not isinstance(found, BodyError):
         shown = error.tracebacks.get(rank, str(found))
-        return Told(found, type(found).__name__, str(found).partition("\n")[0], shown, shown)
+        return Reported(found, type(found).__name__, str(found).partition("\n")[0], shown, shown)
     cause: BaseException = RuntimeError(str(found))
     if found.outcome == "Skipped":
         cause = pytest.skip.Exception(found.text, _use_item_location=True)
@@ -333,7 +333,7 @@ def _told(error: RanksRaisedError, rank: int) -> Told:
         cause = _OUTCOMES[found.outcome](found.text)
     elif found.pickled is not None:
         cause = made_again(found.pickled)
-    return Told(cause, found.kind, found.text, found.place, found.shown)
+    return Reported(cause, found.kind, found.text, found.place, found.shown)
 
 
 def _others(error: RanksRaisedError) -> list[str]:

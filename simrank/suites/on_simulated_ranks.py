@@ -14,7 +14,7 @@ from simrank.errors import SpawnException
 from simrank.isolation.private_modules import own_copy
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.suites.marker import RANK, asked, make_context
-from simrank.suites.outcomes import expected_by, finish, raise_by_rank, told
+from simrank.suites.outcomes import expected_by, finish, raise_by_rank, reported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class _Test:
             failure = error
         if failure is not None:
             when = "" if failure.time_ps is None else f" at t={failure.time_ps / 1e6:.3f} us"
-            failures = {rank: told(error) for rank, error in failure.errors.items()}
+            failures = {rank: reported(error) for rank, error in failure.errors.items()}
             raise_by_rank(failures, when, self._expected)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What a rank failed with.
 
     Attributes:
@@ -52,17 +52,17 @@ def finish(result: object) -> None:
         warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
 
 
-def told(error: BaseException) -> Told:
+def reported(error: BaseException) -> Reported:
     """Return what is told of an exception, from the user's frames on."""
     excinfo = pytest.ExceptionInfo.from_exception(error)
     last = users_frames(excinfo)[-1]
     shown = str(excinfo.getrepr(style="long", tbfilter=users_frames))
     place = f"{last.path}:{last.lineno}"
-    return Told(error, type(error).__name__, text_of(error), place, shown)
+    return Reported(error, type(error).__name__, text_of(error), place, shown)
 
 
 def raise_by_rank(
-    failures: Mapping[int, Told],
+    failures: Mapping[int, Reported],
     where: str,
     expected: tuple[type[BaseException], ...],
     end: Sequence[str] = (),

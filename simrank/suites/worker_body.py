@@ -26,7 +26,7 @@ from _pytest.pathlib import import_path
 
 from simrank.errors import BodyError, NoRankError
 from simrank.errors.pickling import add_note, remade
-from simrank.suites.outcomes import finish, told
+from simrank.suites.outcomes import finish, reported
 from simrank.validate import rank
 from simrank.validate.pickling import unpacked
 from simrank.validate.pool_group import lend
@@ -166,7 +166,7 @@ def run(body: Body) -> list[Warned]:
                 f"simrank: this rank is a real process ({body.place}), not a simulated one\n"
                 '  to fix: torch.distributed runs on both; ranks(..., on="simrank") keeps it there',
             )
-        failure = told(error)
+        failure = reported(error)
         facts = (failure.kind, failure.text, failure.place, failure.shown)
         if isinstance(error, OutcomeException):  # pytest hides where its classes are from pickle.
             raise BodyError(*facts, outcome=type(error).__name__) from error

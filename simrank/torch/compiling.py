@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Patches = list[tuple[Any, str, Any]]
 
 _log = logging.getLogger("simrank")
-_told: list[bool] = []
+_reported: list[bool] = []
 
 
 def patches() -> Patches:
@@ -32,8 +32,8 @@ def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(model, **options)
         if model is None:  # A decorator with options.
             return functools.partial(compile_, **options)
-        if not _told:
-            _told.append(True)
+        if not _reported:
+            _reported.append(True)
             _log.warning("torch.compile: simulated ranks run the function as it is written")
         if isinstance(model, torch.nn.Module):  # Its name is `_orig_mod` in the wrapper, as usual.
             frames: Any = import_module("torch._dynamo.eval_frame")

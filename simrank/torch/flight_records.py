@@ -46,13 +46,13 @@ def _dumping(bindings: Any, name: str) -> Callable[..., bytes]:
                 includeCollectives, includeStackTraces, onlyActive
             )
             return answer
-        told = _recorder_of(program, name).dump(
+        reported = _recorder_of(program, name).dump(
             program.rank or 0,
             includes_collectives=includeCollectives is not False,
             stacks=includeStackTraces is not False,
             only_active=bool(onlyActive),
         )
-        return pickle.dumps(told, protocol=2)
+        return pickle.dumps(reported, protocol=2)
 
     return dump if original is None else functools.wraps(original)(dump)
 
@@ -68,13 +68,13 @@ def _dumping_json(bindings: Any, name: str) -> Callable[..., bytes]:
         if program is None:
             answer: bytes = _outside(original, name)(includeCollectives, onlyActive)
             return answer
-        told = _recorder_of(program, name).dump(
+        reported = _recorder_of(program, name).dump(
             program.rank or 0,
             includes_collectives=includeCollectives is not False,
             stacks=False,
             only_active=bool(onlyActive),
         )
-        return json.dumps({**told, "nccl_comm_state": {}}).encode()
+        return json.dumps({**reported, "nccl_comm_state": {}}).encode()
 
     return dump if original is None else functools.wraps(original)(dump)
 

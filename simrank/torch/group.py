@@ -632,10 +632,10 @@ def all_reduce_sparse(group: ProcessGroup, tensors: list[torch.Tensor]) -> Simul
     first, *others = tensors
     own = sum(others, start=first).coalesce()
     facts = [own._nnz(), *_padded_shape(own)]
-    told = _gathered(group, torch.tensor(facts))
-    if any(each[1:].tolist() != facts[1:] for each in told):
+    reported = _gathered(group, torch.tensor(facts))
+    if any(each[1:].tolist() != facts[1:] for each in reported):
         raise RuntimeError("Sparse dimensions do not match")
-    counts = [int(each[0]) for each in told]
+    counts = [int(each[0]) for each in reported]
     longest = max(counts)
     total = torch.sparse_coo_tensor(size=own.shape, dtype=own.dtype)
     if longest:

@@ -83,13 +83,13 @@ def meet_at(place: str, program: Program, store: dist.Store, rank: int, size: in
     """
     world = world_of(program)
     _tell(store, place, rank, Met(number_of(program, rank), 0, _number(world)))
-    met = [_told(store, f"{place}/{index}") for index in range(size)]
+    met = [_reported(store, f"{place}/{index}") for index in range(size)]
     oldest = min(each.world for each in met)
     if oldest == max(each.world for each in met) or any(each.generation for each in met):
         return met
     number = come_to(program, world.comm_library.worlds[oldest])
     _tell(store, f"{place}/world", rank, Met(number, 0, oldest))
-    return [_told(store, f"{place}/world/{index}") for index in range(size)]
+    return [_reported(store, f"{place}/world/{index}") for index in range(size)]
 
 
 def _place(store: dist.Store, rank: int, size: int) -> str:
@@ -102,7 +102,7 @@ def _tell(store: dist.Store, place: str, rank: int, met: Met) -> None:
     store.set(f"{place}/{rank}", ",".join(map(str, met)))
 
 
-def _told(store: dist.Store, key: str) -> Met:
+def _reported(store: dist.Store, key: str) -> Met:
     return Met(*map(int, store.get(key).decode().split(",")))
 
 

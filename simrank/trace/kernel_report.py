@@ -44,7 +44,7 @@ def source_lines(profile: KernelProfile) -> Iterator[SourceLine]:
     totals = {part: sum(own[part] for own in weights.values()) for part in PARTS}
     spent = {**profile.parts_ps, "waiting": _waiting_ps(profile)}
 
-    def told(key: tuple[str, int], source: str) -> SourceLine:
+    def reported(key: tuple[str, int], source: str) -> SourceLine:
         line = profile.lines.get(key)
         if line is None:
             return SourceLine(key[1], source, {}, {})
@@ -57,10 +57,10 @@ def source_lines(profile: KernelProfile) -> Iterator[SourceLine]:
 
     last = profile.first_line + len(profile.source)
     for number, text in enumerate(profile.source, profile.first_line):
-        yield told((profile.file, number), text)
+        yield reported((profile.file, number), text)
     for file, number in sorted(profile.lines):
         if file != profile.file or not profile.first_line <= number < last:
-            yield told((file, number), _source(file, number))
+            yield reported((file, number), _source(file, number))
 
 
 def _weights(line: Line) -> dict[str, float]:
@@ -125,8 +125,8 @@ def headline(profile: KernelProfile) -> str:
 def _parts(profile: KernelProfile) -> str:
     """Return what a kernel takes of each resource, were it the only one."""
     parts = {**profile.parts_ps, "waiting": round(_waiting_ps(profile))}
-    told = [f"{name} {format_time(parts[name])}" for name in PARTS if parts.get(name)]
-    return f"takes of each resource, alone: {', '.join(told) or 'nothing'}"
+    reported = [f"{name} {format_time(parts[name])}" for name in PARTS if parts.get(name)]
+    return f"takes of each resource, alone: {', '.join(reported) or 'nothing'}"
 
 
 def _balance(profile: KernelProfile) -> str:
@@ -134,11 +134,11 @@ def _balance(profile: KernelProfile) -> str:
     if not profile.parts_ps.get("tensor"):
         return ""
     held = "one program" if profile.per_sm == 1 else f"{profile.per_sm} programs"
-    told = f"an SM holds {held} at a time"
+    reported = f"an SM holds {held} at a time"
     if profile.busiest_share < _UNEVEN:
-        return told
+        return reported
     return (
-        f"{told}; the busiest has {profile.busiest_share:.2f} times the mean of the work: long "
+        f"{reported}; the busiest has {profile.busiest_share:.2f} times the mean of the work: long "
         "programs belong first, as they start in the order of their ids, equal ones in a multiple "
         "of the SMs"
     )
@@ -160,8 +160,8 @@ def _hints(profile: KernelProfile) -> Iterator[str]:
 
 def summary(profile: KernelProfile) -> list[str]:
     """Return what is said of a kernel above its lines."""
-    told = (headline(profile), _parts(profile), _balance(profile), *_hints(profile))
-    return [*filter(None, told)]
+    reported = (headline(profile), _parts(profile), _balance(profile), *_hints(profile))
+    return [*filter(None, reported)]
 
 
 def report_text(profiles: Sequence[KernelProfile]) -> str:

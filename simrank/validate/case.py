@@ -55,7 +55,7 @@ class Case:
         timeout_s: How long was waited at most.
         waiting: The calls in which ranks wait for others that never come, by rank.
         waiting_since_s: When these were seen first, on the monotonic clock.
-        has_parted: Whether that was long enough ago to be believed.
+        has_diverged: Whether that was long enough ago to be believed.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Case:
     timeout_s: float
     waiting: dict[int, Any] = field(default_factory=dict)
     waiting_since_s: float = field(default_factory=time.monotonic)
-    has_parted: bool = False
+    has_diverged: bool = False
 
     @property
     def is_answered(self) -> bool:

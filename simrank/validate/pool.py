@@ -367,8 +367,8 @@ def verdict(team: Team, case: Case) -> PoolError | None:
     if case.is_answered:
         return None
     missing = len(case.ranks) - len(case.answers)
-    limit = "" if case.has_parted else f" within {case.timeout_s:g} s"
-    what = f"{number}: {missing} {many} {'hang' if case.has_parted else 'did not answer'}{limit}"
+    limit = "" if case.has_diverged else f" within {case.timeout_s:g} s"
+    what = f"{number}: {missing} {many} {'hang' if case.has_diverged else 'did not answer'}{limit}"
     return _hang(team, case, what, end)
 
 

@@ -209,7 +209,7 @@ class Team:
             for process, frame in self._events(min(deadline, time.monotonic() + _LOOK_S)):
                 if frame.request == request:  # Not the late answer of another.
                     case.answers[process.rank] = answer_of(frame)
-            if self._have_parted(case):
+            if self._have_diverged(case):
                 break
             if case.has_failed or any(process.ended for process in asked):
                 deadline = min(deadline, time.monotonic() + self._limits.settle_s)
@@ -217,17 +217,17 @@ class Team:
                     break
         return case
 
-    def _have_parted(self, case: Case) -> bool:
+    def _have_diverged(self, case: Case) -> bool:
         """Look whether a rank has waited for a while for one that never comes."""
         pages = self.pages(case.ranks)
         waits = report.waits_for(pages)
         waiting = {rank: report.call_of(pages[rank]) for rank in waits}
         if not waits or not report.never_come(pages, waits) or waiting != case.waiting:
             case.waiting, case.waiting_since_s = waiting, time.monotonic()
-        case.has_parted = time.monotonic() - case.waiting_since_s > self._limits.settle_s and bool(
-            waits
+        case.has_diverged = (
+            time.monotonic() - case.waiting_since_s > self._limits.settle_s and bool(waits)
         )
-        return case.has_parted
+        return case.has_diverged
 
     def facts(self, case: Case, *, with_stacks: bool) -> list[WorkerFacts]:
         """Return what is known of each rank that was asked, or ended without being asked."""

@@ -90,8 +90,8 @@ def test_json_and_reports_are_written(program, tmp_path):
         path = tmp_path / name
         assert run(target, "--skip-real", "--report", path, "--json", tmp_path / "r.json") == 0
         assert path.read_text().startswith(begins)
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert (told["num_ranks"], told["agree"]) == (2, None)
+    reported = json.loads((tmp_path / "r.json").read_text())
+    assert (reported["num_ranks"], reported["agree"]) == (2, None)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,10 @@ def test_the_line_at_which_ranks_parted_is_part_of_the_report(cli, tmp_path):
     path = tmp_path / "branches.py"
     path.write_text(BRANCHES)
     _, _, err = cli("run", "--nproc-per-node", 2, path)
-    assert "parted at" not in err
+    assert "diverged at" not in err
     status, _, err = cli("run", "--nproc-per-node", 2, "--divergence", path)
     assert status == 1
-    expected = "parted at branches.py:6 `if loss > 2.5:`: rank 0 did not (loss = 2); rank 1 took it"
+    expected = (
+        "diverged at branches.py:6 `if loss > 2.5:`: rank 0 did not (loss = 2); rank 1 took it"
+    )
     assert expected in err

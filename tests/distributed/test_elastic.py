@@ -307,11 +307,11 @@ def test_a_call_that_needs_a_rank_that_sits_out_is_an_error_at_the_call(outcome)
                 dist.broadcast(x, 2)
         with pytest.raises(RankInactiveError, match="rank 2 sits out since t="):
             dist.send(x, 2 if rank < 2 else 0)
-        noted[rank] = "told"
+        noted[rank] = "reported"
 
     noted, error = outcome(program, 3)
     assert error is None
-    assert noted == dict.fromkeys(range(3), "told")
+    assert noted == dict.fromkeys(range(3), "reported")
 
 
 def test_a_message_in_flight_to_a_broken_rank_fails(outcome):
@@ -323,14 +323,14 @@ def test_a_message_in_flight_to_a_broken_rank_fails(outcome):
         if rank == 0:
             with pytest.raises(PeerDiedError, match="rank 1 was deactivated before"):
                 dist.send(x, 1)
-            noted[rank] = "told"
+            noted[rank] = "reported"
         elif rank == 2:
             ctx.engine.sleep(10**6)
             dist.deactivate_rank(1)
 
     noted, error = outcome(program, 3)
     assert error is None
-    assert noted == {0: "told"}
+    assert noted == {0: "reported"}
 
 
 def test_a_broken_rank_that_lives_is_told_of_its_own_messages(outcome):
@@ -406,11 +406,11 @@ def test_the_root_of_a_broadcast_in_flight_cannot_be_skipped(outcome):
             return
         with pytest.raises(PeerDiedError, match="rank 0 was deactivated"):
             dist.broadcast(ctx.ones(4, device="cpu"), 0)
-        noted[rank] = "told"
+        noted[rank] = "reported"
 
     noted, error = outcome(program, 3)
     assert error is None
-    assert noted == {1: "told", 2: "told"}
+    assert noted == {1: "reported", 2: "reported"}
 
 
 def test_a_rank_that_never_comes_back_is_named_by_the_report(outcome):

@@ -113,9 +113,9 @@ def test_a_package_that_is_not_imported_may_be_skipped(library):
 def test_the_watchdog_skips_the_same_packages(library):
     """It names the line that called into the package."""
     skip_package("calling_back")
-    engine, told = Engine(), []
+    engine, reported = Engine(), []
     dog = Watchdog(engine, 1.0, None)
-    dog._log = SimpleNamespace(warning=lambda text, *facts: told.append(text % facts))
+    dog._log = SimpleNamespace(warning=lambda text, *facts: reported.append(text % facts))
     lines = []
 
     def computing():
@@ -126,4 +126,4 @@ def test_the_watchdog_skips_the_same_packages(library):
     engine.start_task(computing, "rank 0", 0)
     engine.run()
 
-    assert told[0].endswith(f"at {__file__}:{lines[0]}")
+    assert reported[0].endswith(f"at {__file__}:{lines[0]}")

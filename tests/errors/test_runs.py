@@ -65,7 +65,7 @@ def test_deadlock_says_who_waits_for_what_and_where():
             },
             {"ranks": [4, 6], "state": "returned", "file": None, "line": None, "waits": False},
         ],
-        "parted": None,
+        "diverged_at": None,
         "to_fix": "make every rank of a group issue the same collectives in order",
     }
 
@@ -83,17 +83,17 @@ def test_deadlock_of_the_main_program_names_what_it_waits_for():
 def test_a_report_with_the_line_where_ranks_parted_is_as_short():
     """It comes before what is to be fixed, in both kinds of hang; ranks in many states are cut."""
     sides = (Side((0,), "took it"), Side((1,), "did not"))
-    parted = DivergencePoint(FILE, 40, "if loss > 3:", sides)
+    diverged_at = DivergencePoint(FILE, 40, "if loss > 3:", sides)
     states = [RankState((rank,), f"recv from rank {rank + 1}", FILE, 44) for rank in range(40)]
-    deadlock = DeadlockError(0, states, to_fix="think", parted=parted)
-    livelock = LivelockError(0, states, parted=parted)
+    deadlock = DeadlockError(0, states, to_fix="think", diverged_at=diverged_at)
+    livelock = LivelockError(0, states, diverged_at=diverged_at)
 
-    told = "  parted at train.py:40 `if loss > 3:`: rank 0 took it; rank 1 did not"
-    assert str(deadlock).splitlines()[-2:] == [told, "  to fix: think"]
-    assert str(livelock).splitlines()[-1] == told
+    reported = "  diverged at train.py:40 `if loss > 3:`: rank 0 took it; rank 1 did not"
+    assert str(deadlock).splitlines()[-2:] == [reported, "  to fix: think"]
+    assert str(livelock).splitlines()[-1] == reported
     for error in (deadlock, livelock):
         assert len(str(error).splitlines()) <= errors.MAX_REPORT_LINES
-        assert error.to_json()["parted"]["line"] == 40
+        assert error.to_json()["diverged_at"]["line"] == 40
 
 
 def test_livelock_says_what_is_polled_and_that_it_is_suspected():

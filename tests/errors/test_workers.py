@@ -62,9 +62,13 @@ def test_10_000_ranks_are_told_in_few_lines():
 
 def test_errors_of_workers_travel():
     """With their facts."""
-    parted = RanksPartedError("hang", [WorkerFacts(0, "x")], waits_for={0: [1]})
-    for error in (parted, TooFewDevicesError("nccl", 4, 0), InactiveRanksError("barrier", [1])):
+    diverged_at = RanksPartedError("hang", [WorkerFacts(0, "x")], waits_for={0: [1]})
+    for error in (
+        diverged_at,
+        TooFewDevicesError("nccl", 4, 0),
+        InactiveRanksError("barrier", [1]),
+    ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
-    assert pickle.loads(pickle.dumps(parted)).waits_for == {0: (1,)}
+    assert pickle.loads(pickle.dumps(diverged_at)).waits_for == {0: (1,)}
     assert str(TooFewDevicesError("nccl", 4, 0)) == "backend 'nccl' needs 4 GPUs, but found 0"

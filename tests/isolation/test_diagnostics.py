@@ -48,14 +48,14 @@ def test_a_hook_that_the_main_program_sets_meanwhile_stays(module, monkeypatch):
 
 def test_threads_of_a_rank_tell_its_own_hook():
     """And nobody else's."""
-    told = []
+    reported = []
 
     def program(rank):
-        threading.excepthook = lambda args: told.append((rank, args.thread.name, args.exc_type))
+        threading.excepthook = lambda args: reported.append((rank, args.thread.name, args.exc_type))
         thread = threading.Thread(target=lambda: 1 // 0, name=f"of {rank}")
         thread.start()
         thread.join()
 
     with simrank.Context("hgx_h100", carrier="thread") as ctx:
         ctx.multiprocessing.spawn(program, nprocs=2)
-    assert told == [(rank, f"of {rank}", ZeroDivisionError) for rank in range(2)]
+    assert reported == [(rank, f"of {rank}", ZeroDivisionError) for rank in range(2)]

@@ -146,9 +146,9 @@ def test_garbage_of_a_rank_that_is_ended_is_not_called(package):
 
 def test_what_a_finalizer_raises_is_reported_as_ever(package, monkeypatch):
     """By Python's hook, in the rank's turn; the others' are called all the same."""
-    told, died = [], []
+    reported, died = [], []
     monkeypatch.setattr(
-        sys, "unraisablehook", lambda found: told.append((found.exc_value, os.environ["RANK"]))
+        sys, "unraisablehook", lambda found: reported.append((found.exc_value, os.environ["RANK"]))
     )
 
     def program(rank):
@@ -161,5 +161,5 @@ def test_what_a_finalizer_raises_is_reported_as_ever(package, monkeypatch):
         time.sleep(1)
 
     run(program)
-    assert [(type(error), rank) for error, rank in told] == [(AttributeError, "0")]
+    assert [(type(error), rank) for error, rank in reported] == [(AttributeError, "0")]
     assert sorted(died) == [("0", "0"), *[("1", "1")] * 2, *[("2", "2")] * 2]

@@ -320,7 +320,7 @@ def test_ctrl_c_ends_ranks_on_threads_that_never_wait(program):
 def test_ranks_that_wait_below_a_function_of_c_are_ended_there(carrier, monkeypatch):
     """What C swallows is raised again at the next wait."""
     ended, swallowed = [], []
-    monkeypatch.setattr(sys, "unraisablehook", lambda told: swallowed.append(told.exc_type))
+    monkeypatch.setattr(sys, "unraisablehook", lambda reported: swallowed.append(reported.exc_type))
     compare_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
     def program(rank, ctx):

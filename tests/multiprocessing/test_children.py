@@ -89,9 +89,9 @@ def test_a_process_that_raises_tells_so_and_has_an_exit_code(spawn, capsys):
         assert child.exitcode == 1
 
     spawn(program, 1)
-    told = capsys.readouterr().err
-    assert "Process writer:" in told
-    assert "ValueError: no such folder" in told
+    reported = capsys.readouterr().err
+    assert "Process writer:" in reported
+    assert "ValueError: no such folder" in reported
 
 
 def test_a_process_is_terminated_at_its_wait(spawn):

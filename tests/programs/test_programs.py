@@ -95,7 +95,7 @@ def test_its_main_runs_as_a_function_of_spawn(program, options):
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_mistake_planted_in_it_is_found(name, tmp_path):
     """In the first run, by its kind, with a line of the program."""
-    program, right, wrong, told = PLANTED[name]
+    program, right, wrong, reported = PLANTED[name]
     source = (HERE / f"{program}.py").read_text()
     assert right in source, "the line that is replaced"
     script = tmp_path / f"{program}.py"
@@ -103,7 +103,7 @@ def test_a_mistake_planted_in_it_is_found(name, tmp_path):
     options = ("--nproc-per-node", "4", "--strict", "--races", "error")
     status, _, err = run_cli(*options, str(script))
     assert status == 1
-    assert told in err
+    assert reported in err
     assert f"{program}.py" in err
 
 

@@ -74,8 +74,8 @@ def check_wrong(seed):
     else:
         assert isinstance(error, FOUND_AS[mistake.kind]), (seed, error)
     if isinstance(error, DeadlockError):
-        told = {rank for state in error.waits for rank in state.ranks}
-        assert mistake.rank in told, seed
+        reported = {rank for state in error.waits for rank in state.ranks}
+        assert mistake.rank in reported, seed
 
 
 def check_aftermath(number, on_failure, carrier="greenlet"):

@@ -464,6 +464,6 @@ def test_a_hang_names_the_line_at_which_ranks_parted_where_asked_for(suite):
         """
     offered = suite(body, conftest=FIXTURES)
     offered.stdout.fnmatch_lines(["simrank: run with `--divergence`*--simrank-divergence*"])
-    told = suite(body, "--simrank-divergence", conftest=FIXTURES)
-    told.stdout.fnmatch_lines(["  parted at test_it.py:* `if RANK != 1:`: *"])
-    told.assert_outcomes(passed=1, failed=1)
+    reported = suite(body, "--simrank-divergence", conftest=FIXTURES)
+    reported.stdout.fnmatch_lines(["  diverged at test_it.py:* `if RANK != 1:`: *"])
+    reported.assert_outcomes(passed=1, failed=1)

@@ -35,8 +35,8 @@ def test_a_call_that_differs_raises_on_every_member(spawn, detail, backend):
                 lambda: dist.barrier() if rank == 2 else dist.all_reduce(ones)
             ),
         }
-        for told, call in calls.items():
-            wanted = f"{MISMATCH}2 .*but Rank 0 " if rank == 2 else f"{MISMATCH}{rank} .*{told}"
+        for reported, call in calls.items():
+            wanted = f"{MISMATCH}2 .*but Rank 0 " if rank == 2 else f"{MISMATCH}{rank} .*{reported}"
             with pytest.raises(RuntimeError, match=wanted) as caught:
                 call()
             assert type(caught.value) is RuntimeError

@@ -174,7 +174,7 @@ def found(program, **settings):
     settings = {"divergence": True, **settings}
     with pytest.raises(Exception) as caught, simrank.Context.for_ranks(NPROCS, **settings) as ctx:  # noqa: PT011
         ctx.multiprocessing.spawn(program, nprocs=NPROCS)
-    return ctx.divergence.parting, caught.value
+    return ctx.divergence.diverged_at, caught.value
 
 
 def marked(program):
@@ -188,17 +188,17 @@ def marked(program):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_branch_that_leads_to_the_failure_is_named(program):
     """Not those before it, which do no harm."""
-    parting, error = found(program)
-    assert parting is not None, error
-    assert (parting.file, parting.line) == (__file__, marked(program)), parting
-    assert f"parted at test_divergence.py:{parting.line} `{parting.text}`: " in str(error)
+    diverged_at, error = found(program)
+    assert diverged_at is not None, error
+    assert (diverged_at.file, diverged_at.line) == (__file__, marked(program)), diverged_at
+    assert f"diverged at test_divergence.py:{diverged_at.line} `{diverged_at.text}`: " in str(error)
 
 
 def test_a_branch_in_a_module_is_named():
     """With the values of attributes and arguments, on each side."""
-    parting, _ = found(in_a_module)
-    assert parting.line == marked(Gate.forward)
-    values = {side.ranks: dict(side.values) for side in parting.sides}
+    diverged_at, _ = found(in_a_module)
+    assert diverged_at.line == marked(Gate.forward)
+    values = {side.ranks: dict(side.values) for side in diverged_at.sides}
     assert values == {
         (0, 1): {"self.limit": "0, 1", "x": "1.0"},
         (2,): {"self.limit": "2", "x": "1.0"},
@@ -207,17 +207,17 @@ def test_a_branch_in_a_module_is_named():
 
 def test_a_swallowed_exception_is_told_with_what_its_line_read():
     """Of the rank that raised."""
-    parting, _ = found(other_exception)
-    (side,) = [side for side in parting.sides if side.ranks == (2,)]
+    diverged_at, _ = found(other_exception)
+    (side,) = [side for side in diverged_at.sides if side.ranks == (2,)]
     assert (side.did, dict(side.values)["rank"]) == ("raised KeyError", "2")
 
 
 @pytest.mark.parametrize("program", [shapes_differ, one_device, waits_for_nobody])
 def test_nobody_is_accused_where_no_branch_parted_the_ranks(program):
     """Those that log are left alone; the report says what differs."""
-    parting, error = found(program)
-    assert parting is None
-    assert "parted" not in str(error)
+    diverged_at, error = found(program)
+    assert diverged_at is None
+    assert "diverged_at" not in str(error)
 
 
 def test_a_run_that_ends_well_has_no_parting():
@@ -227,5 +227,5 @@ def test_a_run_that_ends_well_has_no_parting():
         with simrank.Context.for_ranks(NPROCS, divergence=divergence) as ctx:
             ctx.multiprocessing.spawn(logs_and_ends, nprocs=NPROCS)
         ends.append(ctx.now_ps)
-    assert ctx.divergence.parting is None
+    assert ctx.divergence.diverged_at is None
     assert ends[0] == ends[1]

@@ -130,7 +130,7 @@ def is_failed(collective):
     return not collective.pass_check or bool(collective.missing_ranks)
 
 
-def told(program, folder):
+def reported(program, folder):
     """Return simrank's verdict and the analyser's first failed collective, with its text."""
     error = run(program, folder)
     database, said = analysed(folder)
@@ -152,7 +152,7 @@ def test_the_analyser_finds_nothing_in_a_run_that_is_right(tmp_path, backend):
 
 def test_a_skipped_collective_is_missing_on_the_rank_that_simrank_names(tmp_path):
     """As in simrank's report: rank 2 has not called it."""
-    error, failed, _ = told(skipped, tmp_path)
+    error, failed, _ = reported(skipped, tmp_path)
     assert isinstance(error, DeadlockError)
     assert [s.ranks for s in error.waits if not s.waits] == [(2,)]
     assert failed.collective_seq_id == 2
@@ -164,7 +164,7 @@ def test_shapes_that_differ_are_a_size_mismatch(tmp_path):
 
     simrank raises at the second call that differs; ranks that have not called yet are missing.
     """
-    error, failed, said = told(shapes_differ, tmp_path)
+    error, failed, said = reported(shapes_differ, tmp_path)
     (mismatch, *_) = error.errors.values()
     assert isinstance(mismatch, CollectiveMismatchError)
     kinds = {rank: c.type_of_mismatch.state for rank, c in failed.mismatch_collectives.items()}
@@ -173,7 +173,7 @@ def test_shapes_that_differ_are_a_size_mismatch(tmp_path):
 
 def test_another_order_is_a_type_mismatch_where_all_ranks_have_called(tmp_path):
     """The simulation raises at the first call that differs, so ranks behind it may be missing."""
-    error, failed, said = told(other_order, tmp_path)
+    error, failed, said = reported(other_order, tmp_path)
     assert isinstance(error, SpawnException)
     (mismatch, *_) = error.errors.values()
     assert isinstance(mismatch, CollectiveMismatchError)
@@ -183,7 +183,7 @@ def test_another_order_is_a_type_mismatch_where_all_ranks_have_called(tmp_path):
 
 def test_a_group_that_one_rank_never_made_misses_that_rank(tmp_path):
     """The analyser sees the call that is missing, not that `new_group` was never called."""
-    error, failed, _ = told(half_made, tmp_path)
+    error, failed, _ = reported(half_made, tmp_path)
     assert isinstance(error, DeadlockError)
     assert any("never called new_group" in s.state for s in error.waits)
     assert failed.missing_ranks == {2}
@@ -191,7 +191,7 @@ def test_a_group_that_one_rank_never_made_misses_that_rank(tmp_path):
 
 def test_a_receive_without_a_send_misses_the_other_members(tmp_path):
     """The analyser takes a message for a call of all members: it cannot name rank 1 alone."""
-    error, failed, _ = told(unmatched, tmp_path)
+    error, failed, _ = reported(unmatched, tmp_path)
     assert isinstance(error, DeadlockError)
     assert failed.collective_name == "gloo:recv 0<-1"
     assert failed.missing_ranks == {1, 2}
@@ -199,7 +199,7 @@ def test_a_receive_without_a_send_misses_the_other_members(tmp_path):
 
 def test_a_cycle_of_receives_is_a_mismatch_without_the_cycle(tmp_path):
     """The analyser compares pairs of calls: simrank alone says that they wait in a cycle."""
-    error, failed, _ = told(cycle, tmp_path)
+    error, failed, _ = reported(cycle, tmp_path)
     assert "0 -> 1 -> 2 -> 0" in error.to_fix
     assert set(failed.mismatch_collectives) == {1, 2}
 

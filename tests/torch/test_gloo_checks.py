@@ -57,19 +57,19 @@ def test_sizes_that_do_not_fit_are_gloos_errors(spawn):
 
     def program(rank):
         dist.init_process_group("gloo")
-        for num_rows, told in (
+        for num_rows, reported in (
             (7, r"invalid tensor size at index 0 \(expected \(2\), got \(3\)\)"),
             (5, r"invalid tensor size at index 2 \(expected \(2\), got \(1\)\)"),
             (2, r"invalid output tensor list at index 0 \(expected length 3, got 2\)"),
         ):
-            with pytest.raises(RuntimeError, match=told):
+            with pytest.raises(RuntimeError, match=reported):
                 dist.all_gather_into_tensor(torch.ones(num_rows), torch.ones(2))
-        told = r"outputShape\[0\] \* worldSize == inputShape\[0\] \(9 vs. 6\)"
-        with pytest.raises(RuntimeError, match=told):
+        reported = r"outputShape\[0\] \* worldSize == inputShape\[0\] \(9 vs. 6\)"
+        with pytest.raises(RuntimeError, match=reported):
             dist.reduce_scatter_tensor(torch.ones(3), torch.ones(6))
         for inputs in ([], [torch.ones(1)] * 2):
-            told = f"input tensor list size {len(inputs)} does not match world size 3"
-            with pytest.raises(RuntimeError, match=told):
+            reported = f"input tensor list size {len(inputs)} does not match world size 3"
+            with pytest.raises(RuntimeError, match=reported):
                 dist.all_to_all([torch.ones(1)] * 3, inputs)
         out = torch.empty(6)
         dist.all_gather_into_tensor(out, torch.full((2,), float(rank)))
@@ -210,8 +210,8 @@ def test_arguments_are_checked_as_gloo_checks_them(spawn):
     def program(rank):
         dist.init_process_group("gloo")
         group = dist.ProcessGroupGloo(dist.distributed_c10d._get_default_store(), rank, 2)
-        for name, (call, told) in CHECKED.items():
-            with pytest.raises(RuntimeError, match=told) as caught:
+        for name, (call, reported) in CHECKED.items():
+            with pytest.raises(RuntimeError, match=reported) as caught:
                 call(group, rank)
             assert type(caught.value) is RuntimeError, name
         tensor = torch.ones(1)

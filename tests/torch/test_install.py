@@ -154,8 +154,8 @@ def test_compiled_functions_and_modules_run_as_they_are_written(spawn, caplog):
     calls = []
     spawn(program)
     assert sorted(calls) == [0, 0, 1, 1]
-    told = [r for r in caplog.records if "torch.compile" in r.message]
-    assert len(told) <= 1
+    reported = [r for r in caplog.records if "torch.compile" in r.message]
+    assert len(reported) <= 1
 
 
 def test_what_is_not_simulated_is_refused_by_name(spawn):

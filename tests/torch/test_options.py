@@ -167,6 +167,6 @@ def test_a_hang_is_explained_by_its_line_and_recorded(run, tmp_path):
     """--divergence and --flight-recorder, together."""
     status, err = run(PARTED, "--divergence", "--flight-recorder", "records")
     assert status == 1
-    assert "parted at program.py:8 `if step * rank == 4:`: ranks 0-1 did not" in err
+    assert "diverged at program.py:8 `if step * rank == 4:`: ranks 0-1 did not" in err
     assert "rank 2 took it (step = 2, rank = 2)" in err
     assert len(list((tmp_path / "records").iterdir())) == 3

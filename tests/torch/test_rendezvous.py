@@ -226,8 +226,8 @@ def test_ranks_of_a_spawn_that_is_ended_are_lost_to_those_of_another(spawn, ende
         ]
         store.wait(["there"])
         spawns[ended].processes[0].terminate()
-        told = sorted(results.get() for _ in range(2))
-        assert told == [(rank, True) for rank in ((2, 3), (0, 1))[ended]]
+        reported = sorted(results.get() for _ in range(2))
+        assert reported == [(rank, True) for rank in ((2, 3), (0, 1))[ended]]
         with pytest.raises(mp.ProcessExitedException, match="signal SIGTERM"):
             spawns[ended].join()
         assert spawns[1 - ended].join()

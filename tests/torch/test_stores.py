@@ -82,7 +82,7 @@ def test_outside_ranks_stores_are_torchs(tmp_path):
 
 def test_two_servers_on_one_host_that_take_the_same_port_are_told_in_torchs_words(spawn):
     """At the call, in every run: who holds it is in the note."""
-    told = {}
+    reported = {}
 
     def program(rank):
         own = None
@@ -95,13 +95,15 @@ def test_two_servers_on_one_host_that_take_the_same_port_are_told_in_torchs_word
                 dist.DistNetworkError, match="port: 29600, useIpv6: false"
             ) as caught:
                 dist.TCPStore("localhost", 29600, 1, True)
-            told[rank] = (str(caught.value), caught.value.__notes__[0])
+            reported[rank] = (str(caught.value), caught.value.__notes__[0])
         dist.barrier()
         del own
 
     spawn(program)
-    assert told[1][0].endswith("code: -98, name: EADDRINUSE, message: address already in use")
-    assert told[1][1].startswith("simrank: port 29600 is held by a TCPStore of rank 0 at test_st")
+    assert reported[1][0].endswith("code: -98, name: EADDRINUSE, message: address already in use")
+    assert reported[1][1].startswith(
+        "simrank: port 29600 is held by a TCPStore of rank 0 at test_st"
+    )
 
 
 def test_ports_that_are_bound_before_they_are_published_never_collide(spawn):
@@ -143,7 +145,7 @@ def test_a_port_is_free_again_once_nobody_has_the_store(spawn):
 
 def test_children_take_the_port_of_a_group_that_their_parent_has_destroyed(spawn):
     """None of them finds the old server, whoever comes first; a live one keeps its port."""
-    told = []
+    reported = []
 
     def child(rank, world_size):
         time.sleep(world_size - rank)  # The server comes last.
@@ -152,11 +154,11 @@ def test_children_take_the_port_of_a_group_that_their_parent_has_destroyed(spawn
                 "gloo", "tcp://localhost:29609", world_size=world_size, rank=rank
             )
         except dist.DistNetworkError as error:
-            told.append((rank, error.__notes__[0]))
+            reported.append((rank, error.__notes__[0]))
             return
         sums = torch.ones(1)
         dist.all_reduce(sums)
-        told.append((rank, sums.item()))
+        reported.append((rank, sums.item()))
 
     def program(rank):
         dist.init_process_group("gloo", "tcp://localhost:29609", world_size=1, rank=0)
@@ -169,7 +171,7 @@ def test_children_take_the_port_of_a_group_that_their_parent_has_destroyed(spawn
 
     spawn(program, 1)
     held = "simrank: port 29609 is held by a TCPStore of rank 0 at test_stores.py"
-    assert [(rank, str(what)[: len(held)]) for rank, what in told] == [
+    assert [(rank, str(what)[: len(held)]) for rank, what in reported] == [
         (0, held), (0, "2.0"), (1, "2.0"), (0, held),
     ]  # fmt: skip
 
@@ -211,7 +213,7 @@ def test_tenants_of_one_process_share_a_server_and_others_do_not(spawn):
 
 def test_two_programs_with_one_master_port_are_told(spawn):
     """The second one's rank 0, in `init_process_group`."""
-    told = []
+    reported = []
 
     def program(rank):
         os.environ["MASTER_PORT"] = "29603"
@@ -219,12 +221,12 @@ def test_two_programs_with_one_master_port_are_told(spawn):
             dist.init_process_group("gloo")
             time.sleep(1)
         except dist.DistNetworkError as error:
-            told.append((rank, "EADDRINUSE" in str(error)))
+            reported.append((rank, "EADDRINUSE" in str(error)))
 
     with simrank.Context("hgx_h100") as ctx:
         for processes in [ctx.multiprocessing.spawn(program, nprocs=1, join=False) for _ in "ab"]:
             processes.join()
-    assert told == [(0, True)]
+    assert reported == [(0, True)]
 
 
 def test_a_socket_and_a_store_share_the_ports_of_a_host(spawn):

@@ -91,7 +91,7 @@ def use_what_is_gone():
         return None
     dist.barrier(group)
     dist.destroy_process_group(group)
-    told = []
+    reported = []
     for call in (
         lambda: dist.broadcast(torch.ones(1), src=0, group=group),
         lambda: dist.send(torch.ones(1), dst=0, group=group),
@@ -100,10 +100,10 @@ def use_what_is_gone():
         try:
             call()
         except (RuntimeError, ValueError) as error:
-            told.append(f"{type(error).__name__}: {str(error).partition('<')[0]}")
+            reported.append(f"{type(error).__name__}: {str(error).partition('<')[0]}")
     x = torch.ones(1)
     dist.all_reduce(x, group=group)  # gloo's own half lives while somebody holds it.
-    return [*told, x.item()]
+    return [*reported, x.item()]
 
 
 def destroy_world():

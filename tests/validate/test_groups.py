@@ -51,14 +51,14 @@ def test_process_groups_are_made_once(pool):
 
 def test_calls_on_what_is_gone_fail_or_go_on_as_torch_has_it(pool):
     """Watching them changes nothing."""
-    told = [
+    reported = [
         "ValueError: Process group ",
         "ValueError: Process group ",
         "ValueError: Invalid destination rank: destination rank should not be the same as the rank "
         "of the current process.",
         2.0,
     ]
-    assert pool.run(cases.use_what_is_gone) == [told, told, None, None]
+    assert pool.run(cases.use_what_is_gone) == [reported, reported, None, None]
 
 
 def test_leaving_destroys_subgroups_first_and_a_failure_keeps_none(monkeypatch):

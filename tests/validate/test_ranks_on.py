@@ -191,15 +191,15 @@ def test_it(rank):
         lines = outcome(body, where).outlines
         start = next(i for i, line in enumerate(lines) if "rank(s) failed" in line)
         end = next(i for i, line in enumerate(lines) if "short test summary" in line)
-        told = [line for line in lines[start:end] if "simrank: raised by" not in line]
-        return lines[start], told[1:]
+        reported = [line for line in lines[start:end] if "simrank: raised by" not in line]
+        return lines[start], reported[1:]
 
-    head, told = shown(REAL)
+    head, reported = shown(REAL)
     assert "rank(s) failed on processes: rank 2: AssertionError: as it was" in head
     head_simulated, told_simulated = shown("--ranks-on=simrank")
     assert "rank(s) failed at t=0.000 us: rank 2: AssertionError: as it was" in head_simulated
-    assert told[1:] == told_simulated[1:]
-    assert "E       AssertionError: as it was" in told
+    assert reported[1:] == told_simulated[1:]
+    assert "E       AssertionError: as it was" in reported
 
 
 @pytest.mark.slow

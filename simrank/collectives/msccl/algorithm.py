@@ -224,13 +224,13 @@ def check_races(order: Order) -> None:
     """
     num_lanes = 1 + max((node.lane for node in order.nodes), default=0)
     clocks = np.zeros((num_lanes, num_lanes), np.int32)
-    told = _Told(order)
+    reported = _Told(order)
     readers: dict[_Chunk, dict[int, int]] = {}
     writers: dict[_Chunk, int] = {}
     for number in order.sequence:
         node = order.nodes[number]
         clock = clocks[node.lane]
-        told.hear(number, clock)
+        reported.hear(number, clock)
         for chunk, is_write in _accesses(order, node):
             others = [writers[chunk]] if chunk in writers else []
             if is_write:
@@ -245,7 +245,7 @@ def check_races(order: Order) -> None:
             else:
                 readers.setdefault(chunk, {})[node.lane] = number
         clock[node.lane] = node.step.number + 1
-        told.tell(number, clock)
+        reported.tell(number, clock)
 
 
 class _Told:

@@ -32,5 +32,5 @@ def address_of(value: object) -> int | None:
             return None
         found: int = tensor.array.__array_interface__["data"][0]
         return found
-    told = (read(value) for read in ADDRESSES)
-    return next((address for address in told if address is not None), None)
+    reported = (read(value) for read in ADDRESSES)
+    return next((address for address in reported if address is not None), None)

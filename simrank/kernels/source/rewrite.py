@@ -206,7 +206,7 @@ class Rewriter(ast.NodeTransformer):
 
     def spinning(self, node: ast.While, traits: Traits) -> list[ast.stmt]:
         """Return a loop that asks before each round whether the program should be parked."""
-        node.test = _told(node.test, traits.look)
+        node.test = _reported(node.test, traits.look)
         name = self.fresh()
         guard = ast.Call(ast.Name("__spin", ast.Load()), traits.guard, [])
         make = ast.Assign([ast.Name(name, ast.Store())], guard)
@@ -241,7 +241,7 @@ class Rewriter(ast.NodeTransformer):
         return self._is_language(function.value)
 
 
-def _told(test: ast.expr, look: str) -> ast.expr:
+def _reported(test: ast.expr, look: str) -> ast.expr:
     """Return the test of a loop that waits as a call that notes what it compares."""
     if not isinstance(test, ast.Compare) or len(test.ops) > 1:
         return test

@@ -1,4 +1,4 @@
-"""Where ranks parted on their way to a failure; see the README of `distributed`.
+"""Divergence of ranks on their way to a failure; see the README of `distributed`.
 
 `statements` reads sources, `track` records the lines of one rank, `parting` compares two of them,
 `follow` does so for a run.

@@ -87,8 +87,8 @@ class Walk:
         self._target = -1  # Of ours, and where theirs is together with it.
         self._found: int | None = None
 
-    def parting(self, start: Place) -> Place | None:
-        """Return where they parted for good; None where no line explains it."""
+    def diverged_at(self, start: Place) -> Place | None:
+        """Return the last common line of two ranks; None where no line explains the divergence."""
         self._walked(start)
         even = self._even
         if even is None:

@@ -1,4 +1,4 @@
-"""Following the ranks of a run, and saying where they parted once it has failed."""
+"""Follows the lines of all ranks, and finds where they diverged when a run fails."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _MAX_TOLD = 256  # assumed: ranks of which it is said what they did
 
 
 class _Spot(NamedTuple):
-    """The line of a track where ranks parted, and the last position at which they were together."""
+    """The line of a track where ranks diverged, and their last common position."""
 
     line: int
     together: int
 
 
 class Divergence:
-    """Follows the lines of all ranks, and finds where they parted when the run fails.
+    """Follows the lines of all ranks, and finds where they diverged when the run fails.
 
     Args:
         engine: What runs them.
@@ -69,7 +69,7 @@ class Divergence:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.parting: DivergencePoint | None = None
+        self.diverged_at: DivergencePoint | None = None
         self._swaps = Swaps()
         self._engine = engine
         self._codes = Codes()
@@ -141,7 +141,7 @@ class Divergence:
     # ---- once they have failed ----
 
     def failed(self, task: Task | None) -> DivergencePoint | None:
-        """Return where the ranks parted: one has raised, or none can go on."""
+        """Return the divergence of the ranks: one has raised, or none can go on."""
         found: DivergencePoint | None = self._tracing.without(lambda: self._found(task))
         return found  # It may be a rank itself that asked.
 
@@ -154,7 +154,7 @@ class Divergence:
             tracks = {t.rank: t for own, t in self._tracks.items() if self._worlds[own] is each}
             found = self._parting(tracks, task)
             if found is not None:
-                self.parting = found
+                self.diverged_at = found
                 return found
         return None
 
@@ -174,25 +174,25 @@ class Divergence:
                 break
             if ours in tracks and theirs in tracks:
                 spot = self._spot(tracks[ours], tracks[theirs])
-                told = None if spot is None else self._told(tracks, tracks[ours], spot)
-                if told is not None:
-                    return told
+                reported = None if spot is None else self._reported(tracks, tracks[ours], spot)
+                if reported is not None:
+                    return reported
         return None
 
     def _voted(self, tracks: dict[int, Track], failed: int) -> DivergencePoint | None:
-        """Return where a rank that raised parted from most of the others."""
+        """Return the line at which a rank that raised diverged from most ranks."""
         others = [rank for rank in sorted(tracks) if rank != failed][:_MAX_PAIRS]
         spots = Counter(self._spot(tracks[failed], tracks[other]) for other in others)
         if not spots:
             return None
         ((spot, _),) = spots.most_common(1)
-        return None if spot is None else self._told(tracks, tracks[failed], spot)
+        return None if spot is None else self._reported(tracks, tracks[failed], spot)
 
     def _spot(self, ours: Track, theirs: Track) -> _Spot | None:
         start = _start(ours, theirs)
         if start is None:
             return None
-        place = Walk(ours, theirs, self._matters(ours.rank, theirs.rank)).parting(start)
+        place = Walk(ours, theirs, self._matters(ours.rank, theirs.rank)).diverged_at(start)
         if place is None:
             return None
         line = line_before(ours.events, place.ours - ours.first)
@@ -212,7 +212,9 @@ class Divergence:
 
         return matters
 
-    def _told(self, tracks: dict[int, Track], ours: Track, spot: _Spot) -> DivergencePoint | None:
+    def _reported(
+        self, tracks: dict[int, Track], ours: Track, spot: _Spot
+    ) -> DivergencePoint | None:
         """Return what each rank did at a line of a track; None where all did the same."""
         event = ours.events[spot.line - ours.first]
         code, line = self._codes.codes[number_of(event)], line_of(event)
@@ -230,14 +232,14 @@ class Divergence:
             sides.setdefault(did, []).append(rank)
         if len(sides) < 2:  # They made different calls at the same line.
             return None
-        told = [
+        reported = [
             Side(tuple(ranks), did, _merged([values[rank] for rank in ranks]))
             for did, ranks in sides.items()
         ]
         if statement is None:
-            return DivergencePoint(code.file, line, "", tuple(told))
+            return DivergencePoint(code.file, line, "", tuple(reported))
         return DivergencePoint(
-            code.file, statement.line, text_of(code.file, statement), tuple(told)
+            code.file, statement.line, text_of(code.file, statement), tuple(reported)
         )
 
     def _same_place(self, ours: Track, theirs: Track, position: int) -> int | None:
@@ -291,13 +293,13 @@ def _pairs_of_mismatch(error: CollectiveMismatchError) -> Iterator[tuple[int, in
 
 def _merged(values: Sequence[dict[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return what names stood for on several ranks: in their order, equal values once."""
-    told = []
+    reported = []
     for name in dict.fromkeys(name for own in values for name in own):
         texts = [own.get(name, "?") for own in values]
         shown = [texts[0]] if len(set(texts)) == 1 else texts
         more = ", ..." * (len(shown) > _MAX_VALUES)
-        told.append((name, ", ".join(shown[:_MAX_VALUES]) + more))
-    return tuple(told)
+        reported.append((name, ", ".join(shown[:_MAX_VALUES]) + more))
+    return tuple(reported)
 
 
 def _did(track: Track, together: int, statement: Statement | None) -> tuple[str, dict[str, str]]:

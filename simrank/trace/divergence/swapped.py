@@ -88,12 +88,13 @@ class Swaps:
                 continue
             numbers = f"{first.signature.op} #{first.seq} and #{second.seq} on '{group.name}'"
             one, other = pair
-            told = [
+            reported = [
                 RankState((ours,), f"first {one}, then {other}", *first.by_rank[ours].line),
                 RankState((theirs,), f"first {other}, then {one}", *first.by_rank[theirs].line),
             ]
             self.found[key] = (
-                f"equal calls in opposite orders (suspected), {numbers}: {told[0]}; {told[1]}"
+                f"equal calls in opposite orders (suspected), {numbers}: "
+                f"{reported[0]}; {reported[1]}"
             )
 
 

@@ -48,16 +48,16 @@ def paths_of(names: Sequence[str]) -> tuple[Path, ...]:
 def values_of(frame: FrameType, paths: tuple[Path, ...]) -> Values:
     """Return the names that stand for data in a frame, with small values as they are."""
     own, shared = frame.f_locals, frame.f_globals
-    told: list[tuple[str, object]] = []
+    reported: list[tuple[str, object]] = []
     for name, first, attributes in paths:
         value = own[first] if first in own else shared.get(first, _NOWHERE)
         if attributes and value is not _NOWHERE:
             value = _attribute(value, attributes)
         if type(value) in _SHORT:
-            told.append((name, value))
+            reported.append((name, value))
         elif value is not _NOWHERE and not callable(value) and not is_real(value, ModuleType):
-            told.append((name, Shown(short(value))))
-    return tuple(told)
+            reported.append((name, Shown(short(value))))
+    return tuple(reported)
 
 
 def _attribute(value: object, attributes: tuple[str, ...]) -> object:
@@ -85,8 +85,8 @@ def short(value: object) -> str:
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 4]} ..."
     if kind in _SIZED:
         return f"{kind.__name__} of {len(value)}"  # type: ignore[arg-type]
-    told = (reader(value) for reader in (_own_text, *READERS))
-    return next((text for text in told if text is not None), f"<{kind.__name__}>")
+    reported = (reader(value) for reader in (_own_text, *READERS))
+    return next((text for text in reported if text is not None), f"<{kind.__name__}>")
 
 
 def _own_text(value: object) -> str | None:

@@ -228,17 +228,17 @@ def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
         (COLLECTIVES, mine.collectives, theirs.collectives),
         (MESSAGES, mine.messages, theirs.messages),
     ):
-        parting = first_parting(one, other, backend)
+        diverged_at = first_parting(one, other, backend)
         is_cut = (
             mine.ending != theirs.ending
-            and parting is not None
-            and (parting[0] == len(one) or parting[1] == len(other))
+            and diverged_at is not None
+            and (diverged_at[0] == len(one) or diverged_at[1] == len(other))
         )
-        if parting is not None and not is_cut:
-            yield _parted(topic, one, other, *parting)
+        if diverged_at is not None and not is_cut:
+            yield _diverged(topic, one, other, *diverged_at)
 
 
-def _parted(topic: str, one: Sequence[Issued], other: Sequence[Issued], i: int, j: int) -> _Seen:
+def _diverged(topic: str, one: Sequence[Issued], other: Sequence[Issued], i: int, j: int) -> _Seen:
     """Return the first calls that differ, one of which may be missing."""
     word = topic.removesuffix("s")
     mine, theirs = (calls[k] if k < len(calls) else None for calls, k in ((one, i), (other, j)))

@@ -82,13 +82,13 @@ def finding_text(finding: Finding) -> str:
 
 def facts(found: Comparison) -> list[tuple[str, str]]:
     """Return what stands at the top of a report, as names and values."""
-    told = [("simulated", _about(found.simulated))]
+    reported = [("simulated", _about(found.simulated))]
     if found.real is not None:
-        told.append(("real", _about(found.real)))
-    told.append(("issued", _issued(found)))
-    told.append(("results", _results(found)))
-    told += [("time", line) for line in found.times]
-    return told + [("note", line) for line in found.notes]
+        reported.append(("real", _about(found.real)))
+    reported.append(("issued", _issued(found)))
+    reported.append(("results", _results(found)))
+    reported += [("time", line) for line in found.times]
+    return reported + [("note", line) for line in found.notes]
 
 
 def _about(side: Side) -> str:
@@ -253,8 +253,8 @@ def page(found: Comparison) -> str:
     columns = ("rank", "simulated", "real", "collectives", "messages")
     body.append(folded_table("All ranks", columns, _rank_rows(found)))
     for side in _failed(found):
-        told = notes(side.failure.splitlines())
-        body.append(section(f"What {side.about} ended with", told))
+        reported = notes(side.failure.splitlines())
+        body.append(section(f"What {side.about} ended with", reported))
     return document(f"simrank compare: {found.job.title}", _all_facts(found), body)
 
 

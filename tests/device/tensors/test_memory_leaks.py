@@ -23,7 +23,7 @@ def test_memory_in_a_global_is_a_finding_and_what_the_parent_gets_is_none():
         ctx.multiprocessing.spawn(program, (ctx, out), nprocs=3, share_args=True)
     (finding,) = ctx.findings
     assert "ranks 0-2: 4000 bytes of device memory still held by the global" in finding
-    assert "test_held.CACHE, allocated at test_memory_leaks.py:" in finding
+    assert "test_memory_leaks.CACHE, allocated at test_memory_leaks.py:" in finding
     CACHE.clear()
     assert ctx.findings == []
 

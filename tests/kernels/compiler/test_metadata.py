@@ -376,8 +376,8 @@ def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_
         a, b, c = (ctx.empty(1024 * 1024, dtype=ctx.float16) for _ in range(3))
         options = {"BLOCK": 128, "num_stages": stages}
         warm = tiles_in_stages.warmup(a, b, c, 1024, 1024, **options, grid=(1,))
-        told = nullcontext() if fits else pytest.raises(OutOfResources, match="shared memory")
-        with told:
+        reported = nullcontext() if fits else pytest.raises(OutOfResources, match="shared memory")
+        with reported:
             warm._init_handles()
         with nullcontext() if fits else pytest.raises(OutOfResources, match="limit: 232448"):
             tiles_in_stages[(num_programs,)](a, b, c, 1024, 1024, **options)

@@ -274,5 +274,5 @@ def test_races_are_told_of_programs_that_ran_before_one_published(run, who):
 
     context = run(body, 2, races="report")
     assert context.races
-    told = "programs that ran before one stored to another rank are not looked for"
-    assert any(told in finding for finding in context.findings) == (who == 20)
+    reported = "programs that ran before one stored to another rank are not looked for"
+    assert any(reported in finding for finding in context.findings) == (who == 20)

@@ -337,8 +337,8 @@ def test_who_asks_for_races_is_told_that_a_sample_has_none(run):
         ctx.synchronize()
 
     assert run(body, 1, data=False).findings == []
-    (told,) = run(body, 1, data=False, races="report").findings
-    assert told == (
+    (reported,) = run(body, 1, data=False, races="report").findings
+    assert reported == (
         "  kernel 'scale': races of its programs are not looked for, since memory that it uses has "
         "no values (data=False)"
     )

@@ -14,17 +14,17 @@ class Sync:
     num_effects = 3
 
     def __init__(self):
-        self.told = []
+        self.reported = []
 
     def enter_spin(self):
         self.num_effects += 1
-        self.told.append("enter")
+        self.reported.append("enter")
 
     def next_round(self, effects_before, *, is_pure):
-        self.told.append((effects_before, self.num_effects, is_pure))
+        self.reported.append((effects_before, self.num_effects, is_pure))
 
     def leave_spin(self, *, for_value):
-        self.told.append(("leave", for_value))
+        self.reported.append(("leave", for_value))
 
 
 def guarded(sync):
@@ -44,7 +44,7 @@ def test_each_round_is_compared_with_what_the_one_before_left():
     """A round that changed memory is no reason to park."""
     sync = Sync()
     guarded(sync)
-    assert sync.told == ["enter", (4, 4, True), (4, 5, True), ("leave", False)]
+    assert sync.reported == ["enter", (4, 4, True), (4, 5, True), ("leave", False)]
 
 
 @pytest.mark.parametrize("sync", [None])

@@ -252,7 +252,7 @@ def test_a_kernel_that_only_asks_for_its_rank_runs_in_lockstep(run):
 
 
 @triton.jit
-def told(out, buffers, rank, N: tl.constexpr):
+def reported(out, buffers, rank, N: tl.constexpr):
     peer = tl.load(buffers + (rank + 1) % 2).to(tl.pointer_type(tl.int32))
     at = tl.program_id(0) * N + tl.arange(0, N)
     tl.store(out + at, tl.load(peer + at) + rank)
@@ -269,7 +269,7 @@ def test_a_kernel_that_gets_its_rank_and_reads_of_a_peer_runs_in_lockstep(run):
         handle.barrier()
         table = ctx.tensor(handle.buffer_ptrs)
         out = ctx.empty(32, dtype=simrank.int32)
-        operation = ctx.launch(told, (4,), out, table, rank, N=8)
+        operation = ctx.launch(reported, (4,), out, table, rank, N=8)
         ctx.synchronize()
         assert operation.mode == "batched"
         assert out.tolist() == [8 - rank + rank] * 32

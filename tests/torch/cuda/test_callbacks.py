@@ -156,8 +156,8 @@ def test_an_exception_survives_memory_that_dies_with_it():
     """Torch frees memory while an exception passes; a listener runs meanwhile."""
     freed = []
 
-    def on_free(*told):
-        freed.append({}.get(told))
+    def on_free(*reported):
+        freed.append({}.get(reported))
 
     with simulated.standalone(callbacks=simulated.Callbacks(on_free=on_free)):
         x = torch.ones(8, 8, device="cuda")

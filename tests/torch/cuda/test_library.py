@@ -82,20 +82,22 @@ def test_an_untried_version_is_warned_of(monkeypatch):
 
 def test_it_is_built_once_by_whoever_comes_first(fresh_cache, monkeypatch):
     """A second builder waits for the first, and finds its library; progress is told."""
-    builds, told = [], []
+    builds, reported = [], []
 
     def build(path):
         builds.append(path)
         path.write_bytes(b"library")
 
     monkeypatch.setattr(library, "_build", build)
-    threads = [threading.Thread(target=library._built_path, args=(told.append,)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=library._built_path, args=(reported.append,)) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(builds) == 1
-    assert [line.split()[0] for line in told] == ["building", "built"]
+    assert [line.split()[0] for line in reported] == ["building", "built"]
 
 
 def test_sources_decide_where_it_is_cached(monkeypatch, tmp_path):

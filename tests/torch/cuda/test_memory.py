@@ -174,10 +174,10 @@ def test_fresh_memory_can_be_nan():
 
 def test_allocations_are_told():
     """Blocks at or above the threshold, with their address and rank; temporaries are not."""
-    told = []
+    reported = []
     callbacks = simulated.Callbacks(
-        on_alloc=lambda *event: told.append(("alloc", *event)),
-        on_free=lambda *event: told.append(("free", *event)),
+        on_alloc=lambda *event: reported.append(("alloc", *event)),
+        on_free=lambda *event: reported.append(("free", *event)),
         alloc_threshold_bytes=4096,
     )
     with simulated.standalone(1, callbacks=callbacks):
@@ -185,7 +185,7 @@ def test_allocations_are_told():
         x = torch.empty(1024, device="cuda")
         address = x.data_ptr()
         del x
-    assert told == [("alloc", 0, 0, address, 4096, 0), ("free", 0, 0, address, 4096, 0)]
+    assert reported == [("alloc", 0, 0, address, 4096, 0), ("free", 0, 0, address, 4096, 0)]
 
 
 def test_storages(cuda):

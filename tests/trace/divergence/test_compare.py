@@ -31,8 +31,8 @@ def track(text):
     return made
 
 
-def parting(ours, theirs, matters=lambda _: True):
-    return Walk(track(ours), track(theirs), matters).parting(START)
+def diverged_at(ours, theirs, matters=lambda _: True):
+    return Walk(track(ours), track(theirs), matters).diverged_at(START)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def parting(ours, theirs, matters=lambda _: True):
 )
 def test_ranks_parted_for_good_at_the_last_even_place(ours, theirs, found):
     """Whichever of the two is asked about."""
-    assert parting(ours, theirs) == found
+    assert diverged_at(ours, theirs) == found
     swapped = None if found is None else Place(*reversed(found))
-    assert parting(theirs, ours) == swapped
+    assert diverged_at(theirs, ours) == swapped
 
 
 def test_calls_that_do_not_matter_to_both_are_passed_over():
     """Of a group that one of them is no member of."""
-    assert parting("1 2 a 3 4", "1 2 3 4", lambda _: False) is None
+    assert diverged_at("1 2 a 3 4", "1 2 3 4", lambda _: False) is None
 
 
 def test_a_place_is_found_in_another_track():

@@ -19,7 +19,7 @@ def found(program, carrier="greenlet", nprocs=NPROCS, **settings):
     failures = (DeadlockError, LivelockError, SpawnException)
     with pytest.raises(failures) as caught, simrank.Context.for_ranks(nprocs, **settings) as ctx:
         ctx.multiprocessing.spawn(program, args=(ctx,), nprocs=nprocs)
-    return ctx.divergence.parting, caught.value
+    return ctx.divergence.diverged_at, caught.value
 
 
 def marked(program, word="here"):
@@ -31,8 +31,8 @@ def marked(program, word="here"):
     return next(n for n in range(first, len(lines) + 1) if lines[n - 1].endswith(f"# {word}"))
 
 
-def sides(parting):
-    return {side.did: (side.ranks, dict(side.values)) for side in parting.sides}
+def sides(diverged_at):
+    return {side.did: (side.ranks, dict(side.values)) for side in diverged_at.sides}
 
 
 def reduce(ctx):
@@ -251,10 +251,10 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_branch_that_leads_to_the_failure_is_named(program, carrier):
     """Not one of those before it that do no harm."""
-    parting, error = found(program, carrier)
-    assert parting is not None, error
-    assert (parting.file, parting.line) == (__file__, marked(program)), parting
-    assert f"parted at test_follow.py:{parting.line} `{parting.text}`: " in str(error)
+    diverged_at, error = found(program, carrier)
+    assert diverged_at is not None, error
+    assert (diverged_at.file, diverged_at.line) == (__file__, marked(program)), diverged_at
+    assert f"diverged at test_follow.py:{diverged_at.line} `{diverged_at.text}`: " in str(error)
 
 
 @pytest.mark.parametrize(
@@ -262,24 +262,24 @@ def test_the_branch_that_leads_to_the_failure_is_named(program, carrier):
 )
 def test_a_branch_in_a_function_that_was_called_is_named(program, named):
     """In the call in which the ranks parted, however deep."""
-    parting, _ = found(program)
-    assert parting.line == marked(named), parting
+    diverged_at, _ = found(program)
+    assert diverged_at.line == marked(named), diverged_at
 
 
 def test_what_the_condition_saw_is_told_for_each_side():
     """The values of its names, at that time."""
-    parting, _ = found(skipped)
-    assert sides(parting) == {
+    diverged_at, _ = found(skipped)
+    assert sides(diverged_at) == {
         "did not": ((0,), {"loss": "2.5"}),
         "took it": ((1, 2), {"loss": "3.5, 4.5"}),
     }
-    assert parting.text == "if loss > 3:"
+    assert diverged_at.text == "if loss > 3:"
 
 
 def test_a_loop_is_left_by_some_and_gone_round_by_others():
     """With the loop's own variable, and what it ran over."""
-    parting, _ = found(one_more)
-    assert sides(parting) == {
+    diverged_at, _ = found(one_more)
+    assert sides(diverged_at) == {
         "left it": ((0, 1), {"step": "2", "num": "3"}),
         "went round": ((2,), {"step": "3", "num": "4"}),
     }
@@ -287,18 +287,18 @@ def test_a_loop_is_left_by_some_and_gone_round_by_others():
 
 def test_an_exception_is_named_where_it_parted_the_ranks():
     """Though it was swallowed."""
-    parting, _ = found(swallows_library_error)
-    assert (1,) in [side.ranks for side in parting.sides if side.did == "raised ValueError"]
+    diverged_at, _ = found(swallows_library_error)
+    assert (1,) in [side.ranks for side in diverged_at.sides if side.did == "raised ValueError"]
 
 
 def test_the_line_is_part_of_the_report():
     """One line, before what is to be fixed; and of its JSON."""
     _, error = found(skipped)
     lines = str(error).splitlines()
-    expected = "  parted at test_follow.py:{} `if loss > 3:`: rank 0 did not (loss = 2.5); "
+    expected = "  diverged at test_follow.py:{} `if loss > 3:`: rank 0 did not (loss = 2.5); "
     assert lines[-2].startswith(expected.format(marked(skipped)))
     assert lines[-1].startswith("  to fix: ")
-    assert error.to_json()["parted"]["line"] == marked(skipped)
+    assert error.to_json()["diverged_at"]["line"] == marked(skipped)
 
 
 def same_line(rank, ctx):
@@ -315,9 +315,9 @@ def one_sided(rank, ctx):
 @pytest.mark.parametrize("program", [same_line, one_sided])
 def test_nothing_is_said_where_no_branch_parted_the_ranks(program):
     """They make different calls at the same line."""
-    parting, error = found(program)
-    assert parting is None
-    assert "parted" not in str(error)
+    diverged_at, error = found(program)
+    assert diverged_at is None
+    assert "diverged at" not in str(error)
 
 
 def tensors(rank, ctx):
@@ -329,8 +329,8 @@ def tensors(rank, ctx):
 
 def test_tensors_are_shown_without_waiting_for_them():
     """The value of one number that is there, else the shape."""
-    parting, _ = found(tensors)
-    assert sides(parting)["did not"][1] == {"loss": "2.5", "pending": "tensor of shape (3,)"}
+    diverged_at, _ = found(tensors)
+    assert sides(diverged_at)["did not"][1] == {"loss": "2.5", "pending": "tensor of shape (3,)"}
 
 
 def test_simulated_times_are_those_of_a_run_that_nobody_follows():
@@ -350,7 +350,7 @@ def test_nobody_is_followed_unless_asked():
     """No tracer runs, and the library tells nobody of calls."""
     follower, error = found_without(skipped)
     assert follower is None
-    assert error.parted is None
+    assert error.diverged_at is None
 
 
 @pytest.mark.parametrize("carrier", ["greenlet", "thread"])
@@ -371,8 +371,8 @@ def test_another_tracer_is_left_alone():
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
-        parting, _ = found(skipped)
+        diverged_at, _ = found(skipped)
         assert sys.gettrace() is tracer
     finally:
         sys.settrace(before)
-    assert parting is None
+    assert diverged_at is None

@@ -21,10 +21,10 @@ def test_other_tools_and_tracers_go_on():
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
-        parting, _ = found(skipped)
+        diverged_at, _ = found(skipped)
     finally:
         sys.settrace(before)
-    assert parting is not None
+    assert diverged_at is not None
     assert "skipped" in seen
 
 
@@ -42,8 +42,8 @@ def test_nothing_is_said_where_no_tool_is_left():
     for tool in taken:
         sys.monitoring.use_tool_id(tool, "test")
     try:
-        parting, _ = found(skipped)
+        diverged_at, _ = found(skipped)
     finally:
         for tool in taken:
             sys.monitoring.free_tool_id(tool)
-    assert parting is None
+    assert diverged_at is None

@@ -70,18 +70,22 @@ def test_sides_that_failed_alike_agree_and_it_is_said():
 
 def test_the_json_file_has_every_fact(found):
     """These keys, of all ranks and all differences."""
-    told = json.loads(json.dumps(report.to_json(found)))
-    assert list(told) == [
+    reported = json.loads(json.dumps(report.to_json(found)))
+    assert list(reported) == [
         "simrank", "program", "backend", "num_ranks", "tolerance", "agree", "sides", "notes",
         "differences", "ranks",
     ]  # fmt: skip
-    assert (told["agree"], len(told["differences"]), len(told["ranks"])) == (False, 41, MANY)
-    assert told["ranks"][3]["real"] == {
+    assert (reported["agree"], len(reported["differences"]), len(reported["ranks"])) == (
+        False,
+        41,
+        MANY,
+    )
+    assert reported["ranks"][3]["real"] == {
         "ending": "raised", "error": "ValueError", "text": "bad | <shard>", "file": "/p/t.py",
         "line": 4, "num_collectives": 0, "num_messages": 0, "time_us": None,
     }  # fmt: skip
-    assert told["ranks"][0]["real"]["time_us"] is None  # gloo's.
-    assert list(told["differences"][0]) == ["topic", "ranks", "text", "file", "line"]
+    assert reported["ranks"][0]["real"]["time_us"] is None  # gloo's.
+    assert list(reported["differences"][0]) == ["topic", "ranks", "text", "file", "line"]
 
 
 def test_the_page_and_markdown_have_all_differences_and_no_markup_of_the_users(found):
