@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.bench.table import constants_line, errors_line, footer
+from simrank.bench.comparison import comparison_of
+from simrank.bench.table import footer, notes_of
 from simrank.collectives.bounds import busbw_factor
 from simrank.config.provenance import provenance_of
 from simrank.trace.page import (
@@ -53,7 +54,7 @@ def collectives_page(
     by_collective: dict[str, list[SeriesRows]] = {}
     for series, rows in found:
         by_collective.setdefault(series.collective, []).append((series, rows))
-    drawn = {name: _Group(mine) for name, mine in by_collective.items()}
+    drawn = {name: _Group(mine, config) for name, mine in by_collective.items()}
     return document(
         f"simrank bench: {', '.join(by_collective) or 'no rows'}",
         [*head_facts(config, head), *_verdict(found)],
@@ -99,7 +100,12 @@ class _Group:
         rates: The same ones of bus bandwidth.
     """
 
-    def __init__(self, found: Sequence[SeriesRows]) -> None:
+    def __init__(self, found: Sequence[SeriesRows], config: BenchConfig) -> None:
+        self._comparisons = [comparison_of(series, config) for series, _ in found]
+        found = [
+            (series, comparison.shown(rows))
+            for comparison, (series, rows) in zip(self._comparisons, found, strict=True)
+        ]
         self._found = found
         names = [_words(series, rows) for series, rows in found]
         common = [words[0] for words in zip(*names, strict=True) if len(set(words)) == 1]
@@ -139,10 +145,10 @@ class _Group:
         if untimed:
             yield f"{untimed} rows took no time; they are in the tables only."
         labels_by_line: dict[str, list[str]] = {}
-        for label, (series, rows) in zip(self._labels, self._found, strict=True):
-            for line in (errors_line(rows, series.algorithm), constants_line(rows)):
-                if line is not None:
-                    labels_by_line.setdefault(line.removeprefix("# "), []).append(label)
+        each = zip(self._labels, self._found, self._comparisons, strict=True)
+        for label, (series, rows), comparison in each:
+            for line in notes_of(rows, series, comparison):
+                labels_by_line.setdefault(line.removeprefix("# "), []).append(label)
         for line, labels in labels_by_line.items():
             yield f"{'; '.join(labels)}: {line}"
 
@@ -212,7 +218,7 @@ def _text(row: Row) -> str:
     words = [f"{format_size(row.size_bytes)}: {time_text(row.time_us)}"]
     if row.interval_us is not None:
         low_us, high_us = row.interval_us
-        words.append(f"nine of ten within {time_text(low_us)} to {time_text(high_us)}")
+        words.append(f"90% interval {time_text(low_us)} to {time_text(high_us)}")
     words += [f"bus bandwidth {row.busbw_GBps:.4g} GB/s", _what(row)]
     if row.measured_us is not None and row.error_pct is not None:
         words.append(f"measured {time_text(row.measured_us)}, error {row.error_pct:+.1f} %")
@@ -263,7 +269,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.2f}",
     "wrong": lambda row: _NOT_KNOWN if row.num_wrong is None else str(row.num_wrong),
     "algorithm": _what,
-    "nine of ten within (us)": lambda row: (
+    "90% interval (us)": lambda row: (
         _NOT_KNOWN
         if row.interval_us is None
         else f"{row.interval_us[0]:.2f} - {row.interval_us[1]:.2f}"
@@ -273,7 +279,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     ),
     "error (%)": lambda row: _NOT_KNOWN if row.error_pct is None else f"{row.error_pct:+.1f}",
 }
-_OPTIONAL = ("nine of ten within (us)", "measured (us)", "error (%)")
+_OPTIONAL = ("90% interval (us)", "measured (us)", "error (%)")
 
 
 def _table(title: str, rows: Sequence[Row]) -> Markup:

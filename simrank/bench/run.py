@@ -216,11 +216,14 @@ def _context(
     )
 
 
+def is_too_large(size_bytes: int, num_ranks: int) -> bool:
+    """Whether the data of a case is too large to be checked."""
+    return size_bytes > CHECK_UP_TO_BYTES or size_bytes * num_ranks > CHECK_UP_TO_TOTAL_BYTES
+
+
 def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
     """Run a case once on real numbers; return how many elements are wrong."""
-    total_bytes = case.size_bytes * case.num_ranks
-    too_large = case.size_bytes > CHECK_UP_TO_BYTES or total_bytes > CHECK_UP_TO_TOTAL_BYTES
-    if too_large or not config.check:
+    if is_too_large(case.size_bytes, case.num_ranks) or not config.check:
         return None
     data = TestData(case.num_inputs, case.num_ranks, case.dtype, case.redop, config.seed)
     outputs: list[Any] = [None] * case.num_ranks

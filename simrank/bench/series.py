@@ -78,7 +78,11 @@ def series_of(config: BenchConfig) -> Iterator[Series]:
 
     Raises:
         ConfigError: No collective has an algorithm of a name, or it does not take an option.
+        UnsupportedError: An algorithm is a Triton kernel, and triton is not installed.
     """
+    has_kernels = any("kernel" in options for options in config.algorithms.values())
+    if has_kernels and find_spec("triton") is None:
+        raise UnsupportedError("triton is not installed; to fix: pip install triton")
     combinations = [
         (cluster, num_ranks, collective)
         for cluster in map(build_cluster, config.clusters)
@@ -138,12 +142,10 @@ def _kernel(name: str, options: Mapping[str, object]) -> KernelAlgorithm | None:
     """Return the Triton kernel that an entry names, or None where it is a schedule.
 
     Raises:
-        ValueError, UnsupportedError: There is none, or it does not take an option.
+        ValueError, UnsupportedError: There is no such kernel, or it does not take an option.
     """
     if "kernel" not in options:
         return None
-    if find_spec("triton") is None:
-        raise ValueError("triton installed: pip install simrank[triton]")
     from simrank.kernels.algorithms import KernelAlgorithm  # noqa: PLC0415 - it needs triton
 
     rest = {key: value for key, value in options.items() if key != "kernel"}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simrank.bench.comparison import COMPARABLE
+from simrank.bench.predicted import NCCL
 from simrank.bench.program import BLOCKS
+from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, is_too_large
 from simrank.bench.size_classes import ENDS_BYTES
 from simrank.device import as_dtype
+from simrank.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from simrank.bench.comparison import Comparison
     from simrank.bench.row import Row
     from simrank.bench.series import Series
 
@@ -44,15 +49,18 @@ class Table:
         self._beside = beside
         self._with_measured = with_measured
         self._series: Series | None = None
+        self._comparison = COMPARABLE
         self._rows: list[Row] = []
 
-    def add(self, series: Series, rows: Sequence[Row]) -> None:
+    def add(self, series: Series, rows: Sequence[Row], comparison: Comparison = COMPARABLE) -> None:
         """Print rows, below the head of their series."""
+        rows = comparison.shown(rows)
+        with_measured = self._with_measured and comparison.difference is None
         if series is not self._series:
             self.close()
-            self._series = series
+            self._series, self._comparison = series, comparison
             has_interval = rows[0].interval_us is not None
-            beside = self._beside if self._with_measured else None
+            beside = self._beside if with_measured else None
             head = header(series, beside=beside, has_interval=has_interval)
             needed = max(map(len, head.splitlines()[1:]))
             self._is_narrow = self._width is not None and self._width < needed
@@ -61,14 +69,13 @@ class Table:
             self._echo(head)
         self._rows += rows
         shown = narrow_lines if self._is_narrow else lines
-        for line in shown(rows, with_measured=self._with_measured):
+        for line in shown(rows, with_measured=with_measured):
             self._echo(line)
 
     def close(self) -> None:
-        """Print what is said of a series when it is complete."""
-        named = "" if self._series is None else self._series.algorithm
-        for line in (errors_line(self._rows, named), constants_line(self._rows)):
-            if line is not None:
+        """Print the comment lines of a complete series."""
+        if self._series is not None:
+            for line in notes_of(self._rows, self._series, self._comparison):
                 self._echo(line)
         self._rows = []
 
@@ -78,7 +85,7 @@ def header(series: Series, *, beside: str | None, has_interval: bool) -> str:
     measured = f" {beside:>9} {'error':>7}" if beside else ""
     units = f" {'(us)':>9} {'(%)':>7}" if beside else ""
     if has_interval:
-        measured = f" {'nine of ten within':>21}{measured}"
+        measured = f" {'90% interval':>21}{measured}"
         units = f" {'(us)':>21}{units}"
     cells = f" {'time':>9} {'algbw':>8} {'busbw':>8} {'#wrong':>7}"
     cell_units = f" {'(us)':>9} {'(GB/s)':>8} {'(GB/s)':>8} {'':>7}"
@@ -113,7 +120,7 @@ def narrow_header(series: Series, needed: int, *, beside: str | None, has_interv
     names = f"# {'size':>11} {'time':>9} {'busbw':>8} {'#wrong':>7}  {'algorithm':<16}"
     units = f"# {'(B)':>11} {'(us)':>9} {'(GB/s)':>8} {'':>7}  {'':<16}"
     if has_interval:
-        names, units = f"{names} {'nine of ten within':>21}", f"{units} {'(us)':>21}"
+        names, units = f"{names} {'90% interval':>21}", f"{units} {'(us)':>21}"
     if beside:
         names, units = f"{names} {beside:>9} {'error':>7}", f"{units} {'(us)':>9} {'(%)':>7}"
     left_out = f"# Out-of-place; all columns from {needed} characters on, in a pipe and in --csv"
@@ -145,12 +152,12 @@ def _left(row: Row) -> str:
 
 
 def _algorithm(row: Row) -> str:
-    """Return what was chosen, and for predictions the interval."""
+    """Return algorithm and protocol, and the interval of a prediction."""
+    name = row.algorithm if row.protocol is None else f"{row.algorithm} {row.protocol}"
     if row.interval_us is None:
-        return row.algorithm
+        return name
     low_us, high_us = row.interval_us
-    within = f"{_time(low_us)} - {_time(high_us)}"
-    return f"{f'{row.algorithm} {row.protocol}':<16} {within:>21}"
+    return f"{name:<16} {f'{_time(low_us)} - {_time(high_us)}':>21}"
 
 
 def _columns(row: Row | None) -> str:
@@ -161,26 +168,62 @@ def _columns(row: Row | None) -> str:
 
 
 def _measured(row: Row) -> str:
-    if row.measured_us is None or row.error_pct is None:
-        return f" {'-':>9} {'-':>7}"
-    return f" {_time(row.measured_us):>9} {row.error_pct:>+7.1f}"
+    measured = "-" if row.measured_us is None else _time(row.measured_us)
+    error = "-" if row.error_pct is None else f"{row.error_pct:+.1f}"
+    return f" {measured:>9} {error:>7}"
 
 
 def _time(time_us: float) -> str:
     return f"{time_us:.2f}" if time_us < _WHOLE_FROM_US else f"{time_us:.0f}"
 
 
-_CHOSEN_BY_NCCL = ("auto", "nccl")
-
-
-def errors_line(rows: Sequence[Row], named: str) -> str | None:
-    """Return the mean absolute error of a series by class of size; None without measured rows.
+def notes_of(rows: Sequence[Row], series: Series, comparison: Comparison) -> Iterator[str]:
+    """Yield the comment lines under the rows of a series.
 
     Args:
-        rows: Of the series.
-        named: The algorithm that was asked for: real machines ran what NCCL chose, so that others
-            differ for another reason than an error.
+        rows: As `Comparison.shown` returns them.
+        series: Their series.
+        comparison: Whether measured times fit it.
     """
+    if any(row.measured_us is not None or row.cost_level == NCCL for row in rows):
+        yield from comparison.notes()
+    lines = (
+        coverage_line(rows),
+        errors_line(rows),
+        constants_line(rows),
+        unchecked_line(rows, series.algorithm),
+    )
+    yield from (line for line in lines if line is not None)
+
+
+def coverage_line(rows: Sequence[Row]) -> str | None:
+    """Return how many measured times are inside the interval; None where none has an error."""
+    by_size = {row.size_bytes: row for row in reversed(rows)}
+    inside = [
+        row.interval_us[0] <= row.measured_us <= row.interval_us[1]
+        for row in by_size.values()
+        if row.interval_us and row.measured_us is not None and row.error_pct is not None
+    ]
+    if not inside:
+        return None
+    return f"# Measured time inside the 90% interval in {sum(inside)} of {len(inside)} rows"
+
+
+def unchecked_line(rows: Sequence[Row], algorithm: str) -> str | None:
+    """Return why `#wrong` is N/A in some rows; None where every row was checked."""
+    unchecked = [row for row in rows if row.num_wrong is None]
+    if not unchecked:
+        return None
+    if algorithm == NCCL:
+        return f"# #wrong is N/A: {NCCL} predicts times without a run"
+    if all(is_too_large(row.size_bytes, row.num_ranks) for row in unchecked):
+        limits = f"{format_size(CHECK_UP_TO_BYTES)}, or {format_size(CHECK_UP_TO_TOTAL_BYTES)}"
+        return f"# #wrong is N/A: data is not checked above {limits} on all ranks together"
+    return "# #wrong is N/A: the check is off"
+
+
+def errors_line(rows: Sequence[Row]) -> str | None:
+    """Return the mean absolute error of a series by class of size; None where no row has one."""
     parts = []
     low_bytes = 0.0
     for name, high_bytes in zip(CLASS_TEXTS, (*ENDS_BYTES, float("inf")), strict=True):
@@ -192,21 +235,17 @@ def errors_line(rows: Sequence[Row], named: str) -> str | None:
         low_bytes = high_bytes
         if errors:
             parts.append(f"{sum(errors) / len(errors):.0f} % {name}")
-    if parts and named not in _CHOSEN_BY_NCCL:
-        return (
-            f"# Measured was what NCCL chose; {named} was asked for: the differences are no errors"
-        )
-    return f"# Mean absolute error beside the measured times: {', '.join(parts)}" if parts else None
+    return f"# Mean absolute error against measured times: {', '.join(parts)}" if parts else None
 
 
 def constants_line(rows: Sequence[Row]) -> str | None:
-    """Return what the constants of predictions were fitted to; None where nothing is predicted."""
-    if not rows or rows[0].interval_us is None:
+    """Return the source of a prediction's constants; None where nothing is predicted."""
+    if not rows or rows[0].cost_level != NCCL:
         return None
     if rows[0].calibration is None:
-        return "# Predicted by NCCL's own constants, fitted to no machine"
-    held_out = "`simrank accuracy --fit halves` for errors of sizes that were held out"
-    return f"# Predicted by constants {rows[0].calibration}; {held_out}"
+        return "# Predicted with NCCL's own constants, not fitted to a machine"
+    validated = "`simrank accuracy --fit halves` prints cross-validated errors"
+    return f"# Predicted with constants {rows[0].calibration}; {validated}"
 
 
 def footer(rows: Sequence[Row]) -> str:

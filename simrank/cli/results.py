@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import simrank
+from simrank.bench.comparison import COMPARABLE, comparison_of
 from simrank.bench.row import as_columns
 from simrank.bench.run import Watcher
 from simrank.bench.table import Table, footer
@@ -121,6 +122,8 @@ class Shown(Watcher):
     def __init__(
         self, config: BenchConfig, results: Results, found: list[tuple[Series, list[Row]]]
     ) -> None:
+        self._config = config
+        self._comparison = COMPARABLE
         self._table = Table(typer.echo, with_measured=bool(config.measured), width=terminal_width())
         self._several_clusters = len(config.clusters) > 1
         self._results = results
@@ -140,11 +143,12 @@ class Shown(Watcher):
         """Print the line of a size."""
         if not self._found or self._found[-1][0] is not series:
             self._found.append((series, []))
+            self._comparison = comparison_of(series, self._config)
         self._found[-1][1].extend(rows)
         columns = [as_columns(row, several_clusters=self._several_clusters) for row in rows]
         self._results.rows += columns
         self._progress.stop()  # The table goes to stdout, between two bars on stderr.
-        self._table.add(series, rows)
+        self._table.add(series, rows, self._comparison)
         self._progress.start()
 
     @contextmanager

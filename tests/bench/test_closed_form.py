@@ -41,12 +41,14 @@ def test_the_first_benchmark_of_a_newcomer_shows_intervals_beside_what_was_measu
         main(["bench", "hgx_h100"])
     assert caught.value.code in (0, None)
     out = capsys.readouterr().out
-    ring, _, nccl = out.partition("# all_reduce nccl")
-    assert "nine of ten within  measured   error" in nccl
-    assert "nvls Simple" in nccl
-    assert "10 % up to 32 KiB, 6 % to 1 MiB, 3 % to 64 MiB, 2 % above" in nccl
-    assert "constants fitted to h100x8_aws_p5_allreduce" in nccl
-    assert "Mean absolute error" not in ring
+    auto, _, ring = out.partition("# all_reduce ring")
+    assert "90% interval  measured   error" in auto
+    assert "nvls Simple" in auto
+    assert "# Measured time inside the 90% interval in 28 of 31 rows" in auto
+    assert "10 % up to 32 KiB, 6 % to 1 MiB, 2 % to 64 MiB, 2 % above" in auto
+    assert "constants fitted to h100x8_aws_p5_allreduce" in auto
+    assert "# No 90% interval and no error: ring is forced" in ring
+    assert not {"measured", "error"} & set(ring.splitlines()[2].split())
 
 
 def test_faults_options_and_other_spellings_are_refused():

@@ -78,16 +78,17 @@ def test_every_point_says_its_numbers():
     (text,) = [t for t in titles if t.startswith("16 MiB: ") and "nvls Simple" in t]
     assert f"bus bandwidth {row.busbw_GBps:.4g} GB/s" in text
     assert f"error {row.error_pct:+.1f} %" in text
-    assert "nine of ten within" in text
+    assert "90% interval" in text
     assert any(t.startswith("16 MiB: measured") for t in titles)
 
 
 def test_the_error_line_is_the_one_of_the_text_table():
     """With what the constants were fitted to, said once for all whom it concerns."""
     page = page_of(*both())
-    assert "nccl: Mean absolute error beside the measured times:" in page
-    assert page.count("Predicted by constants fitted to") == 1
-    assert "nccl; ring: Predicted by" in page
+    assert "nccl: Mean absolute error against measured times:" in page
+    assert "ring: No 90% interval and no error: ring is forced" in page
+    assert page.count("Predicted with constants fitted to") == 1
+    assert "nccl; ring: Predicted with" in page
 
 
 def test_the_head_says_what_was_run():

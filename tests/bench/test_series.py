@@ -6,7 +6,7 @@ from simrank import bench
 from simrank.bench.series import series_of
 from simrank.collectives import algorithms as table
 from simrank.config import bench_config_from_mapping, load_bench_config
-from simrank.errors import ConfigError
+from simrank.errors import ConfigError, UnsupportedError
 from tests.collectives.msccl.programs import text_of
 
 SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB"]}
@@ -78,3 +78,13 @@ def test_a_file_of_what_is_not_called_is_refused(four):
     assert wanted in str(caught.value)
     with pytest.raises(ConfigError, match="has no option 'x'"):
         series(num_ranks=4, algorithms={str(four / "own.xml"): {"x": 1}})
+
+
+def test_a_kernel_without_triton_is_one_line_with_the_cure(monkeypatch):
+    """Once, not per algorithm; the status is that of every missing package."""
+    monkeypatch.setattr("simrank.bench.series.find_spec", lambda _: None)
+    kernel = {"kernel": "benches.kernels.ring_all_reduce"}
+    config = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB"]}
+    with pytest.raises(UnsupportedError) as caught:
+        bench.run({**config, "algorithms": {"one": kernel, "two": kernel}})
+    assert str(caught.value) == "triton is not installed; to fix: pip install triton"

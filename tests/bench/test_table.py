@@ -1,7 +1,8 @@
 """The text table: nccl-tests' columns."""
 
+from simrank.bench.comparison import Comparison
 from simrank.bench.run import Row
-from simrank.bench.table import Table, errors_line, footer, lines
+from simrank.bench.table import Table, coverage_line, errors_line, footer, lines, unchecked_line
 
 ROW = Row(
     cluster="hgx_h100", collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8,
@@ -41,17 +42,32 @@ def test_errors_are_averaged_by_class_of_size():
     from dataclasses import replace
 
     large = replace(ROW, size_bytes=2**30, error_pct=-10.0)
-    line = errors_line([ROW, replace(ROW, error_pct=-24.0), large], "auto")
+    line = errors_line([ROW, replace(ROW, error_pct=-24.0), large])
     assert line.endswith("23 % up to 32 KiB, 10 % above")
-    assert errors_line([replace(ROW, error_pct=None)], "nccl") is None
+    assert errors_line([replace(ROW, error_pct=None)]) is None
 
 
-def test_what_nccl_did_not_choose_has_differences_and_no_errors():
-    """A ring beside times that were measured of a switch."""
-    line = errors_line([ROW], "ring")
-    assert line == (
-        "# Measured was what NCCL chose; ring was asked for: the differences are no errors"
-    )
+def test_the_coverage_counts_each_size_once():
+    """Out of place and in place are one row of the table."""
+    from dataclasses import replace
+
+    inside = replace(ROW, interval_us=(12.0, 18.0))
+    outside = replace(inside, size_bytes=2048, measured_us=11.0)
+    rows = [inside, replace(inside, in_place=True), outside]
+    assert coverage_line(rows) == "# Measured time inside the 90% interval in 1 of 2 rows"
+    assert coverage_line([ROW]) is None
+
+
+def test_a_row_without_a_check_has_a_reason():
+    """Predicted, too large, or the check is off."""
+    from dataclasses import replace
+
+    unchecked = replace(ROW, num_wrong=None)
+    large = replace(unchecked, size_bytes=2**30)
+    assert unchecked_line([ROW], "auto") is None
+    assert "nccl predicts times without a run" in unchecked_line([unchecked], "nccl")
+    assert "not checked above 64 MiB, or 1 GiB on all" in unchecked_line([ROW, large], "auto")
+    assert "the check is off" in unchecked_line([unchecked, large], "auto")
 
 
 class Titled:
@@ -59,6 +75,21 @@ class Titled:
 
     title = "all_reduce auto float32 sum on 8 ranks of hgx_h100"
     algorithm = "auto"
+
+
+def test_a_series_that_is_not_comparable_has_no_columns_of_a_table():
+    """Neither interval nor measured time nor error; a line says why."""
+    from dataclasses import replace
+
+    text = []
+    row = replace(ROW, interval_us=(12.0, 18.0), protocol="LL", cost_level="nccl")
+    table = Table(text.append, with_measured=True)
+    table.add(Titled, [row], Comparison("ring is forced"))
+    table.close()
+    head, line, *said = text
+    assert not {"interval", "measured", "error"} & set(head.split())
+    assert line.split()[-2:] == ["ring", "LL"]
+    assert said[0] == "# No 90% interval and no error: ring is forced"
 
 
 def shown(width):
