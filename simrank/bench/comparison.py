@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simrank.bench.predicted import NCCL
+from simrank.bench.closed_form import NCCL
 from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.config.machine import load_machine
 

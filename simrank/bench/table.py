@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simrank.bench.closed_form import NCCL
 from simrank.bench.comparison import COMPARABLE
-from simrank.bench.predicted import NCCL
 from simrank.bench.program import BLOCKS
 from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, is_too_large
 from simrank.bench.size_classes import ENDS_BYTES

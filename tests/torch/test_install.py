@@ -32,11 +32,11 @@ def test_everything_that_is_replaced_is_given_back():
         assert getattr(owner, name, "missing") is old, name
 
 
-def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
+def test_patches_are_made_anew_only_where_torch_is_another(monkeypatch):
     """A program that puts its own function in torch's place finds it asked, and then torch's."""
     name, owner = "is_available", torch.cuda
 
-    def patch():
+    def installed():
         return next(value for of, key, value in install.patches(torch) if (of, key) == place)
 
     def shared():
@@ -44,12 +44,12 @@ def test_stand_ins_are_made_anew_only_where_torch_is_another(monkeypatch):
         return next(of.modules for of, _, _ in made if isinstance(of, install._Shared))
 
     place = owner, name
-    first = patch()
-    assert patch() is first
+    first = installed()
+    assert installed() is first
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, lambda: "the program's own")
-        assert patch()() == "the program's own"
-    assert patch()() is owner.is_available()
+        assert installed()() == "the program's own"
+    assert installed()() is owner.is_available()
     module = sys.modules["torch.distributed.of_a_test"] = type(sys)("torch.distributed.of_a_test")
     try:
         assert module in shared()
