@@ -199,7 +199,7 @@ class Context(TorchNames):
     def _record(
         self, flight_recorder: str | PathLike[str] | FlightRecorder | None, *, divergence: bool
     ) -> None:
-        """Let those look on that were asked for, and be told of failures."""
+        """Attach the requested recorders, and call them on failures."""
         library, on_failure = self.comm_library, self.engine.on_failure
         if flight_recorder is not None:
             kind = _new("simrank.distributed.flight_recorder", "FlightRecorder")
@@ -251,7 +251,7 @@ class Context(TorchNames):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Run what is left to its end; after an error, drop it."""
+        """Run the remaining operations to their ends; after an error, drop them."""
         try:
             if error is None:
                 end_daemons(self.program)
@@ -276,7 +276,7 @@ class Context(TorchNames):
                 self._leave()
 
     def _leave(self) -> None:
-        """Undo what entering has done."""
+        """Undo `__enter__`."""
         outer = self._outer.pop()
         try:
             set_program(outer)
@@ -369,7 +369,7 @@ class Context(TorchNames):
 
     @property
     def race_checker(self) -> RaceChecker | None:
-        """Return who looks for races; None where that is off."""
+        """Return the race checker; None if races are not looked for."""
         return self._checker
 
     @property
@@ -379,7 +379,7 @@ class Context(TorchNames):
 
     @property
     def findings(self) -> list[str]:
-        """What a user should know at the end of a run: leaks, races, and what depends on order."""
+        """Findings for the end of a run: leaks, races, and dependence on order."""
         leaks = self.comm_library.leaks
         lines = [f"  {state}" for state in self._untidy()]
         running = {task.rank for task in self.engine.tasks}
@@ -404,13 +404,13 @@ class Context(TorchNames):
         return [*threads, *swapped, *([] if self.replicas is None else self.replicas.findings)]
 
     def _untidy(self) -> list[RankState]:
-        """Return what `strict` ends with: leaks, and names of modules that ranks have set."""
+        """Return leaks, and the names of shared modules that ranks have set, for `strict`."""
         of_extensions = [leak for each in extensions() for leak in each.leaks(self)]
         return [*self.comm_library.leaks.report(), *of_extensions]
 
     @property
     def notes(self) -> list[str]:
-        """What is untidy at the end of a run and does no harm: groups that nobody destroyed."""
+        """Harmless leftovers at the end of a run: groups that were not destroyed."""
         return [f"  {state}" for state in self.comm_library.leaks.notes()]
 
     def observe(self, observer: Observer) -> None:
@@ -466,7 +466,7 @@ class _Multiprocessing:
         *,
         share_args: bool = False,
     ) -> ProcessContext | None:
-        """Spawn, whatever the start method; see `simrank.multiprocessing.start_processes`."""
+        """Spawn with any start method; see `simrank.multiprocessing.start_processes`."""
         check_method(start_method)
         options = {"join": join, "daemon": daemon, "share_args": share_args}
         return spawn_on(self._context, start_method, fn, args, nprocs, **options)
@@ -476,7 +476,7 @@ class _Multiprocessing:
 
 
 def _new(module: str, name: str) -> Any:  # noqa: ANN401 - a class or function
-    """Return a part that few Contexts have: its module is imported for those alone."""
+    """Return a class or function of an optional part, whose module is imported now."""
     return getattr(import_module(module), name)
 
 
@@ -508,7 +508,7 @@ def _faults(context: Context, faults: FaultsRef) -> Faults:
 
 
 def _note_seen(handle: Handle) -> None:
-    """Tell race checks that the running program has seen an operation's end."""
+    """Order the running program behind an operation, for race checks."""
     if isinstance(handle, Operation):
         handle.host_ordered()
 

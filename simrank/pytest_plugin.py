@@ -233,7 +233,7 @@ def _is_unittest(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 
 def _is_property(body: object) -> bool:
-    """Whether Hypothesis makes the examples of a test."""
+    """Return whether Hypothesis makes the examples of a test."""
     return getattr(body, "is_hypothesis_test", False) is True and hasattr(body, "hypothesis")
 
 

@@ -149,7 +149,7 @@ def _of_nodes(bench: Bench) -> list[SeriesErrors]:
 
 
 def _are_node_counts(fitted: TableSeries, tried: TableSeries) -> bool:
-    """Whether nodes of one kind did the same in another number, joined by the same network.
+    """Return whether nodes of one kind did the same in another number, joined by the same network.
 
     Who measured one node knows no network: such constants are tried on no more nodes.
     """

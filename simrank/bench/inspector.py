@@ -44,7 +44,7 @@ class _Call(NamedTuple):
 
 
 def is_inspector(part: Part) -> bool:
-    """Whether an object is what NCCL Inspector writes."""
+    """Return whether an object is what NCCL Inspector writes."""
     return bool(_KEYS & part.data.keys())
 
 

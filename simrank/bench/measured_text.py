@@ -105,7 +105,7 @@ _KEYS = {"args", "config", "results"}
 
 
 def is_nccl_tests_json(part: Part) -> bool:
-    """Whether an object is what nccl-tests writes."""
+    """Return whether an object is what nccl-tests writes."""
     return bool(_KEYS & part.data.keys())
 
 

@@ -58,7 +58,7 @@ def without_marks(text: str) -> str:
 
 
 def is_nccl_tests(text: str) -> bool:
-    """Whether a text is what nccl-tests prints, rather than a CSV table."""
+    """Return whether a text is what nccl-tests prints, rather than a CSV table."""
     first = text.lstrip().partition("\n")[0]
     return first.startswith("#") or "," not in first or _LINE.search(text) is not None
 

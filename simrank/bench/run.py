@@ -217,7 +217,7 @@ def _context(
 
 
 def is_too_large(size_bytes: int, num_ranks: int) -> bool:
-    """Whether the data of a case is too large to be checked."""
+    """Return whether the data of a case is too large to be checked."""
     return size_bytes > CHECK_UP_TO_BYTES or size_bytes * num_ranks > CHECK_UP_TO_TOTAL_BYTES
 
 

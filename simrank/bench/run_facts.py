@@ -97,7 +97,7 @@ class Ran(NamedTuple):
         raise ConfigError(ConfigProblem(place.file, place.line, "busbw", expected, got, to_fix))
 
     def _explains(self, printed: Bandwidths, size_bytes: int, num_ranks: int) -> bool:
-        """Whether the bus bandwidth is that of so many ranks, but for the digits left out.
+        """Return whether the bus bandwidth is that of so many ranks, but for the digits left out.
 
         Releases before 2.10 printed as algbw of some collectives what is busbw: then the time
         says it.
@@ -114,7 +114,7 @@ _SOME_RANKS = (*range(2, 129), *(1 << power for power in range(8, 13)))
 
 
 def is_time(time_us: float) -> bool:
-    """Whether a number can be the time of a collective, in microseconds."""
+    """Return whether a number can be the time of a collective, in microseconds."""
     return _LEAST_US <= time_us <= _MOST_US
 
 

@@ -201,7 +201,7 @@ class FoldPlayer:
             self._store(values, outputs, first)
 
     def _is_entangled(self, inputs: Sequence[AnyArray], outputs: Sequence[AnyArray]) -> bool:
-        """Whether a slice of some output may lie over a later slice of an input."""
+        """Return whether a slice of some output may lie over a later slice of an input."""
         is_aligned = self._schedule.input is self._schedule.output
         size = self._width * inputs[0].itemsize if self._is_even else 0
         for array, output in zip(inputs, outputs, strict=True):

@@ -146,7 +146,7 @@ class _Memory:
         return rank, buffer, chunk
 
     def is_short(self, slot: int, num_elements: int) -> bool:
-        """Whether a write would leave the end of an older value behind it."""
+        """Return whether a write would leave the end of an older value behind it."""
         return bool(slot < self._bases[Buffer.SCRATCH] and num_elements < self.filled[slot])
 
 
@@ -307,7 +307,7 @@ def _filled_chunks(table: ChunkTable, rank: int) -> list[tuple[int, int, int]]:
 
 
 def _covers(chunks: list[tuple[int, int, int]], piece: Piece) -> bool:
-    """Whether chunks are exactly a piece, without gaps."""
+    """Return whether chunks are exactly a piece, without gaps."""
     if not piece.size:
         return True
     ends = [piece.start, *(start + size for _, start, size in chunks)]

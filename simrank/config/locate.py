@@ -37,7 +37,7 @@ def builtin_clusters() -> list[str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file or pipe; names that are too long for a file are none."""
+    """Return whether there is such a file or pipe; names that are too long for a file are none."""
     try:
         return path.is_file() or path.is_fifo()
     except (OSError, ValueError):

@@ -155,7 +155,7 @@ class SweepConfig(Model):
 
 
 def is_sweep(path: str | Path) -> bool:
-    """Whether a file is a program's benchmark: it names a program."""
+    """Return whether a file is a program's benchmark: it names a program."""
     target = Path(path)
     if target.suffix not in (".yaml", ".yml") or not is_file(target):
         return False

@@ -609,7 +609,7 @@ class DevicesByIndex(Protocol):
 
 
 class ContextOfDevices(Protocol):
-    """What this layer needs of a Context."""
+    """The part of a Context that this layer uses."""
 
     @property
     def devices(self) -> DevicesByIndex:

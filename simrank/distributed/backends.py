@@ -103,7 +103,7 @@ def parse_backend(backend: str | None) -> Backends:
 
 
 def is_simulated(name: str) -> bool:
-    """Whether groups may be made with a backend of this name."""
+    """Return whether groups may be made with a backend of this name."""
     return name.lower() in _MAPS and name.lower() != UNDEFINED
 
 

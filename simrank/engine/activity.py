@@ -70,13 +70,13 @@ class Claim:
         self.active: Activity | None = None
 
     def take(self, activity: Activity) -> None:
-        """Have all of them, which nobody uses, for an activity."""
+        """Reserve all units of idle resources for one activity."""
         self.is_whole, self.active = True, activity
         for resource, _ in self.demands:
             resource.claim = self
 
     def give_up(self) -> None:
-        """Let others use them, beside the activity that runs."""
+        """Share the resources again: the running activity becomes an ordinary user of them."""
         activity, self.active, self.is_whole = self.active, None, False
         for resource, _ in self.demands:
             resource.claim = None
@@ -130,7 +130,7 @@ class Activity:
         """Follow a change of the rate; its pool has set it."""
 
     def pending_ranks(self) -> Iterator[tuple[None, str, None]]:
-        """Yield what holds it up, for the deadlock report: it is nobody's call."""
+        """Yield the cause of its delay, for the deadlock report; no rank has called it."""
         empty = [resource.name for resource, demand in self.demands if demand and not resource.free]
         yield None, f"work stalled, nothing left of {', '.join(empty) or 'what it needs'}", None
 
@@ -180,7 +180,7 @@ class ActivityPool:
             self._set_rate(activity, rate_alone(activity) if known is None else known)
 
     def _join(self, activity: Activity, claim: Claim | None) -> list[Resource]:
-        """Let an activity use its resources; return those whose rates that may change."""
+        """Add an activity to its resources; return the activities whose rates may change."""
         shared, changed = [], self._changed
         for resource, _ in activity.demands:
             if resource.claim is not None:
@@ -195,7 +195,7 @@ class ActivityPool:
         return shared
 
     def change(self, resource: Resource, *, capacity: float | None = None, held: float = 0) -> None:
-        """Change a resource now: set its capacity, and add `held` to what is taken away."""
+        """Change a resource now: set its capacity, and add `held` to its reserved units."""
         if resource.claim is not None:
             resource.claim.give_up()
         if capacity is not None:
@@ -270,7 +270,7 @@ class ActivityPool:
 
 
 def _connected(resources: Iterable[Resource]) -> list[Activity]:
-    """Return the activities that use some resources, or share others with those that do."""
+    """Return the activities that use some resources, and all that share a resource with them."""
     found: dict[Activity, None] = {}
     known = dict.fromkeys(resources)
     waiting = list(known)

@@ -28,7 +28,7 @@ driving: list[EngineInterface] = []  # Those whose loops the hub is in, innermos
 
 
 def hub_here() -> greenlet:
-    """Return what drives an engine that is made here: the main greenlet, or within a rank itself.
+    """Return the hub of a new engine: the main greenlet, or the running rank within a rank.
 
     A program that has a Context of its own runs under another one, too: each rank is then the main
     program of a simulation, as each process would be.
@@ -38,7 +38,7 @@ def hub_here() -> greenlet:
 
 
 class Adoption:
-    """The bare greenlets that one engine has made tasks of, and who drives them."""
+    """The bare greenlets that one engine has adopted as tasks, and the tasks that drive them."""
 
     def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine
@@ -83,11 +83,11 @@ class Adoption:
         return task
 
     def _is_bare(self, origin: greenlet) -> bool:
-        """Whether a greenlet is in the midst of a switch of its own, unknown to the engine."""
+        """Return whether a greenlet is inside a switch of its own, unknown to the engine."""
         return bool(origin) and self._engine.task_on(origin) is None
 
     def _go_on(self, origin: greenlet, driver: Task | None) -> None:
-        """Let a bare greenlet go on in its switch, on behalf of the task that drives it."""
+        """Resume a bare greenlet in its switch, on behalf of the task that drives it."""
         if not self._is_bare(origin):
             return  # It was driven on by hand meanwhile.
         engine = self._engine
@@ -111,7 +111,7 @@ class Adoption:
             self._engine.call_at(self._engine.now_ps, partial(self._engine.resume, task))
 
     def retire_dead(self) -> None:
-        """Note the ends of adopted greenlets, also of those that somebody drove by hand."""
+        """Mark adopted greenlets that have ended as finished."""
         for task in list(self._adopted):
             task.retire_if_dead()
             if task.finished:

@@ -31,7 +31,7 @@ class SourceLine(NamedTuple):
 
 
 def skip_package(name: str) -> None:
-    """Let no report name a line of an imported package: it names the line that called it.
+    """Skip a package in reports: they name the line that called it.
 
     For a layer that stands in for a library: frames of `torch` between a rank and simrank are
     nobody's program. simrank itself, the standard library and triton are skipped always.
@@ -50,7 +50,7 @@ def is_library(filename: str) -> bool:
 
 
 def is_simranks(filename: str) -> bool:
-    """Whether a frame of this file is simrank's own."""
+    """Return whether a frame of this file is simrank's own."""
     return filename.startswith(_PACKAGE)
 
 
@@ -135,7 +135,7 @@ def is_importing() -> bool:
 
 
 def in_debugger(frame: FrameType | None) -> bool:
-    """Whether a debugger prompts, or traces one of these frames."""
+    """Return whether a debugger prompts, or traces one of these frames."""
     bdb = sys.modules.get("bdb")
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] in _DEBUGGERS:

@@ -36,7 +36,7 @@ _OBJECTS_PER_TASK = 200  # assumed: what a rank holds by the time it has made a 
 
 @contextmanager
 def calm_collector(num_tasks: int = 0, *, is_calm: bool = True) -> Iterator[None]:
-    """Let Python look for garbage in cycles less often within the block.
+    """Slow down Python's garbage collector within the block.
 
     With thousands of live ranks its default pace costs more than the simulation (measured: 1.6 s
     against 0.7 s for 10,000 ranks that deadlock), and at any fixed pace it looks at objects that
@@ -66,7 +66,7 @@ def calm_collector(num_tasks: int = 0, *, is_calm: bool = True) -> Iterator[None
 
 
 def _let_grow_old(most_unseen: int) -> None:
-    """Let all that lives be old to the collector, which does not look at it for that.
+    """Move all live objects to the oldest generation of the collector.
 
     What thousands of ranks leave is alive: a look takes a tenth as long as their simulation, and
     as the process ends Python takes several (measured: 4.8 s after 16,384 ranks). What is garbage
@@ -86,7 +86,7 @@ def _let_grow_old(most_unseen: int) -> None:
 
 
 def _end_of_process() -> None:
-    """Let nobody look at it any more, unless a library tells users of what is left then."""
+    """Freeze all objects at the end of the process, unless a library reports leaks (nanobind)."""
     modules = [each for each in sys.modules.copy().values() if is_real(each, ModuleType)]
     named = (attributes_of(each).values() for each in modules if _is_extension(each))
     if not any(type(value).__module__ == "nanobind" for values in named for value in values):
@@ -99,7 +99,7 @@ def _is_extension(module: ModuleType) -> bool:
 
 
 def begin() -> None:
-    """Set aside what is there, which outlives the simulation, and know from now on who looks.
+    """Freeze the objects that exist before the simulation, and watch collections from now on.
 
     Beside torch a look at all that was there before takes 0.25 s, and finds nothing.
     """
@@ -121,7 +121,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Look at what ranks on threads, torch's most often, have left; undo `begin`."""
+    """Collect the garbage of ranks on threads; undo `begin`."""
     global _has_frozen, _has_threads  # noqa: PLW0603 - likewise
     before_looks.clear()
     gc.callbacks[:] = [each for each in gc.callbacks if each not in (_first, _last)]
@@ -133,7 +133,7 @@ def end() -> None:
 
 
 def thaw() -> None:
-    """Set nothing aside any more: whoever asks for objects, or who refers to one, sees all."""
+    """Unfreeze all objects, so that a search for referrers sees them."""
     global _has_frozen  # noqa: PLW0603 - likewise
     if _has_frozen:
         gc.unfreeze()
@@ -141,7 +141,7 @@ def thaw() -> None:
 
 
 def look_at_all() -> None:
-    """Look for garbage among all objects there are, also those that were set aside."""
+    """Collect garbage among all objects, frozen ones included."""
     if _has_frozen:
         gc.unfreeze()
     gc.collect()
@@ -150,7 +150,7 @@ def look_at_all() -> None:
 
 
 def is_looking() -> bool:
-    """Whether the collector called the caller: a finalizer, or one of `gc.callbacks`.
+    """Return whether the collector called the caller: a finalizer, or one of `gc.callbacks`.
 
     It looks between any two lines of the engine's own, so what it calls must not yield where
     nobody expects it (a library that measures its collector reads the clock, which is a poll).

@@ -64,7 +64,7 @@ class Delay:
     site: CallSite | None = None
 
     def __str__(self) -> str:
-        """Return the line of a report: who, what, where and by how much."""
+        """Return a report line: rank, kind of delay, source line and amount."""
         whose = "no rank's" if self.point.rank < 0 else f"rank {self.point.rank}:"
         where = "" if self.site is None else f" at {self.site.line()}"
         kind = KINDS[self.point.kind]
@@ -72,7 +72,7 @@ class Delay:
 
 
 class Delays:
-    """The delays of one run; their seed also permutes what happens at the same simulated time.
+    """Injected delays of one run; their seed also permutes equal simulated times.
 
     Args:
         seed: Decides which points are late, and by how much.

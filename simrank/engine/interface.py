@@ -80,7 +80,7 @@ class EngineInterface(Protocol):
         """The task that the hub entered last; None while the hub itself runs."""
 
     def is_hub(self) -> bool:
-        """Whether the caller is the hub."""
+        """Return whether the caller is the hub."""
 
     def current_task(self) -> Task | None:
         """Return the task that runs now; None on the hub."""
@@ -128,7 +128,7 @@ class EngineInterface(Protocol):
         """Leave the current task for the hub until a handle completes."""
 
     def sleep(self, delay_ps: int) -> None:
-        """Let simulated time pass on the task's host clock."""
+        """Advance the task's host clock by a delay."""
 
     def timer(self, delay_ps: int) -> Handle:
         """Return a handle that completes after a delay."""

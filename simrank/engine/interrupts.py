@@ -1,4 +1,4 @@
-"""Signals while a Context is entered: Ctrl-C, a test's time limit, whatever a program has set up.
+"""Signals while a Context is entered: Ctrl-C, time limits of tests, the program's handlers.
 
 Python runs a signal's handler between any two instructions of the main thread, and what it raises
 surfaces there: half-way through a Context's exit, or in one rank of eight that all turn in place.
@@ -54,7 +54,7 @@ _transparent: set[CodeType] = set()
 
 
 def may_be_left(function: F) -> F:
-    """Mark a function of simrank that waits for real, or calls what does: signals do not wait."""
+    """Mark a function of simrank that waits in real time: signals interrupt it."""
     _transparent.add(function.__code__)
     return function
 
@@ -89,7 +89,7 @@ def restore() -> None:
 
 
 def set_handler(number: int, handler: Any, *, is_ranks: bool = False) -> Any:  # noqa: ANN401
-    """Stand for `signal.signal`: what the program sets is wrapped too.
+    """Replace `signal.signal`: wrap the program's handler.
 
     Args:
         number: As there.
@@ -110,7 +110,7 @@ def set_handler(number: int, handler: Any, *, is_ranks: bool = False) -> Any:  #
 
 
 def get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
-    """Stand for `signal.getsignal`: what the program has set."""
+    """Replace `signal.getsignal`: return the program's handler."""
     handler = _get(number)
     if handler is not _on_signal:
         return handler
@@ -119,7 +119,7 @@ def get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
 
 
 def nudge(thread_id: int) -> None:
-    """Let a thread look at what was raised in it, out of whatever it waits for natively."""
+    """Wake a thread from a native wait, so that it raises a pending exception."""
     if _NUDGE in _wrapped:
         signal.pthread_kill(thread_id, _NUDGE)
 
@@ -134,14 +134,14 @@ def _is_main_thread() -> bool:
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Stand for no handler."""
+    """Do nothing."""
 
 
 # ---- a signal ----
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Call the program's handler, now or later, and see to it that what it raises ends all."""
+    """Call the program's handler now or later; an exception that it raises ends the run."""
     tries = _due.pop(number, 0)
     if number == _NUDGE:
         return
@@ -156,7 +156,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _is_in_midst(frame: FrameType | None) -> bool:
-    """Whether code of simrank runs, or code of the standard library on its behalf."""
+    """Return whether code of simrank runs, or code of the standard library on its behalf."""
     while frame is not None and is_library(frame.f_code.co_filename):
         if is_simranks(frame.f_code.co_filename) and frame.f_code not in _transparent:
             return True
@@ -165,7 +165,7 @@ def _is_in_midst(frame: FrameType | None) -> bool:
 
 
 def _has_thread_turn(engine: EngineInterface | None) -> bool:
-    """Whether the hub only waits for a rank on a thread of its own."""
+    """Return whether the hub only waits for a rank on a thread of its own."""
     task = None if engine is None else engine.running
     return task is not None and task.carrier.has_turn
 
@@ -209,14 +209,14 @@ def _raise_on_hub(error: BaseException, engine: EngineInterface, task: Task) -> 
 
 
 def raise_due(engine: EngineInterface) -> None:
-    """Raise on the hub, between two wakeups, what had to wait."""
+    """Raise a deferred exception on the hub, between two wakeups."""
     while _due:
         number, _ = _due.popitem()
         _deliver(number, None, engine)
 
 
 def _annotate(error: BaseException, engine: EngineInterface, frame: FrameType | None) -> None:
-    """Say where the ranks are; where there are none there is nothing to say."""
+    """Add the states of the ranks to an exception, if there are ranks."""
     task = engine.running
     if task is not None and task.carrier.thread_id is not None:
         frame = sys._current_frames().get(task.carrier.thread_id)  # noqa: SLF001 - documented

@@ -35,7 +35,7 @@ def is_real(
 @overload
 def is_real(value: object, kinds: tuple[type, ...]) -> bool: ...
 def is_real(value: object, kinds: Any) -> bool:
-    """Whether the real type of a value is one of some classes, whatever `__class__` says."""
+    """Return whether the real type of a value, not its `__class__`, is one of some classes."""
     return issubclass(type(value), kinds)
 
 
@@ -53,6 +53,6 @@ def attributes_of(value: object) -> Mapping[str, Any]:
 
 
 def module_text(module: object, name: str) -> str | None:
-    """Return a text that a module holds, such as its file; None for what is no module."""
+    """Return a text attribute of a module, such as its file; None for other objects."""
     value = attributes_of(module).get(name) if is_real(module, ModuleType) else None
     return value if type(value) is str else None

@@ -36,7 +36,7 @@ CLOCK_PS = 3600 * 10**12
 
 
 class PollReason:
-    """What a task polls, or that it sleeps.
+    """The reason of a poll or a sleep.
 
     Attributes:
         what: In the user's words, for example `is_completed of all_reduce #7`.
@@ -50,7 +50,7 @@ class PollReason:
         self.rounds = rounds
 
     def describe(self) -> str:
-        """Return what is polled."""
+        """Return the polled object, in the user's words."""
         return self.what
 
     def site(self) -> None:
@@ -208,7 +208,7 @@ def host_sleep(engine: EngineInterface, task: Task, delay_ps: int, what: str) ->
 
 
 def sleep_weakly(engine: EngineInterface, task: Task, due_ps: int, reason: PollReason) -> None:
-    """Let a task poll or sleep until `due_ps` without keeping the simulation alive (E8)."""
+    """Suspend a polling or sleeping task until `due_ps`; it does not keep the run alive (E8)."""
     if engine.delays is not None:
         due_ps += engine.delays.draw(WAKE, task.rank, user_site)
     wakeup = task.timer = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
@@ -225,7 +225,7 @@ def sleep_weakly(engine: EngineInterface, task: Task, due_ps: int, reason: PollR
 
 
 def give_up(task: Task) -> None:
-    """Void what would wake a task that never runs again: it slept or polled."""
+    """Cancel the wakeups of a task that never runs again."""
     task.engine.unqueue(task)
     if task.timer is not None:
         task.engine.cancel(task.timer)
@@ -272,7 +272,7 @@ class LivelockDetector:
             raise livelock_error(engine)
 
     def poll_on_hub(self, what: str) -> None:
-        """Let the engine make its next step, if there is one, for a poll of the main program.
+        """Run the engine's next step for a poll of the main program.
 
         Raises:
             DeadlockError: There is none, and the main program has asked many times.

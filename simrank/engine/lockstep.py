@@ -44,7 +44,7 @@ raised_after_turn: list[BaseException] = []
 
 
 class Turns:
-    """Who of one engine's threads has the turn, and who gets it next.
+    """The turn of one engine's threads: its holder, and the order of the next ones.
 
     Attributes:
         order: The last one has the turn, None being the hub; below it is who gets it afterwards.
@@ -70,7 +70,7 @@ class Turns:
     # ---- the hub's side ----
 
     def line_up(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """Let tasks pass the turn on; yield, in order, those that the hub has to enter itself."""
+        """Line up tasks that pass the turn on; yield, in order, those that the hub must enter."""
         order = self.order
         if len(order) > 2:  # The hub is in the midst of another line.
             yield from tasks
@@ -82,7 +82,7 @@ class Turns:
                 yield task
 
     def give(self, task: Task, go: LockType) -> None:
-        """Let a task's thread run, and sleep until it is the hub's turn again."""
+        """Give the turn to a task's thread, and sleep until the hub has it again."""
         order = self.order
         if len(order) == 1:
             order.append(None)
@@ -102,7 +102,7 @@ class Turns:
                 self.of_hub.enter()
 
     def _interrupt(self, error: BaseException) -> None:
-        """Let who has the turn have what a signal raised here, as on a greenlet; then wait on."""
+        """Hand an exception of a signal to the thread that has the turn, then wait on."""
         late: BaseException | None = error
         try:  # Around every line: another signal may come at any of them.
             order = self.order
@@ -126,7 +126,7 @@ class Turns:
                 raise late
 
     def _look(self) -> None:
-        """Give up who has the turn if it sleeps natively and nobody can wake it.
+        """Give up the thread that has the turn if it sleeps in a native lock for good.
 
         Raises:
             NativeWaitError: It sleeps in a lock.
@@ -171,7 +171,7 @@ class Turns:
         return self.bell_of_turn()
 
     def bell_of_turn(self) -> LockType:
-        """Return what wakes whoever has the turn."""
+        """Return the bell of the thread that has the turn."""
         task = self.order[-1]
         carrier: Any = None if task is None else task.carrier
         return self.bell if carrier is None else carrier.go
@@ -210,7 +210,7 @@ class ThreadCarrier:
     # ---- the hub's side ----
 
     def switch(self) -> None:
-        """Let the thread run until the turn comes back, from it or from who got it afterwards."""
+        """Run the thread until the turn is back at the hub."""
         if self.thread is None:
             if self.is_dead:
                 return
@@ -241,14 +241,14 @@ class ThreadCarrier:
             self.bury()
 
     def give_up(self) -> None:
-        """Let a thread that sleeps natively be none of the engine's: it may wake at any time."""
+        """Detach a thread that sleeps natively from the engine: it may wake at any time."""
         self._is_lost = self.is_dead = True
         _hubs.pop(self.stack, None)  # type: ignore[arg-type]  # What it calls then is no task's.
         assert self.thread_id is not None, "it lives"
         raise_in(self.thread_id, type("RankAborted", (RankAborted,), {"__init__": _abort}))
 
     def bury(self) -> None:
-        """Wait until the thread's own objects have died too, before anybody else runs."""
+        """Wait until the thread's own objects have died, before the next thread runs."""
         assert self.thread is not None, "it has lived"
         self.thread.join()
         self._turns.ended = self.thread_id = self.thread = None
@@ -257,7 +257,7 @@ class ThreadCarrier:
     # ---- the thread's side ----
 
     def leave(self) -> None:
-        """Let the hub run, or who is next in line, and return when the turn comes back."""
+        """Pass the turn to the hub or to the next thread; return when it comes back."""
         task = self._task
         if getcurrent() is not self.stack:
             task.thrown = _bare_greenlet_error(task)
@@ -285,7 +285,7 @@ class ThreadCarrier:
             turn.enter()
 
     def _wait_on(self, error: BaseException) -> None:
-        """Keep what the watchdog raised while this thread was on its way out, until it is back."""
+        """Keep an exception of the watchdog that arrives while this thread passes the turn."""
         task, turns = self._task, self._turns
         try:
             while turns.order[-1] is not task and not self.is_dead:
@@ -334,7 +334,7 @@ class ThreadCarrier:
 
 
 def _wake_patiently() -> None:
-    """Let the running thread not take the processor from who wakes it.
+    """Set a scheduling policy by which a woken thread does not preempt its waker.
 
     Linux often runs a thread that wakes at once. Here it finds that the other has the interpreter
     until it sleeps itself, and sleeps again: two more switches per turn (measured: a tenth of an
@@ -388,7 +388,7 @@ def main_greenlet(stack: greenlet) -> greenlet:
 
 
 def hub_of(stack: greenlet) -> greenlet:
-    """Return the hub of a greenlet: its thread's main greenlet, or who drives that thread."""
+    """Return the hub of a greenlet: its thread's main greenlet, or the hub of that thread."""
     main = main_greenlet(stack)
     return _hubs.get(main, main)
 

@@ -201,7 +201,7 @@ class Engine:
     # ---- waiting ----
 
     def is_hub(self) -> bool:
-        """Whether the caller is the hub."""
+        """Return whether the caller is the hub."""
         return getcurrent() is self.hub
 
     def current_task(self) -> Task | None:
@@ -281,7 +281,7 @@ class Engine:
 
     @staticmethod
     def _go_on_waiting(handle: Handle, task: Task) -> None:
-        """Deal with a task that came back early: an error was thrown, or somebody drove it."""
+        """Continue the wait of a task that came back early, or raise the error thrown into it."""
         while not handle.complete and task.thrown is None:
             task.waiting = handle  # It waited for something else too: in a finalizer, on its way.
             task.leave()
@@ -290,7 +290,7 @@ class Engine:
             task.raise_thrown()
 
     def sleep(self, delay_ps: int) -> None:
-        """Let simulated time pass on the task's host clock; on the hub it drives the engine."""
+        """Advance the task's host clock by a delay; on the hub, drive the engine."""
         task = self._current
         if task is None or task.greenlet is not getcurrent():
             task = self.current_task()
@@ -378,7 +378,7 @@ class Engine:
         return wakeup
 
     def fire_at(self, time_ps: int, entry: Firing) -> None:
-        """Queue `entry.fire()` as `call_at` does, for what is never taken back: it costs less."""
+        """Queue `entry.fire()` as `call_at` does, but without a way to cancel it."""
         assert time_ps >= self.now_ps, "simulated time must not run backwards"
         heappush(self._queue, (time_ps, self._next_key(), entry))
 
@@ -395,7 +395,7 @@ class Engine:
             self._num_cancelled = 0
 
     def look_soon(self) -> None:
-        """Let the loop look for a signal that waits, before its next wakeup."""
+        """Check for a deferred signal before the next wakeup."""
         self._num_cancelled += 1
         self._num_looks += 1
         heappush(self._queue, (self.now_ps, -self._num_looks, entries.void_wakeup()))
@@ -521,7 +521,7 @@ class Engine:
         self._keep(lambda entry: not isinstance(entry, Task) or not entry.finished)
 
     def unqueue(self, task: Task) -> None:
-        """Drop a task's own entries of the queue: what it slept for ended early."""
+        """Drop a task's own entries of the queue: its sleep ended early."""
         self._keep(lambda entry: entry is not task)
 
     def _keep(self, is_kept: Callable[[Task | Wakeup | Firing], bool]) -> None:
@@ -545,7 +545,7 @@ def loop_set_aside() -> AbstractContextManager[None]:
 
 @contextmanager
 def _set_aside(loop: Any) -> Iterator[None]:  # noqa: ANN401 - an asyncio loop
-    """Let no loop run within the block, as at the start of a process."""
+    """Set the running event loop aside within the block."""
     events: Any = sys.modules["asyncio.events"]
     hooks = sys.get_asyncgen_hooks()
     events._set_running_loop(None)  # noqa: SLF001 - as loops do

@@ -102,7 +102,7 @@ class Sleepers:
         return self._num_looks >= _PATIENCE and _is_in_lock(task) and not in_debugger(frame)
 
     def error(self, engine: EngineInterface, task: Task) -> BaseException:
-        """Return what ends the run, whose holders of locks it looks for."""
+        """Return the error that ends the run, with the likely holders of the lock."""
         if self.overdue is not None:
             error, self.overdue = self.overdue, None
             return error
@@ -116,7 +116,7 @@ class Sleepers:
 
 
 def _is_in_lock(task: Task) -> bool:
-    """Whether a thread sleeps in the system call that locks are made of; Linux alone tells."""
+    """Return whether a thread sleeps in the system call of locks (on Linux only)."""
     carrier: Any = task.carrier
     try:
         call = Path(f"/proc/self/task/{carrier.thread.native_id}/syscall").read_text("ascii")
@@ -126,7 +126,7 @@ def _is_in_lock(task: Task) -> bool:
 
 
 def _holder_text(engine: EngineInterface, task: Task, frame: FrameType | None) -> str:
-    """Return `, which rank 0 seems to hold`, or nothing: native locks do not know who has them."""
+    """Return `, which rank 0 seems to hold`, or nothing: native locks do not know their holders."""
     wanted = {id(lock) for lock in ([] if frame is None else _locks_near(frame))}
     for other in engine.tasks:
         held = other.carrier.frame
@@ -140,7 +140,7 @@ def _holder_text(engine: EngineInterface, task: Task, frame: FrameType | None) -
 
 
 def _locks_near(frame: FrameType) -> Iterator[object]:
-    """Yield the locks that a frame names, by itself or as parts of what it names."""
+    """Yield the locks among a frame's local names and their attributes."""
     names = frame.f_globals
     for value in [*frame.f_locals.values(), *(names.get(name) for name in frame.f_code.co_names)]:
         yield from _locks_in(value, 2)

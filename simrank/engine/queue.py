@@ -16,14 +16,14 @@ _KEYS_PER_DRAW = 4096
 
 
 class Firing(Protocol):
-    """What the engine may call at a simulated time, from the hub, and nobody takes back."""
+    """A queue entry that the engine calls at a simulated time and that is never cancelled."""
 
     def fire(self) -> None:
         """Happen."""
 
 
 class Failure:
-    """Raises in the main program what nobody else answers for.
+    """A queue entry that raises an error in the main program.
 
     Attributes:
         error: What is raised.
@@ -92,12 +92,12 @@ def _nothing() -> None:
 
 
 def is_void(entry: object) -> bool:
-    """Whether a queued entry cannot change anything by itself."""
+    """Return whether a queued entry cannot change anything by itself."""
     return isinstance(entry, Wakeup) and (entry.cancelled or entry.lapses)
 
 
 def tie_keys(seed: int) -> Callable[[], int]:
-    """Return what draws one key per queue entry; equal times run in key order.
+    """Return a function that draws one key per queue entry; equal times run in key order.
 
     Seed 0 is queueing order. Any other seed permutes ties: a random key, made unique by the
     running number in its low bits.

@@ -1,4 +1,4 @@
-"""Who waits for whom: the facts of a deadlock or livelock, read when it is found, never before."""
+"""Reports of deadlocks and livelocks: waits and their causes, read when one is found."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class PendingOperation(Protocol):
 
     @property
     def is_collective(self) -> bool | None:
-        """Whether the ranks of a group make this call; None where it is nobody's call."""
+        """Whether the ranks of a group make this call; None if it is no call."""
 
     def pending_ranks(self) -> Iterable[tuple[int | None, str, CallSite | None]]:
-        """Yield, per rank that has issued it: the rank, what it is, and where it was issued."""
+        """Yield, per rank that has issued it: the rank, the operation, and its source line."""
 
     def absent_ranks(self) -> Iterable[tuple[int, str]]:
-        """Yield, per rank that it waits for: the rank, and what that rank has not called."""
+        """Yield, per missing rank: the rank, and the call that it has not made."""
 
 
 @runtime_checkable
@@ -64,7 +64,7 @@ _unreceived: WeakKeyDictionary[EngineInterface, Callable[[], Unreceived]] = Weak
 
 
 def report_unreceived(engine: EngineInterface, messages: Callable[[], Unreceived]) -> None:
-    """Let reports of a hang name the messages that ranks sent and that no rank received.
+    """Add sent messages that no rank received to reports of a hang.
 
     Args:
         engine: The engine of the ranks.
@@ -168,7 +168,7 @@ def _hint(engine: EngineInterface) -> str | None:
 
 
 def _calls_hint(engine: EngineInterface) -> str | None:
-    """Return what is wrong with collectives: one is missing, or groups are used in another order.
+    """Return the cure for collectives: one is missing, or groups are used in another order.
 
     A rank that waits for something else (a flag in memory, a queue) is not the one to change.
     """
@@ -186,7 +186,7 @@ def _calls_hint(engine: EngineInterface) -> str | None:
 
 
 def _peers_hint(engine: EngineInterface) -> str:
-    """Return what is wrong with messages: one end is missing, or all wait for each other."""
+    """Return the cure for messages: one end is missing, or all ends wait for each other."""
     waits_for: dict[int, int] = {}
     for operation in engine.pending:
         peers = [*operation.awaited_ranks()] if isinstance(operation, PendingMessage) else []
@@ -223,7 +223,7 @@ def _cycle(waits_for: dict[int, int]) -> list[int] | None:
 
 
 def rank_states(engine: EngineInterface) -> list[RankState]:
-    """Return every set of ranks in the same state, those that wait first."""
+    """Return the sets of ranks in the same state, waiting ranks first."""
     ranks_by_state: dict[_State, list[int]] = {}
     lines: dict[CallSite, tuple[str, int]] = {}
     for rank, text, site, waits in _facts(engine):
@@ -244,7 +244,7 @@ def rank_states(engine: EngineInterface) -> list[RankState]:
 
 
 class _State(NamedTuple):
-    """What ranks are told of together."""
+    """Grouping key of ranks in a report."""
 
     text: str
     file: str | None
@@ -253,7 +253,7 @@ class _State(NamedTuple):
 
 
 def _fold_peers(ranks_by_state: dict[_State, list[int]]) -> dict[_State, list[int]]:
-    """Tell ranks together that do the same with peers of their own: `recv from ranks 3, 0, 1`."""
+    """Join ranks that do the same with different peers: `recv from ranks 3, 0, 1`."""
     alike: dict[_State, list[tuple[int, _State]]] = {}
     folded: dict[_State, list[int]] = {}
     for state, ranks in ranks_by_state.items():
@@ -279,7 +279,7 @@ def _peers_text(peers: Sequence[str]) -> str:
 
 
 def _facts(engine: EngineInterface) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
-    """Yield who waits on the host, then who left something in flight, then who has ended.
+    """Yield ranks that wait on the host, then ranks with work in flight, then ended ranks.
 
     A rank is told in the first of these alone.
     """
@@ -314,7 +314,7 @@ def _in_flight(engine: EngineInterface) -> Iterator[tuple[int | None, str, CallS
 
 
 def _ended(engine: EngineInterface) -> Iterator[tuple[int, str]]:
-    """Yield the ranks that ended early, the usual culprits, and what they have not called."""
+    """Yield the ranks that ended early, and the calls that they have not made."""
     for operation in engine.pending:
         for rank, call in operation.absent_ranks():
             if call.endswith(NEVER_MADE):

@@ -25,7 +25,7 @@ MAX_ABORTS = 16  # assumed: a program that swallows this many aborts will swallo
 
 
 class Reason(Protocol):
-    """What a task waits for, as data; reports are built from it, runs never look at it."""
+    """The reason of a task's wait, as data for reports."""
 
     def describe(self) -> str:
         """Return the operation in the user's words, for example `all_reduce #7 on group 'tp0'`."""
@@ -56,7 +56,7 @@ class Handle:
         self._callbacks: list[Callable[[], None]] | None = None
 
     def describe(self) -> str:
-        """Return what completes, in the user's words."""
+        """Return the awaited event, in the user's words."""
         return "a handle"
 
     def site(self) -> CallSite | None:
@@ -138,7 +138,7 @@ class Observer(Protocol):
 
 
 class SwitchObserver:
-    """An observer of switches: whoever sees nothing else takes the rest from here."""
+    """Base class of observers that see only switches."""
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Note nothing."""
@@ -159,7 +159,7 @@ class SwitchObserver:
 
 
 class Turn(Protocol):
-    """What is to happen as the turn of a task begins and ends: process-wide state is swapped.
+    """Hooks at the begin and end of a task's turn, which swap process-wide state.
 
     A thread's only: it is called on that thread.
     """
@@ -168,7 +168,7 @@ class Turn(Protocol):
         """The task goes on."""
 
     def leave(self) -> None:
-        """Others may run until the next `enter`."""
+        """Suspend the task until the next `enter`."""
 
 
 class Task:
@@ -223,7 +223,7 @@ class Task:
         self.started_at: CallSite | None = None
 
     def carry(self, body: Callable[[], Any], carrier: str = "greenlet") -> None:
-        """Give this task a stack that runs `body`, entered from the hub whoever asks.
+        """Give this task a stack that runs `body` and is entered from the hub.
 
         Args:
             body: Its program.
@@ -268,11 +268,11 @@ class Task:
         """Notify the joiners of a task that ended at once; a rank's thread overrides it."""
 
     def reported(self, what: str) -> str:
-        """Return what a report says of it, given what it does."""
+        """Return the report text of this task, given its activity."""
         return what
 
     def raise_thrown(self) -> None:
-        """Raise in this task what was thrown into its wait."""
+        """Raise the error that was thrown into this task's wait."""
         error, self.thrown = self.thrown, None
         assert error is not None, "somebody threw it"
         self.waiting = None
@@ -286,7 +286,7 @@ class Task:
 
 
 class AdoptedTask(Task):
-    """A bare greenlet that somebody else made and that waits; from now on its parent is the hub.
+    """A task for a greenlet that the program made and that waits; its parent is now the hub.
 
     It ends without telling anybody, so the engine looks after each resume.
     """
@@ -322,7 +322,7 @@ def _is_own(error: BaseException) -> bool:
 
 
 class TaskEnd(Handle):
-    """The end of one task, for whoever joins it."""
+    """The end of one task, as a handle to join."""
 
     __slots__ = ("_task",)
 
@@ -331,7 +331,7 @@ class TaskEnd(Handle):
         self._task = task
 
     def describe(self) -> str:
-        """Return what completes, in the user's words."""
+        """Return the awaited event, in the user's words."""
         return f"the end of {self._task.name}"
 
 
@@ -373,7 +373,7 @@ class TaskGroup(Handle):
             task.group = self
 
     def describe(self) -> str:
-        """Return what completes, in the user's words."""
+        """Return the awaited event, in the user's words."""
         return f"the end of {self.name}"
 
     def start(self) -> None:
@@ -391,13 +391,13 @@ class TaskGroup(Handle):
         self.engine.wake(self.tasks)
 
     def add_guest(self, task: Task) -> None:
-        """Let a greenlet that one of the tasks drives fail with them; they end when it has."""
+        """Add a greenlet that one of the tasks drives: it fails with them, and they wait for it."""
         task.group = self
         self._guests[task] = None
 
     @property
     def guests(self) -> list[Task]:
-        """Those that run, in the order they came."""
+        """The running guests, in the order of their addition."""
         return list(self._guests)
 
     def task_ended(self, task: Task) -> None:
@@ -531,7 +531,7 @@ class Carrier(Protocol):
 
 
 class GreenletCarrier:
-    """A greenlet, whose parent is the hub whoever made it; its contextvars are the maker's."""
+    """A greenlet whose parent is the hub, with a copy of the maker's contextvars."""
 
     __slots__ = ("leave", "stack", "switch")
     has_turn = False
@@ -555,11 +555,11 @@ class GreenletCarrier:
         return self.stack.dead
 
     def drop(self) -> None:
-        """Let it be collected."""
+        """Do nothing: the greenlet is collected."""
 
 
 class BareGreenlet(GreenletCarrier):
-    """A greenlet that somebody else made; its parent is the hub from now on."""
+    """A greenlet that the program made; its parent is now the hub."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The wall-clock watchdog: says where a rank computes for long, and ends what takes too long (E8).
+"""The wall-clock watchdog: reports ranks that compute for long, and enforces limits (E8).
 
 A thread looks now and then at what the thread does that has its turn; runs without one pay nothing.
 It ends a run only if the user set a limit, and counts no time that is spent in a debugger.
@@ -137,7 +137,7 @@ class Watchdog(SwitchObserver):
                     self.look(perf_counter())
 
     def look(self, now_s: float) -> None:
-        """Look at what the thread does that has its turn.
+        """Inspect the thread that has the turn.
 
         Args:
             now_s: Wall-clock seconds since any fixed moment.

@@ -26,7 +26,7 @@ _OWN = ("simrank", "simrank.*")
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     from pdb import Pdb  # noqa: PLC0415 - 2 ms; a program may import it as late as in a rank
 
     return [

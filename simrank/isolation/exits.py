@@ -28,7 +28,7 @@ _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     return [
         (signal, "signal", _set_handler),
         (signal, "getsignal", _get_handler),
@@ -172,7 +172,7 @@ def _harmless() -> set[int | None]:
 
 
 def _ends(number: int) -> bool:
-    """Whether a signal would end the process: nobody handles it."""
+    """Return whether a signal would end the process: nobody handles it."""
     if number == 0 or number in _harmless():
         return False
     return interrupts.get_handler(number) is signal.SIG_DFL

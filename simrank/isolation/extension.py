@@ -226,7 +226,7 @@ def _modules(plan: SpawnPlan, program: Program) -> PrivateModules | None:
 
 
 def _is_of_script(program: Program | None) -> bool:
-    """Whether a rank runs a script, or was spawned by one that does."""
+    """Return whether a rank runs a script, or was spawned by one that does."""
     while program is not None:
         if program.local.get(OWN_MODULES):
             return True

@@ -68,7 +68,7 @@ def forget(engine: EngineInterface) -> None:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     return [(os, name, _noted(getattr(os, name))) for name in ("chdir", "fchdir")]
 
 
@@ -96,7 +96,7 @@ _REMOVE_PS = 10_000_000  # assumed: to remove a file takes a host some 10 us
 
 
 def removal_patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     return [(os, name, _last(getattr(os, name))) for name in ("remove", "unlink", "rmdir")]
 
 

@@ -40,7 +40,7 @@ def will_import(code: CodeType, libraries: Sequence[str]) -> list[str]:
 
 
 def uses_library(fn: Callable[..., object], args: Sequence[object]) -> bool:
-    """Whether a function or its arguments reach a registered library that is imported.
+    """Return whether a function or its arguments reach a registered library that is imported.
 
     Reached are the modules that define the function and its arguments, the modules whose objects
     those modules hold, and what import statements in the program's own files name, also inside

@@ -50,7 +50,7 @@ def execute(program: Program, main: Main, name: str = "__main__") -> None:
 
 
 def has_file() -> bool:
-    """Whether the process's main program can be executed again: at a prompt, it cannot."""
+    """Return whether the process's main program can be executed again: at a prompt, it cannot."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return file is not None and Path(file).is_file()
 
@@ -73,7 +73,7 @@ def of(program: Program) -> Main | None:
 
 
 def is_main(name: str) -> bool:
-    """Whether a module's name is that of the main program, here or in a child process."""
+    """Return whether a module's name is that of the main program, here or in a child process."""
     return name in _NAMES
 
 

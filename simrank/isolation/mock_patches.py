@@ -93,11 +93,11 @@ class _Held:
             delattr(self._target, self._name)
 
     def is_at(self, target: object, name: str) -> bool:
-        """Whether it is a patch of this attribute."""
+        """Return whether it is a patch of this attribute."""
         return self._target is target and self._name == name and not self.is_item
 
     def is_original(self, value: object) -> bool:
-        """Whether a value is what was there before."""
+        """Return whether a value is what was there before."""
         return value is self._original
 
     @property

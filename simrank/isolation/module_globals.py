@@ -273,7 +273,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _is_shared(module: object) -> bool:
-    """Whether ranks share a module that may hold what belongs to a process."""
+    """Return whether ranks share a module that may hold what belongs to a process."""
     return is_real(module, ModuleType) and _may_matter(module) and not is_of_one_rank(module)
 
 

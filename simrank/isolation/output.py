@@ -364,7 +364,7 @@ def remove() -> None:
 
 
 def is_unread() -> bool:
-    """Whether nobody reads any more what ranks write: a pipe's other end is closed."""
+    """Return whether nobody reads any more what ranks write: a pipe's other end is closed."""
     return any(stream.is_unread for stream in _streams.values())
 
 

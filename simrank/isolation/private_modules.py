@@ -38,7 +38,7 @@ _locks: dict[str, object] = importlib._bootstrap._module_locks  # type: ignore[a
 
 
 def is_within(names: frozenset[str], name: str) -> bool:
-    """Whether a module is one of some packages and modules, or in one."""
+    """Return whether a module is one of some packages and modules, or in one."""
     if name in names:
         return True
     package, dot, _ = name.rpartition(".")
@@ -284,14 +284,14 @@ class PrivateModules:
         return found if is_real(found, ModuleType) and is_of_one_rank(found) else None
 
     def is_private(self, name: str) -> bool:
-        """Whether a module of this name is to be executed for the rank alone."""
+        """Return whether a module of this name is to be executed for the rank alone."""
         found = self._verdicts.get(name)
         if found is None:
             found = self._verdicts[name] = is_within(self.names, name)
         return found
 
     def is_shared(self, name: str) -> bool:
-        """Whether the rank has no module of this name for itself, and is to have none."""
+        """Return whether the rank has no module of this name for itself, and is to have none."""
         return name not in self._own and not self.is_private(name)
 
     def import_module(self, name: str) -> ModuleType:
@@ -398,7 +398,7 @@ def modules_stamp() -> object:
 
 
 def is_of_one_rank(module: ModuleType) -> bool:
-    """Whether a module was executed for one rank alone."""
+    """Return whether a module was executed for one rank alone."""
     return module in _of_one_rank
 
 
@@ -566,7 +566,7 @@ def joined_packages(context: object) -> frozenset[str]:
 
 
 def may_join_private(name: str) -> bool:
-    """Whether a module that is to be imported is a whole package, or a module of its own."""
+    """Return whether a module that is to be imported is a whole package, or a module of its own."""
     return "." not in name and name not in sys.stdlib_module_names
 
 

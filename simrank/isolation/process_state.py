@@ -36,7 +36,7 @@ _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sa
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     import numpy.random as np_random  # noqa: PLC0415 - numpy loads it late, and so do we
 
     numpy_global: Any = np_random.mtrand._rand  # noqa: SLF001 - what its functions draw from
@@ -308,7 +308,7 @@ _getpid = os.getpid
 
 
 def id_patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     return [
         (os, "getpid", _numbered(os.getpid, pid_of)),
         (os, "getppid", _numbered(os.getppid, _parents)),

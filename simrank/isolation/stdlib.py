@@ -140,7 +140,7 @@ def remove() -> None:
 
 
 def _patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace: owner, name and stand-in."""
+    """Return the patches: owner, name and replacement."""
     replaced: list[tuple[Any, str, Any]] = [
         (time, name, function) for name, function in clock.TIME_FUNCTIONS.items()
     ]

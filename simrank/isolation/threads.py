@@ -490,7 +490,7 @@ class counted:  # noqa: N801 - it stands for a function, also as an attribute of
 
 
 def patches() -> Patches:
-    """Return what to replace while a Context is entered: owner, name and stand-in."""
+    """Return the patches of this module: owner, name and replacement."""
     import _thread  # noqa: PLC0415 - replaced, used nowhere
 
     kind = threading.Thread

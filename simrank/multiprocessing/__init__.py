@@ -1,4 +1,4 @@
-"""torch.multiprocessing on simulated ranks: start with `spawn`; `shared` is what ranks share."""
+"""torch.multiprocessing on simulated ranks: `spawn`, then `shared` (queues and locks)."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What spawn hands to each rank: a copy of the function's arguments, as pickling would make it.
+"""Copies of spawn's arguments for each rank, as pickling would make them.
 
 torch.multiprocessing.spawn pickles the function and its arguments for each process. Here they are
 pickled once, when spawn is called, and unpickled when a rank starts. What processes would share
@@ -56,7 +56,7 @@ def per_rank(
     shared: bool,
     refer: Refer | None = None,
 ) -> Call:
-    """Return what makes a rank's own function and arguments, called when the rank starts.
+    """Return a call that makes a rank's own function and arguments when the rank starts.
 
     Args:
         fn: What spawn was given. The object of a bound method is an argument like any other.
@@ -76,7 +76,7 @@ def per_rank(
 
 
 def check_picklable(fn: Callable[..., Any], args: Sequence[Any], *, shared: bool) -> None:
-    """Raise what pickle raises where real spawn would; `Context(strict=True)` asks for it.
+    """Raise pickle's error if a real spawn would raise it, for `Context(strict=True)`.
 
     Args:
         fn: What spawn was given.
@@ -100,7 +100,7 @@ def _never(value: object, name: str | None) -> None:
 
 
 def is_immutable(value: Any, refer: Refer) -> bool:  # noqa: ANN401 - anything
-    """Whether a copy of a value could not be told from the value itself."""
+    """Return whether a copy of a value would be indistinguishable from it."""
     kind = type(value)
     if kind is tuple:
         return all(is_immutable(each, refer) for each in value)
@@ -110,7 +110,7 @@ def is_immutable(value: Any, refer: Refer) -> bool:  # noqa: ANN401 - anything
 
 
 def _is_shared(kind: type) -> bool:
-    """Whether processes would share an instance: it or a base is a lock, a queue, a tensor, ..."""
+    """Return whether processes would share an instance: a lock, a queue, a tensor, ..."""
     is_shared = _shared_types.get(kind)
     if is_shared is None:
         is_shared = _shared_types[kind] = any(
@@ -122,7 +122,7 @@ def _is_shared(kind: type) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles values, with functions, classes and what is shared as indices into a table.
+    """Pickles values; functions, classes and shared objects are indices into a table.
 
     Of what the running rank alone has, or is to have, its name is written, and found there by who
     reads it.
@@ -150,7 +150,7 @@ class _Pickler(pickle.Pickler):
         return self.refer(value, parts) if isinstance(parts, str) else parts
 
     def refer(self, value: object, name: str | None = None) -> tuple[Any, ...]:
-        """Return what stands for an object in the pickle: its index in the table, or its name."""
+        """Return the pickled form of an object: its index in the table, or its name."""
         by_name = self._refer(value, name)
         if by_name is not None:
             return by_name
@@ -176,10 +176,10 @@ class _LenientPickler(_Pickler):
 
 
 class _StrictPickler(pickle.Pickler):
-    """Raises where a real spawn would; what its processes could share passes."""
+    """Raises if a real spawn could not pickle a value; shareable objects pass."""
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
-        """Return a stand-in for what is shared, and leave the rest to pickle."""
+        """Return a placeholder for a shared object; pickle handles all other values."""
         kind = type(value)
         if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `ranks.locks`.
             raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
@@ -189,12 +189,12 @@ class _StrictPickler(pickle.Pickler):
 
 
 def _entry(index: int) -> NoReturn:
-    """Stand in a pickle for an entry of the table; the unpickler puts the table's getter here."""
+    """Mark an entry of the table in a pickle; the unpickler replaces it by the table's getter."""
     raise AssertionError(f"entry {index} of no table")
 
 
 def _duplicate_entry(index: int) -> NoReturn:
-    """Stand likewise for an entry that holds a descriptor: each reader gets a duplicate."""
+    """Mark an entry that holds a descriptor; each reader gets a duplicate."""
     raise AssertionError(f"entry {index} of no table")
 
 

@@ -1,4 +1,4 @@
-"""What multiprocessing's own processes, queues, locks and pools are in a rank: its further threads.
+"""multiprocessing's processes, queues, locks and pools in a rank, run as its threads.
 
 A rank that starts a `Process` (to write a checkpoint, say) gets a thread in the same lockstep, so
 it waits in simulated time, and a child that never ends is part of the deadlock report. The target's
@@ -109,7 +109,7 @@ def _pool(
     initargs: Iterable[Any] = (),
     maxtasksperchild: int | None = None,
 ) -> Any:  # noqa: ANN401 - a pool
-    """Return a pool of threads: no worker is replaced, whatever the number of its tasks."""
+    """Return a pool of threads, whose workers are never replaced."""
     from multiprocessing.pool import ThreadPool  # noqa: PLC0415 - many programs have no pool
 
     del maxtasksperchild
@@ -137,7 +137,7 @@ def _start(original: Callable[..., None], run: object) -> Callable[..., None]:
 
 
 class _Child:
-    """What multiprocessing asks about a process that it has started; here it is a thread.
+    """The handle of a process that multiprocessing started; the process is a thread here.
 
     Args:
         process: Whose it is.
@@ -200,7 +200,7 @@ class _Child:
         self._end(_TERMINATED if status is None else status)
 
     def _end(self, status: int) -> None:
-        """Note how it has ended, and let those fail who wait for it in a process group."""
+        """Record its exit code, and fail the calls that wait for it in a process group."""
         if self.returncode is None:
             self.returncode = status
             process_ended(self._program, status)
@@ -241,13 +241,13 @@ def _is_forked(process: Any) -> bool:  # noqa: ANN401 - as above
 
 
 def _modules_of(program: Program, *, is_forked: bool) -> PrivateModules | None:
-    """Return what a rank has for itself, and its process anew; None if that goes on with all."""
+    """Return the private modules of a rank for a new process; None if the process shares them."""
     own = private_modules(program)
     return None if own is None or not own.has_any or is_forked else own
 
 
 def _call_of(process: Any, *, is_new: bool, has_own_run: bool) -> Call:  # noqa: ANN401 - as above
-    """Return what makes the function and arguments of a process as it starts."""
+    """Return a call that makes the function and arguments of a process when it starts."""
     if is_new:  # It is sent whole, as pickling does.
         return per_rank(_run_copy, process.__reduce_ex__(4), shared=False, refer=BY_NAME)
     if has_own_run:

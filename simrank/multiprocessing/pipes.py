@@ -90,7 +90,7 @@ def _send(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 def _with(original: Callable[..., Any], function: Callable[[int, Any], Any]) -> Callable[..., Any]:
-    """Let a method of a rank's connection use another function of the system."""
+    """Return a method of a rank's connection that uses another function of the system."""
 
     @functools.wraps(original)
     def call(self: object, *args: Any) -> Any:  # noqa: ANN401 - the original's

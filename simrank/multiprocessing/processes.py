@@ -1,4 +1,4 @@
-"""What `spawn(join=False)` returns: the ranks of one spawn, under torch's and Python's names."""
+"""The result of `spawn(join=False)`: the ranks of one spawn, with torch's names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class KeepsUnjoined(Protocol):
-    """What spawns: the Context, seen from here.
+    """The part of a Context that this module uses.
 
     Attributes:
         unjoined: Spawns whose end nobody has seen yet.
@@ -86,7 +86,7 @@ class ProcessContext:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether all that failed is ranks that others have ended, by a signal."""
+        """Whether all failed ranks were ended by a signal from outside."""
         return bool(self.group.failed) and stopped.issuperset(self.group.failed)
 
     def pids(self) -> list[int]:
@@ -159,7 +159,7 @@ class RankProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs, 0, what it gave `sys.exit`, 1 if it raised, -signal if it was ended.
+        """None while it runs; then 0, the status of `sys.exit`, 1 for an error, or minus a signal.
 
         A rank that is ended because another failed has -15, as if by SIGTERM; one that would not
         end has -9.
@@ -171,7 +171,7 @@ class RankProcess:
         return not self._task.finished
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, whatever its end, or `timeout` simulated seconds have passed."""
+        """Wait until it has ended, at most `timeout` simulated seconds."""
         if self._task.finished:
             return
         with entered(self._group.engine):
@@ -209,7 +209,7 @@ class RankProcess:
 
 
 def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
-    """Wait for what belongs to a group, at most `timeout` seconds; return whether it happened."""
+    """Wait for a handle of a group, at most `timeout` seconds; return whether it completed."""
     try:
         if timeout is None:
             group.engine.wait(handle)
@@ -227,7 +227,7 @@ def _wait(group: TaskGroup, handle: Handle, timeout: float | None) -> bool:
 
 
 def _run_out(group: TaskGroup) -> None:
-    """Let what ranks left on their streams end too, or be a deadlock."""
+    """Run the operations that ranks left on their streams, or raise their deadlock."""
     try:
         run_out(group.engine)
     except DeadlockError as error:
@@ -238,7 +238,7 @@ def _run_out(group: TaskGroup) -> None:
 
 
 def _prefer_failure(group: TaskGroup, deadlock: DeadlockError) -> None:
-    """Raise what ranks that died have raised: the others wait for ever because of that."""
+    """Raise the errors of dead ranks instead of a deadlock that they caused."""
     if group.failed:
         failure = _failure(group)
         add_note(failure, f"simrank: then {deadlock}")
@@ -261,7 +261,7 @@ def _exit_code(task: Task) -> int:
 
 
 def _how_to_install(error: BaseException) -> str:
-    """Return what installs a package that simrank works with and that a rank did not find."""
+    """Return the pip command for an extra that a rank could not import."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing not in ("torch", "triton"):
         return ""
@@ -269,7 +269,7 @@ def _how_to_install(error: BaseException) -> str:
 
 
 def _failure(group: TaskGroup) -> BaseException:
-    """Build what spawn raises from the root causes: the first, of several the lowest rank."""
+    """Build spawn's error from the root causes: the first one, at equal times the lowest rank."""
     rank_of = {task: rank for rank, task in enumerate(group.tasks)}  # As they were started.
     rank_of |= {task: task.rank or 0 for task in group.failed if task not in rank_of}
     failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], rank_of[task]))
@@ -308,7 +308,7 @@ def _is_signal(error: BaseException) -> bool:
 
 
 def _is_consequence(error: BaseException | None) -> bool:
-    """Return whether an error says that another rank had died, or read what that one never sent."""
+    """Return whether an error is a consequence of another rank's death."""
     is_lost = isinstance(error, UninitializedValueError) and error.lost
     return is_lost or isinstance(error, PeerDiedError)
 

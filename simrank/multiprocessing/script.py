@@ -98,7 +98,7 @@ def _run(parent: Program, script: Script, args: Sequence[str], nprocs: int) -> N
 
 
 def _prepare(parent: Program, script: Script) -> None:
-    """Let ranks have their own modules, and import what must know of them before they start."""
+    """Give ranks their own modules, and import registered libraries before they start."""
     parent.local[OWN_MODULES] = True
     installed = [name for name in libraries.names() if find(name) is not None]
     found = will_import(script.code, installed)
@@ -130,7 +130,7 @@ def program_imports(*folders: Path) -> Iterator[None]:
 
 
 def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
-    """Return which imported modules of the program's own are not those of the first such folder."""
+    """Return the imported modules of the program that another folder's files would hide."""
     home: dict[str, Path] = {}
     for folder in reversed(folders):
         home |= dict.fromkeys(_names_in(folder), folder)
@@ -145,7 +145,7 @@ def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Return what could be imported from a folder; nothing from one that cannot be read."""
+    """Return the importable names of a folder; none if it cannot be read."""
     try:
         entries = list(folder.iterdir())
     except OSError:
@@ -172,7 +172,7 @@ def import_program(name: str) -> ModuleType:
 
 
 def names_of(path: str | Path) -> dict[str, Any]:
-    """Return what a file defines, run as a module.
+    """Return the names that a file defines, run as a module.
 
     Raises:
         ConfigError: There is no such file.
@@ -207,12 +207,12 @@ def load_script(path: str | Path) -> Script:
 
 
 def _not_python(error: Exception) -> SimrankError:
-    """Return what the compiler says, as Python shows it."""
+    """Return the compiler's error, as Python shows it."""
     return SimrankError("".join(traceback.format_exception_only(error)).rstrip())
 
 
 def _missing(file: Path, reason: str) -> ConfigError:
-    """Return what is wrong with a program that cannot be read, and what may have been meant."""
+    """Return the error of an unreadable program, with the nearest existing name."""
     to_fix = None
     near = get_close_matches(file.name, [path.name for path in file.parent.glob("*.py")], n=1)
     if file.is_dir():
@@ -245,7 +245,7 @@ def _run_once(_: int, script: Script, argv: list[str]) -> None:
 
 
 def execute(script: Script, argv: list[str]) -> None:
-    """Be a rank that runs a script: it is `__main__`, and `argv` its command line."""
+    """Run a script on a rank as `__main__`, with `argv` as its command line."""
     program = require_program("a script")
     program.local["argv"] = list(argv)
     names: dict[str, Any] = {"__file__": argv[0], "__builtins__": __builtins__}

@@ -1,4 +1,4 @@
-"""What ranks share: multiprocessing's queues, locks, managers and values, as waits of the engine.
+"""multiprocessing's queues, locks, managers and values for ranks, as waits of the engine.
 
 A rank that waits on one of them goes back to the hub and is resumed in simulated time; one that can
 never be served is part of the deadlock report. Everything lives in this process: values are passed,
@@ -239,7 +239,7 @@ for _kind in (ManagedDict, ManagedList):
 
 
 class SyncManager:
-    """As what multiprocessing.Manager() returns: containers that ranks share."""
+    """The result of `multiprocessing.Manager()`: containers that ranks share."""
 
     Queue, JoinableQueue, Event, Condition = Queue, JoinableQueue, Event, Condition
     Barrier, Semaphore, BoundedSemaphore = Barrier, Semaphore, BoundedSemaphore

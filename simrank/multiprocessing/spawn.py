@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class FollowsRanks(Protocol):
-    """Who follows the lines of ranks."""
+    """Follows the executed lines of ranks."""
 
     def followed(self, task: Task, world: World, body: Callable[[], None]) -> Callable[[], None]:
         """Return the program of a rank, followed."""
 
 
 class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
-    """What this layer needs of a Context.
+    """The part of a Context that this layer uses.
 
     Attributes:
         network: The cluster's links in this run.
@@ -123,7 +123,7 @@ def spawn_on(
     nprocs: int,
     **options: bool,
 ) -> ProcessContext | None:
-    """Run `fn(rank, *args)` on ranks of a Context, started by who runs in it; see `spawn_in`."""
+    """Run `fn(rank, *args)` on ranks of a Context; the running program is their parent."""
     program = current_program()
     parent = program if program is not None and program.context is context else context.program
     return spawn_in(parent, fn, args, nprocs, method=method, **options)
@@ -150,7 +150,7 @@ def start_processes(  # noqa: PLR0913 - torch's signature
     *,
     share_args: bool = False,
 ) -> ProcessContext | None:
-    """Run `fn(rank, *args)` on simulated ranks, whatever the start method; see `spawn`.
+    """Run `fn(rank, *args)` on simulated ranks, with any start method; see `spawn`.
 
     Raises:
         ValueError: There is no such start method.
@@ -255,7 +255,7 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
 
 
 def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
-    """Return the program of a rank, with what its extensions do before and after it."""
+    """Return the program of a rank, wrapped by the extensions."""
 
     def run() -> None:
         fn, args = call()
@@ -315,7 +315,7 @@ def _look_at_groups(world: World, group: TaskGroup) -> None:
 
 
 def _bury(program: Program, task: Task) -> None:
-    """Drop what a rank that died left in flight, and let those fail who wait for it."""
+    """Drop the operations of a dead rank, and fail the calls that wait for it."""
     assert task.error is not None, "it died of something"
     for extension in extensions():
         extension.bury_rank(program)
@@ -326,7 +326,7 @@ def _bury(program: Program, task: Task) -> None:
 
 
 def _drop(world: World, programs: Sequence[Program]) -> None:
-    """Drop what aborted ranks left in flight, so that later runs start clean."""
+    """Drop the operations of aborted ranks, so that later runs start clean."""
     has_guests = world.has_guests
     if not has_guests:
         world.drop()

@@ -69,7 +69,7 @@ def spawn_text(errors: Mapping[int, BaseException], *, report_first: bool = Fals
 
 
 def failure_text(error: BaseException) -> str:
-    """Return what a command prints of a failed run: the report, then frames, then notes."""
+    """Return the text of a failed run for a command: the report, frames, notes."""
     text = str(error)
     first = error.errors.get(error.error_index) if isinstance(error, SpawnException) else None
     if isinstance(error, SpawnException) and first is not None and first.__traceback__ is not None:
@@ -80,7 +80,7 @@ def failure_text(error: BaseException) -> str:
 
 
 def show_reports_first() -> None:
-    """Let Python print what ends the program as commands do: the report, then its own frames.
+    """Make Python print a final exception as commands do: the report before the frames.
 
     Only where nothing else prints it, and only errors of simrank and of spawn.
     """
@@ -109,7 +109,7 @@ def is_folded(filename: str) -> bool:
 
 
 class _Folded(traceback.StackSummary):
-    """Frames as text, with runs of those of torch and simrank as their number."""
+    """Return frames as text, with runs of frames of torch and simrank as their number."""
 
     def format(self, **_: object) -> list[str]:
         """Return the lines."""

@@ -1,4 +1,4 @@
-"""Who is running: the current Context and rank, and state that belongs to one rank."""
+"""The running program: its Context, its rank, and state that belongs to the rank."""
 
 from simrank.ranks.current import (
     HOST_CLOCK,

@@ -1,4 +1,4 @@
-"""Who is running: the current program, whatever carries its stack."""
+"""The running program, on a greenlet or a thread."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class InjectsFaults(Protocol):
-    """What this layer needs of the faults of a Context."""
+    """The part of a Context's faults that this layer uses."""
 
     def has_port(self, rank: int, port: int) -> bool:
-        """Return whether somebody outside of the simulation has the port that a rank names."""
+        """Return whether a process outside of the simulation holds a port."""
 
 
 class ContextOfProgram(Protocol):
-    """What this layer needs of a Context, which lives above; each layer says what it needs."""
+    """The part of a Context that this layer uses; the Context itself is defined above."""
 
     @property
     def cluster(self) -> Cluster:
@@ -31,11 +31,11 @@ class ContextOfProgram(Protocol):
 
     @property
     def faults(self) -> InjectsFaults | None:
-        """Return what goes wrong on purpose, or None."""
+        """Return the injected faults, or None."""
 
 
 class RaceOrder(Protocol):
-    """What hosts tell race checks of each other: what they are behind, as clocks.
+    """Clocks that hosts exchange for race checks.
 
     Attributes:
         conditions: What all that wait for a condition, or read what ranks share, are behind.
@@ -44,10 +44,10 @@ class RaceOrder(Protocol):
     conditions: dict[int, int]
 
     def meet(self, clock: dict[int, int]) -> None:
-        """Hand over what the running program is behind."""
+        """Add the running program's clock to a shared one."""
 
     def met(self, clock: dict[int, int]) -> None:
-        """Take it over."""
+        """Add a shared clock to the running program's."""
 
 
 HOST_CLOCK = "race clock"  # In `Program.local`: what the host is behind, for race checks.
@@ -103,7 +103,7 @@ _of_process: dict[str, Callable[[Any], Any] | None] = {}
 
 
 def of_process(key: str, forked: Callable[[Any], Any] | None = None) -> str:
-    """Say that an entry of `Program.local` is a process's, and return it.
+    """Register a key of `Program.local` as state of a process, and return it.
 
     Args:
         key: Its name.
@@ -166,7 +166,7 @@ _num_real = 0
 
 @contextmanager
 def for_real() -> Iterator[None]:
-    """Let nobody count as a running task within the block: clocks, sleeps and locks are real."""
+    """Make clocks, sleeps and locks real within the block."""
     global _num_real  # noqa: PLW0603 - one process, one standard library
     _num_real += 1
     try:
@@ -176,7 +176,7 @@ def for_real() -> Iterator[None]:
 
 
 def is_for_real() -> bool:
-    """Whether clocks, sleeps and locks are to be real whoever runs."""
+    """Return whether clocks, sleeps and locks are real now."""
     return bool(_num_real)
 
 
@@ -217,19 +217,19 @@ def require_rank(call: str) -> Program:
 
 
 def race_order() -> RaceOrder | None:
-    """Return who looks for races of the running program; None where that is off."""
+    """Return the race checker of the running program; None if races are not looked for."""
     program = _current.get()
     return None if program is None else getattr(program.context, "race_checker", None)
 
 
 def set_program(program: Program | None) -> None:
-    """Say who runs in the current contextvars context (each task has its own)."""
+    """Set the running program of the current contextvars context (each task has its own)."""
     _current.set(program)
 
 
 @contextmanager
 def running_as(program: Program | None) -> Iterator[None]:
-    """Let a program be who runs within a block: what the hub does for it may ask."""
+    """Make a program the running one within a block, for work of the hub on its behalf."""
     before = _current.get()
     _current.set(program)
     try:
@@ -242,7 +242,7 @@ _make_context: Callable[[int], Any] | None = None
 
 
 def register_default_context(make: Callable[[int], Any]) -> None:
-    """Say how to make the Context of a spawn that has none; the layer above knows."""
+    """Register the function that makes a Context for a spawn without one."""
     global _make_context  # noqa: PLW0603 - set once, on import
     _make_context = make
 

@@ -1,4 +1,4 @@
-"""Extensions: what takes part in the lifecycle of Contexts and ranks, and registers here.
+"""Extensions, which take part in the lifecycle of Contexts and ranks.
 
 The core runs greenlets on simulated devices. State that a process would have for itself, threads,
 private modules and Triton are extensions: each registers a subclass of `Extension` here, and the
@@ -89,7 +89,7 @@ class Extension:
     # ---- Spawns ----
 
     def plan_spawn(self, plan: SpawnPlan) -> None:
-        """Choose the carrier of a spawn, and prepare what its ranks share."""
+        """Choose the carrier of a spawn, and prepare state that its ranks share."""
 
     def plan_modules(self, plan: SpawnPlan) -> None:
         """Choose the modules that each rank executes for itself; the carrier is known."""
@@ -98,7 +98,7 @@ class Extension:
         """Give a new rank its own state."""
 
     def wrap_rank(self, plan: SpawnPlan, program: Program, run: Body) -> Body:
-        """Return the program of a rank, with what must happen before and after it."""
+        """Return the program of a rank, wrapped in steps before and after it."""
         del plan, program
         return run
 
@@ -108,13 +108,13 @@ class Extension:
         """Show the main program its own state: it continues after a join."""
 
     def stop_rank(self, task: Task) -> None:
-        """Stop what belongs to a rank that is about to be ended by a signal or `os._exit`."""
+        """Stop the threads of a rank that a signal or `os._exit` is about to end."""
 
     def bury_rank(self, program: Program) -> None:
-        """End what belongs to a rank that died while its siblings run on."""
+        """End the threads of a rank that died while its siblings run on."""
 
     def drop_rank(self, program: Program) -> None:
-        """Drop what an aborted rank left."""
+        """Drop the threads of an aborted rank."""
 
     def surface_error(self, error: BaseException) -> None:
         """Adapt an error of a rank to the program that receives it from spawn."""
@@ -138,7 +138,7 @@ def extensions() -> list[Extension]:
 
 
 def plan_spawn(plan: SpawnPlan) -> None:
-    """Let the extensions choose the carrier of a spawn; without any it is greenlets."""
+    """Ask the extensions for the carrier of a spawn; the default is greenlets."""
     for extension in extensions():
         extension.plan_spawn(plan)
     if plan.carrier == "auto":

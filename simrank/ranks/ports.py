@@ -1,4 +1,4 @@
-"""Ports of simulated hosts: who holds which, so that two that take the same one are told of it.
+"""Ports of simulated hosts and their holders; a port in use is an error.
 
 A host is a node of the cluster. Stores take ports, and so do sockets that a rank binds. Port 0 is
 the next one that is free; a port is free again once its socket is closed or its rank has ended.
@@ -23,7 +23,7 @@ _FIRST_EPHEMERAL, _LAST_PORT = 49152, 65535
 
 
 class Holder:
-    """Who holds a port.
+    """The holder of a port.
 
     Attributes:
         task: The rank.
@@ -46,14 +46,14 @@ class Holder:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody is left that could use it."""
+        """Whether all ranks that could use it have ended."""
         group = self.task.group
         if self.served is None or group is None or self.task not in group.tasks:
             return self.task.finished
         return all(task.finished for task in group.tasks)
 
     def __str__(self) -> str:
-        """Return who it is, with the line."""
+        """Return the rank and the source line."""
         where = "" if self.site is None else f" at {self.site.line()}"
         return f"{self.what} of rank {self.task.rank}{where}"
 
@@ -74,7 +74,7 @@ class Ports:
     def take(
         self, program: Program, port: int, what: str, *, kind: str = "tcp", shares: bool = False
     ) -> tuple[int, Holder]:
-        """Take a port of a rank's host, and return its number and who holds it now.
+        """Take a port of a rank's host, and return its number and its holder.
 
         Args:
             program: The rank.
@@ -104,7 +104,7 @@ class Ports:
         return port, own
 
     def holders(self, node: int, port: int, kind: str = "tcp") -> list[Holder]:
-        """Return who holds a port now; what ranks held that have ended is free."""
+        """Return the holder of a port; a port of an ended rank is free."""
         held = self._holders.setdefault((node, kind, port), [])
         held[:] = [holder for holder in held if not holder.is_over]
         return held
@@ -116,7 +116,7 @@ class Ports:
             held.remove(holder)
 
     def _free(self, node: int, kind: str) -> int:
-        """Return a number that nobody holds, and that was not given lately."""
+        """Return a free port number that was not given lately."""
         for _ in range(_FIRST_EPHEMERAL, _LAST_PORT + 1):
             port = self._next
             self._next = port + 1 if port < _LAST_PORT else _FIRST_EPHEMERAL
@@ -125,7 +125,7 @@ class Ports:
         raise OSError(errno.EADDRINUSE, "Address already in use")
 
     def master_port(self, group: TaskGroup) -> int:
-        """Return what torchrun would put into MASTER_PORT: another for each spawn that runs."""
+        """Return MASTER_PORT as torchrun would set it: one port for each running spawn."""
         if group not in self._masters:
             for other in [g for g in self._masters if all(task.finished for task in g.tasks)]:
                 del self._masters[other]
@@ -152,7 +152,7 @@ def node_of(program: Program) -> int:
 
 
 def in_use(port: int, holder: str) -> OSError:
-    """Return the system's error of a port that is held, with a note of by whom."""
+    """Return the system's error of a port in use, with a note that names the holder."""
     error = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     error.add_note(f"simrank: port {port} is held by {holder}")
     return error

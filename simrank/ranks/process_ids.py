@@ -17,7 +17,7 @@ _tasks: WeakKeyDictionary[EngineInterface, WeakValueDictionary[int, Task]] = Wea
 
 
 def first_pid(group: TaskGroup) -> int:
-    """Return the id of the first rank of a spawn; those of the others follow."""
+    """Return the process id of the first rank of a spawn; the next ranks have the next ids."""
     if group not in _first:
         first = _first[group] = _next.get(group.engine, _FIRST_PID)
         _next[group.engine] = first + len(group.tasks)

@@ -44,13 +44,13 @@ def _note_installed(module: ModuleType) -> None:
 
 
 def is_installed(module: ModuleType) -> bool:
-    """Whether a module is of a package that was installed: of an index's, say."""
+    """Return whether a module belongs to an installed package."""
     file = module_text(module, "__file__")
     return file is not None and any(folder in file for folder in _OF_INSTALLED)
 
 
 def is_programs_own(module: ModuleType) -> bool:
-    """Whether a module is neither simrank's nor installed nor the standard library's."""
+    """Return whether a module is neither simrank's nor installed nor the standard library's."""
     file = module_text(module, "__file__")
     if file is None:
         return module_text(module, "__name__") == "__main__"
@@ -90,7 +90,7 @@ Found = TypeVar("Found")
 
 
 class PerModule(Generic[Found]):
-    """What a function finds in a module, which is looked at anew when it has more or fewer names.
+    """Cached results of a function of a module; a change of the number of its names voids one.
 
     A `WeakKeyDictionary` would do, and take three times as long where nothing has changed.
 
@@ -103,14 +103,14 @@ class PerModule(Generic[Found]):
         self._known: dict[int, tuple[ref[ModuleType], int, Found]] = {}
 
     def known(self, module: ModuleType) -> Found | None:
-        """Return what was found in a module; None if it was not looked at, or is another by now."""
+        """Return the cached result for a module, or None."""
         entry = self._known.get(id(module))
         if entry is None or entry[0]() is not module or entry[1] != len(attributes_of(module)):
             return None
         return entry[2]
 
     def __call__(self, module: ModuleType) -> Found:
-        """Return what is found in a module."""
+        """Return the result for a module, cached or new."""
         found = self.known(module)
         if found is None:
             size, key = len(attributes_of(module)), id(module)

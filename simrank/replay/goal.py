@@ -54,7 +54,7 @@ _FORMS = (
 
 
 def is_goal(text: str) -> bool:
-    """Whether a text is a GOAL schedule."""
+    """Return whether a text is a GOAL schedule."""
     return _HEAD.match(_COMMENT.sub("", text).lstrip()) is not None
 
 

@@ -336,7 +336,7 @@ class _Restarts:
 
 
 def _runs_alone(item: pytest.Item) -> bool:
-    """Whether a test makes ranks of its own: marked so, or one of PyTorch's classes."""
+    """Return whether a test makes ranks of its own: marked so, or one of PyTorch's classes."""
     kind: Any = getattr(item, "cls", None)
     names = (
         ()
@@ -399,7 +399,7 @@ def _merged_phases(
 
 
 def _has_xfailed(by_rank: Mapping[int, Sequence[pytest.TestReport]]) -> bool:
-    """Whether a rank has failed as the test is marked to."""
+    """Return whether a rank has failed as the test is marked to."""
     reports = [report for all_of in by_rank.values() for report in all_of]
     return any(report.skipped and hasattr(report, "wasxfail") for report in reports)
 

@@ -91,7 +91,7 @@ def _hides_frames(error: BaseException) -> bool:
 
 
 def _is_of_ranks(error: BaseException) -> bool:
-    """Whether a rank raised an exception, or one of its causes passed through simrank."""
+    """Return whether a rank raised an exception, or one of its causes passed through simrank."""
     if rank_program() is not None:
         return True
     seen: set[int] = set()

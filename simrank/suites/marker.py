@@ -138,7 +138,7 @@ def place_of(item: pytest.Item) -> str:
 
 
 def is_real(item: pytest.Item) -> bool:
-    """Whether a test is marked and runs on real processes."""
+    """Return whether a test is marked and runs on real processes."""
     return item.get_closest_marker(MARK) is not None and place_of(item) != SIMULATED
 
 

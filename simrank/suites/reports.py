@@ -151,7 +151,7 @@ def skip_text(reports: Mapping[int, Sequence[pytest.TestReport]]) -> str | None:
 
 
 def _is_unexpected_pass(report: pytest.TestReport) -> bool:
-    """Whether a report says that a test marked to fail has passed."""
+    """Return whether a report says that a test marked to fail has passed."""
     is_strict = report.failed and str(report.longrepr).startswith("[XPASS(strict)]")
     return is_strict or (report.passed and hasattr(report, "wasxfail"))
 

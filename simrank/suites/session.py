@@ -152,7 +152,7 @@ class RankSession:
         self._recorder.is_over = True
 
     def is_expected(self, error: BaseException) -> bool:
-        """Whether the test that runs is marked to fail, in this way."""
+        """Return whether the test that runs is marked to fail, in this way."""
         mark = None if self.item is None else self.item.stash.get(xfailed_key, None)
         return mark is not None and (
             mark.raises is None or isinstance(error, cast("Any", mark.raises))

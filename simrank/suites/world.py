@@ -85,7 +85,7 @@ class World:
         return self._context.now_ps
 
     def is_clean(self) -> bool:
-        """Whether a test has left nothing behind that the next one could meet.
+        """Return whether a test has left nothing behind that the next one could meet.
 
         That is: default groups are those of modules and of fixtures beyond the test, nothing is in
         flight, no thread is left, and the members of each group have made equally many calls.

@@ -55,7 +55,7 @@ class TorchStorage(Storage):
         self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
 
     def is_current(self) -> bool:
-        """Whether the torch storage has not been resized since."""
+        """Return whether the torch storage has not been resized since."""
         owner = self.owner
         if owner.nbytes() != self.size_bytes:
             return False
@@ -117,7 +117,7 @@ class BlockStorage(TorchStorage):
         self._bytes = _bytes_at(block.address, block.size_bytes)
 
     def is_current(self) -> bool:
-        """Whether the block has not been freed since."""
+        """Return whether the block has not been freed since."""
         find = cuda.find_pinned if self.is_pinned else cuda.find_block
         return find(self.address) == self._block
 

@@ -137,7 +137,7 @@ class RankSet(MutableSet[Any]):
         self._members = RankDict(name)
 
     def __contains__(self, value: object) -> bool:
-        """Whether the running rank's set has it."""
+        """Return whether the running rank's set has it."""
         return value in self._members
 
     def __iter__(self) -> Iterator[Any]:

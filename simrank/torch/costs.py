@@ -339,7 +339,7 @@ def puts(name: str) -> bool:
 
 
 def computes_offsets(operation: Operation) -> bool:
-    """Whether an operation is pointwise, and its operands need the kernel for every layout.
+    """Return whether an operation is pointwise, and its operands need the kernel for every layout.
 
     Source: torch's aten/src/ATen/native/cuda/CUDALoops.cuh and Shape.cu, 2.13.
     """
@@ -362,7 +362,7 @@ def _tags(name: str) -> frozenset[object]:
 
 
 def _lie_alike(whole: Operand, operand: Operand) -> bool:
-    """Whether an operand has its elements at the same places, without gaps."""
+    """Return whether an operand has its elements at the same places, without gaps."""
     return operand.sizes == whole.sizes and _steps(operand) == _steps(whole) and _is_dense(operand)
 
 
@@ -373,7 +373,7 @@ def _steps(operand: Operand) -> list[int]:
 
 
 def _is_dense(operand: Operand) -> bool:
-    """Whether its elements fill a range of memory, in whatever order of dimensions."""
+    """Return whether its elements fill a range of memory, in whatever order of dimensions."""
     step = 1
     for stride, size in sorted(zip(operand.strides, operand.sizes, strict=True)):
         if size == 1:

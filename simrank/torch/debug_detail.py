@@ -108,7 +108,7 @@ class Checker:
 
 
 def is_wanted() -> bool:
-    """Whether groups that are made now compare calls."""
+    """Return whether groups that are made now compare calls."""
     is_asked = os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
     return is_asked or dist.get_debug_level() == dist.DebugLevel.DETAIL
 

@@ -44,7 +44,7 @@ def _accelerator_of(program: Program) -> torch.device | None:
 
 
 def _is_of_cuda(device: object) -> bool:
-    """Whether an argument names a CUDA device; numbers do."""
+    """Return whether an argument names a CUDA device; numbers do."""
     if isinstance(device, torch.device):
         return device.type == "cuda"
     if isinstance(device, str):
@@ -194,7 +194,7 @@ def _answering(owner: Any, name: str, answer: Callable[[Program], Any]) -> Calla
 
 
 def _is_torchs_own(frame: FrameType) -> bool:
-    """Whether torch itself runs there; its tests are programs."""
+    """Return whether torch itself runs there; its tests are programs."""
     name = str(frame.f_globals.get("__name__"))
     return name.startswith("torch.") and not name.startswith("torch.testing.")
 

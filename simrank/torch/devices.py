@@ -84,7 +84,7 @@ _is_enabling = False
 
 
 def is_enabled() -> bool:
-    """Whether devices are on, or are being turned on."""
+    """Return whether devices are on, or are being turned on."""
     return bool(_enabled) or _is_enabling
 
 
@@ -101,17 +101,17 @@ def are_awaited(program: Program | None) -> TypeGuard[Program]:
 
 
 def may_be_used(program: Program | None) -> TypeGuard[Program]:
-    """Whether "cuda" means simulated devices to who runs, on or not."""
+    """Return whether "cuda" means simulated devices to who runs, on or not."""
     return program is not None and (is_enabled() or are_awaited(program))
 
 
 def is_built() -> bool:
-    """Whether torch was built for CUDA, whoever stands in for its own answer."""
+    """Return whether torch was built for CUDA, whoever stands in for its own answer."""
     return _OF_BUILD == "real"
 
 
 def may_be_had(context: Any) -> bool:
-    """Whether devices can be turned on in this process; what is in the way is said once."""
+    """Return whether devices can be turned on in this process; what is in the way is said once."""
     if not are_meant(context):
         if context.cuda_devices is None and not has_real_devices():
             _warn(NOT_ASKED_FOR)
@@ -179,7 +179,7 @@ def enable_awaited() -> None:
 
 
 def sees_some(program: Program) -> bool:
-    """Whether a rank sees any device."""
+    """Return whether a rank sees any device."""
     return num_visible(program) > 0
 
 

@@ -409,7 +409,7 @@ class SimulatedGroup(IdentifiedGroup):
     # ---- what is returned ----
 
     def _is_async(self, opts: Any, tensor: torch.Tensor) -> bool:
-        """Whether a call runs beside the current stream, and is waited for.
+        """Return whether a call runs beside the current stream, and is waited for.
 
         nccl's run on the current stream unless they are asked for as asynchronous; gloo's always
         run beside the host, for which torch waits itself.

@@ -283,7 +283,7 @@ class OfGroups(dict[Any, Any]):
     """What torch notes of a rank's groups; groups that are not there may be another rank's."""
 
     def __contains__(self, group: object) -> bool:
-        """Whether torch knows the group."""
+        """Return whether torch knows the group."""
         return super().__contains__(group) or _is_unknown(group)
 
     def get(self, group: Any, default: Any = None) -> Any:

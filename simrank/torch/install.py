@@ -85,7 +85,7 @@ class _Made(NamedTuple):
     originals: list[Any]
 
     def is_current(self) -> bool:
-        """Whether torch is what it was."""
+        """Return whether torch is what it was."""
         if self.names != _torchs_modules(tuple(sys.modules)):
             return False
         return all(map(operator.is_, _originals(self.patches), self.originals))

@@ -125,7 +125,7 @@ class _Finder:
 
 
 def _has_torch() -> bool:
-    """Whether the user's module that asks has imported torch."""
+    """Return whether the user's module that asks has imported torch."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to one's caller
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back

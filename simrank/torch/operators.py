@@ -220,7 +220,7 @@ class _Table:
 
 
 def _is_known(name: str) -> bool:
-    """Whether torch has an operator."""
+    """Return whether torch has an operator."""
     base, _, overload = name.partition(".")
     try:
         _schema_of(base, overload)

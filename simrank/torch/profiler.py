@@ -122,7 +122,7 @@ _open: WeakSet[Profile] = WeakSet()  # Of all ranks.
 
 
 def _is_of_host(operation: Any) -> bool:
-    """Whether it runs beside the host, as gloo's calls do, and on no device."""
+    """Return whether it runs beside the host, as gloo's calls do, and on no device."""
     return operation.kind == "collective" and not getattr(operation, "num_sms", 0)
 
 
@@ -132,7 +132,7 @@ def clock_ps(program: Program) -> int:
 
 
 def is_recording(program: Program) -> bool:
-    """Whether a rank has a profiler open."""
+    """Return whether a rank has a profiler open."""
     return bool(program.local.get(_KEY))
 
 

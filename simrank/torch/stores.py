@@ -145,7 +145,7 @@ class SimulatedStore(dist.Store):
         self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there."""
+        """Return whether all keys are there."""
         return all(key in self._table.values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:

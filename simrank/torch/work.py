@@ -96,14 +96,14 @@ class SimulatedWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether it is complete; a negative answer is a charged poll."""
+        """Return whether it is complete; a negative answer is a charged poll."""
         done = all(work.is_completed() for work in self._works)
         if done:
             self._finish()
         return done
 
     def is_success(self) -> bool:
-        """Whether it completed without an error."""
+        """Return whether it completed without an error."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:

@@ -332,7 +332,7 @@ class Counters:
         self.add(process, name, unit, span_ps[1], -value)
 
     def is_known(self, process: int, name: str) -> bool:
-        """Whether a track has begun."""
+        """Return whether a track has begun."""
         return (process, name) in self._changes
 
     def end_all(self, time_ps: int) -> None:

@@ -224,7 +224,7 @@ class Calls:
 
 
 def _is_known(group: Any, dist: Any) -> bool:  # noqa: ANN401 - torch's
-    """Whether a group has not been destroyed: calls on one go on or fail as torch likes."""
+    """Return whether a group has not been destroyed: calls on one go on or fail as torch likes."""
     return group in dist.distributed_c10d._world.pg_group_ranks  # noqa: SLF001 - torch has no question for it
 
 

@@ -102,7 +102,7 @@ class Groups:
                     dist.destroy_process_group(group)
 
     def are_whole(self) -> bool:
-        """Whether no case has destroyed one of the pool's own."""
+        """Return whether no case has destroyed one of the pool's own."""
         there = _all_groups()
         others = sys.modules["torch.distributed"].GroupMember.NON_GROUP_MEMBER
         return all(

@@ -96,7 +96,7 @@ def _init_with(original: Callable[..., None], found: Worker) -> Callable[..., No
 
 
 def _is_own_device(device_id: Any, rank: int) -> bool:  # noqa: ANN401 - torch's
-    """Whether a device, or its number, is the one that the pool has given to a rank."""
+    """Return whether a device, or its number, is the one that the pool has given to a rank."""
     return device_id is not None and getattr(device_id, "index", device_id) == rank
 
 

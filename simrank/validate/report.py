@@ -106,7 +106,7 @@ def never_come(
 
 
 def are_in_a_ring(waits: Mapping[int, tuple[int, ...]]) -> bool:
-    """Whether ranks wait for each other in a circle."""
+    """Return whether ranks wait for each other in a circle."""
     left = {rank: set(others) for rank, others in waits.items()}
     while ends := [rank for rank, others in left.items() if not others & left.keys()]:
         for rank in ends:
@@ -148,7 +148,7 @@ def stacks_text(written: str) -> str:
 
 
 def are_even(states: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether workers may run another case: all made the same calls, and kept their groups.
+    """Return whether workers may run another case: all made the same calls, and kept their groups.
 
     A rank that raised before a call that its peers have made would take part in the wrong one.
 

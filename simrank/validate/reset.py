@@ -110,7 +110,7 @@ class Baseline:
 
 
 def _is_own_change(module: str, value: object) -> bool:
-    """Whether torch replaced a function of torch: parts of it do as they are imported."""
+    """Return whether torch replaced a function of torch: parts of it do as they are imported."""
     of = getattr(value, "__module__", None)
     return module.partition(".")[0] == "torch" and str(of).partition(".")[0] in {"torch", "simrank"}
 

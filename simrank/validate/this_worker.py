@@ -58,7 +58,7 @@ class Worker:
             groups.drop_all()
 
     def are_groups_whole(self) -> bool:
-        """Whether the pool's groups are as they were made."""
+        """Return whether the pool's groups are as they were made."""
         return self._groups is None or self._groups.are_whole()
 
     def make_group(self, ranks: tuple[int, ...]) -> None:
@@ -90,7 +90,7 @@ def set_worker(worker: Worker) -> None:
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker of a pool."""
+    """Return whether this process is a worker of a pool."""
     return bool(_WORKER)
 
 

@@ -130,7 +130,7 @@ class NcclLevel:
         self._messages: dict[tuple[bool, bool, int, int], MessageTime] = {}
 
     def admits(self, problem: Problem, devices: IntArray) -> bool:
-        """Whether NCCL could run it: two ranks or more, none of which share a device.
+        """Return whether NCCL could run it: two ranks or more, none of which share a device.
 
         A cluster of several nodes that states no network cards is left to the schedule level.
         """
@@ -139,7 +139,7 @@ class NcclLevel:
         return self._has_way(self._cluster.node_of(devices))
 
     def offers(self, problem: Problem, devices: IntArray, algorithm: str) -> bool:
-        """Whether NCCL has an algorithm for a problem on these devices."""
+        """Return whether NCCL has an algorithm for a problem on these devices."""
         return any(each.algorithm == algorithm for each in self._candidates(problem, devices))
 
     def _candidates(self, problem: Problem, devices: IntArray) -> list[Candidate]:

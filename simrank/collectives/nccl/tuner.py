@@ -93,7 +93,7 @@ _ALGORITHMS = {
 
 
 def nvls_reduces(dtype: str, redop: str) -> bool:
-    """Whether the switch can reduce a dtype so. Source: NCCL's ncclNvlsSupported.
+    """Return whether the switch can reduce a dtype so. Source: NCCL's ncclNvlsSupported.
 
     Args:
         dtype: torch's name of the dtype.

@@ -47,7 +47,7 @@ class Dimension(NamedTuple):
 
 
 def is_network(data: object) -> bool:
-    """Whether the data of a YAML file are a network of ASTRA-sim."""
+    """Return whether the data of a YAML file are a network of ASTRA-sim."""
     return isinstance(data, dict) and {"topology", "npus_count"} <= set(data)
 
 

@@ -326,5 +326,5 @@ MODULE_NAMES = {*DTYPES, *ALIASES, *FACTORIES, *FUNCTIONS, *_OWN_NAMES}
 
 
 def is_everybodys(name: str) -> bool:
-    """Whether a name of the module stands for one thing, which asks itself who runs."""
+    """Return whether a name of the module stands for one thing, which asks itself who runs."""
     return name not in _OWN_NAMES

@@ -244,7 +244,7 @@ def _short(name: str) -> str:
 
 
 def may_not_fit(copied_bytes: int, target: GPUTarget) -> bool:
-    """Whether so much that is copied ahead makes it worth asking if a program fits an SM."""
+    """Return whether so much that is copied ahead makes it worth asking if a program fits an SM."""
     if target.backend != "cuda":
         return False
     return copied_bytes > shared_bytes_of_sm(int(target.arch)) * _WORTH_ASKING

@@ -88,7 +88,7 @@ def _check_order(order: int) -> None:
 
 
 def _is_nothing(order: int, size: float) -> bool:
-    """Whether even the first term of the series is zero in float64."""
+    """Return whether even the first term of the series is zero in float64."""
     return order > size and order * math.log(size / 2) - math.lgamma(order + 1) < _SMALLEST_LOG
 
 

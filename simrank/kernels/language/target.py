@@ -28,7 +28,7 @@ def is_cuda() -> bool:
 
 
 def cuda_capability_geq(major: int, minor: int = 0) -> bool:
-    """Whether the device has at least this compute capability."""
+    """Return whether the device has at least this compute capability."""
     return int(current_target().arch) >= major * 10 + minor
 
 

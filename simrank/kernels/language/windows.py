@@ -269,7 +269,7 @@ def make_tensor_descriptor(
 
 
 def _is_one(stride: Operand) -> bool:
-    """Whether a stride is 1: an argument of 1 is a constant to the compiler too."""
+    """Return whether a stride is 1: an argument of 1 is a constant to the compiler too."""
     values = stride.values if type(stride) is Block else stride
     return type(values) is not np.ndarray and int(values) == 1
 

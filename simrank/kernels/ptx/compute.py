@@ -56,7 +56,7 @@ def bits_of(values: Value | np.generic, kind: str) -> Array:
 
 
 def is_float(kind: str) -> bool:
-    """Whether a PTX type is a floating one."""
+    """Return whether a PTX type is a floating one."""
     return "f" in kind
 
 

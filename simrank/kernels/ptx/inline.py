@@ -118,7 +118,7 @@ def _is_per_program(asm: str) -> bool:
 
 
 def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
-    """Whether each thread of a kernel that asks for them must run a snippet for itself.
+    """Return whether each thread of a kernel that asks for them must run a snippet for itself.
 
     Raises:
         UnsupportedError: It is about a block, but differs between threads.

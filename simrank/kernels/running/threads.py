@@ -86,7 +86,7 @@ def sync_threads() -> None:
 
 
 def varies(value: Any) -> bool:
-    """Whether threads have different values, or may have."""
+    """Return whether threads have different values, or may have."""
     return type(value) is Block and type(value.values) is np.ndarray and len(value.values) > 1
 
 
@@ -162,7 +162,7 @@ def as_one(rows: Value) -> Any:
 
 
 def _are_alike(rows: Array) -> bool:
-    """Whether all rows are as the first: also in the signs of their zeros."""
+    """Return whether all rows are as the first: also in the signs of their zeros."""
     if not (rows == rows[0]).all():
         return False
     return rows.dtype.kind != "f" or bool((np.signbit(rows) == np.signbit(rows[0])).all())
@@ -286,7 +286,7 @@ class Looping(Divergence):
         self._outer = self._programs.active
 
     def goes(self, test: Any) -> bool:
-        """Whether a thread makes another round; the others are left out from now on."""
+        """Return whether a thread makes another round; the others are left out from now on."""
         self.check()
         if not varies(test):
             return bool(test)

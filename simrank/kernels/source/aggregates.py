@@ -43,7 +43,7 @@ class _Aggregate:
 
 
 def is_aggregate(value: Any) -> bool:
-    """Whether a value is one of Triton's aggregate classes."""
+    """Return whether a value is one of Triton's aggregate classes."""
     return isinstance(value, type) and bool(getattr(value, "__triton_aggregate__", False))
 
 

@@ -110,7 +110,7 @@ def is_of_python(jit: Jit) -> bool:
 
 
 def is_of_library(function: Any) -> bool:
-    """Whether it is a builtin that a library added to Triton's own."""
+    """Return whether it is a builtin that a library added to Triton's own."""
     if not isinstance(function, python_types.FunctionType):
         return False
     module = function.__module__

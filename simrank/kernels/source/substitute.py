@@ -45,7 +45,7 @@ class Bound(Protocol):
         ...
 
     def is_stale(self, seen: set[int]) -> bool:
-        """Whether a name that it captured is bound to something else now."""
+        """Return whether a name that it captured is bound to something else now."""
         ...
 
 
@@ -164,7 +164,7 @@ def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[...
 
 
 def is_device_function(value: Any) -> bool:
-    """Whether a value is what only a kernel can call: the compiler has to know of it."""
+    """Return whether a value is what only a kernel can call: the compiler has to know of it."""
     is_builtin = bool(getattr(value, core.TRITON_BUILTIN, False))
     return is_builtin or isinstance(value, JITFunction) or _native(value) is not None
 

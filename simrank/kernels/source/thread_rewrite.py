@@ -117,7 +117,7 @@ def _left(name: str, names: list[str]) -> ast.stmt:
 
 
 def _leaves(node: ast.If) -> bool:
-    """Whether a side may leave the function, or the loop around it."""
+    """Return whether a side may leave the function, or the loop around it."""
     return any(_leaves_at(part, in_loop=False) for part in node.body + node.orelse)
 
 

@@ -105,13 +105,13 @@ _Hit = tuple[ast.AST, str]
 
 
 def is_unrolled(node: ast.For) -> bool:
-    """Whether the compiler unrolls a loop."""
+    """Return whether the compiler unrolls a loop."""
     function = node.iter.func if isinstance(node.iter, ast.Call) else None
     return getattr(function, "attr", getattr(function, "id", "")) == "static_range"
 
 
 def _is_loop(node: ast.AST) -> bool:
-    """Whether a node is a loop of the program: one that the compiler does not unroll."""
+    """Return whether a node is a loop of the program: one that the compiler does not unroll."""
     return not is_unrolled(node) if isinstance(node, ast.For) else isinstance(node, ast.While)
 
 
@@ -155,7 +155,7 @@ def _of_node(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
 
 
 def _is_unknown(node: ast.AST) -> bool:
-    """Whether the compiler has no code for a statement or an expression."""
+    """Return whether the compiler has no code for a statement or an expression."""
     is_own = isinstance(node, ast.stmt | ast.expr) and not isinstance(node, _PARTS)
     return is_own and not hasattr(CodeGenerator, f"visit_{type(node).__name__}")
 

@@ -27,7 +27,7 @@ def name_of(node: ast.Call) -> str:
 
 
 def is_wait(loop: ast.While, callee: Callable[[ast.expr], Effects | None]) -> bool:
-    """Whether a loop's end depends on a read whose address the loop does not change."""
+    """Return whether a loop's end depends on a read whose address the loop does not change."""
     assigned = set(_stored_names(loop))
 
     def is_fixed_read(node: ast.AST) -> bool:
@@ -124,7 +124,7 @@ def kind_of_look(loop: ast.While) -> str:
 
 
 def _changes_nothing(read: ast.Call) -> bool:
-    """Whether a read leaves memory as it is, as far as its arguments are written so."""
+    """Return whether a read leaves memory as it is, as far as its arguments are written so."""
     operands = [ast.dump(argument) for argument in read.args[1:]]
     if name_of(read) == "atomic_cas":
         return len(operands) == 2 and operands[0] == operands[1]

@@ -23,7 +23,7 @@ _SPELLED = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # Of
 
 
 def is_chakra_json(text: str) -> bool:
-    """Whether a text may be a trace in JSON."""
+    """Return whether a text may be a trace in JSON."""
     return text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
 
 

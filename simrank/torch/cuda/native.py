@@ -116,7 +116,7 @@ class Initialized:
     """The flag `torch.cuda._initialized`, of the rank that reads it."""
 
     def __bool__(self) -> bool:
-        """Whether this thread's rank has used a device."""
+        """Return whether this thread's rank has used a device."""
         return bool(native().simrank_is_initialized())
 
 

@@ -239,7 +239,7 @@ def enable(
 
 
 def has_real_devices() -> bool:
-    """Whether torch sees GPUs, whoever stands in for its own answer."""
+    """Return whether torch sees GPUs, whoever stands in for its own answer."""
     return bool(inspect.unwrap(torch.cuda.is_available)())
 
 

@@ -193,7 +193,7 @@ def _met(a: array[int], i: int, b: array[int], j: int) -> Place | None:
 
 
 def _goes_on(events: array[int], index: int) -> bool:
-    """Whether anything but calls of groups follows."""
+    """Return whether anything but calls of groups follows."""
     return any(kind_of(events[at]) != COMM for at in range(index + 1, len(events)))
 
 

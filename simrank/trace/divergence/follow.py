@@ -259,7 +259,7 @@ def _start(ours: Track, theirs: Track) -> Place | None:
 
 
 def _failed_at(track: Track, together: int) -> bool:
-    """Whether the line is that of a call which the group refused: its error tells more."""
+    """Return whether the line is that of a call which the group refused: its error tells more."""
     last, line = (
         line_before(track.events, i) for i in (len(track.events) - 1, together - track.first)
     )
@@ -346,7 +346,7 @@ _frame: Any = sys._getframe  # noqa: SLF001 - the documented way to a frame
 
 
 def is_there() -> bool:
-    """Whether this Python has it."""
+    """Return whether this Python has it."""
     return _monitoring is not None
 
 
@@ -365,7 +365,7 @@ class Monitoring:
         self._num_running = 0
 
     def is_free(self) -> bool:
-        """Whether a tool is left for it."""
+        """Return whether a tool is left for it."""
         return self._tool >= 0 or any(_monitoring.get_tool(tool) is None for tool in _TOOLS)
 
     def run(self, body: Callable[[], None], *, is_shared: bool) -> None:  # noqa: ARG002 - for all
@@ -487,7 +487,7 @@ class Tracing:
         return sys.gettrace() is self._enter
 
     def is_free(self) -> bool:
-        """Whether nobody else traces this thread: coverage, or a debugger."""
+        """Return whether nobody else traces this thread: coverage, or a debugger."""
         return self._is_on or sys.gettrace() is None
 
     def run(self, body: Callable[[], None], *, is_shared: bool) -> None:
@@ -555,7 +555,7 @@ def _top_of(name: str, names: Mapping[str, object] | None, level: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_library(top: str) -> bool:
-    """Whether a package is no part of the program: it is installed, or Python's own."""
+    """Return whether a package is no part of the program: it is installed, or Python's own."""
     if top in sys.stdlib_module_names:
         return True
     try:

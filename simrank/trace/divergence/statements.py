@@ -36,7 +36,7 @@ class Statement:
     body: tuple[int, int]
 
     def has_in_body(self, line: int) -> bool:
-        """Whether a line is one of the body's."""
+        """Return whether a line is one of the body's."""
         return self.body[0] <= line <= self.body[1]
 
 

@@ -137,7 +137,7 @@ def _in_container(name: str, value: object, address: int) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _are_branches(one: SourceLine, other: SourceLine) -> bool:
-    """Whether two lines stand on the two sides of one `if`."""
+    """Return whether two lines stand on the two sides of one `if`."""
     if one.file != other.file or one.line == other.line:
         return False
     try:

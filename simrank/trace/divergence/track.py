@@ -56,7 +56,7 @@ def number_of(event: int) -> int:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is a library's: those that libraries call run on some ranks only."""
+    """Return whether a file is a library's: those that libraries call run on some ranks only."""
     return is_library(file) or any(part in file for part in _INSTALLED)
 
 
@@ -204,7 +204,7 @@ class Track:
         self.events.append(encode(CALL, code.number))
 
     def is_in(self, code: Code) -> bool:
-        """Whether the innermost frame under way is one of this code."""
+        """Return whether the innermost frame under way is one of this code."""
         return bool(self._stack) and self._stack[-1].code is code
 
     def line(self, frame: FrameType, line: int) -> None:

@@ -42,7 +42,7 @@ class Axis:
     mark: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether a value has a place: neither infinite nor, of logarithms, zero."""
+        """Return whether a value has a place: neither infinite nor, of logarithms, zero."""
         return math.isfinite(value) and (value > 0 or not self.is_log)
 
     def place(self, value: float) -> float:

@@ -158,7 +158,7 @@ def _times(found: Comparison) -> Iterator[str]:
 
 
 def is_same_device(described: str, found: str) -> bool:
-    """Whether a GPU is the one that a cluster describes: its model stands in both names."""
+    """Return whether a GPU is the one that a cluster describes: its model stands in both names."""
     words = (word.strip("()").upper() for word in described.replace("-", " ").split())
     models = [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
     return bool(models) and models[0] in found.upper().replace("-", " ").split()
@@ -191,7 +191,7 @@ def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
 
 
 def _is_same_error(mine: Record, theirs: Record) -> bool:
-    """Whether errors are of one class; one of simrank's is whatever it derives from."""
+    """Return whether errors are of one class; one of simrank's is whatever it derives from."""
     return mine.error == theirs.error or theirs.error in mine.error_kinds
 
 
@@ -329,7 +329,7 @@ def _nums(one: Issued) -> tuple[int, ...]:
 
 
 def _are(calls: Sequence[Issued], num: int, like: Issued) -> bool:
-    """Whether so many calls are of the operation, group and line of one."""
+    """Return whether so many calls are of the operation, group and line of one."""
     facts = {(call.op, call.ranks, call.file, call.line) for call in calls}
     return len(calls) == num and facts == {(like.op, like.ranks, like.file, like.line)}
 

@@ -93,7 +93,7 @@ def _as_arrays(one: float, other: float) -> tuple[Array, Array]:
 
 
 def _is_alike(one: Node, other: Node, place: str, found: Likeness) -> bool:
-    """Whether containers have the same parts; else that is the difference."""
+    """Return whether containers have the same parts; else that is the difference."""
     mine, theirs = ([name for name, _ in each.parts] for each in (one, other))
     if one.kind != other.kind:
         found.differences.append(Difference(place, shown(one), shown(other)))

@@ -79,7 +79,7 @@ class Job:
 
 
 def _names(code: CodeType, name: str) -> bool:
-    """Whether code, or what it defines, mentions a name."""
+    """Return whether code, or what it defines, mentions a name."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return name in code.co_names or any(_names(each, name) for each in inner)
 

@@ -53,7 +53,7 @@ def recorded(job: Job, rank: int, body: Callable[[], Any]) -> Record:
 
 
 def _is_simulators(error: SystemExit) -> bool:
-    """Whether a rank is being ended from outside."""
+    """Return whether a rank is being ended from outside."""
     return type(error) is not SystemExit
 
 
