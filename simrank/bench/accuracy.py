@@ -246,7 +246,7 @@ def _series_of_file(
     machine = load_machine(path)
     name = cluster or (None if machine is None else machine.cluster)
     if name is None:
-        to_fix = "--cluster says on what it ran"
+        to_fix = "name it with --cluster"
         if path.suffix == ".csv":
             to_fix = f"--cluster, or a file {path.with_suffix('.yaml').name} beside it"
         raise ConfigError(ConfigProblem(file, None, "", "a cluster", "nothing", to_fix))

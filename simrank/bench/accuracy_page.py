@@ -35,8 +35,8 @@ _STEPS = (0.05, 0.1, 0.2, 0.4)  # Errors from which on a cell has the next colou
 _LOOK = "rows named"
 _MOST_CURVES = 12  # Of one picture.
 _WORDS = (
-    "The first figure of a cell is the mean error without its sign, the second with it: negative "
-    "(blue) is too fast, positive (orange) too slow. Aims stand behind < (met) or > (missed)."
+    "A cell is MAE and bias. Negative bias (blue): too fast; positive (orange): too slow. "
+    "Targets follow < (met) or > (missed)."
 )
 
 
@@ -52,10 +52,10 @@ def accuracy_page(
     curves = [len(mine) for series in found.values() for mine in _by_picture(series).values()]
     tables = {each.table for series in found.values() for each in series}
     return document(
-        "simrank accuracy: predicted beside measured",
+        "simrank accuracy: predicted against measured",
         [("tables", str(len(tables))), ("constants", ", ".join(found)), ("cells", _WORDS)],
         [
-            section("Means, and what is aimed at", _means(grouped), *_missed(grouped)),
+            section("Means and targets", _means(grouped), *_missed(grouped)),
             *(section(f"{name}: {FITS[name].what}", *_parts(mine)) for name, mine in found.items()),
         ],
         num_curves=max(curves, default=0),
@@ -69,7 +69,7 @@ def _means(grouped: Mapping[str, Sequence[Group]]) -> Markup:
             aims = group.aims_pct or [None] * len(NAMES)
             cells = [_cell(mean, aim) for mean, aim in zip(group.means, aims, strict=True)]
             rows.append([f"{name}: {group.title}", str(len(group.series)), *cells])
-    return table("Mean errors", ["constants: tried on", "series", *NAMES], rows, _LOOK)
+    return table("MAE and bias", ["constants: evaluation", "series", *NAMES], rows, _LOOK)
 
 
 def _cell(mean: tuple[float, float] | None, aim_pct: float | None = None) -> Markup:
@@ -89,7 +89,7 @@ def _missed(grouped: Mapping[str, Sequence[Group]]) -> Iterable[Markup]:
         for missed in group.missed()
     ]
     if lines:
-        yield folded("Aims that are missed, and by whom", notes(lines))
+        yield folded("Missed targets, by table", notes(lines))
 
 
 def _sentences(lines: Sequence[str]) -> list[str]:
@@ -101,7 +101,7 @@ def _parts(series: Sequence[SeriesErrors]) -> Iterable[Markup]:
         [_name(each), str(each.num_nodes), *(_cell(mean) for mean in each.by_class())]
         for each in series
     ]
-    yield table("Errors by class of size", ["table", "nodes", *NAMES], rows, _LOOK)
+    yield table("Errors by size class", ["table", "nodes", *NAMES], rows, _LOOK)
     drawn = _by_picture(series)
     if not drawn:
         return

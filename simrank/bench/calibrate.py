@@ -67,10 +67,10 @@ def calibrate(
     """
     clusters = sorted({each.cluster for each in series})
     if len(clusters) != 1:
-        raise ValueError(f"measured times of one cluster are needed, not of {clusters or 'none'}")
+        raise ValueError(f"expected measured times of one cluster, got {clusters or 'none'}")
     loops = sorted({each.mode for each in series} - {"back_to_back"})
     if loops:
-        raise ValueError(f"times of loops of {', '.join(loops)} have the framework's in them")
+        raise ValueError(f"expected back-to-back calls, got loops of {', '.join(loops)}")
     begun = [each.measured for each in series]
     begun = [each._replace(comm=replace(each.comm, calibration=start)) for each in begun]
     found = _rounded(fit(begun, only).calibration)

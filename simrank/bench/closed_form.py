@@ -30,7 +30,7 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
         ConfigError: The benchmark has faults, of which the closed forms know nothing.
     """
     if config.faults:
-        expected = f"no faults beside the algorithm {NCCL}, which predicts without them"
+        expected = f"no faults with the algorithm {NCCL}, which predicts without them"
         raise ConfigError(config.source.problem(("faults",), expected, "some"))
     if series.num_ranks == 1:
         expected = f"two ranks or more for the algorithm {NCCL}"

@@ -174,9 +174,9 @@ def explain(  # noqa: PLR0913 - as `predict`
     if row is not None:
         wish = row.algorithm, row.protocol
         options.sort(key=lambda option: (option.algorithm, option.protocol.lower()) != wish)
-    own = "the fastest" if comm.calibration.takes_fastest else "whose estimate is the least"
+    own = "lowest predicted time" if comm.calibration.takes_fastest else "lowest estimate"
     if nccl_tuner is not None:
-        own += f", for {nccl_tuner} has nothing for it"
+        own += f", no entry in {nccl_tuner} applies"
     best = options[0]
     algbw = size_bytes / best.total / 1e3
     return Explanation(
@@ -210,10 +210,10 @@ def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Rep
 
 
 def _reason(row: TunerRow | None, ignored: Sequence[TunerRow], own: str) -> str:
-    """Return why the first option is taken, and which overrides of a tuner plugin are not heard."""
-    said = [own if row is None else f"as {row.file}:{row.line} says"]
+    """Return why the first option is taken, and which rows of a tuner plugin are ignored."""
+    said = [own if row is None else f"set by {row.file}:{row.line}"]
     said += [
-        f"{each.file}:{each.line} asks for {each.algorithm} {each.protocol}, which is ignored: "
+        f"{each.file}:{each.line} ({each.algorithm} {each.protocol}) is ignored: "
         "NCCL does not offer it here, or simrank does not model it"
         for each in ignored
     ]
@@ -239,8 +239,8 @@ def _option(
 def _steps_text(collective: str, option: Option, comm: Communicator) -> str:
     if option.algorithm == constants.P2P:
         return (
-            f"{laws.P2P_PEER_US:g} us for each further peer of the node, "
-            f"{laws.P2P_REMOTE_PEER_US:g} us for each on another"
+            f"{laws.P2P_PEER_US:g} us per further peer in the node, "
+            f"{laws.P2P_REMOTE_PEER_US:g} us per peer on another node"
         )
     inside, between = laws.step_counts(collective, option.algorithm, comm.shape)
     times = laws.step_us(option.algorithm, option.protocol, comm)
@@ -250,7 +250,7 @@ def _steps_text(collective: str, option: Option, comm: Communicator) -> str:
 
 def _volume_text(collective: str, option: Option, comm: Communicator) -> str:
     if option.algorithm == constants.P2P:
-        return "what a rank sends, over its port and over the network cards that ranks share"
+        return "bytes of a rank, over its port and over shared network cards"
     carried = laws.volumes(collective, option.algorithm, np.array([1.0]), comm)
     rate = laws.port_bytes_per_us(option.algorithm, option.protocol, comm) / 1e3
     if option.protocol == constants.LL:
@@ -258,7 +258,9 @@ def _volume_text(collective: str, option: Option, comm: Communicator) -> str:
     text = f"{carried.port[0]:.4g} S over {rate:.4g} GB/s of a GPU's port"
     if comm.shape.num_nodes > 1:
         nic = comm.spec.nic_bytes_per_s / 1e9 * laws.PROTOCOL_FACTOR[option.protocol]
-        text += f", or {carried.nic[0]:.4g} S over {nic:.4g} GB/s of a network card: the longer"
+        text += (
+            f", or {carried.nic[0]:.4g} S over {nic:.4g} GB/s of a network card, the longer of both"
+        )
     return text
 
 
@@ -270,7 +272,7 @@ def _constants(
     changed = {} if fitted is None else fitted.constants
     tables = constants.SOURCE
     own, source = comm.calibration, "" if fitted is None else fitted.source
-    launch = source if "launch_us" in changed else "assumed: a launch is 2 to 5 us"
+    launch = source if "launch_us" in changed else "assumed: 2 to 5 us per launch"
     found = [Constant("launch L", f"{own.launch_us:g} us", launch)]
     if option.algorithm == constants.P2P:
         found.append(Constant("base", f"{option.base:g} us", "fitted to b200x8_vultr_sendrecv"))
@@ -285,7 +287,7 @@ def _constants(
             found.append(Constant("step between nodes", f"{between:g} us", tables))
     if option.protocol == constants.LL:
         most = laws.ll_max_bytes_per_us(comm) / 1e3
-        found.append(Constant("most that LL carries", f"{most:g} GB/s", tables))
+        found.append(Constant("maximum rate of LL", f"{most:g} GB/s", tables))
     if option.algorithm in (constants.NVLS, constants.NVLS_TREE):
         efficiency = constants.NVLS_EFFICIENCY[spec.architecture]
         found.append(Constant("efficiency of NVLS", f"{efficiency:g}", tables))

@@ -32,7 +32,7 @@ def explain_page(found: Explanation, sizes: Crossover) -> str:
         [
             section("Terms", _options(found), notes(_words(found))),
             section("Time over size", _picture(curves), notes(_remarks(sizes))),
-            section("Numbers and their sources", _constants(found)),
+            section("Constants and sources", _constants(found)),
         ],
         num_curves=len(curves),
     )
@@ -43,8 +43,8 @@ def _facts(found: Explanation) -> Iterable[tuple[str, str]]:
     low, high = best.total / (1 + found.spread), best.total * (1 + found.spread)
     yield "ranks", f"{shape.num_ranks} on {shape.num_nodes} node(s) of {found.cluster}"
     yield "predicted", f"{time_text(best.total)}, {found.busbw_GBps:.4g} GB/s bus bandwidth"
-    yield "nine of ten within", f"{time_text(low)} to {time_text(high)}"
-    yield "NCCL takes", f"{best.algorithm} {best.protocol}, {found.reason}"
+    yield "90% interval", f"{time_text(low)} to {time_text(high)}"
+    yield "NCCL's choice", f"{best.algorithm} {best.protocol}: {found.reason}"
 
 
 def _options(found: Explanation) -> Markup:
@@ -55,32 +55,32 @@ def _options(found: Explanation) -> Markup:
         name = f"{each.algorithm} {each.protocol}"
         rows.append([name, *(f"{number:.2f}" for number in numbers)])
     columns = ["algorithm, protocol", *(f"{name} (us)" for name in _TERMS)]
-    return table("Terms of each candidate, the chosen one first", columns, rows, "rows named")
+    return table("Terms per candidate, NCCL's choice first", columns, rows, "rows named")
 
 
 def _words(found: Explanation) -> Iterable[str]:
-    yield "The first line is what NCCL takes. time = L + base + D + W + ramp, ramp = k sqrt(D W)"
-    yield "L: the launch; base: what NCCL sets up for an algorithm and protocol"
-    yield f"D, all steps that follow each other: {found.steps}"
-    yield f"W, the bytes of the busiest link: {found.volume}"
+    yield "First row: NCCL's choice. time = L + base + D + W + ramp, ramp = k sqrt(D W)"
+    yield "L: launch; base: set-up per algorithm and protocol"
+    yield f"D, sequential steps: {found.steps}"
+    yield f"W, bytes on the busiest link: {found.volume}"
 
 
 def _constants(found: Explanation) -> Markup:
     rows = [[each.name, each.value, each.source] for each in found.constants]
-    columns = ["number", "value", "source"]
-    return table("Numbers of the prediction, with their sources", columns, rows, "rows texts")
+    columns = ["constant", "value", "source"]
+    return table("Constants of the prediction, with sources", columns, rows, "rows texts")
 
 
 def _picture(curves: list[Curve]) -> Markup:
     points = [point for curve in curves for point in curve.points]
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
     axes = sizes_axis(point.x for point in points), times_axis(values)
-    title = "Candidates, the chosen one, and what was measured"
+    title = "Candidates, NCCL's choice and measured times"
     return pictures(curves, chart(title, axes, curves))
 
 
 def _remarks(sizes: Crossover) -> Iterable[str]:
-    yield "Below the axis: what NCCL takes from where to where. The band holds nine of ten times."
+    yield "Below the axis: NCCL's choice by size. The band is the 90% interval."
     names = ", ".join(each.table for each in sizes.measured)
     yield f"Measured: {names}" if names else "No built-in table has this call on this cluster."
 
@@ -99,7 +99,7 @@ def _chosen(sizes: Crossover) -> Curve:
         index, spread = int(sizes.chosen[column]), float(sizes.spread[column])
         time_us, name = float(sizes.times_us[index, column]), " ".join(sizes.choices[index])
         low, high = time_us / (1 + spread), time_us * (1 + spread)
-        text = f"{format_size(size)}: NCCL takes {name}, {time_text(time_us)}"
+        text = f"{format_size(size)}: NCCL chooses {name}, {time_text(time_us)}"
         points.append(Point(size, time_us, text, low, high, name))
     return Curve("NCCL's choice", tuple(points), None)
 

@@ -55,7 +55,7 @@ class Part(NamedTuple):
         value = self.data.get(key)
         if isinstance(value, str):
             return value
-        raise self.error(key, "a text")
+        raise self.error(key, "a string")
 
     def part(self, key: str) -> Part:
         """Return an object inside it."""
@@ -114,7 +114,7 @@ def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant}, which is no number of JSON")
+    raise ValueError(f"{constant}, which is not a JSON number")
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - whatever JSON holds

@@ -167,7 +167,7 @@ def _columns(heading: str, file: str, line: int) -> list[str]:
     if "time" not in columns:
         got = "another heading"
         if "cputime" in columns:
-            got = "cputime, which is the host's: run it without -C"
+            got = "cputime, the time of the host: run it without -C"
         raise ConfigError(ConfigProblem(file, line, "", "a column time", got))
     return columns
 

@@ -168,7 +168,7 @@ class _Group:
         is_only = len(labels_by_points) == 1
         for points, indices in labels_by_points.items():
             first = self._forms[indices[0]].label
-            label = "measured" if is_only else f"measured, beside {first}"
+            label = "measured" if is_only else f"measured, for {first}"
             yield Curve(label, points, None if is_only else indices[0], is_measured=True)
 
 

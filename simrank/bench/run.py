@@ -304,7 +304,7 @@ def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
     """
     if config.measured and len(config.clusters) > 1:
         got = f"{len(config.clusters)} clusters"
-        expected = "a single cluster beside measured times"
+        expected = "a single cluster with measured times"
         raise ConfigError(config.source.problem(("measured",), expected, got))
     texts = {str(path): read_text(path) for path in config.measured}
     rows = [row for each in rows_by_file(texts).values() for row in each]

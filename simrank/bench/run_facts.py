@@ -93,7 +93,7 @@ class Ran(NamedTuple):
         fits = [n for n in _SOME_RANKS if self._explains(printed, size_bytes, n)]
         if fits:
             got += f", as on {' to '.join(dict.fromkeys([f'{fits[0]:,}', f'{fits[-1]:,}']))} ranks"
-        to_fix = "say with --num-ranks on how many ranks it ran, with --collective what"
+        to_fix = "set --num-ranks and --collective"
         raise ConfigError(ConfigProblem(place.file, place.line, "busbw", expected, got, to_fix))
 
     def _explains(self, printed: Bandwidths, size_bytes: int, num_ranks: int) -> bool:
@@ -122,10 +122,10 @@ def collective_named(word: str | None, file: str, line: int | None = None) -> st
     """Return the collective that a word stands for.
 
     Raises:
-        ConfigError: There is none, or it is none.
+        ConfigError: Missing or unknown collective.
     """
     name = None if word is None else COLLECTIVE_ALIASES.get(word, word)
     if name not in COLLECTIVES:
-        expected, got = f"what ran: {choice_text(COLLECTIVES)}", word or "nothing that says it"
+        expected, got = f"a collective: {choice_text(COLLECTIVES)}", word or "none"
         raise ConfigError(ConfigProblem(file, line, "", expected, got, "--collective all_reduce"))
     return name

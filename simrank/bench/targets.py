@@ -133,8 +133,8 @@ class Culprit:
         if -self.signed_pct > self.error_pct / 2:
             sign = "too fast"
         else:
-            sign = "too slow" if self.signed_pct > self.error_pct / 2 else "off both ways"
-        fitting = "" if self.factor is None else f", x {self.factor:.2g} would do"
+            sign = "too slow" if self.signed_pct > self.error_pct / 2 else "of both signs"
+        fitting = "" if self.factor is None else f" ({self.term} x {self.factor:.2g} fits)"
         return (
             f"{name} ({of.collective}, {of.num_ranks} ranks) {self.error_pct:.0f} % {sign}: "
             f"{' '.join(self.choice)}, {self.share_pct:.0f} % of it {self.term}{fitting}"
@@ -194,10 +194,10 @@ class Missed:
 
     def lines(self) -> Iterable[str]:
         """Yield it in words: the figures, then who carries them."""
-        head = f"{self.size_class}: {self.error_pct:.1f} % instead of {self.aim_pct:.0f} %"
-        others = self.num_series - len(self.culprits)
+        head = f"{self.size_class}: {self.error_pct:.1f} %, target {self.aim_pct:.0f} %"
         if self.without_pct is not None:
-            head += f"; {self.without_pct:.1f} % of the {others} of {self.num_series} without:"
+            without = f"without {len(self.culprits)} of {self.num_series} series"
+            head += f"; {self.without_pct:.1f} % {without}:"
         yield head
         yield from (each.text() for each in self.culprits)
 

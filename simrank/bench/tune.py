@@ -60,7 +60,7 @@ def tune(
     for name in names:
         if name not in COLLECTIVES.values():
             known = choice_text(tuple(COLLECTIVES.values()))
-            raise ValueError(f"collective={name!r}: NCCL's tuner plugin chooses for {known}")
+            raise ValueError(f"collective={name!r}: expected {known}")
     built = load_cluster(cluster, nodes)
     shape = shape_of(built, num_ranks)
     constants = constants_of(calibration_for(built, calibration))

@@ -40,48 +40,43 @@ def accuracy(
         str | None,
         typer.Argument(help=f"Measured times: {FORMATS} [all built-in tables]; or: gemm."),
     ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="What to predict [the cluster beside the table].")
-    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Cluster to predict [the table's].")] = None,
     fit: Annotated[
         str | None,
-        typer.Option(help=f"Whose constants: {', '.join(FITS)}; all [all; of a TABLE none]."),
+        typer.Option(help=f"Cross-validation mode: {', '.join(FITS)}, all [all; none with TABLE]."),
     ] = None,
     collective: Annotated[
-        str | None, typer.Option(help="What ran, where nccl-tests' output does not say it.")
+        str | None, typer.Option(help="Collective, if nccl-tests' output does not name it.")
     ] = None,
     num_ranks: Annotated[
         int | None,
-        typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
+        typer.Option("-g", "--num-ranks", min=2, help="Number of ranks, if the output lists none."),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="Nodes that they were spread over, where it lists no hosts."),
+        typer.Option(min=1, help="Number of nodes, if the output lists no hosts."),
     ] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", help="Write means, aims and every row.")
+        str | None, typer.Option("--json", help="Write means, targets and rows as JSON.")
     ] = None,
-    html: Annotated[
-        str | None, typer.Option(help="Write a page with pictures: one file, no script.")
-    ] = None,
+    html: Annotated[str | None, typer.Option(help="Write an HTML page of charts.")] = None,
 ) -> None:
-    """How far the cost models are from what was measured.
+    """Compare predicted times with measured tables: MAE and bias per size class.
 
-    Collectives: NCCL's closed forms beside published tables, per size class the mean error without
-    its sign, and with it; negative is too fast. Where an aim is missed, the tables that carry the
-    error are named, with the term of the law that is the largest there.
+    A negative bias is too fast. For each missed target the tables with the largest errors are
+    listed, with the largest term of the law.
 
-    Constants (--fit): none are NCCL's own; table fits them to each table, which flatters them;
-    halves to every second size, and tries them on the others; site to a table of another site where
-    NCCL finds the same; site-one too, and then refits the launch to one small size of the tried
-    site (as calibrate --site); nodes to another number of nodes; collective to all_reduce, tried on
-    all_gather and reduce_scatter. all shows one line for each, and takes half a minute. Loops of
-    torch and XLA have means of their own: the framework's time is in theirs. Constants for your own
-    TABLE come from it and from the built-in ones.
+    Cross-validation modes (--fit): none: NCCL's own constants. table: fitted to the table itself
+    (optimistic). halves: fitted to every second size, evaluated on the remaining sizes. site:
+    fitted to a table of another site with the same topology. site-one: the same, with the launch
+    refitted to one small size (as calibrate --site). nodes: fitted to another number of nodes.
+    collective: fitted to all_reduce, evaluated on all_gather and reduce_scatter. all: one line per
+    mode, takes half a minute. Loops of torch and XLA have separate means, since they include the
+    framework's time. Constants for your own TABLE are fitted to it and to the built-in tables.
 
-    gemm: matrix products, mean and largest error per device, dtype and size class. Each row is left
-    out of the fit that predicts it. Rows in f32 ran as TF32 and are shown beside the others;
-    float32 products of simulated programs do not use them.
+    gemm: mean and largest error of matrix products per device, dtype and size class. Each row is
+    predicted by a fit without that row. Rows in f32 ran as TF32 and are listed separately; float32
+    products of simulated programs do not use them.
     """
     if table == "gemm":
         _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks, nodes=nodes)
@@ -94,7 +89,7 @@ def accuracy(
     bench = _bench(table, cluster, collective=collective, num_ranks=num_ranks, nodes=nodes)
     found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
-        raise typer.BadParameter(f"--fit {name}: no table has enough sizes, or a partner")
+        raise typer.BadParameter(f"--fit {name}: no table has enough sizes or a matching table")
     grouped = {each: groups(each, series) for each, series in found.items()}
     if name == _ALL:
         _show(_overview(grouped))
@@ -111,7 +106,7 @@ def _refuse(**options: object) -> None:
     """Raise ConfigError for options that would change nothing beside `gemm`."""
     for name, value in options.items():
         if value is not None:
-            expected = "no such option beside gemm"
+            expected = "no such option with gemm"
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 
@@ -143,7 +138,7 @@ def _overview(grouped: Mapping[str, Sequence[Group]]) -> Table:
     """Return a line for each kind of fit and each group of series, with the aims."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("--fit", no_wrap=True)
-    shown.add_column("constants, and on what they are tried")
+    shown.add_column("constants and evaluation")
     shown.add_column("series", justify="right")
     for column in NAMES:
         shown.add_column(column, no_wrap=True, justify="right")
@@ -177,9 +172,9 @@ def _show_missed(grouped: Mapping[str, Sequence[Group]]) -> None:
     ]
     has_aims = any(group.aims_pct for mine in grouped.values() for group in mine)
     if said:
-        typer.echo("\nAims that are missed, and by whom:")
+        typer.echo("\nMissed targets, by table:")
     elif has_aims:
-        typer.echo("\nAll aims are met.")
+        typer.echo("\nAll targets are met.")
     for name, line in said:
         typer.echo(f"  {name}, {line}" if line.startswith(NAMES) else f"      {line}")
 
@@ -223,7 +218,7 @@ def _add_means(shown: Table, grouped: Sequence[Group], num_empty: int) -> None:
     for group in grouped:
         shown.add_row(f"mean: {group.title}", *empty, *_cells(group.means))
         if group.aims_pct is not None:
-            shown.add_row("aim", *empty, *(f"{aim:.0f} %       " for aim in group.aims_pct))
+            shown.add_row("target", *empty, *(f"{aim:.0f} %       " for aim in group.aims_pct))
 
 
 def _cells(errors: _Cells) -> list[str]:

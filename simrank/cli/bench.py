@@ -41,7 +41,7 @@ def bench(
     target: Annotated[
         str, typer.Argument(help="A YAML file, a built-in benchmark, or a collective.")
     ],
-    cluster: Annotated[str, typer.Option(help="Cluster, with a collective.")] = "hgx_h100",
+    cluster: Annotated[str, typer.Option(help="Cluster of a collective.")] = "hgx_h100",
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--ngpus", "--num-ranks", help="Ranks [all devices].")
@@ -55,7 +55,8 @@ def bench(
         int | None, typer.Option("-f", "--stepfactor", help="Factor between sizes [2].")
     ] = None,
     step: Annotated[
-        str | None, typer.Option("-i", "--stepbytes", help="Step between sizes, not a factor.")
+        str | None,
+        typer.Option("-i", "--stepbytes", help="Step between sizes instead of a factor."),
     ] = None,
     iters: Annotated[int, typer.Option("-n", "--iters", help="Timed iterations.")] = 20,
     warmup: Annotated[int, typer.Option("-w", "--warmup_iters", help="Warm-up iterations.")] = 1,
@@ -65,25 +66,25 @@ def bench(
     redop: Annotated[str, typer.Option("-o", "--op", help="Reduce operation, or all.")] = "sum",
     root: Annotated[str, typer.Option("-r", "--root", help="Root rank; -1: all in turn.")] = "0",
     check: Annotated[
-        int, typer.Option("-c", "--check", min=0, help="1 to check the data, 0 not to.")
+        int, typer.Option("-c", "--check", min=0, help="1: check the data; 0: skip the check.")
     ] = 1,
     average: Annotated[
         str, typer.Option("-a", "--average", help="Ranks' time: 0 rank 0, 1 mean, 2 min, 3 max.")
     ] = "1",
     blocking: Annotated[
-        int, typer.Option("-z", "--blocking", min=0, max=1, help="1 to wait for each iteration.")
+        int, typer.Option("-z", "--blocking", min=0, max=1, help="1: wait after each iteration.")
     ] = 0,
     timeout: options.SeriesTimeout = 0,
     algorithm: Annotated[str, typer.Option(help="Algorithm.")] = "auto",
     measured: Annotated[
-        str | None, typer.Option(help="Measured times, in any format that accuracy reads.")
+        str | None, typer.Option(help="Measured times, in a format of simrank accuracy.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random [0].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random choices [0].")] = None,
     jobs: options.Jobs = None,
     backend: options.Backend = None,
-    json_file: Annotated[str | None, typer.Option("--json", help="Write the rows.")] = None,
-    csv_file: Annotated[str | None, typer.Option("--csv", help="Write the rows.")] = None,
-    html_file: Annotated[str | None, typer.Option("--html", help="Write a page of charts.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", help="Write rows as JSON.")] = None,
+    csv_file: Annotated[str | None, typer.Option("--csv", help="Write rows as CSV.")] = None,
+    html_file: Annotated[str | None, typer.Option("--html", help="Write a chart page.")] = None,
     nccl_tests_file: options.NcclTestsFile = None,
     inspector_file: options.InspectorFile = None,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
@@ -155,10 +156,10 @@ def _written(
 
 
 _OF_PROGRAMS = {"jobs", "backend"}
-_NO_PROGRAM = "the benchmark of a program beside this option", "a benchmark of collectives"
+_NO_PROGRAM = "a program benchmark with this option", "a benchmark of collectives"
 _OF_COLLECTIVES = {"nccl_tests_file", "inspector_file"}
-_NO_COLLECTIVE = "a benchmark of collectives", "one of a program"
-_NO_SERIES = "the name of a collective beside this option", "a YAML file, whose own keys decide"
+_NO_COLLECTIVE = "a benchmark of collectives", "a program benchmark"
+_NO_SERIES = "the name of a collective with this option", "a YAML file, which has its own keys"
 _OF_FILES = {"json_file", "csv_file", "html_file", "trace", "trace_ranks"}
 _FOR_ANY_TARGET = {"target", "seed"} | _OF_FILES | _OF_COLLECTIVES | _OF_PROGRAMS
 

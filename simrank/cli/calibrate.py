@@ -29,36 +29,33 @@ if TYPE_CHECKING:
 
 _MAX_SITE_SIZES, _MAX_SITE_BYTES = 3, 1 << 20
 _Collective = Annotated[
-    str | None, typer.Option(help="What ran, where nccl-tests' output does not say it.")
+    str | None, typer.Option(help="Collective, if nccl-tests' output does not name it.")
 ]
 
 
 @app.command(epilog=EXIT_STATUS)
 def calibrate(
     measured: Annotated[list[str], typer.Argument(help=f"Measured times: {FORMATS}.")],
-    cluster: Annotated[
-        str | None, typer.Option(help="On what it was measured [the cluster beside the table].")
-    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Measured cluster [the table's].")] = None,
     collective: _Collective = None,
     num_ranks: Annotated[
         int | None,
-        typer.Option("-g", "--num-ranks", min=2, help="Ranks, where the output lists none."),
+        typer.Option("-g", "--num-ranks", min=2, help="Number of ranks, if the output lists none."),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="Nodes that they were spread over, where it lists no hosts."),
+        typer.Option(min=1, help="Number of nodes, if the output lists no hosts."),
     ] = None,
     library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
     site: Annotated[
-        bool, typer.Option("--site", help="Refit the launch alone, from one to three small sizes.")
+        bool, typer.Option("--site", help="Refit only the launch, from one to three small sizes.")
     ] = False,
-    out: Annotated[str | None, typer.Option(help="YAML file to write [only shown].")] = None,
+    out: Annotated[str | None, typer.Option(help="YAML file to write [stdout].")] = None,
 ) -> None:
     """Fit the constants of NCCL's laws to measured times of one cluster.
 
-    The content says which format it is in; NCCL Inspector's files, one per process, are read
-    together. The file that is written is what `simrank.predict(calibration=...)` and `simrank
-    explain --calibration` take.
+    The format is detected. Files of NCCL Inspector, one per process, are read together.
+    `simrank.predict(calibration=...)` and `simrank explain --calibration` read the written file.
     """
     check_writable(out)
     series = measured_series(
@@ -88,13 +85,13 @@ def _shipped(series: Sequence[TableSeries]) -> CalibrationConfig | None:
     """Return the calibration that a site moves, which takes few and small sizes."""
     sizes = [int(size) for each in series for size in each.measured.size_bytes]
     if len(sizes) > _MAX_SITE_SIZES or max(sizes) > _MAX_SITE_BYTES:
-        raise typer.BadParameter("--site takes one to three sizes, of 1 MiB at most")
+        raise typer.BadParameter("--site takes one to three sizes up to 1 MiB")
     return calibration_for(load_cluster(series[0].cluster), "auto")
 
 
 def _errors(found: Calibrated) -> Table:
     shown = Table(box=None, pad_edge=False)
-    for column in ("what the fit leaves", "collective", "ranks"):
+    for column in ("residual errors", "collective", "ranks"):
         shown.add_column(column, no_wrap=True)
     for column in size_classes.NAMES:
         shown.add_column(column, no_wrap=True, justify="right")

@@ -34,7 +34,7 @@ MISSING = 4
 _LIMIT_S, _KERNELS_LIMIT_S = 90.0, 600.0  # Assumed: of a program or a case, and of a whole file.
 _STATUS = (
     "exit status: 0 the sides agree; 1 they differ, or data is wrong; 2 bad usage or config; "
-    "3 bug in simrank; 4 this machine lacks what the real side needs (GPUs, torch, triton)"
+    "3 bug in simrank; 4 GPUs, torch or triton are missing"
 )
 _NUM_RANKS = 2  # Unless somebody says otherwise.
 _REPORTS = (".html", ".htm", ".md")
@@ -65,18 +65,23 @@ def compare(
     nproc_per_node: Annotated[
         int | None,
         typer.Option(
-            "--nproc-per-node", "--nproc_per_node", min=1, help="Ranks [2; of --bench its own]."
+            "--nproc-per-node",
+            "--nproc_per_node",
+            min=1,
+            help="Ranks [2; with --bench the benchmark's].",
         ),
     ] = None,
-    backend: Annotated[str, typer.Option(help="Of the real processes: gloo or nccl.")] = "gloo",
+    backend: Annotated[
+        str, typer.Option(help="Backend of the real processes: gloo or nccl.")
+    ] = "gloo",
     cluster: Annotated[
         str | None, typer.Option(help="Cluster name or file [as many HGX H100 as needed].")
     ] = None,
     tolerance: Annotated[
-        str | None, typer.Option(help="1e-3, 1e-3,1e-6, 4ulp or exact [each type's].")
+        str | None, typer.Option(help="1e-3, 1e-3,1e-6, 4ulp or exact [per dtype].")
     ] = None,
     skip_real: Annotated[
-        bool, typer.Option("--skip-real", help="Run the simulated side alone.")
+        bool, typer.Option("--skip-real", help="Run only the simulated side.")
     ] = False,
     timeout: Annotated[
         float | None,
@@ -91,16 +96,19 @@ def compare(
     out: Annotated[
         str | None, typer.Option("--out", help="With --bench: CSV for simrank calibrate.")
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", help="Write every fact.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write all results as JSON.")
+    ] = None,
     report_file: Annotated[
-        str | None, typer.Option("--report", help="Write a page, or Markdown: FILE.html, FILE.md.")
+        str | None,
+        typer.Option("--report", help="Write an HTML or Markdown report: FILE.html, FILE.md."),
     ] = None,
 ) -> None:
-    """Run PROGRAM simulated and on real processes, and compare what each rank did.
+    """Run PROGRAM on simulated ranks and on real processes, and compare each rank.
 
-    Values, errors, and the collectives and messages that were issued are compared rank by rank;
-    times where the cluster describes the GPU that is there. --bench measures a benchmark in
-    nccl-tests' way; --kernels runs the cases of a file on a GPU and in the emulation.
+    Values, errors, collectives and messages are compared rank by rank. Times are compared if the
+    cluster describes the GPU of this machine. --bench runs a benchmark as nccl-tests does.
+    --kernels runs the kernel cases of a file on a GPU and in the emulation.
     """
     check_writable(json_file, report_file, out)
     _check(backend, report_file)

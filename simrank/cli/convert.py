@@ -39,12 +39,10 @@ def convert(
         typer.Argument(help="NCCL's topology, ASTRA-sim's network, a cluster, or an algorithm."),
     ],
     device: Annotated[
-        str | None, typer.Option(help="What a file's devices are: h100, or a built-in cluster.")
+        str | None, typer.Option(help="Devices of the file: h100, or a built-in cluster.")
     ] = None,
-    graph: Annotated[
-        str | None, typer.Option(help="What NCCL's search found there (its graph .xml).")
-    ] = None,
-    collective: Annotated[str, typer.Option(help="What an algorithm computes.")] = "all_reduce",
+    graph: Annotated[str | None, typer.Option(help="Graph XML of NCCL's topology search.")] = None,
+    collective: Annotated[str, typer.Option(help="Collective of an algorithm.")] = "all_reduce",
     num_ranks: Annotated[
         int, typer.Option("-n", "--num-ranks", min=1, help="Ranks of an algorithm.")
     ] = 8,
@@ -52,17 +50,17 @@ def convert(
         str | None, typer.Option("--to", "--out", help="File to write; default: stdout.")
     ] = None,
 ) -> None:
-    """Write files of others as clusters, clusters as ASTRA-sim's networks, algorithms as MSCCL's.
+    """Convert topologies to clusters, clusters to ASTRA-sim networks, algorithms to MSCCL XML.
 
-    A cluster's numbers that a file does not hold are a built-in cluster's, or say `assumed`.
+    Numbers that the file does not have come from a built-in cluster, or are marked `assumed`.
     """
     check_writable(out)
     suffix = Path(source).suffix
     if suffix in (".xml", ".yaml", ".yml") or source in builtin_clusters():
-        _refuse(context, _OF_ALGORITHMS, f"no such option beside {source}")
+        _refuse(context, _OF_ALGORITHMS, f"no such option with {source}")
         text = _of_cluster(context, source, suffix == ".xml", device, graph)
     else:
-        _refuse(context, _OF_FILES, "a file of others beside this option")
+        _refuse(context, _OF_FILES, "a topology file with this option")
         if Path(source).exists() and not collectives_with(source):
             expected = "a file that ends in .xml, .yaml or .yml, a cluster or an algorithm"
             raise ConfigError(ConfigProblem(source, None, "", expected, "another name"))
@@ -90,12 +88,12 @@ def _of_cluster(
     """Return a file of others as a cluster, or a cluster as ASTRA-sim's network."""
     if is_xml:
         return _cluster_text(read_topology(source, device), graph, source)
-    _refuse(context, {"graph": "--graph"}, "NCCL's topology beside it")
+    _refuse(context, {"graph": "--graph"}, "an NCCL topology with this option")
     if source not in builtin_clusters():
         found = read_yaml(source)
         if is_network(found.data):
             return _cluster_text(network_cluster(found, device), None, source)
-    _refuse(context, {"device": "--device"}, "an ASTRA-sim network beside it")
+    _refuse(context, {"device": "--device"}, "an ASTRA-sim network with this option")
     return network_yaml(load_cluster(source))
 
 

@@ -24,31 +24,32 @@ if TYPE_CHECKING:
 
 @app.command(epilog=EXIT_STATUS)
 def explain(
-    collective: Annotated[str, typer.Option(help="For example all_reduce.")] = "all_reduce",
-    size: Annotated[str, typer.Option(help="The size of nccl-tests, for example 16MiB.")] = "16MiB",
+    collective: Annotated[
+        str, typer.Option(help="Collective, for example all_reduce.")
+    ] = "all_reduce",
+    size: Annotated[str, typer.Option(help="Size as in nccl-tests, for example 16MiB.")] = "16MiB",
     cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
     nccl_tuner: Annotated[
-        str | None, typer.Option("--tuner", help="What NCCL's example tuner plugin reads (CSV).")
+        str | None, typer.Option("--tuner", help="CSV file of NCCL's example tuner plugin.")
     ] = None,
     nccl_graph: Annotated[
-        str | None, typer.Option("--graph", help="What NCCL's search found there (its graph XML).")
+        str | None, typer.Option("--graph", help="Graph XML of NCCL's topology search.")
     ] = None,
     calibration: Annotated[
-        str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
+        str, typer.Option(help="Constants: auto, none, a cluster's name or a YAML file.")
     ] = "auto",
     html: Annotated[
-        str | None, typer.Option(help="Write a page, with all candidates' times over size.")
+        str | None, typer.Option(help="Write an HTML page: candidate times over size.")
     ] = None,
 ) -> None:
-    """Why a collective takes as long as predicted, and what NCCL had to choose from.
+    """Explain a predicted time: candidates, terms, constants and NCCL's choice.
 
-    The candidates with their terms, the one that NCCL chooses first, and every number that its
-    time follows from, with its source. The page (--html) shows besides from which size on NCCL
-    takes another, over 1 KiB to 8 GiB, beside what was measured.
+    NCCL's choice is the first candidate. Each constant is listed with its source. The page (--html)
+    adds NCCL's choice over sizes from 1 KiB to 8 GiB, with measured times.
     """
     check_writable(html)
     show_surroundings([load_cluster(cluster, nodes)])
@@ -95,8 +96,8 @@ def _headline(found: Explanation, size: str) -> str:
     return (
         f"{found.collective} of {size} on {shape.num_ranks} ranks of {found.cluster} ({nodes}): "
         f"{best.total:.2f} us, {found.busbw_GBps:.1f} GB/s busbw\n"
-        f"nine of ten measured times would be between {low:.1f} and {high:.1f} us\n"
-        f"NCCL takes {best.algorithm} {best.protocol}, {found.reason}.\n"
+        f"90% prediction interval: {low:.1f} to {high:.1f} us\n"
+        f"NCCL chooses {best.algorithm} {best.protocol}: {found.reason}.\n"
     )
 
 
@@ -133,9 +134,9 @@ def _constants(found: Explanation) -> Table:
 def _replaced(found: Explanation) -> Table:
     """Return what a graph says, beside what it stands in for."""
     shown = Table(box=None, pad_edge=False)
-    for column in ("\nof the graph", "\nvalue"):
+    for column in ("\ngraph key", "\nvalue"):
         shown.add_column(column, no_wrap=True)
-    for column in ("\nfrom", "\ninstead of"):
+    for column in ("\nfrom", "\nreplaces"):
         shown.add_column(column)
     for each in found.replaced:
         before = f"{each.before}, {each.before_source}" if each.before_source else each.before

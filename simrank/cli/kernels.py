@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 group = typer.Typer(
-    help="Triton kernels: what of the language is emulated, and what their lines did.",
+    help="Triton kernels: emulated names, cost reports and checks.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,12 +33,12 @@ app.add_typer(group, name="kernels")
 
 @group.callback()
 def _kernels() -> None:
-    """Triton kernels: what of the language is emulated, and what their lines did."""
+    """Triton kernels: emulated names, cost reports and checks."""
 
 
 @group.command(epilog=EXIT_STATUS)
 def coverage() -> None:
-    """List every name of triton.language with how it is emulated."""
+    """List the names of triton.language and how each is emulated."""
     triton = _triton()
     from simrank.kernels.source import coverage as names  # noqa: PLC0415 - it needs triton
 
@@ -63,14 +63,16 @@ def coverage() -> None:
 
 @group.command(epilog=EXIT_STATUS)
 def report(
-    target: Annotated[str, typer.Argument(help="FILE, or FILE::FUNCTION: what launches them.")],
+    target: Annotated[
+        str, typer.Argument(help="Program that launches kernels: FILE or FILE::FUNCTION.")
+    ],
     cluster: Annotated[str, typer.Option(help="Cluster name or file.")] = "hgx_h100",
     nproc: Annotated[
-        int, typer.Option("--nproc-per-node", "--nproc_per_node", help="Ranks that run it.")
+        int, typer.Option("--nproc-per-node", "--nproc_per_node", help="Number of ranks.")
     ] = 1,
-    html: Annotated[str | None, typer.Option(help="Write a page instead of text.")] = None,
+    html: Annotated[str | None, typer.Option(help="Write an HTML page instead of text.")] = None,
 ) -> None:
-    """Run a script or a function of it, and show what each line of its kernels did."""
+    """Run a script or one of its functions, and report the cost of each kernel line."""
     _triton()
     from simrank.kernels.machine.profile import collected  # noqa: PLC0415 - it needs triton
 
@@ -115,7 +117,7 @@ def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
     known = {"rank", "ctx", "world_size"}
     wanted = set(inspect.signature(function).parameters)
     if wanted - known:
-        expected = f"a function of no other arguments than {', '.join(sorted(known))}"
+        expected = f"a function with only the arguments {', '.join(sorted(known))}"
         got = f"{name}({', '.join(sorted(wanted))})"
         raise ConfigError(ConfigProblem("command line", None, "target", expected, got))
 

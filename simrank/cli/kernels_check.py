@@ -50,10 +50,10 @@ def check(
         int, typer.Option("--nproc-per-node", "--nproc_per_node", help="Ranks of each case.")
     ] = 1,
     rtol: Annotated[
-        float, typer.Option(help="How far numbers of both modes may be apart, of the largest.")
+        float, typer.Option(help="Tolerance between both modes, relative to the largest value.")
     ] = 0.0,
 ) -> None:
-    """Compile a file's kernels, run its cases in both modes, look for races; say what differs."""
+    """Compile the kernels of a file, run its cases in both modes, and report differences."""
     _triton()
     with program_imports(Path(file).absolute().parent):
         names = names_of(file)
@@ -98,7 +98,7 @@ def _cases(file: str, names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     for name, case in found.items():
         wanted = inspect.signature(case).parameters
         if set(wanted) - set(_KNOWN):
-            expected = f"a case of no other arguments than {', '.join(_KNOWN)}"
+            expected = f"a case with only the arguments {', '.join(_KNOWN)}"
             got = f"{name}({', '.join(wanted)})"
             raise ConfigError(ConfigProblem("command line", None, "file", expected, got))
     return found

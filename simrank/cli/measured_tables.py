@@ -34,10 +34,10 @@ def texts_of(words: list[str]) -> dict[str, str]:
 
 
 def _stdin() -> str:
-    got = "there is none"
+    got = "no input"
     if sys.stdin is not None:
         try:
             return sys.stdin.read()
         except UnicodeDecodeError as error:
-            got = f"bytes that are no UTF-8 at offset {error.start}"
-    raise ConfigError(ConfigProblem(STDIN, None, "", "a text", got))
+            got = f"bytes that are not UTF-8 at offset {error.start}"
+    raise ConfigError(ConfigProblem(STDIN, None, "", "text", got))

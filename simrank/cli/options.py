@@ -19,7 +19,7 @@ Nnodes = Annotated[str | None, typer.Option("--nnodes", help="Nodes [the cluster
 MaxRestarts = Annotated[
     int,
     typer.Option(
-        "--max-restarts", "--max_restarts", min=0, help="Start all ranks anew if one fails."
+        "--max-restarts", "--max_restarts", min=0, help="Restarts of all ranks after a failure."
     ),
 ]
 Standalone = Annotated[
@@ -57,17 +57,15 @@ ComputeTime = Annotated[
 ]
 CudaDevices = Annotated[
     str | None,
-    typer.Option("--devices", help="What cuda means to torch: simulated or real [torch's build]."),
+    typer.Option("--devices", help="CUDA devices: simulated or real [torch's build]."),
 ]
 FlightRecorderFolder = Annotated[
     str | None,
-    typer.Option(
-        "--flight-recorder", help="Folder of each rank's last calls, as torch's recorder writes."
-    ),
+    typer.Option("--flight-recorder", help="Folder for torch's flight records, a file per rank."),
 ]
 FollowsDivergence = Annotated[
     bool,
-    typer.Option("--divergence", help="Name the line where ranks diverged, and swapped calls."),
+    typer.Option("--divergence", help="Report the line of a divergence, and swapped calls."),
 ]
 ComparesReplicas = Annotated[
     bool,
@@ -75,13 +73,14 @@ ComparesReplicas = Annotated[
 ]
 Private = Annotated[
     list[str] | None,
-    typer.Option("--private", help="A package that each rank executes for itself; repeatable."),
+    typer.Option("--private", help="A package that each rank imports separately; repeatable."),
 ]
 Carrier = Annotated[
     str, typer.Option("--carrier", help="greenlet, thread, or auto: threads for torch.")
 ]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Look for bugs of order under so many seeds.")
+    int | None,
+    typer.Option("--seeds", min=1, help="Number of seeds in a search for ordering bugs."),
 ]
 DelaysText = Annotated[
     str | None, typer.Option("--delays", help="Replay these delays: 17 or 17:h3.12,w0.4.")
@@ -89,14 +88,12 @@ DelaysText = Annotated[
 Watchdog = Annotated[
     float | None,
     typer.Option(
-        "--watchdog", min=0.001, help="Say where a rank is that computes for so many seconds."
+        "--watchdog", min=0.001, help="Report a rank that computes longer than this, in seconds."
     ),
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(
-        "--time-limit", min=0.001, help="Give up after so many seconds of wall-clock time."
-    ),
+    typer.Option("--time-limit", min=0.001, help="Wall-clock limit of the run, in seconds."),
 ]
 
 
@@ -115,13 +112,13 @@ FullTraceback = Annotated[
 ]
 Nthreads = Annotated[
     int | None,
-    typer.Option("-t", "--nthreads", min=1, help="Times as many ranks as -g [1] says."),
+    typer.Option("-t", "--nthreads", min=1, help="Threads, each with the GPUs of -g [1]."),
 ]
 SeriesTimeout = Annotated[
     float, typer.Option("-T", "--timeout", min=0, help="Wall-clock seconds of a series; 0: any.")
 ]
 NcclTestsFile = Annotated[
-    str | None, typer.Option("--nccl-tests", help="Write what nccl-tests would print.")
+    str | None, typer.Option("--nccl-tests", help="Write the rows in nccl-tests' format.")
 ]
 InspectorFile = Annotated[
     str | None, typer.Option("--inspector", help="Write NCCL Inspector's JSON lines.")
@@ -131,5 +128,7 @@ Jobs = Annotated[
 ]
 Backend = Annotated[
     str | None,
-    typer.Option("--backend", help="Who runs them: loky, ray or dask, or dask:tcp://host:8786."),
+    typer.Option(
+        "--backend", help="Backend of --jobs: loky, ray or dask, or dask:tcp://host:8786."
+    ),
 ]

@@ -30,20 +30,20 @@ _LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
 
 @app.command(epilog=EXIT_STATUS)
 def prove(
-    algorithm: Annotated[str, typer.Argument(help="An algorithm, or MSCCL's XML of one.")],
+    algorithm: Annotated[str, typer.Argument(help="An algorithm, or an MSCCL XML file.")],
     collective: Annotated[
-        str | None, typer.Option(help="What it computes [all_reduce, or what the file says].")
+        str | None, typer.Option(help="Collective [all_reduce, or the file's].")
     ] = None,
     num_ranks: Annotated[
         int | None, typer.Option("-n", "--num-ranks", min=1, help="Ranks [8, or the file's].")
     ] = None,
-    size: Annotated[str, typer.Option(help="The size of nccl-tests, for example 16MiB.")] = "1MiB",
+    size: Annotated[str, typer.Option(help="Size as in nccl-tests, for example 16MiB.")] = "1MiB",
     root: Annotated[int, typer.Option(help="Root rank of a rooted collective.")] = 0,
 ) -> None:
-    """Prove that an algorithm computes its collective, for all data, or say what is wrong first.
+    """Prove that an algorithm computes its collective for all data, or report the first error.
 
-    Of a file also: that every message is sent and received, that no steps wait for each other, and
-    that none touch a chunk in an order which nothing decides.
+    For a file, also prove that every message is sent and received, that no steps wait for each
+    other, and that the order of accesses to each chunk is defined.
     """
     try:
         problem, proof = _proof(algorithm, collective, num_ranks, size=size, root=root)
@@ -117,7 +117,7 @@ def _text(algorithm: str, problem: Problem, proof: Proof) -> str:
     if proof.bound_bytes is not None:
         times = f" ({proof.busiest_bytes / proof.bound_bytes:.2f} x)" if proof.bound_bytes else ""
         bound = units.format_size(math.ceil(proof.bound_bytes))
-        busiest += f", of at least {bound} that any algorithm needs{times}"
+        busiest += f", lower bound {bound}{times}"
     rounds = "1 round" if proof.num_rounds == 1 else f"{proof.num_rounds} rounds"
     return (
         f"proved: {algorithm} computes {problem.collective} of {size} "

@@ -37,14 +37,16 @@ def replay_command(
     groups: Annotated[
         str | None, typer.Option(help="JSON of Chakra's process groups: name to ranks.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    json_file: Annotated[str | None, typer.Option("--json", help="Write the times.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the times as JSON.")
+    ] = None,
     trace_file: Annotated[
         str | None, typer.Option("--trace", help="Write a timeline for Perfetto.")
     ] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
 ) -> None:
-    """Replay a trace: its messages on the cluster's links, its calcs for as long as it says.
+    """Replay a trace: messages on the cluster's links, computations with traced durations.
 
     Rank r is on device r. A trace that hangs is reported with the nodes that each rank waits for.
     """

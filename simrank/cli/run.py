@@ -121,17 +121,17 @@ def _tell_of_restart(error: ProcessException, restart: str) -> None:
 def run_command(
     command: typer.Context,
     program: Annotated[str, typer.Argument(help="A Python file; with -m a module.")],
-    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the program.")] = None,
     as_module: options.AsModule = False,
     cluster: options.ClusterName = "hgx_h100",
     nproc_per_node: options.NprocPerNode = None,
     nnodes: options.Nnodes = None,
     standalone: options.Standalone = False,
     max_restarts: options.MaxRestarts = 0,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     trace: Annotated[str | None, typer.Option(help="Write a timeline for Perfetto.")] = None,
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
-    html: Annotated[str | None, typer.Option(help="Write a page of charts.")] = None,
+    html: Annotated[str | None, typer.Option(help="Write an HTML page of charts.")] = None,
     summary: Annotated[str, typer.Option(help="text, json or none.")] = "text",
     prefix: options.Prefix = "rank",
     tee: options.Tee = "0",
@@ -142,7 +142,7 @@ def run_command(
     torchrun_flags: options.TorchrunFlags = False,
     races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
     strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
-    shape_only: Annotated[bool, typer.Option(help="Large tensors have no values.")] = False,
+    shape_only: Annotated[bool, typer.Option(help="Large device tensors have no values.")] = False,
     default_device: options.DefaultDevice = None,
     on_failure: options.OnFailure = "abort",
     carrier: options.Carrier = "auto",
@@ -160,7 +160,7 @@ def run_command(
     time_limit: options.TimeLimit = None,
     full_traceback: options.FullTraceback = False,
 ) -> None:
-    """Run PROGRAM once per simulated rank, all in this process, where torchrun would."""
+    """Run PROGRAM once per simulated rank, in one process, with torchrun's options."""
     check_words(**{name: command.params[name] for name in CHOICES_OF if name in command.params})
     check_writable(trace, html)
     torchrun.check_program(program, as_module=as_module)

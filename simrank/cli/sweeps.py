@@ -130,7 +130,7 @@ class _Shown(SweepWatcher):
         """Print the first lines."""
         self._results.begin()
         if self._resumed is not None:
-            typer.echo(f"# Goes on from {self._resumed}; remove it to start anew")
+            typer.echo(f"# Resumed from {self._resumed}; remove it to start again")
         typer.echo(sweep_header(self._config))
 
     def on_progress(self, what: str, done: int, total: int) -> None:

@@ -15,7 +15,7 @@ from simrank.config.tuner import COLLECTIVES, tuner_text
 @app.command(epilog=EXIT_STATUS)
 def tune(
     collective: Annotated[
-        list[str] | None, typer.Option(help="For example all_reduce; may be repeated [all].")
+        list[str] | None, typer.Option(help="Collective, for example all_reduce; repeatable [all].")
     ] = None,
     cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
@@ -23,15 +23,15 @@ def tune(
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
     calibration: Annotated[
-        str, typer.Option(help="auto, none, a built-in cluster's or a YAML file.")
+        str, typer.Option(help="Constants: auto, none, a cluster's name or a YAML file.")
     ] = "auto",
-    out: Annotated[str | None, typer.Option(help="CSV file to write [only shown].")] = None,
+    out: Annotated[str | None, typer.Option(help="CSV file to write [stdout].")] = None,
 ) -> None:
-    """Write what NCCL's example tuner plugin should choose: the fastest per range of sizes.
+    """Write a CSV file for NCCL's example tuner plugin: the fastest choice per range of sizes.
 
-    By the laws and the constants that were fitted to the cluster; without a calibration they are
-    NCCL's own. NCCL reads the file where NCCL_TUNER_CONFIG_FILE names it;
-    `simrank.predict(nccl_tuner=...)` and `simrank explain --tuner` read it, too.
+    Times come from the constants fitted to the cluster, or from NCCL's own without a calibration.
+    NCCL reads the file named by NCCL_TUNER_CONFIG_FILE; `simrank.predict(nccl_tuner=...)` and
+    `simrank explain --tuner` read it as well.
     """
     check_writable(out)
     fitted = None if calibration == "none" else calibration

@@ -110,10 +110,15 @@ def _texts(line: Line, parts_ps: Mapping[str, float]) -> dict[str, str]:
     return cells
 
 
+# Limiters with another name in reports.
+_LIMITERS = {"programs": "waiting (barriers, flags)"}
+
+
 def headline(profile: KernelProfile) -> str:
     """Return what a kernel took in all, and what limited it."""
     limiters = ", ".join(
-        f"{name} ({count})" for name, count in sorted(profile.limiters.items(), key=lambda i: -i[1])
+        f"{_LIMITERS.get(name, name)} ({count})"
+        for name, count in sorted(profile.limiters.items(), key=lambda i: -i[1])
     )
     on = f" on ranks {ranks_text(sorted(profile.ranks))}" if len(profile.ranks) > 1 else ""
     return (
@@ -126,7 +131,7 @@ def _parts(profile: KernelProfile) -> str:
     """Return what a kernel takes of each resource, were it the only one."""
     parts = {**profile.parts_ps, "waiting": round(_waiting_ps(profile))}
     reported = [f"{name} {format_time(parts[name])}" for name in PARTS if parts.get(name)]
-    return f"takes of each resource, alone: {', '.join(reported) or 'nothing'}"
+    return f"time per resource, without overlap: {', '.join(reported) or 'nothing'}"
 
 
 def _balance(profile: KernelProfile) -> str:
@@ -138,9 +143,8 @@ def _balance(profile: KernelProfile) -> str:
     if profile.busiest_share < _UNEVEN:
         return reported
     return (
-        f"{reported}; the busiest has {profile.busiest_share:.2f} times the mean of the work: long "
-        "programs belong first, as they start in the order of their ids, equal ones in a multiple "
-        "of the SMs"
+        f"{reported}; the busiest has {profile.busiest_share:.2f} times the mean work: give long "
+        "programs the lowest ids, and launch a multiple of the number of SMs if all are equal"
     )
 
 
@@ -148,13 +152,13 @@ def _hints(profile: KernelProfile) -> Iterator[str]:
     """Yield what an author may do about what no line shows."""
     if "latency" in profile.limiters:
         yield (
-            "too few of its loads are in flight to keep the memory busy: more stages, larger tiles "
-            "or more programs have more of them"
+            "too few loads are in flight to saturate the memory: use more stages, larger tiles or "
+            "more programs"
         )
     if profile.num_spilled:
         yield (
-            f"each thread keeps {profile.num_spilled} registers in memory and moves them in each "
-            "step, as vector operations: smaller blocks or more warps need fewer"
+            f"{profile.num_spilled} registers of each thread are spilled, and moved in each step "
+            "as vector operations: use smaller blocks or more warps"
         )
 
 

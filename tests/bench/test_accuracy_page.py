@@ -21,7 +21,7 @@ def test_equal_errors_give_equal_bytes():
     found, text = page(("none", "site"), NEBIUS, DELL)
     assert text == page(("none", "site"), NEBIUS, DELL)[1]
     assert re.findall("<h2>(.*?)</h2>", text) == [
-        "Means, and what is aimed at",
+        "Means and targets",
         "none: NCCL's own constants",
         "site: fitted to another site of the platform",
     ]
@@ -41,8 +41,8 @@ def test_a_cell_says_the_error_and_its_colour_the_side():
 def test_missed_aims_are_said_and_every_point_has_its_numbers():
     """Behind a fold, as in the text."""
     found, text = page(("site",), NEBIUS, DELL)
-    assert "Aims that are missed, and by whom" in text
-    assert "site, &lt;= 32 KiB: 39.4 % instead of 28 %" in text
+    assert "Missed targets, by table" in text
+    assert "site, &lt;= 32 KiB: 39.4 %, target 28 %" in text
     assert f"error {100 * float(found['site'][0].error[-1]):+.1f} %" in text
 
 

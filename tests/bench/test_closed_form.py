@@ -54,7 +54,7 @@ def test_the_first_benchmark_of_a_newcomer_shows_intervals_beside_what_was_measu
 def test_faults_options_and_other_spellings_are_refused():
     """The closed forms know none of them."""
     fault = {"faults": [{"slow": 1, "factor": 2}]}
-    with pytest.raises(ConfigError, match="no faults beside the algorithm nccl"):
+    with pytest.raises(ConfigError, match="no faults with the algorithm nccl"):
         simrank.bench.run(CONFIG | fault)
     with pytest.raises(ConfigError, match="to fix: write `nccl`"):
         simrank.bench.run(CONFIG | {"algorithms": ["ncll"]})

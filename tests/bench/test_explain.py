@@ -31,7 +31,7 @@ def test_what_a_tuner_file_asks_for_is_what_is_predicted(tmp_path):
     path.write_text("allreduce,0,1073741824,ring,ll128,0,-1,-1\n")
     found = explain("all_reduce", 1 << 20, cluster="h100_ib", nccl_tuner=path)
     predicted = simrank.predict("all_reduce", 1 << 20, cluster="h100_ib", nccl_tuner=path)
-    assert found.reason == f"as {path}:1 says"
+    assert found.reason == f"set by {path}:1"
     assert found.options[0].total == pytest.approx(predicted.time_us[0])
     assert (predicted.algorithm[0], predicted.protocol[0]) == ("ring", "LL128")
 

@@ -101,7 +101,7 @@ def test_nodes_that_divide_no_ranks_have_one_more_or_less():
         ({"nnodes": 3}, "header.nnodes: expected a whole number from 1 to 2, got 3"),
         ({"coll_msg_size_bytes": 1.5}, "coll_perf.coll_msg_size_bytes: .* got 1.5"),
         ({"number": None}, "coll_perf.coll_sn: .* got null"),
-        ({"comm": 5}, "header.id: expected a text, got 5"),
+        ({"comm": 5}, "header.id: expected a string, got 5"),
     ],
 )
 def test_what_is_wrong_is_named_with_line_and_key(changes, message):

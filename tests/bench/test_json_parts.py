@@ -25,7 +25,7 @@ def test_each_object_knows_its_line():
         ('{"a": 1}\n{"a"', "f:2: expected JSON, got Expecting ':' delimiter in column 5"),
         ("[1]", "f:1: expected an object, got 1"),
         ("[[]]", "f:1: expected an object, got a list of 0"),
-        ('{"a": NaN}', "f:1: expected JSON, got NaN, which is no number of JSON"),
+        ('{"a": NaN}', "f:1: expected JSON, got NaN, which is not a JSON number"),
         ("[" * 100_000, "f:1: expected JSON, got maximum recursion depth"),
         ("[" + "9" * 5000 + "]", "f:1: expected JSON, got Exceeds the limit"),
     ],
@@ -56,11 +56,11 @@ def test_values_are_what_they_should_be():
         (lambda p: p.whole("flag", 0, 9), "f:7: flag: expected a whole number .*, got true"),
         (lambda p: p.whole("t", 0, 9), "f:7: t: expected a whole number .*, got 2.5"),
         (lambda p: p.time_us("s"), 'f:7: s: expected a time .*, got "x"'),
-        (lambda p: p.text("none"), "f:7: none: expected a text, got nothing"),
+        (lambda p: p.text("none"), "f:7: none: expected a string, got nothing"),
         (lambda p: p.part("l"), "f:7: l: expected an object, got a list of 2"),
         (lambda p: p.parts("o"), "f:7: o: expected a list of objects, got an object with k"),
         (lambda p: p.parts("l"), r"f:7: l\[1\]: expected an object, got 4"),
-        (lambda p: p.part("o").text("k"), r"f:7: o.k: expected a text, got 1"),
+        (lambda p: p.part("o").text("k"), r"f:7: o.k: expected a string, got 1"),
     ],
 )
 def test_what_they_should_not_be_is_named_with_its_key(look, message):

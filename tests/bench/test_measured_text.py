@@ -53,7 +53,7 @@ def test_runs_behind_each_other_are_read():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "x: expected what ran"),
+        ("", "x: expected a collective"),
         ("a,b\n1,2\n", "x:1: expected the columns system"),
         ("[]", "x:1: expected nccl-tests' JSON .* got nothing"),
         ('\n{"rows": 1}', "x:2: expected nccl-tests' JSON .* got an object with rows"),

@@ -71,7 +71,7 @@ def test_a_run_that_was_split_is_on_the_ranks_of_a_group():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["args"].clear(), "expected what ran: .* got nothing that says it"),
+        (lambda d: d["args"].clear(), "expected a collective: .* got none"),
         (lambda d: d.pop("config"), "config: expected an object, got nothing"),
         (lambda d: d["config"].update(ngpus="4"), 'config.ngpus: expected a whole .* got "4"'),
         (lambda d: d["config"]["devices"].clear(), "config.devices: expected 1 to .* got 0"),

@@ -130,7 +130,7 @@ def test_tables_of_measured_times_that_differ_have_marks_of_their_own():
     config, found = both()
     other = changed(found[1:], measured_us=5.0, error_pct=1.0)
     page = page_of(config, [found[0], *other])
-    assert labels(page)[2:] == ["measured, beside nccl", "measured, beside ring"]
+    assert labels(page)[2:] == ["measured, for nccl", "measured, for ring"]
 
 
 def test_names_of_users_are_escaped():

@@ -23,5 +23,5 @@ def test_times_are_finite_and_above_zero():
 def test_a_collective_has_a_name():
     """nccl-tests' or simrank's; none is said so, with its line."""
     assert collective_named("alltoall", "f") == "all_to_all"
-    with pytest.raises(ConfigError, match=r"f:3: expected what ran: .* got nothing that says it"):
+    with pytest.raises(ConfigError, match=r"f:3: expected a collective: .* got none"):
         collective_named(None, "f", 3)

@@ -63,8 +63,8 @@ def test_a_missed_aim_names_who_carries_it():
     assert bad.share_pct == pytest.approx(75)
     assert bad.factor == pytest.approx(1 / 3), "150 of 200 us are W, and 100 us too many"
     assert list(missed.lines()) == [
-        "<= 32 KiB: 55.0 % instead of 28 %; 10.0 % of the 1 of 2 without:",
-        "bad (all_reduce, 8 ranks) 100 % too slow: ring LL, 75 % of it W, x 0.33 would do",
+        "<= 32 KiB: 55.0 %, target 28 %; 10.0 % without 1 of 2 series:",
+        "bad (all_reduce, 8 ranks) 100 % too slow: ring LL, 75 % of it W (W x 0.33 fits)",
     ]
 
 

@@ -38,7 +38,7 @@ def test_options_of_collectives_are_refused_beside_products(capsys, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     status, _, err = run(capsys, "gemm", *option.split("="))
     assert status == 2
-    assert "expected no such option beside gemm" in err
+    assert "expected no such option with gemm" in err
     assert not [*tmp_path.iterdir()]
 
 
@@ -51,7 +51,7 @@ def test_every_table_has_its_row_and_the_means_stand_beside_the_aims(capsys):
     assert rows[0].split()[:5] == ["table", "cluster", "collective", "ranks", "nodes"]
     assert [row.split("  ")[0] for row in rows[-5:]] == [
         "mean: all_reduce, all_gather, reduce_scatter; NIC rate known",
-        "aim",
+        "target",
         "mean: all_reduce, all_gather, reduce_scatter; NIC rate assumed",
         "mean: other collectives",
         "mean: loops of torch and XLA",
@@ -88,7 +88,7 @@ def test_every_kind_of_fit_has_its_line(capsys):
     lines = out.splitlines()
     for name in FITS:
         assert any(line.startswith(f"{name} ") for line in lines), name
-    assert "Aims that are missed, and by whom:" in out
+    assert "Missed targets, by table:" in out
     assert "h100x16_nebius_ib_allreduce -> h200x16_dell_roce_allreduce" in out
 
 
@@ -107,7 +107,7 @@ def test_a_page_can_be_written(capsys, tmp_path):
     [
         (["--fit", "sites"], "expected one of none, table, halves, site, site-one, nodes"),
         (["gb200x72_coreweave_allreduce", "--fit", "halves"], "no table has enough sizes"),
-        (["mi300xx8_rccl_allreduce", "--fit", "site"], "or a partner"),
+        (["mi300xx8_rccl_allreduce", "--fit", "site"], "or a matching table"),
         (["--html", "no/such/folder.html"], "no folder"),
     ],
 )

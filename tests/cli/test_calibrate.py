@@ -23,7 +23,7 @@ def test_a_file_is_written_and_what_is_left_is_shown(capsys, tmp_path):
         capsys, "h100x8_aws_p5_allreduce", "--library", "NCCL 2.28", "--out", str(out_file)
     )
     assert status == 0
-    assert out.startswith("what the fit leaves")
+    assert out.startswith("residual errors")
     data = yaml.safe_load(out_file.read_text())
     assert (data["cluster"], data["library"]) == ("hgx_h100", "NCCL 2.28")
     assert len(data["residuals"]) == 4
@@ -46,7 +46,7 @@ def test_a_site_takes_one_pasted_size(capsys, monkeypatch):
         (["nope.csv"], "nope.csv"),
         (["xla_h100x8"], "loops of xla"),
         (["h100x8_aws_p5_allreduce", "a100x8_stas_allreduce"], "of one cluster"),
-        (["-", "-g", "8"], "--cluster says on what"),
+        (["-", "-g", "8"], "name it with --cluster"),
     ],
 )
 def test_bad_usage_says_what_is_wrong(capsys, monkeypatch, args, message):

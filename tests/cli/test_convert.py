@@ -61,8 +61,8 @@ def test_an_algorithm_is_written_as_msccls_xml(cli, tmp_path):
     ("args", "message"),
     [
         ((PAIRS,), "expected a PCI device that simrank has constants of"),
-        ((PAIRS, "-n", 4), "--num-ranks: expected no such option beside"),
-        (("ring", "--device", "h100"), "--device: expected a file of others beside this option"),
+        ((PAIRS, "-n", 4), "--num-ranks: expected no such option with"),
+        (("ring", "--device", "h100"), "--device: expected a topology file with this option"),
         ((PAIRS, "--device", "h1000"), "--device: expected one of a100"),
         (("no.xml",), "no.xml: expected a file that can be read"),
         ((PAIRS, "--device", "a100", "--to", "no/x.yaml"), "expected a file that can be written"),
@@ -96,4 +96,6 @@ def test_an_astra_sim_network_becomes_a_cluster_and_a_cluster_one(cli, tmp_path)
     assert cli("convert", path, "--to", back)[0] == 0
     assert "bandwidth: [ 400.000000 ]" in back.read_text()
     assert "topology: [ Switch, Switch ]" in cli("convert", "h100_ib")[1]
-    assert "an ASTRA-sim network beside it" in cli("convert", "h100_ib", "--device", "h100")[2]
+    assert (
+        "an ASTRA-sim network with this option" in cli("convert", "h100_ib", "--device", "h100")[2]
+    )

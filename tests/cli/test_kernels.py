@@ -70,7 +70,7 @@ def test_the_report_is_a_page_where_asked(script, tmp_path, capsys):
     [
         ("nowhere.py::go", "expected a Python file"),
         ("{}::missing", "expected a function of"),
-        ("{}::other", "a function of no other arguments than ctx, rank, world_size"),
+        ("{}::other", "a function with only the arguments ctx, rank, world_size"),
         ("{}", "a program that launches kernels"),
     ],
 )

@@ -183,7 +183,7 @@ def test_what_fits_one_target_and_not_another_is_said_with_how_much_there_is(che
     ("text", "options", "words"),
     [
         ("", [], "expected a file with functions whose names begin with `case`"),
-        ("def case_a(what): pass", [], "expected a case of no other arguments than rank, ctx"),
+        ("def case_a(what): pass", [], "expected a case with only the arguments rank, ctx"),
         ("def case_a(): pass", ["--target", "h100"], "names of targets such as sm_90,gfx942"),
     ],
 )

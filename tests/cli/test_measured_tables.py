@@ -28,7 +28,7 @@ def test_words_are_tables_files_or_standard_input(monkeypatch):
 
 @pytest.mark.parametrize(
     ("stdin", "got"),
-    [(None, "there is none"), (io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"), "at offset 1")],
+    [(None, "no input"), (io.TextIOWrapper(io.BytesIO(b"a\xff"), "utf-8"), "at offset 1")],
 )
 def test_a_standard_input_that_cannot_be_read_is_said(monkeypatch, stdin, got):
     """Closed, or of bytes that are no text."""

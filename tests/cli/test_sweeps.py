@@ -122,7 +122,7 @@ def test_a_killed_run_has_left_what_had_ended(cut_at_three, whole, sweep, cli):
     status, out, _ = cli("bench", sweep, "--json", cut_at_three)
     first, second, *rest = out.splitlines(keepends=True)
     assert status == 1
-    assert second == f"# Goes on from {cut_at_three}; remove it to start anew\n"
+    assert second == f"# Resumed from {cut_at_three}; remove it to start again\n"
     assert "".join([first, *rest]) == whole[0]
     assert cut_at_three.read_text() == whole[1]
     assert not cut_at_three.with_name("r.json.part").exists()
@@ -136,20 +136,20 @@ def test_another_benchmark_starts_anew(cut_at_three, sweep, cli, old, new):
     """Its rows are not those of the file; nor are another seed's, or a changed program's."""
     text = sweep.read_text()
     sweep.write_text(text.replace(old, new))
-    assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
+    assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
 
 
 def test_another_seed_program_or_a_complete_file_start_anew(cut_at_three, sweep, cli):
     """A complete run is run again, as ever."""
     partial = cut_at_three.read_text()
-    assert "# Goes on" not in cli("bench", sweep, "--seed", 5, "--json", cut_at_three)[1]
+    assert "# Resumed from" not in cli("bench", sweep, "--seed", 5, "--json", cut_at_three)[1]
     cut_at_three.write_text(partial)
-    assert "# Goes on" in cli("bench", sweep, "--json", cut_at_three)[1]
-    assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
+    assert "# Resumed from" in cli("bench", sweep, "--json", cut_at_three)[1]
+    assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
     cut_at_three.write_text(partial)
     (script,) = sweep.parent.glob("*.py")
     script.write_text(PROGRAM.replace("10 //", "30 //"))
-    assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
+    assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
 
 
 @pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_CONFIG_FILE"])
@@ -160,10 +160,10 @@ def test_nccls_variables_are_part_of_a_benchmark(cut_at_three, sweep, cli, monke
     value = {"NCCL_ALGO": "ring", "NCCL_PROTO": "LL"}.get(name, str(tuner))
     partial = cut_at_three.read_text()
     monkeypatch.setenv(name, value)
-    assert "# Goes on" not in cli("bench", sweep, "--json", cut_at_three)[1]
+    assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
     monkeypatch.delenv(name)
     cut_at_three.write_text(partial)
-    assert "# Goes on" in cli("bench", sweep, "--json", cut_at_three)[1]
+    assert "# Resumed from" in cli("bench", sweep, "--json", cut_at_three)[1]
 
 
 def test_a_fingerprint_is_another_once_the_tuners_file_changes(sweep, tmp_path, monkeypatch):
@@ -215,7 +215,7 @@ def test_jobs_are_for_benchmarks_of_programs_and_not_beside_a_trace(cli, sweep, 
     for target in ("all_reduce", "hgx_h100"):
         status, _, err = cli("bench", target, "--jobs", 2)
         assert status == 2
-        assert "--jobs: expected the benchmark of a program beside this option" in err
+        assert "--jobs: expected a program benchmark with this option" in err
     assert cli("bench", sweep, "--backend", "slurm")[0] == 2
     assert cli("bench", sweep, "--jobs", 0)[0] == 2
 

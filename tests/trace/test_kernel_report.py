@@ -45,7 +45,7 @@ def test_waiting_is_that_of_a_program_in_the_mean():
         (0, 2, 1.5, None),
         (9, 1, 1.0, "an SM holds one program at a time"),
         (9, 3, 1.04, "an SM holds 3 programs at a time"),
-        (9, 2, 1.5, "the busiest has 1.50 times the mean of the work: long programs belong first"),
+        (9, 2, 1.5, "the busiest has 1.50 times the mean work: give long programs the lowest ids"),
     ],
 )
 def test_an_author_is_told_how_programs_lie_on_the_sms(tensor_ps, per_sm, busiest, said):
@@ -56,7 +56,7 @@ def test_an_author_is_told_how_programs_lie_on_the_sms(tensor_ps, per_sm, busies
     assert len(lines) == (said is not None)
     if said is not None:
         assert said in lines[0]
-        assert ("belong first" in lines[0]) == (busiest == 1.5)
+        assert ("lowest ids" in lines[0]) == (busiest == 1.5)
 
 
 def test_an_author_is_told_what_no_line_shows():
@@ -66,7 +66,7 @@ def test_an_author_is_told_what_no_line_shows():
     kernel.limiters, kernel.num_spilled = {"latency": 1}, 12
     loads, registers = summary(kernel)[2:]
     assert "more stages" in loads
-    assert "keeps 12 registers in memory" in registers
+    assert "12 registers of each thread are spilled" in registers
 
 
 def test_lines_of_functions_elsewhere_come_last():
