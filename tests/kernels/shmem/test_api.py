@@ -9,7 +9,7 @@ import simrank.distributed.symmetric_memory as symm_mem
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from ..patches import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in  # noqa: E402
 
 nv = None  # Set by the fixture: what kernels call.
 

@@ -11,7 +11,7 @@ tl = pytest.importorskip("triton.language")
 
 from triton.language import core  # noqa: E402
 
-from ..patches import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in  # noqa: E402
 
 nv = None  # Set by the fixture: what kernels call.
 

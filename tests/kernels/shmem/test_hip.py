@@ -9,7 +9,7 @@ import simrank.distributed.symmetric_memory as symm_mem
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from ..patches import library_in  # noqa: E402
+from ..fake_libraries import library_in  # noqa: E402
 
 dl = simt = shmem = hip = None  # Set by the fixture: what kernels call.
 

@@ -8,7 +8,7 @@ import simrank.distributed.symmetric_memory as symm_mem
 
 triton = pytest.importorskip("triton")
 
-from ..patches import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in  # noqa: E402
 
 nv = None  # Set by the fixture: what kernels call.
 

@@ -12,7 +12,7 @@ from simrank.errors import DeadlockError
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from ..patches import library_in  # noqa: E402
+from ..fake_libraries import library_in  # noqa: E402
 
 dl = simt = shmem = hip = None  # Set by the fixture: what kernels call.
 
