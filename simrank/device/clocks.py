@@ -27,7 +27,7 @@ class Agent:
 
     @property
     def key(self) -> int:
-        """Return what it is called in clocks of what happens; above zero are programs."""
+        """Return its key in clocks of events; keys above zero are programs."""
         return -self.number
 
     def step(self) -> int:

@@ -60,7 +60,7 @@ class TransferOperation(Operation):
             self._drop = lambda: device.pool.drop(activity)
 
     def end(self) -> None:
-        """Let go of the activity, which refers back, and complete."""
+        """Drop the activity, which refers back, and complete."""
         self._drop = None
         super().end()
 

@@ -154,7 +154,7 @@ class Device:
         return self
 
     def __reduce__(self) -> tuple[Callable[[int], Device | None], tuple[int]]:
-        """Pickle the index: it is a device of whoever unpickles it."""
+        """Pickle the index: it names a device of the program that unpickles it."""
         return parse_device, (self.index,)
 
     def new_stream(self, name: str) -> Stream:
@@ -195,7 +195,7 @@ class Device:
         return operation
 
     def slow_down(self, factor: float) -> None:
-        """Let kernels that begin from now on, and launches, take `factor` times their time."""
+        """Multiply the time of launches and of kernels that begin from now on by `factor`."""
         self.slowdown = factor
         self.launch_overhead_ps = ceil(self.spec.launch_overhead_ps * factor)
 
@@ -286,7 +286,7 @@ class Loading(Handle):
         self.behind: list[str] = []
 
     def describe(self) -> str:
-        """Return what is loaded, and what runs meanwhile."""
+        """Return the kernel that is loaded, and the operation that it waits for."""
         running = self._blocker.blocker()
         return (
             f"the first launch of '{self._module}', which loads its code and waits until the "
@@ -319,7 +319,7 @@ class BehindLoad(Handle):
         self._loading = loading
 
     def describe(self) -> str:
-        """Return what is to be issued, and behind what."""
+        """Return the call that waits, and the load that it waits for."""
         return f"the call of '{self._name}', behind {self._loading.describe()}"
 
     @property
@@ -395,7 +395,7 @@ class LaunchQueue:
                     self.let_go_on(1)  # The next one looks too: this host may end without a launch.
 
     def let_go_on(self, num_hosts: int) -> None:
-        """Let hosts go on: as many launches have ended or were dropped."""
+        """Resume waiting hosts: as many launches have ended or were dropped."""
         for _ in range(min(num_hosts, len(self.waiting))):
             self.waiting.pop(0).finish(self._engine)
 
@@ -411,7 +411,7 @@ class Room(Handle):
         self._capacity = capacity
 
     def describe(self) -> str:
-        """Return what must end first, as the host waits for it."""
+        """Return the operation that must end before the host continues."""
         head = self._stream.head
         behind = "" if head is None else f", behind {head.describe()}"
         return f"room in the launch queue ({self._capacity:,} launches){behind}"
@@ -450,11 +450,11 @@ class HardwareQueue:
         return self._ahead[0] if self._ahead else None
 
     def issued(self, operation: Operation) -> None:
-        """Let an operation stand behind all issued before it."""
+        """Append an operation to the queue."""
         self._ahead.append(operation)
 
     def passed(self, operation: Operation) -> None:
-        """Let the next one go, now that the first has begun, or is over if it only waits."""
+        """Remove the first operation, which has begun or waited, and start the next one."""
         assert self.first is operation, "a queue keeps its order"
         self._ahead.popleft()
         self._go_on()

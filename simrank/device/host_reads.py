@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def touch_host(buffer: Buffer, *, is_write: bool) -> None:
-    """Let race checks see that the host reads or writes host memory.
+    """Report an access of the host to host memory to race checks.
 
     Raises:
         RaceError: Something in flight uses it that the host has not waited for.
@@ -24,7 +24,7 @@ def touch_host(buffer: Buffer, *, is_write: bool) -> None:
 
 
 def wait_values(buffer: Buffer) -> None:
-    """Wait for the operations that still write a buffer, whoever issued them (D4).
+    """Wait for the operations of all ranks that still write a buffer (D4).
 
     Raises:
         UninitializedValueError: A shape-only run does not have the values.

@@ -69,14 +69,14 @@ _MULTICAST_SPAN_BITS = 44
 
 
 class MulticastTarget(NamedTuple):
-    """What a multicast address stands for: the same offset in several storages."""
+    """The target of a multicast address: the same offset in several storages."""
 
     storages: list[Storage]
     offset: int
 
 
 class _Block(NamedTuple):
-    """What is kept of an allocation; its rank is None for the main program."""
+    """Record of an allocation; its rank is None for the main program."""
 
     size_bytes: int
     site: CallSite | None
@@ -153,7 +153,7 @@ class AddressSpace:
         return _MULTICAST | (len(self._multicasts) - 1) << _MULTICAST_SPAN_BITS
 
     def multicast(self, address: int) -> MulticastTarget | None:
-        """Return what a multicast address stands for: storages, and the offset in each of them.
+        """Return the target of a multicast address: storages, and the offset in each of them.
 
         None for other addresses, and where one of the storages is gone.
         """
@@ -315,7 +315,7 @@ class Storage:
 
     @classmethod
     def adopt(cls, values: np.ndarray[Any, Any], device: Device | None) -> Storage:
-        """Return a storage of bytes that somebody else owns (D2): they stay where they are.
+        """Return a storage over bytes of another owner (D2); the bytes stay where they are.
 
         Args:
             values: The bytes, as a contiguous array; the storage keeps it alive.
@@ -338,7 +338,7 @@ class Storage:
 
     @property
     def history_key(self) -> Storage:
-        """Return what stands for these bytes in race checks, however they are reached."""
+        """Return the key of these bytes in race checks, the same for all views."""
         return self
 
     def array(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -571,15 +571,15 @@ class Buffer(Protocol):
 
 
 class Touched(Protocol):
-    """What an operation reads and writes; the operation keeps it alive until its end."""
+    """Buffers that an operation reads and writes, and keeps alive until its end."""
 
     @property
     def reads(self) -> Sequence[Buffer]:
-        """Return what is read."""
+        """Return the buffers that are read."""
 
     @property
     def writes(self) -> Sequence[Buffer]:
-        """Return what is written."""
+        """Return the buffers that are written."""
 
     @property
     def waits_for_flags(self) -> bool:
@@ -587,7 +587,7 @@ class Touched(Protocol):
 
 
 class Accesses(NamedTuple):
-    """What an operation reads and writes, as plain data; see `Touched`."""
+    """Buffers that an operation reads and writes, as plain data; see `Touched`."""
 
     reads: Sequence[Buffer]
     writes: Sequence[Buffer]

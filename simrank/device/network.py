@@ -30,7 +30,7 @@ class Pace(Protocol):
 
     @property
     def latency_ps(self) -> int:
-        """Return what passes before the first byte flows."""
+        """Return the time before the first byte flows."""
 
     @property
     def flow_ps(self) -> int:
@@ -38,11 +38,11 @@ class Pace(Protocol):
 
     @property
     def bytes_per_s(self) -> float:
-        """Return what all such messages on one link reach together."""
+        """Return the total bandwidth of such messages on one link."""
 
 
 class Newcomer(Protocol):
-    """What will cross links and, while nothing else does, needs not to be looked at.
+    """A transfer that needs no link sharing while it is the only one.
 
     Attributes:
         ends_ps: When it is done, alone.
@@ -93,7 +93,7 @@ class Network:
         self.pool.change(self.link(index), capacity=bandwidth_bytes_per_s / PS_PER_S)
 
     def join(self, newcomer: Newcomer) -> None:
-        """Let something cross links, which it shares once it is not the only one."""
+        """Add a transfer to its links, which it shares from the second transfer on."""
         if len(self.pool) or self._has_lone():
             self._wake_lone()
             newcomer.share()
@@ -114,7 +114,7 @@ class Network:
             lone.share()
 
     def route_bandwidth_bytes_per_s(self, src: int, dst: int) -> float:
-        """Return what the narrowest link from device to device carries when it is free."""
+        """Return the bandwidth of the narrowest link between two devices when it is idle."""
         links = list(self._route(src, dst).links) or [self.cluster.num_links]
         return float(self.cluster.link_bandwidth_bytes_per_s[links].min())
 

@@ -51,7 +51,7 @@ def _views(touched: Touched) -> Iterator[tuple[Storage, Array, bool]]:
 
 
 class _Accessor(NamedTuple):
-    """What accesses memory, in the words of reports."""
+    """The actor of an access, in the words of reports."""
 
     name: str
     stream: str
@@ -104,7 +104,7 @@ def share_bytes(view: Array, other: Array) -> bool:
 
 
 def _share_marks(view: Array, other: Array) -> bool:
-    """Mark the bytes of one view, and look at those of the other: exact, whatever the strides."""
+    """Return whether two views share bytes, by marks: exact for all strides."""
     low = min(byte_bounds(view)[0], byte_bounds(other)[0])
     marks = np.zeros(max(byte_bounds(view)[1], byte_bounds(other)[1]) - low, dtype=bool)
     marks_of = [_same_place(marks, low, each) for each in (view, other)]
@@ -248,11 +248,11 @@ class RaceChecker:
                 self._report(buffer.storage, other, own)
 
     def meet(self, clock: Clock) -> None:
-        """Let the running program hand over what it is behind to others that it meets."""
+        """Add the running program's clock to the clock of a meeting."""
         join(clock, self._host().run)
 
     def met(self, clock: Clock) -> None:
-        """Let the running program take over what those had that it has met."""
+        """Add the clock of a meeting to the running program's."""
         join(self._host().run, clock)
 
     # ---- blocks of an allocator (D7) ----
@@ -380,7 +380,7 @@ class RaceChecker:
         return any(agent.clock.get(n, 0) >= step for n, step in self._waiting.items())
 
     def _doubt(self, storage: Storage, first: _Access, second: _Access) -> None:
-        """Let two accesses be compared as they happen: a kernel may have waited for one of them."""
+        """Defer the comparison of two accesses: a kernel may have waited for one of them."""
         if first.turn is not None and second.turn is not None:
             doubt = Doubt(storage.history_key, first.turn, second.turn)
             self.order.doubt(doubt, lambda: self._report(storage, first, second))
@@ -457,7 +457,7 @@ _ROOT_TAKES = ("reduce", "gather")
 
 
 class SharedAccesses(Protocol):
-    """Who compares accesses to memory that ranks share."""
+    """Compares accesses to memory that ranks share."""
 
     def began(self, operation: Operation, doubted: Collection[Storage]) -> None:
         """Compare what an operation touches with what others have touched.
@@ -484,7 +484,7 @@ class SharedAccesses(Protocol):
 
 
 class _Put(NamedTuple):
-    """Integers that an operation wrote: whoever sees them is behind it."""
+    """Integers that an operation wrote; a reader of them is ordered behind it."""
 
     low: int
     high: int
@@ -544,7 +544,7 @@ class RunOrder:
         operation.unseen = tuple(host.unseen.values())
 
     def began(self, operation: Operation, stream: Agent) -> None:
-        """Let an operation take over what its stream has come behind."""
+        """Add the clock of its stream to an operation that begins."""
         if operation.run is None:
             return  # Issued before anybody looked.
         unseen, operation.unseen = operation.unseen, ()
@@ -561,7 +561,7 @@ class RunOrder:
                 self.listener.began(operation, doubted)
 
     def ended(self, operation: Operation, stream: Agent) -> None:
-        """Let a stream take over what an operation has come behind."""
+        """Add the clock of an operation that ended to its stream."""
         if operation.run is None:
             return
         join(stream.run, operation.run)
@@ -606,7 +606,7 @@ class RunOrder:
     def gather(
         self, ending: Iterable[Operation], arrived: Iterable[Operation], op: str, root: object
     ) -> None:
-        """Let members of a collective take over what those have that they depend on.
+        """Add the clocks of the members that each member of a collective depends on.
 
         Args:
             ending: The members' parts that end.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Operation(Handle):
-    """What a stream runs; it is its own completion.
+    """An operation of a stream; it is the handle of its own completion.
 
     Subclasses say in `begin` how it takes time, and call `end` at its end.
 
@@ -91,7 +91,7 @@ class Operation(Handle):
 
     @property
     def module(self) -> str | None:
-        """Return what code of the device it runs, or None: copies and events need none."""
+        """Return the name of the kernel code that it runs; None for copies and events."""
         return None
 
     @property
@@ -100,7 +100,7 @@ class Operation(Handle):
         return self._site
 
     def describe(self) -> str:
-        """Return what blocks it: itself once it has begun, else the head of its stream."""
+        """Return the name of the blocking operation: itself once begun, else its stream's head."""
         blocker = self.blocker()
         return self.name if blocker is self else blocker.describe()
 
@@ -110,7 +110,7 @@ class Operation(Handle):
         return self._site if blocker is self else blocker.site()
 
     def blocker(self) -> Handle:
-        """Return what this operation really waits for."""
+        """Return the operation or handle that blocks this one."""
         head = self.stream.head
         if self.start_ps >= 0 or head is None:
             return self
@@ -197,18 +197,18 @@ class Operation(Handle):
         engine.call_at(engine.now_ps, surface)
 
     def fail(self, error: BaseException) -> None:
-        """Complete with an error: who waits gets it, and what should be written is unknown."""
+        """Complete with an error for all waiters; the values of its targets are unknown."""
         for buffer in () if self.touched is None else self.touched.writes:
             buffer.storage.lose_values()
         self.effect = self.touched = None
         self.finish(self.stream.device.engine, error)
 
     def drop(self) -> None:
-        """Let go of what it holds, without an end: its rank was aborted."""
+        """Release its resources without an end: its rank was aborted."""
 
 
 class KernelOperation(Operation):
-    """Work on the device's SMs and memory, shared with whatever else runs there (E11)."""
+    """Work on the device's SMs and memory, shared with other work on the device (E11)."""
 
     __slots__ = ("_activity", "demands", "duration_ps")
     kind = "kernel"
@@ -242,7 +242,7 @@ class KernelOperation(Operation):
         device.pool.start(activity)
 
     def end(self) -> None:
-        """Let go of the activity, which refers back, and complete."""
+        """Drop the activity, which refers back, and complete."""
         self._activity = None
         super().end()
 
@@ -296,7 +296,7 @@ class WaitOperation(Operation):
             self.stream.fail(self, self.target.error)
 
     def blocker(self) -> Handle:
-        """Return what the target really waits for."""
+        """Return the operation or handle that blocks the target."""
         target = self.target
         return target.blocker() if isinstance(target, Operation) else target
 
@@ -445,7 +445,7 @@ class Stream:
         return self._queue[-1] if self._queue else self.head
 
     def fail(self, operation: Operation, error: BaseException) -> None:
-        """Let an operation fail, and all that was issued after it so far."""
+        """Fail an operation, and all operations that were issued after it."""
         if self.head is operation:
             operation.drop()
             failed = [operation, *self._queue]

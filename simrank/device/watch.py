@@ -1,4 +1,4 @@
-"""Watched memory: a program that spins on a flag is parked until somebody writes it (rule K2)."""
+"""Watched memory: a program that spins on a flag is parked until the flag changes (K2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Poll(NamedTuple):
-    """What was looked at: bytes of a storage, the last exclusive, and how often it was written."""
+    """A polled range: bytes of a storage, the last exclusive, and its number of writes."""
 
     storage: Storage
     low: int
@@ -31,7 +31,7 @@ class Poll(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a wait looks at, if that is one integer: the wait can end once it differs or compares.
+    """The condition of a wait on one integer: its value, and the comparison that ends it.
 
     Attributes:
         storage: Where.
@@ -123,7 +123,7 @@ class Watch(Handle):
         self.program_id = program_id
 
     def describe(self) -> str:
-        """Return what it waits for; equal for all programs of a kernel that wait for the same."""
+        """Return the awaited memory; the same text for all programs that wait for it."""
         assert self.run is not None, "programs of kernels describe what they wait for"
         storage = self.polls[0].storage
         if storage.device is None:
@@ -139,7 +139,7 @@ class Watch(Handle):
 
 
 class Watchers:
-    """Who waits for which memory of one Context.
+    """The waits for memory of one Context.
 
     Waits with equal tests are asked once per write. Of those whose look may change the memory, as
     programs that fight for a lock, one is woken; it hands over once it has looked: see `passed_on`.
@@ -163,7 +163,7 @@ class Watchers:
         return self.versions.setdefault(storage, 0)
 
     def add(self, watch: Watch) -> None:
-        """Let a watch complete at the next write to what it polled, or once its test may end."""
+        """Add a watch, which completes at the next write to its range, or when its test may end."""
         if watch.test is not None:
             tests = self._tests.setdefault(watch.test.storage, {})
             tests.setdefault(watch.test, {})[watch] = None
@@ -183,7 +183,7 @@ class Watchers:
             self._watches.get(storage, {}).pop(watch, None)
 
     def wrote(self, engine: Engine, storage: Storage, low: int, high: int) -> None:
-        """Wake whoever watches some of the bytes from `low` to `high`, exclusive."""
+        """Wake the programs that watch some of the bytes from `low` to `high`, exclusive."""
         if storage not in self.versions:
             return  # Nobody has ever looked at it.
         self.versions[storage] += 1
@@ -216,7 +216,7 @@ class Watchers:
         return self._random.choice([*watches])
 
     def operation_wrote(self, engine: Engine, touched: Touched) -> None:
-        """Wake whoever watches what an operation other than a kernel has written."""
+        """Wake the programs that watch memory written by an operation that is no kernel."""
         for buffer in touched.writes:
             storage = buffer.storage
             if storage.device is not None:

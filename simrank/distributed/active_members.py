@@ -44,7 +44,7 @@ class Absence(NamedTuple):
 
 
 class Roster:
-    """Who of a group is active.
+    """The active and inactive members of a group.
 
     Attributes:
         group: The group.
@@ -69,7 +69,7 @@ class Roster:
         return [rank for rank in range(self.group.size()) if rank not in self.absent]
 
     def add_mask(self, mask: np.ndarray[Any, Any]) -> None:
-        """Let a program see who is active."""
+        """Add a tensor that shows the active members to a program."""
         self.masks.append(mask)
         self._show()
 
@@ -80,14 +80,14 @@ class Roster:
     # ---- calls ----
 
     def part_of(self, own: int) -> ProcessGroup | None:
-        """Return those to whom a member's next collective belongs; None: it sits out."""
+        """Return the group of a member's next collective; None if the member is inactive."""
         if own in self.absent:
             return None
         call = self.group.calls.get(self.group.num_calls(own) + 1)
         return self._part(self.active()) if call is None else call.group
 
     def narrow(self, request: Request, part: ProcessGroup, own: int) -> Request:
-        """Return what a member asks of those that a collective belongs to.
+        """Return a member's request, reduced to the members of a collective.
 
         Raises:
             UnsupportedError: The collective is not defined over some members.
@@ -131,7 +131,7 @@ class Roster:
     # ---- changes ----
 
     def deactivate(self, group_rank: int, error: BaseException | None = None) -> None:
-        """Let a member sit out from now on; what is in flight goes on without it. On the hub.
+        """Make a member inactive; calls in flight go on without it. On the hub.
 
         Args:
             group_rank: The member.
@@ -158,7 +158,7 @@ class Roster:
             barrier.leave(group_rank)
 
     def _go_on(self, call: Call, group_rank: int) -> None:
-        """Let a collective in flight go on without a member, unless its part is decided."""
+        """Continue a collective in flight without a member, unless its part is decided."""
         rank = int(self.group.ranks[group_rank])
         member = call.group.group_rank(rank)
         is_over = call.group.calls.get(call.seq) is not call  # It failed with one before it.
@@ -180,7 +180,7 @@ class Roster:
             call.lose(member, rank, error)
 
     def activate(self, group_ranks: Sequence[int]) -> None:
-        """Let members take part again, from the first number that nobody has called."""
+        """Make members active again, from the first sequence number without a call."""
         latest = max(self.group.num_calls(rank) for rank in range(self.group.size()))
         for rank in group_ranks:
             if self.absent.pop(rank, None) is not None:
@@ -188,7 +188,7 @@ class Roster:
         self._show()
 
     def agree(self, own: int, ranks: Sequence[int], site: CallSite | None) -> None:
-        """Wait until all that are or will be active agree on who is, and make it so.
+        """Wait until all present and future active members agree, then apply the change.
 
         Raises:
             CollectiveMismatchError: Another member named other ranks.
@@ -214,7 +214,7 @@ class Roster:
 
 
 class Change(Meeting):
-    """Members agree on who is active from now on.
+    """An agreement of the members on the active ranks from now on.
 
     Attributes:
         roster: Whose.
@@ -322,7 +322,7 @@ class Part(ProcessGroup):
         return self._whole.num_calls(self.positions[group_rank])
 
     def lose(self, rank: int | None, error: BaseException) -> None:
-        """Let the group lose a member."""
+        """Remove a dead member from the group."""
         self._whole.lose(rank, error)
 
     def use_device(self, group_rank: int, device: Device) -> None:
@@ -415,7 +415,7 @@ def check_narrow(signature: Signature) -> None:
 
 
 def narrow(request: Request, members: Sequence[int], own: int, num_ranks: int) -> Request:
-    """Return what a rank asks of the active members only.
+    """Return a request for the active members only.
 
     Args:
         request: What it asks of the whole group.
@@ -510,7 +510,7 @@ class ElasticOptions:
 
 
 def roster_of(group: ProcessGroup) -> Roster:
-    """Return who of a group is active, made at first use."""
+    """Return the roster of a group, made at first use."""
     if group.roster is None:
         group.roster = Roster(group)
     made: Roster = group.roster

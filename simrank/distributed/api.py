@@ -251,7 +251,7 @@ def reduction_of(backend: str, op: object, tensor: Buffer) -> ReduceOp | PremulS
 
 
 def factor_of(reduction: ReduceOp | PremulSum) -> float | Tensor | None:
-    """Return what inputs are multiplied by before they are summed, or None."""
+    """Return the factor of the inputs of a sum, or None."""
     return reduction.factor if isinstance(reduction, PremulSum) else None
 
 
@@ -438,7 +438,7 @@ def scatter(
 
 
 class _Rooted(NamedTuple):
-    """What differs between a gather and a scatter, in torch's words.
+    """The differences between a gather and a scatter, in torch's words.
 
     Attributes:
         call: The function.

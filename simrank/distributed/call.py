@@ -287,7 +287,7 @@ class Call:
             self._take_memory(self._plan, begin_ps + ahead[-1].after_ps - last_arrival_ps)
 
     def _take_memory(self, plan: Plan, took_ps: int) -> None:
-        """Let a collective have its part of the memories' bandwidth, spread over its time."""
+        """Reserve a collective's share of memory bandwidth, spread over its time."""
         if plan.memory_bytes < _UNSEEN_BYTES or took_ps <= 0:
             return
         # In exact binary parts: what is given back leaves nothing behind.
@@ -307,7 +307,7 @@ class Call:
 
     @property
     def link_bytes(self) -> dict[int, int]:
-        """What it sends over each link; empty before that is decided."""
+        """The bytes on each link; empty before they are known."""
         return {} if self._plan is None else self._plan.link_bytes
 
     @property
@@ -337,7 +337,7 @@ class Call:
             self.ahead = {}
 
     def _note_order(self, live: Sequence[CollectiveOperation]) -> None:
-        """Tell race checks what the ends of these ranks come behind."""
+        """Report the order of the ends of these ranks to race checks."""
         races = live[0].stream.device.races
         if races is not None:
             begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
@@ -350,7 +350,7 @@ class Call:
         return not self.operations or bool(self._timed[group_rank])
 
     def go_on_in(self, part: ProcessGroup, narrow: Narrows) -> None:
-        """Let the members of a part go on without the others.
+        """Continue the call with some of its members.
 
         Raises:
             UnsupportedError: Somebody has ended what is now another collective for him.
@@ -393,7 +393,7 @@ class Call:
             self._evaluate_early()
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
-        """Let everyone fail whose end is not decided: a member will never take part.
+        """Fail all members whose ends are not decided: one member will never take part.
 
         Args:
             group_rank: The member.
@@ -428,7 +428,7 @@ class Call:
 
 
 def _columns(signature: Signature) -> dict[str, object]:
-    """Return what a call asks for, under the words of reports."""
+    """Return the facts of a call, under the words of reports."""
     columns = {word: value for word, value in signature._asdict().items() if value is not None}
     if signature.op == "all_to_all" and signature.count == UNEVEN:
         del columns["count"]  # It always has split sizes, even ones too.
@@ -482,7 +482,7 @@ class CollectiveOperation(Operation):
     group_rank: int
 
     def belong(self, call: Call, group_rank: int, request: Request, num_sms: int = 0) -> None:
-        """Be a member's part of a call: whoever makes it says so at once, before it is submitted.
+        """Attach this operation to its call, before it is submitted.
 
         A constructor that takes this too would be a call of Python's more, for each collective.
 
@@ -522,7 +522,7 @@ class CollectiveOperation(Operation):
         end_together((self,))
 
     def fail(self, error: BaseException) -> None:
-        """Fail, and let the others fail who wait for this rank."""
+        """Fail, and fail the members that wait for this rank."""
         super().fail(error)
         if isinstance(error, PeerDiedError):
             self.call.lose(self.group_rank, error.peer, error.peer_error)
@@ -548,7 +548,7 @@ class CollectiveOperation(Operation):
 
 
 def _give_back(operation: CollectiveOperation, device: Device) -> None:
-    """Let kernels have the SMs and the bandwidth that a collective has held."""
+    """Release the SMs and the bandwidth of a collective."""
     sms = device.sms
     sms.held -= operation.num_sms
     if sms.users:
@@ -562,7 +562,7 @@ def _give_back(operation: CollectiveOperation, device: Device) -> None:
 
 
 def end_together(operations: Sequence[CollectiveOperation]) -> None:
-    """Let parts of one call give back what they hold and complete, one after the other.
+    """Release the resources of parts of one call and complete them, one after the other.
 
     One loop: what a rank costs here, a program of 100,000 ranks pays for each of its calls.
     """
@@ -587,7 +587,7 @@ def end_together(operations: Sequence[CollectiveOperation]) -> None:
 
 
 class SkippedCall:
-    """What a member calls that sits out: it ends as it begins, and moves nothing.
+    """A call of an inactive member: it ends as it begins, and moves nothing.
 
     Attributes:
         group: The group.
@@ -608,7 +608,7 @@ class SkippedCall:
         operation.end()
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
-        """Do nothing: nobody waits for it."""
+        """Do nothing: no member waits for it."""
 
     def drop(self, group_rank: int) -> None:
         """Do nothing, as `lose`."""

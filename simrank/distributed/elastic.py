@@ -1,4 +1,4 @@
-"""Ranks that sit out: who of a group takes part in its collectives, and how that changes.
+"""Inactive ranks: the active members of a group's collectives, and their changes.
 
 By default all do, and a dead rank is an error. `set_active_ranks` is agreed on by all members,
 `deactivate_rank` is one-sided and at once, and a group made with `ElasticOptions` skips those that

@@ -191,7 +191,7 @@ def unlike_calls(
 
 
 def explain_hang(engine: Engine, library: CollectiveLibrary) -> Explanation:
-    """Return what calls tell of a hang: the first from different lines, and how to see more.
+    """Return a likely cause of a hang: the first equal calls from different lines, and a hint.
 
     Args:
         engine: The engine of the ranks.

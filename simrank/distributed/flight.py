@@ -33,7 +33,7 @@ class Landing(NamedTuple):
 
 
 class Lands(Protocol):
-    """What is told of ranks that end."""
+    """Receives the ends of ranks of a collective."""
 
     def end(self, group_ranks: Sequence[int]) -> None:
         """End these ranks now."""
@@ -190,7 +190,7 @@ def speed_of(num_bytes: IntArray, capacities: FloatArray) -> Speed:
 
 
 class Carried:
-    """What collectives of groups alike carry over their links, and how fast as links are described.
+    """Bytes of a schedule on each link, and the speed at the links' described bandwidths.
 
     Args:
         links: [k] The links of the first such group.
@@ -284,11 +284,11 @@ class _Bytes(Activity):
 
 
 class Shares(Protocol):
-    """What is known of the bytes of a collective; worked out only where links are shared."""
+    """Bytes of a collective on its links; computed only if links are shared."""
 
     @property
     def loads(self) -> LinkLoads:
-        """What it does to the links."""
+        """Its loads on the links."""
 
     def flow_ps(self, took_ps: int) -> int:
         """Return how long bytes flow, of what it takes from its last arrival to its last end."""

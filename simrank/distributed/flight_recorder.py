@@ -43,7 +43,7 @@ Sizes = list[list[int]]
 
 @dataclass(slots=True)
 class GroupLog:
-    """What one rank has asked of one group so far.
+    """The calls of one rank on one group so far.
 
     Attributes:
         group: The group.

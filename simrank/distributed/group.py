@@ -176,7 +176,7 @@ class ProcessGroup:
                 raise PeerDiedError(self.engine.now_ps, what, shown, error)
 
     def lose(self, rank: int | None, error: BaseException) -> None:
-        """Let the calls fail that depend on a member that has died, or that has given up a call.
+        """Fail the calls that depend on a member that has died, or that has given up a call.
 
         Source: gloo closes the connections to all members when a time limit passes (its
         transport/tcp/unbound_buffer.cc); torch aborts the NCCL communicator then.
@@ -212,7 +212,7 @@ class ProcessGroup:
         return is_empty and len(set(self._num_calls)) == 1
 
     def set_num_calls(self, group_rank: int, num_calls: int) -> None:
-        """Let a member that sat out go on where the others are."""
+        """Set the sequence number of a member that becomes active."""
         self._num_calls[group_rank] = num_calls
 
     def next_barrier(self, group_rank: int) -> int:
@@ -226,7 +226,7 @@ class ProcessGroup:
             self.place(group_rank, device.index)
 
     def place(self, group_rank: int, device_index: int) -> None:
-        """Let a member's communicator be on another device."""
+        """Move a member's communicator to another device."""
         self.has_moved = True
         self.device_indices[group_rank] = device_index
         self.devices = np.array(self.device_indices, dtype=np.int64)
@@ -286,7 +286,7 @@ class World:
         library.worlds[1 + max(library.worlds, default=0)] = self
 
     def add(self, task: Task, device_index: int) -> int:
-        """Return the number of who joins, and stands for a device."""
+        """Add a task of a device, and return its number."""
         self.has_changed = True
         self._joined.append(task)
         self.devices = np.append(self.devices, device_index)
@@ -368,7 +368,7 @@ class World:
         return mismatch_error(self.engine.now_ps, "default_pg", number, calls, absent)
 
     def rank_died(self, rank: int, error: BaseException) -> None:
-        """Let all that waits for a rank fail: it has died, and the others run on."""
+        """Fail all waits for a rank that died while its siblings run on."""
         self.has_changed = True
         self.comm_library.leaks.forget(rank)
         for group in self._groups.values():
@@ -408,12 +408,12 @@ class World:
 
 
 def _made_with(ranks: Sequence[int], backend: str) -> dict[str, object]:
-    """Return what makers of a group must agree on, under the words of reports."""
+    """Return the facts of a group that its makers must agree on, under the words of reports."""
     return {"op": "new_group", "ranks": str(list(ranks)), "backend": backend}
 
 
 class Membership:
-    """What one rank knows of torch.distributed; kept in its program.
+    """State of torch.distributed of one rank; kept in its program.
 
     Attributes:
         default: The default group, or None before `init_process_group`.
@@ -444,7 +444,7 @@ class Membership:
 
 
 def _of_fork(own: Membership) -> Membership:
-    """Return what a process knows that a rank forks."""
+    """Return a rank's state for a process that it forks."""
     made = copy(own)
     made.made = list(own.made)
     made.callers = {}
@@ -490,11 +490,11 @@ class Caller(NamedTuple):
         return int(self.group.ranks[self.group_rank])
 
     def narrowed(self, part: ProcessGroup) -> Caller:
-        """Return who it is among the members that take part."""
+        """Return the caller within the active members."""
         return self._replace(group=part, group_rank=part.group_rank(self.rank))
 
 
 def caller_of(program: Program, group: ProcessGroup, backend: str) -> Caller:
-    """Return who a running member of a group is."""
+    """Return the caller for a running member of a group."""
     in_flight = program.local.setdefault(_IN_FLIGHT, {})
     return Caller(group, group.group_rank(program.rank), backend, in_flight)

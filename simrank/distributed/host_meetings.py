@@ -1,4 +1,4 @@
-"""A meeting of all members of a group on their hosts: who has come, and who has not."""
+"""Meetings of all members of a group on their hosts, with the missing members."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Meeting(Handle):
         self.finish(self.group.engine)
 
     def part(self) -> None:
-        """Let the running program take over what the others were behind, for race checks."""
+        """Add the other members' clocks to the running program's, for race checks."""
         if (races := self.group.world.comm_library.races) is not None:
             races.met(self.order)
 
@@ -88,12 +88,12 @@ class Meeting(Handle):
         return [rank for rank in self.members if rank not in self.came]
 
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
-        """Yield who has come, for the deadlock report."""
+        """Yield the members that have come, for the deadlock report."""
         for group_rank, site in self.came.items():
             yield int(self.group.ranks[group_rank]), self.describe(), site
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
-        """Yield who has not, for the deadlock report."""
+        """Yield the missing members, for the deadlock report."""
         for group_rank in self.missing():
             yield int(self.group.ranks[group_rank]), self.describe()
 
@@ -125,7 +125,7 @@ class Initialisation(Meeting):
 
     @property
     def members(self) -> Sequence[int]:
-        """Return who meets."""
+        """Return the members of the meeting."""
         return self.pair or range(self.group.size())
 
     def describe(self) -> str:
@@ -138,7 +138,7 @@ class Initialisation(Meeting):
 
 
 def meet_first(group: ProcessGroup, group_rank: int, pair: Pair | None = None) -> None:
-    """Let the running rank wait for the others that make a communicator, at its first use.
+    """Wait for the other members of a communicator at its first use.
 
     Args:
         group: The group.

@@ -41,7 +41,7 @@ _MAX_FORMS = 4096  # Assumed: distinct calls of one program; beyond, they are le
 
 
 class Form(NamedTuple):
-    """What a call is, whichever member makes it with tensors like these; worked out once (C7).
+    """Facts of a call that all members make with equal tensors; computed once (C7).
 
     Attributes:
         call: The function's name.
@@ -73,7 +73,7 @@ def group_of(call: str, group: Group, program: Program) -> ProcessGroup | None:
 def enter_call(
     call: str, group: Group, *tensors: Buffer, lists: Sequence[Sequence[Buffer]] = ()
 ) -> Caller | None:
-    """Check the tensors of a call, and return who calls; None where the rank is no member.
+    """Check the tensors of a call, and return its caller; None if the rank is no member.
 
     Args:
         call: The function's name.
@@ -168,7 +168,7 @@ def _learn(
     key: Hashable,
     group: ProcessGroup,
 ) -> Form:
-    """Return what a call is, and remember it for all members unless its key is None."""
+    """Return the form of a call, and keep it for all members unless its key is None."""
     form = Form(call, signature, all(tensor.is_contiguous() for tensor in tensors))
     if len(group.forms) >= _MAX_FORMS:
         group.forms.clear()
@@ -178,7 +178,7 @@ def _learn(
 
 
 def _metadata(tensor: Buffer) -> Hashable:
-    """Return what a call may depend on besides values.
+    """Return the metadata that a call may depend on.
 
     Raises:
         TypeError: It is no tensor.
@@ -272,7 +272,7 @@ def in_memory_order(tensor: Buffer) -> Buffer:
 
 
 def simple_request(request: Request, backend: str) -> Request:
-    """Let a request have tensors in C order, of dense ones in another order.
+    """Return a request whose tensors are in C order.
 
     nccl moves elements in their order in memory. gloo does so where a tensor is its own result;
     others are packed.
@@ -343,7 +343,7 @@ def _sit_out(caller: Caller, request: Request) -> CollectiveOperation:
 def _launch(
     kernel: RunsCollective, caller: Caller, request: Request, *, async_op: bool
 ) -> Work | None:
-    """Let a kernel of the user do what the library would: on the same stream, with a Work of it.
+    """Launch a user's kernel in place of the library's collective, and return its Work.
 
     Raises:
         UnsupportedError: The kernel sums tensors of simrank, and this is something else, or some
@@ -370,7 +370,7 @@ def _launch(
 def make_work(
     group: ProcessGroup, operation: Operation, results: Sequence[Buffer], *, blocks_host: bool
 ) -> Work:
-    """Return the Work of what was issued, counted until somebody waits for it."""
+    """Return the Work of an operation; it counts as a leak until a wait."""
     leaks, rank = group.world.comm_library.leaks, operation.rank
     assert rank is not None
     what = operation.name.partition(" #")[0].partition(" on group")[0]
@@ -453,7 +453,7 @@ def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signatur
 
 
 def _tell(caller: Caller, request: Request, library: CollectiveLibrary) -> RecordedCall | None:
-    """Tell who looks on, before the call is matched: one that differs raises there."""
+    """Report a call to follower and recorder, before it is matched."""
     if library.follower is not None:
         library.follower.collective(caller.group, caller.rank, request)
     if library.recorder is None:
@@ -484,12 +484,12 @@ def stream_for(tensor: Buffer) -> Stream:
 
 
 def after(stream: Stream, current: Stream) -> None:
-    """Let `stream` go on only after what `current` has been given so far."""
+    """Hold `stream` until the operations issued to `current` so far have ended."""
     stream.wait_stream(current)
 
 
 def after_writes(stream: Stream, current: Stream, tensors: Sequence[Buffer]) -> None:
-    """Let `stream` go on after what `current` was given, or still writes to host tensors."""
+    """Hold `stream` until operations of `current` and pending writes to host tensors end."""
     if any(tensor.cuda_device is not None for tensor in tensors):
         after(stream, current)
     for tensor in tensors:
@@ -532,7 +532,7 @@ _ILLEGAL = frozenset(
 
 
 class IllegalWork(Work):
-    """What a held back collective returns: it runs only at the end of the block."""
+    """The Work of a coalesced collective, which runs only at the end of the block."""
 
     def __init__(self) -> None:  # It has nothing of a Work but the type.
         return
@@ -557,7 +557,7 @@ class Held(NamedTuple):
 
 
 class CoalescingManager:
-    """What a coalescing manager yields.
+    """The object that a coalescing manager yields.
 
     Attributes:
         works: What was started at its end.

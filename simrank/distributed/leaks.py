@@ -1,4 +1,4 @@
-"""What was started and never finished: Works nobody waited for, messages nobody received.
+"""Leaks: Works without a wait, messages without a receive.
 
 Works are counted by source line: memory is bounded (E10).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Message(NamedTuple):
-    """A message that nobody has received yet."""
+    """A message that has not been received yet."""
 
     what: str
     site: CallSite | None
@@ -29,7 +29,7 @@ Key = tuple[str, "CallSite | None", int]
 
 
 class Leaks:
-    """What nobody has waited for yet, in all spawns of a Context.
+    """Works, messages and groups that are still open, in all spawns of a Context.
 
     Attributes:
         half_made: Groups that some ranks have made, and others never called `new_group` for.
@@ -63,7 +63,7 @@ class Leaks:
     def buffered(
         self, message: Hashable, what: str, site: CallSite | None, ends: tuple[int, int]
     ) -> None:
-        """Note a message whose sender has gone on before anybody received it."""
+        """Record a message whose sender has gone on before it was received."""
         self._messages[message] = _Message(what, site, *ends)
 
     def unreceived(self) -> list[tuple[int, str, CallSite | None]]:
@@ -117,7 +117,7 @@ class Leaks:
         self.undestroyed.setdefault(group, set()).add(rank)
 
     def notes(self) -> list[RankState]:
-        """Return what is untidy and does no harm, per set of ranks."""
+        """Return harmless leftovers, per set of ranks."""
         text = "returned without destroy_process_group() of '{}'"
         return [
             RankState(tuple(sorted(ranks)), text.format(group), waits=False)

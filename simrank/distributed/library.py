@@ -45,7 +45,7 @@ MADE_OF = {
 
 
 class FollowsCalls(Protocol):
-    """What is told of calls, on the rank that makes them, before they are matched."""
+    """Follows the calls of each rank before they are matched."""
 
     def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
         """A rank calls a collective."""
@@ -92,7 +92,7 @@ class RunsCollective(Protocol):
 
 
 class CollectiveLibrary:
-    """What the collective library of one Context is: costs, choices, forced algorithms.
+    """The collective library of one Context: costs, choices, forced algorithms.
 
     Attributes:
         cost: The cost level in force.
@@ -135,7 +135,7 @@ class CollectiveLibrary:
         self.on_call: Callable[[], None] | None = None
 
     def player(self, schedule: Schedule) -> DataPlayer:
-        """Return what moves the data of a schedule; groups that run the same one share it."""
+        """Return the data player of a schedule; groups with equal schedules share it."""
         player = self._players.get(schedule)
         if player is None:
             if len(self._players) >= _MAX_PLAYERS:
@@ -170,7 +170,7 @@ class CollectiveLibrary:
         return found
 
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning | None) -> Choice:
-        """Return what a collective runs on these devices, and why."""
+        """Return the algorithm of a collective on these devices, and the reason."""
         name, options = self.algorithms.get(problem.collective, ("auto", {}))
         return self.chooser.choose(
             problem, devices=devices, algorithm=name, options=options, tuning=tuning

@@ -535,7 +535,7 @@ _KEY = "number as a member"  # In `Program.local`.
 
 
 def number_of(program: Program, group_rank: int) -> int:
-    """Return the number of who joins a group; a process gets one as it joins its first.
+    """Return the number of a rank or process that joins a group.
 
     Args:
         program: Who joins.
@@ -550,7 +550,7 @@ def number_of(program: Program, group_rank: int) -> int:
 
 
 def come_to(program: Program, world: World) -> int:
-    """Let a rank or process be among those of another spawn from now on; return its number."""
+    """Add a rank or process to the world of another spawn, and return its number."""
     before = world_of(program)
     if before is not world:
         program.local["world"] = world
@@ -567,14 +567,14 @@ def _take_number(program: Program, world: World, device_index: int) -> None:
 
 
 def process_ended(program: Program, status: int) -> None:
-    """Let those fail who wait in a group for a process that has died."""
+    """Fail the waits in groups for a process that has died."""
     if status and _KEY in program.local:
         engine = program.engine
         engine.call_at(engine.now_ps, partial(lose, program, SystemExit(status)))
 
 
 def lose(program: Program, error: BaseException) -> None:
-    """Let those fail who wait in a group for a member that has died; from the hub."""
+    """Fail the waits in groups for a member that has died; from the hub."""
     assert program.rank is not None, "a member"
     world_of(program).rank_died(program.rank, error)
 
@@ -611,14 +611,14 @@ def port_of(init_method: str | None) -> int | None:
 
 
 def give_port_back(program: Program) -> None:
-    """Let others have the port of the rendezvous."""
+    """Release the port of the rendezvous."""
     held = program.local.pop(_PORT_KEY, None)
     if held is not None:
         ports_of(program).release(node_of(program), *held)
 
 
 def cannot_listen(program: Program, port: int, error: OSError) -> DistNetworkError:
-    """Return torch's error of a port that is in use, with the note of who holds it."""
+    """Return torch's error of a port that is in use, with a note that names its holder."""
     made = DistNetworkError(program.engine.now_ps, port)
     for note in getattr(error, "__notes__", ()):
         made.add_note(note)

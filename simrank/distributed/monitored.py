@@ -1,4 +1,4 @@
-"""The monitored barrier: rank 0 says who did not come within the time limit.
+"""The monitored barrier: rank 0 names the members that miss the time limit.
 
 Source:
     torch 2.13 `ProcessGroupGloo.cpp` (monitoredBarrier); texts measured with gloo.
@@ -35,7 +35,7 @@ class MonitoredBarrier(Meeting):
 
     @property
     def members(self) -> Sequence[int]:
-        """Return who meets: all that are active."""
+        """Return the active members."""
         roster = self.group.roster
         return range(self.group.size()) if roster is None else roster.active()
 
@@ -62,7 +62,7 @@ class MonitoredBarrier(Meeting):
 def monitored_barrier(
     group: Group = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Block the host until every member has called; rank 0 reports who did not in time.
+    """Block the host until every member has called; rank 0 names the late members.
 
     Args:
         group: The group; gloo's only.

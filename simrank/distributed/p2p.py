@@ -32,7 +32,7 @@ _MAX_NAMED = 4
 
 
 class Route(NamedTuple):
-    """What the two ends of a message must have in common.
+    """The facts on which the two ends of a message must agree.
 
     Attributes:
         src: Group rank of the sender; None: any.
@@ -138,7 +138,7 @@ class PeerOperation(Operation):
             end.operation = self
 
     def begin(self) -> None:
-        """Be ready for the other ends."""
+        """Become ready for the other ends."""
         for end in self.ends:
             if not self.boxes.posts_early:
                 try:
@@ -236,7 +236,7 @@ class Message:
         return Pair(route.src, route.dst, route.batched)
 
     def _give_room(self) -> None:
-        """Let those leave that find room, now that its receiver has it."""
+        """Start buffered messages that find room, now that one was received."""
         self._go_on(self._boxes.early.drop(self._pair(), self))
 
     @staticmethod
@@ -352,7 +352,7 @@ class Mailboxes:
         self.group.engine.pending[operation] = None
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
-        """Let every call fail that needs a member that has died.
+        """Fail every call that needs a member that has died.
 
         Args:
             group_rank: The member.

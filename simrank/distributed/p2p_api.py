@@ -149,7 +149,7 @@ class P2POp:
         self.tag = tag
 
     def __repr__(self) -> str:
-        """Say what goes where."""
+        """Return the operation and its peer."""
         return f"P2POp({self.op.__name__} pg={self.group.name}, group_peer={self.group_peer})"
 
 
@@ -333,7 +333,7 @@ def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
 
 
 def _tell(caller: Caller, ends: Sequence[End]) -> Sequence[RecordedCall]:
-    """Tell who looks on, before the messages are matched."""
+    """Report messages to follower and recorder, before they are matched."""
     group, _, backend, _ = caller
     library = group.world.comm_library
     if library.follower is not None:

@@ -1,4 +1,4 @@
-"""What a group runs for one collective: its algorithm and schedule, and its times."""
+"""Plans of collectives: algorithm, schedule and times of one call of a group."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ class Planner:
         return self.comm_library.ends(schedule, stretch, self._first_alike, itemsize)
 
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
-        """Return what a schedule does to the links."""
+        """Return the loads of a schedule on the links."""
         cluster = self._network.cluster
         carried = self.comm_library.loads(schedule, cluster, self._first_alike, itemsize)
         links = cluster.links_on(self._nodes, carried.links)
         return LinkLoads(self._network, links, carried)
 
     def share_links(self, flight: Flight, plan: Plan, last_arrival_ps: int) -> None:
-        """Let the bytes of a collective in flight share links with what else crosses them."""
+        """Share the links of a collective in flight with other transfers."""
         self._network.join(Flow(self._network, flight, plan, last_arrival_ps))
 
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
@@ -153,7 +153,7 @@ def planner_of(group: ProcessGroup) -> Planner:
 
 
 class Plan:
-    """What a collective of one group runs, and when its ranks end.
+    """The schedule of a collective of one group, and the ends of its ranks.
 
     Attributes:
         schedule: What the ranks run.
@@ -201,19 +201,19 @@ class Plan:
 
     @cached_property
     def loads(self) -> LinkLoads:
-        """What it does to the links."""
+        """Its loads on the links."""
         return self._planner.loads(self.schedule, self._itemsize)
 
     @cached_property
     def _messages(self) -> tuple[IntArray, IntArray]:
-        """Who sends to whom."""
+        """Sources and targets of all messages."""
         pairs = [np.stack([each.src, each.dst]) for each in self.schedule.rounds()]
         src, dst = np.unique(np.concatenate(pairs, axis=1), axis=1)
         return src[src != dst], dst[src != dst]
 
     @cached_property
     def memory_bytes(self) -> int:
-        """What it reads and writes in a device's memory; the mean over the ranks."""
+        """Bytes that it reads and writes in a device's memory; the mean over the ranks."""
         return memory_bytes(self.schedule, self._itemsize)
 
     def flow_ps(self, took_ps: int) -> int:
@@ -224,7 +224,7 @@ class Plan:
         return took_ps - stretch.latency_ps
 
     def share_links(self, flight: Flight, last_arrival_ps: int) -> None:
-        """Let its bytes share links; see `link_sharing`."""
+        """Share its links with other transfers; see `flight.Flow`."""
         self._planner.share_links(flight, self, last_arrival_ps)
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
@@ -282,7 +282,7 @@ class Plan:
         return ends
 
     def _stretch_as_links_are(self, version: int) -> None:
-        """Let bytes flow as much longer as their busiest link needs now; latency stays (C3)."""
+        """Stretch the flow of bytes to the busiest link's present bandwidth; keep latency (C3)."""
         self._stretch_version = version
         nominal = self._choice.stretch
         if nominal is None:
@@ -556,7 +556,7 @@ NO_OVERRIDES = NcclOverrides(None, None, None)
 def tuning_of(
     collective: str, dtype: str, reduce_op: str | None, overrides: NcclOverrides = NO_OVERRIDES
 ) -> Tuning:
-    """Return what NCCL may choose from for a call.
+    """Return the algorithms and protocols that NCCL may choose from for a call.
 
     Args:
         collective: For example all_reduce.

@@ -1,4 +1,4 @@
-"""What one rank asks of a collective: its signature and tensors, and lists packed into one."""
+"""Requests: one rank's side of a collective, with its signature and tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNEVEN = "uneven"
 
 
 class Signature(NamedTuple):
-    """What must agree between ranks; its fields are the words of reports.
+    """Facts of a call that must agree between ranks; its fields are the words of reports.
 
     Attributes:
         op: The collective.

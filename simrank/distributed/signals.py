@@ -82,7 +82,7 @@ class SignalOperation(Operation):
         self.is_collective: bool | None = True if all(peers) else None
 
     def describe(self) -> str:
-        """Return what it is and whom it waits for; before it has begun, what blocks it."""
+        """Return its name and the ranks that it waits for; before its begin, the blocker."""
         if self.start_ps < 0:
             return super().describe()
         waits = [self._ranks[peer] for what, peer in self._open if what == "wait"]
@@ -96,7 +96,7 @@ class SignalOperation(Operation):
         yield self.rank, self.describe(), self.issued_at
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
-        """Yield nothing: who did not signal is in the text."""
+        """Yield nothing: the text names the ranks that did not signal."""
         return iter(())
 
     def begin(self) -> None:
@@ -138,7 +138,7 @@ class SignalOperation(Operation):
     def _swap(
         self, pad: Storage, index: int, change: tuple[int, int], again: Callable[[], None]
     ) -> bool:
-        """Change a flag and tell who watches it; if it has another value, watch it."""
+        """Change a flag and wake its watchers; if it has another value, watch it."""
         if self not in self.stream.device.engine.pending:
             return False  # Dropped or failed meanwhile.
         engine = self.stream.device.engine

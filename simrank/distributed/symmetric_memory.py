@@ -49,7 +49,7 @@ _NOT_SYMMETRIC = "rendezvous: the tensor is not allocated from symmetric memory"
 
 
 class _State:
-    """What one rank knows of symmetric memory.
+    """State of symmetric memory of one rank.
 
     Attributes:
         pad_bytes: Size of the signal pads of buffers that are allocated from now on.
@@ -178,7 +178,7 @@ def get_backend(device: object = None) -> str:
 
 
 def rendezvous(tensor: Tensor, group: ProcessGroup | str | None = None) -> SymmetricMemory:
-    """Tell the members of a group where each other's buffers lie; blocks the host.
+    """Exchange the addresses of the members' buffers; blocks the host.
 
     Every member must call it, with a tensor of its own from `empty`. Later calls for the same
     buffer and group return at once.
@@ -508,7 +508,7 @@ class AddressTables(NamedTuple):
 
 
 class Exchange:
-    """What the members of a group have told each other about one buffer of each.
+    """The exchange of the members of a group about one buffer of each.
 
     It does not keep the buffers: each lives as long as its tensors and handles.
 
@@ -574,7 +574,7 @@ class Rendezvous(Meeting):
         self.come(group_rank)
 
     def all_came(self) -> None:
-        """Let every member know of all memory."""
+        """Give every member the addresses of all buffers."""
         self.exchange = Exchange([self._entries[rank] for rank in range(self.group.size())])
         self.close()
 
@@ -593,5 +593,5 @@ class Rendezvous(Meeting):
 
 
 def _sizes(buffer: Storage, pad: Storage) -> dict[str, int]:
-    """Return what the members must agree on, under the words of reports."""
+    """Return the facts that the members must agree on, under the words of reports."""
     return {"buffer bytes": buffer.size_bytes, "signal pad bytes": pad.size_bytes}

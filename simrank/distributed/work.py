@@ -61,7 +61,7 @@ class Work:
 
     @property
     def stream(self) -> Stream | None:
-        """Return the stream behind which others wait for it; None: who waits blocks the host."""
+        """Return the stream that waiting streams follow; None if a wait blocks the host."""
         return None if self._blocks_host else self._operation.stream
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -103,7 +103,7 @@ class Work:
         return self._operation.complete and self._operation.error is None
 
     def exception(self) -> BaseException | None:
-        """Return what went wrong, or None."""
+        """Return the exception, or None."""
         return self._operation.error
 
     def result(self) -> list[Buffer]:
@@ -236,7 +236,7 @@ class Future:
         self._finish()
 
     def set_exception(self, result: BaseException) -> None:
-        """Let `wait` raise."""
+        """Set the exception that `wait` raises."""
         self._error = result
         self.set_result(None)
 
@@ -271,7 +271,7 @@ class Future:
         self._when_done(run)
 
     def _call(self, callback: Callable[[Future], Any]) -> tuple[Any, Operation | None]:
-        """Return what the callback returns, and what makes it valid in stream order."""
+        """Return the callback's result, and the handle that makes it valid in stream order."""
         operation = self._operation
         if operation is None:
             return callback(self), None

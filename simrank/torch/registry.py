@@ -54,7 +54,7 @@ class Groups:
 
 
 def _of_fork(own: Groups) -> Groups:
-    """Return what a process knows that a rank forks."""
+    """Return a rank's state for a process that it forks."""
     made = Groups()
     for name, value in vars(own).items():
         setattr(made, name, copy(value))

@@ -52,7 +52,7 @@ class _Rendezvous(symmetric_memory.Rendezvous):
     __slots__ = ("multicast",)
 
     def all_came(self) -> None:
-        """Let every member know of all memory."""
+        """Give every member the addresses of all buffers."""
         storages = [self._entries[rank][0] for rank in range(self.group.size())]
         cuda.hold([storage.address for storage in storages])
         for entry in self._entries.values():
@@ -121,7 +121,7 @@ class _Arranger:
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def rendezvous(self, address: int, group: str) -> cuda.Rendezvous:
-        """Tell the members of a group where each other's buffers lie; blocks the host.
+        """Exchange the addresses of the members' buffers; blocks the host.
 
         Simulated cost: a round trip between hosts after the last one has come (assumed).
         """

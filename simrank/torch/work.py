@@ -107,7 +107,7 @@ class SimulatedWork(dist.Work):
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        """Return what went wrong, or None."""
+        """Return the exception, or None."""
         return next((e for e in (work.exception() for work in self._works) if e is not None), None)
 
     def result(self) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What tensors compute: tables of numpy functions, run in stream order at roofline cost."""
+"""Arithmetic of tensors: tables of numpy functions, run in stream order at roofline cost."""
 
 from __future__ import annotations
 

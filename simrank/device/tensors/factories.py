@@ -100,7 +100,7 @@ def from_numpy(values: np.ndarray[Any, Any], *, device: object = None) -> Tensor
 
 
 def from_dlpack(ext_tensor: Any, *, device: object = None, copy: bool | None = None) -> Tensor:  # noqa: ANN401
-    """Return a tensor over the memory of whatever exports it by DLPack; see `exchange.adopted`.
+    """Return a tensor over memory that a library exports by DLPack; see `interop.adopted`.
 
     Args:
         ext_tensor: An array of numpy or of another library, or a tensor.
@@ -281,4 +281,4 @@ def _computed(
 
 
 def _nothing() -> None:
-    """Stand for a kernel whose values are in place already."""
+    """Do nothing: the values of the kernel are in place already."""

@@ -217,7 +217,7 @@ def put(tensor: Tensor, index: object, value: Any) -> None:  # noqa: ANN401 - wh
 
 
 def _value(value: Any, view: Tensor) -> tuple[Any, tuple[Tensor, ...]]:  # noqa: ANN401
-    """Return what is written, and the tensor it comes from, if on a device."""
+    """Return the values to write, and their tensor if it is on a device."""
     if not hasattr(value, "storage"):
         return value, ()
     if value.cuda_device is None and value.ndim == 0:

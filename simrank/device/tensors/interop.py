@@ -96,7 +96,7 @@ def array_interface(tensor: Tensor) -> dict[str, Any]:
 
 
 def adopted(result: type[Tensor], source: Any, device: object, copy: bool | None) -> Tensor:  # noqa: ANN401
-    """Return what another library exports by DLPack as a tensor of class `result`.
+    """Return memory that another library exports by DLPack, as a tensor of class `result`.
 
     Raises:
         BufferError: A copy is needed and forbidden.

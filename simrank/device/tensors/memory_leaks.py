@@ -23,7 +23,7 @@ _MAX_OBJECTS = 100_000  # assumed: enough for any cache of tensors, and looked a
 
 
 def held_memory(devices: Iterable[Device], running: set[int | None]) -> list[RankState]:
-    """Return what ranks that have ended still hold of device memory, by the global it is in.
+    """Return the device memory that ended ranks still hold, by global variable.
 
     Args:
         devices: Devices that have been used.
@@ -81,7 +81,7 @@ def _tensors_in(value: object, seen: set[int]) -> Iterator[Tensor]:
 
 
 def _parts(value: object) -> list[Any]:
-    """Return what a container or an object of the program's own holds."""
+    """Return the members of a container, or of an object of the program."""
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, list | tuple | set | frozenset):

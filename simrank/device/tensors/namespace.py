@@ -159,7 +159,7 @@ class TorchNames:
 
 
 class CurrentNames(TorchNames):
-    """torch's names for whoever runs: what the module `simrank` itself offers in every rank."""
+    """torch's names for the running program: the names of the module `simrank` in a rank."""
 
     Stream = StreamType  # type: ignore[assignment]  # Classes, so that isinstance works.
     Event = EventType
@@ -178,7 +178,7 @@ class CurrentNames(TorchNames):
         return self.program
 
     def bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function: it asks itself who runs."""
+        """Return the function, which asks for the running program itself."""
         return function
 
 
@@ -287,11 +287,11 @@ class CudaNames:
         return memory.total_bytes - memory.used_bytes, memory.total_bytes
 
     def get_device_name(self, device: object = None) -> str:
-        """Return what a device is."""
+        """Return the name of a device."""
         return self._context.device_of(device).spec.name
 
     def get_device_properties(self, device: object = None) -> DeviceProperties:
-        """Return what programs size themselves by."""
+        """Return the properties of a device, such as its number of SMs."""
         spec = self._context.device_of(device).spec
         return DeviceProperties(spec.name, spec.memory_bytes, spec.num_sms)
 
@@ -307,7 +307,7 @@ class CudaNames:
 
 
 class DeviceProperties(NamedTuple):
-    """What a cluster's file says of a device, under torch's names."""
+    """Properties of a device from the cluster's file, under torch's names."""
 
     name: str
     total_memory: int
@@ -326,5 +326,5 @@ MODULE_NAMES = {*DTYPES, *ALIASES, *FACTORIES, *FUNCTIONS, *_OWN_NAMES}
 
 
 def is_everybodys(name: str) -> bool:
-    """Return whether a name of the module stands for one thing, which asks itself who runs."""
+    """Return whether a name of the module is the same object for all programs."""
     return name not in _OWN_NAMES

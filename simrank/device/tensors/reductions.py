@@ -24,7 +24,7 @@ Dims = "int | Sequence[int] | None"
 
 
 class ValuesIndices(NamedTuple):
-    """What `max`, `min`, `sort` and `topk` return with a dim.
+    """The result of `max`, `min`, `sort` and `topk` with a dim.
 
     Attributes:
         values: The values.

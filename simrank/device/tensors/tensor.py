@@ -148,7 +148,7 @@ class Tensor(TensorMethods):
         return -1 if self.cuda_device is None else self.cuda_device.index
 
     def record_stream(self, stream: Stream) -> None:
-        """Say that a stream uses it: its memory stays until what was issued there has ended.
+        """Record the use by a stream: the memory stays until the stream's work has ended.
 
         Here it does so for every operation, recorded or not.
         """
@@ -327,7 +327,7 @@ class Tensor(TensorMethods):
     # ---- host reads: barriers ----
 
     def wait_values(self) -> None:
-        """Wait for the operations that still write this tensor, whoever issued them (D4).
+        """Wait for the operations of all ranks that still write this tensor (D4).
 
         Raises:
             UninitializedValueError: A shape-only run does not have the values.
