@@ -232,7 +232,7 @@ class FabricConfig(Model):
 
 
 class CollectivesConfig(Sourced):
-    """What the collective library costs and occupies on these devices.
+    """Costs of the collective library on these devices, and the SMs that it occupies.
 
     Attributes:
         launch_latency_ps: Paid once by each collective, before its first step.

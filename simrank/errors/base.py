@@ -56,7 +56,7 @@ class ConfigProblem:
 
 
 def _shown(text: str) -> str:
-    """Return a user's text on one line of sane length, whatever is in it."""
+    """Return a user's text on one line of limited length."""
     if len(text) > _MAX_SHOWN:
         text = f"{text[: _MAX_SHOWN // 2]} ... ({len(text)} characters)"
     if text.isprintable():

@@ -1,4 +1,4 @@
-"""How errors go to other processes: whole, with their attributes, whatever they hold.
+"""Pickling of errors for other processes, with all their attributes.
 
 An exception that pickles but does not unpickle makes `multiprocessing.Pool` wait for ever, so an
 error is made anew from its text and attributes, not by calling its constructor, and what a

@@ -25,7 +25,7 @@ class RankAborted(Travels, SystemExit):
 
 
 class ProcessException(SimulationError):  # noqa: N818 - torch's name
-    """What `spawn` raises for a failed rank; names and attributes as in torch.multiprocessing.
+    """Base class of spawn's errors; names and attributes as in torch.multiprocessing.
 
     Attributes:
         msg: The text.

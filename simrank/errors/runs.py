@@ -1,4 +1,4 @@
-"""What goes wrong inside a run: hangs, mismatches, races, time limits, peers that died."""
+"""Errors inside a run: hangs, mismatches, races, time limits, dead peers."""
 
 from __future__ import annotations
 
@@ -428,7 +428,7 @@ class RankInactiveError(SimulationError, RuntimeError):
 
 
 class PeerDiedError(SimulationError, RuntimeError):
-    """What a rank waits for can never complete: a rank that has a part in it has died or given up.
+    """A wait cannot complete: a rank that takes part in it has died or given up.
 
     A rank dies alone with `Context(on_failure="continue")`; else the first failure ends all ranks.
     It gives up where the time limit of a call passes: that closes its connections to the group.

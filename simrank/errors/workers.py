@@ -1,4 +1,4 @@
-"""What goes wrong in real runs: a case fails, a worker dies, ranks hang, a pool cannot start.
+"""Errors of real runs: failed cases, dead workers, hangs, pools that do not start.
 
 The type says whose fault it is. `InfrastructureError` and what is below it may be the machine's, so
 a pool runs the case once more; everything else is the program's and is reported as it happened.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What is known of one rank when a case failed.
+    """State of one rank when a case failed.
 
     Attributes:
         rank: The rank.
@@ -218,7 +218,7 @@ class InactiveRanksError(SimrankError, RuntimeError):
 
 
 class ChannelError(PoolError):
-    """What came over a worker's private channel is no frame of simrank's."""
+    """Bytes on a worker's private channel are no frame of simrank."""
 
 
 class PortInUseError(PoolError, OSError):
@@ -273,4 +273,4 @@ class WorkerTimeoutError(InfrastructureError, TimeoutError):
 
 
 class PoolStartError(InfrastructureError):
-    """Workers did not become ready: who had come how far, and what they printed."""
+    """Workers did not become ready; the error has their progress and output."""

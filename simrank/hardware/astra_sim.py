@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Route(NamedTuple):
-    """What a pair of devices sees.
+    """The route of a pair of devices.
 
     Attributes:
         links: How many it crosses.
@@ -74,7 +74,7 @@ def _dimensions(cluster: Cluster) -> list[Dimension]:
 
 
 def _inside(cluster: Cluster, local: int) -> Dimension:
-    """Return what the devices of a node are joined by."""
+    """Return the links among the devices of a node."""
     first, second = np.divmod(np.arange(local * local), local)
     apart = first != second
     route = _common(cluster, first[apart], second[apart]) if local > 1 else _Route(1, 2**30, 0)

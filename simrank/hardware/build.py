@@ -75,7 +75,7 @@ def _nccl_fit(config: ClusterConfig) -> NcclFit | None:
 
 
 def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:
-    """Return what NCCL finds, as the simulator sees it."""
+    """Return NCCL's view of the hardware."""
     return NcclSpec(
         architecture=nccl.architecture,
         wire=nccl.wire,
@@ -133,7 +133,7 @@ def _per_link(
 
 
 def _uplinks(topology: Topology, num_nodes: int, first: int) -> Uplinks | None:
-    """Return what joins the pods, with links from that number on; None: there are none."""
+    """Return the uplinks of pods, numbered from a first link; None without pods."""
     pods = topology.pods
     return None if pods is None else Uplinks(topology, pods, num_nodes, first)
 

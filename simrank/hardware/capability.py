@@ -1,4 +1,4 @@
-"""What generation a GPU of NVIDIA's is of, and how fast it runs: by its facts in a cluster."""
+"""Generation and clock of an NVIDIA GPU, derived from its facts in a cluster."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _BEST_OF_PEAK = 0.734
 
 
 class RuleConstants(NamedTuple):
-    """What is the same on all devices.
+    """Constants of the rule that hold on all devices.
 
     Attributes:
         efficiency: Rate of a tile's arithmetic / the device's best product.
@@ -63,7 +63,7 @@ CONSTANTS = RuleConstants(1.036, 1.910, 2.701, 0.0557, 2.841, 0.887)
 
 
 class Machine(NamedTuple):
-    """What the rule knows of a device.
+    """Facts of a device that the rule uses.
 
     Attributes:
         best_flops: Operations per second of its best product.

@@ -83,7 +83,7 @@ def _kept_file(source: Path) -> Path:
 
 
 def _fingerprint(source: Path) -> bytes:
-    """Return what changes with every file that a built-in cluster follows from.
+    """Return a fingerprint of the files of the built-in clusters.
 
     Those are the clusters (one may be `like` another) and what was fitted to them, what reads
     them, and what is kept.

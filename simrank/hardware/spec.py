@@ -51,7 +51,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSpec:
-    """What the collective library costs and occupies on these devices.
+    """Costs of the collective library on these devices, and the SMs that it occupies.
 
     Attributes:
         launch_latency_ps: Paid once by each collective, before its first step, in picoseconds.
@@ -69,7 +69,7 @@ class CollectiveSpec:
 
 @dataclass(frozen=True, slots=True)
 class NcclSpec:
-    """What NCCL finds on a node; rates are in bytes per second, per direction.
+    """NCCL's view of a node; rates are in bytes per second, per direction.
 
     Attributes:
         architecture: The rows of NCCL's tables that hold, for example hopper.

@@ -59,7 +59,7 @@ WAITS = {
 
 @functools.lru_cache(maxsize=32)
 def waiting_for_real(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what in a rank calls the original with clocks and locks that are real."""
+    """Return a function that calls the original with real clocks and locks in a rank."""
 
     @functools.wraps(original)
     def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
@@ -74,7 +74,7 @@ def waiting_for_real(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=32)
 def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[..., Any]:
-    """Stand for something that would wait for what cannot come: in a rank it is an error."""
+    """Return a function that raises in a rank: its wait could never end there."""
 
     @functools.wraps(original)
     def refused(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
@@ -105,7 +105,7 @@ def of_subprocess(module: ModuleType) -> Patches:
 
 @functools.lru_cache(maxsize=32)
 def _with_own_environment(original: Callable[..., None]) -> Callable[..., None]:
-    """Let a child inherit what the rank's `os.environ` holds: the process has another."""
+    """Pass the rank's `os.environ` to a child process."""
 
     @functools.wraps(original)
     def start(self: object, *args: object, **kwargs: object) -> None:
@@ -139,7 +139,7 @@ def system_of(original: Callable[[str], int]) -> Callable[[str], int]:
 
 @functools.lru_cache(maxsize=32)
 def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let real time pass for a rank that asks whether a child has ended, and comes again."""
+    """Poll a child process in real time for a rank."""
 
     @functools.wraps(original)
     def poll(self: object) -> Any:  # noqa: ANN401 - the original's

@@ -46,7 +46,7 @@ _sleep = time.sleep  # noqa: TID251 - for everybody but ranks
 @interrupts.may_be_left
 @functools.wraps(_sleep)
 def sleep(seconds: float) -> None:
-    """Let simulated time pass in a task; sleep elsewhere."""
+    """Advance simulated time in a task; sleep in real time elsewhere."""
     task = running_task()
     if task is None:
         _sleep(seconds)
@@ -61,7 +61,7 @@ def sleep(seconds: float) -> None:
 
 
 def _clock(name: str, offset_s: int, *, is_ns: bool) -> Callable[[], float]:
-    """Return what stands for `time.<name>`: seconds, or whole nanoseconds."""
+    """Return the replacement of `time.<name>`, in seconds or whole nanoseconds."""
     original: Callable[[], float] = getattr(time, name)
     what = f"time.{name}()"
 
@@ -79,7 +79,7 @@ def _clock(name: str, offset_s: int, *, is_ns: bool) -> Callable[[], float]:
 
 
 def _calendar(name: str, position: int) -> Callable[..., Any]:
-    """Return what stands for a function of `time` that asks for the time where none is given.
+    """Return the replacement of a function of `time` whose default argument is the time.
 
     Args:
         name: Its name.
@@ -119,7 +119,7 @@ TIME_FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _clock_by_id(name: str) -> Callable[[int], float]:
-    """Return what stands for `time.clock_gettime` and its like, which are told which clock."""
+    """Return the replacement of `time.clock_gettime` and its like."""
     original: Callable[[int], float] = getattr(time, name)
     unit = 10**9 if name.endswith("_ns") else 1
 
@@ -169,7 +169,7 @@ class _StandsFor(type):
 
 
 class Date(_Date, metaclass=_StandsFor):
-    """Stands for `datetime.date`; whatever it makes is a plain date."""
+    """Replaces `datetime.date`; its results are plain dates."""
 
     __slots__ = ()
     original = _Date
@@ -180,7 +180,7 @@ class Date(_Date, metaclass=_StandsFor):
 
 
 class Datetime(_Datetime, metaclass=_StandsFor):
-    """Stands for `datetime.datetime`; whatever it makes is a plain datetime."""
+    """Replaces `datetime.datetime`; its results are plain datetimes."""
 
     __slots__ = ()
     original = _Datetime
@@ -214,7 +214,7 @@ _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 def _asked(name: str) -> Any:  # noqa: ANN401 - a property
-    """Return what a class is to who asks for it: the original to a module in C.
+    """Return the replacement of a class, or the original for a caller in C.
 
     Such a module (pandas' of timestamps) derives classes in C from it, which the interpreter cannot
     do from a class in Python.
@@ -235,12 +235,12 @@ class _Dates(LiveModule):
 
 
 def install() -> None:
-    """Let modules in C find the classes of `datetime` that stand-ins are put for."""
+    """Keep the original classes of `datetime` for modules in C."""
     dt.__class__ = _Dates
 
 
 def remove() -> None:
-    """Let `datetime` be a plain module."""
+    """Make `datetime` a plain module again."""
     dt.__class__ = ModuleType
 
 

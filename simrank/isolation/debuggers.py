@@ -1,4 +1,4 @@
-"""Debuggers inside a rank: the simulation stands still at the prompt, which says who and when.
+"""Debuggers inside a rank: the simulation stops at a prompt that names rank and time.
 
 `breakpoint()`, `pdb.set_trace()` and everything else that is built on `pdb.Pdb` prompt in the rank
 that runs; nobody else does meanwhile, and simulated time does not pass. What is typed
@@ -37,7 +37,7 @@ def patches() -> list[tuple[Any, str, Any]]:
 
 
 def _owned(original: Callable[..., None]) -> Callable[..., None]:
-    """Return what remembers the rank that a debugger was started in."""
+    """Return a function that remembers the rank in which a debugger was started."""
 
     @functools.wraps(original)
     def set_trace(self: Any, frame: FrameType | None = None, **kwargs: object) -> None:  # noqa: ANN401
@@ -63,7 +63,7 @@ def _untraced(leave: Callable[[], None]) -> Callable[[], None]:
 
 
 def _only_in_its_rank(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Return what lets a debugger step in its own rank only: all ranks share Python's one trace."""
+    """Return a function that lets a debugger step in its own rank only."""
 
     @functools.wraps(original)
     def stop_here(self: Any, frame: FrameType) -> bool:  # noqa: ANN401 - a Pdb
@@ -78,7 +78,7 @@ def _only_in_its_rank(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _announced(original: Callable[..., None]) -> Callable[..., None]:
-    """Return what says which rank stopped, and when, before a debugger prompts for it."""
+    """Return a function that prints rank and time before a debugger's prompt."""
 
     @functools.wraps(original)
     def interact(self: Any, *args: object, **kwargs: object) -> None:  # noqa: ANN401 - a Pdb; its own
@@ -96,7 +96,7 @@ def _announced(original: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _standing_still(task: Task) -> Iterator[None]:
-    """Let every wait of a task raise: another rank would run inside of the debugger's prompt."""
+    """Make every wait of a task raise while a debugger prompts."""
 
     def refuse() -> None:
         what = "something" if task.waiting is None else task.waiting.describe()

@@ -24,7 +24,7 @@ _base_hook: list[Callable[[Any], Any]] = []  # The main program's `threading.exc
 
 
 def of_sys() -> Any:  # noqa: ANN401 - a property
-    """Return what `sys.excepthook` is while a Context is entered."""
+    """Return the property that replaces `sys.excepthook` while a Context is entered."""
 
     def get(module: ModuleType) -> Any:  # noqa: ANN401 - a hook
         program = rank_program()
@@ -56,12 +56,12 @@ def _set_hook(_: ModuleType, hook: Any) -> None:  # noqa: ANN401 - a hook
 
 
 def _call_hook(args: Any) -> Any:  # noqa: ANN401 - as `threading` calls it
-    """Stand for the hook in the module's own names, where `threading` looks."""
+    """Call the hook of the running rank; `threading` finds this function."""
     return _hook_here()(args)
 
 
 class LiveModule(SharedModule):
-    """A module of the standard library while a Context is entered: some names are who runs'.
+    """A module of the standard library some of whose names belong to the running rank.
 
     Python makes every module that it imports by calling the type of `sys`: those are plain ones.
     """
@@ -72,13 +72,13 @@ class LiveModule(SharedModule):
 
 
 class _Threading(LiveModule):
-    """The module `threading` while a Context is entered: its hook is that of who runs."""
+    """The module `threading` while a Context is entered, with each rank's own hook."""
 
     excepthook = property(lambda _: _hook_here(), _set_hook)
 
 
 def install_hooks() -> None:
-    """Stand for the program's hook of threads."""
+    """Replace the program's hook of threads."""
     names = vars(threading)
     if names[_HOOK] is not _call_hook:
         _base_hook[:] = [names[_HOOK]]
@@ -104,7 +104,7 @@ _base: dict[str, Any] = {}
 
 
 def _value(name: str) -> Any:  # noqa: ANN401 - a list or a function
-    """Return what the running rank has, or the program."""
+    """Return the value of the running rank, or of the main program."""
     program = rank_program()
     if program is None:
         return _base[name]
@@ -133,7 +133,7 @@ class _Warnings(LiveModule):
 
 
 class _Filters(list[Any]):
-    """What functions of the module find under the name `filters`: the list of who runs."""
+    """The list of filters of the running rank, for functions of `warnings`."""
 
 
 def _method(name: str) -> Any:  # noqa: ANN401 - a method of lists
@@ -154,7 +154,7 @@ for _name in (
 
 
 def _show(message: Any) -> None:  # noqa: ANN401 - a WarningMessage
-    """Stand for `_showwarnmsg`: show a warning as who runs wants it."""
+    """Replace `_showwarnmsg`: show a warning with the running rank's functions."""
     show = _value("showwarning")
     if show is _originals["_showwarning_orig"]:
         _value("_showwarnmsg_impl")(message)
@@ -171,7 +171,7 @@ _originals: dict[str, Any] = {
 
 
 def install() -> None:
-    """Let the module's attributes be those of who runs."""
+    """Dispatch the module's attributes to the running rank."""
     names = vars(warnings)
     if type(names["filters"]) is _Filters:
         return
@@ -201,7 +201,7 @@ _OF_LOGGERS = ("level", "handlers", "filters", "propagate", "disabled", _LEVELS)
 
 
 def _own(owner: object) -> dict[str, Any] | None:
-    """Return what the running rank has set in a logger, or None outside of ranks."""
+    """Return the running rank's settings of a logger, or None outside of ranks."""
     program = rank_program()
     if program is None:
         return None
@@ -240,7 +240,7 @@ class OwnName:
 
 
 def logging_patches(logging: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what lets ranks have their own levels and handlers."""
+    """Return the patches that give ranks their own levels and handlers."""
     module: Any = logging
     found = [(module.Logger, name, OwnName(name)) for name in _OF_LOGGERS]
     found.append((module.Manager, "_disable", OwnName("_disable")))

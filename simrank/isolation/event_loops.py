@@ -108,7 +108,7 @@ class RankLoop(asyncio.SelectorEventLoop):
         """Need no pipe: what calls from outside completes a handle."""
 
     def _close_self_pipe(self) -> None:
-        """Have no pipe."""
+        """Do nothing: there is no pipe."""
 
     def _write_to_self(self) -> None:
         idle = self._rank_selector.idle
@@ -177,7 +177,7 @@ def _running(engine: EngineInterface) -> _Running:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace of asyncio's policy: owner, name and stand-in."""
+    """Return the patches of asyncio's policy: owner, name and replacement."""
     events: Any = asyncio.events
     name = "BaseDefaultEventLoopPolicy"
     policy = getattr(events, name, None) or getattr(events, f"_{name}")

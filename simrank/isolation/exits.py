@@ -132,7 +132,7 @@ def _own_handlers(number: int) -> dict[int, Any] | None:
 
 
 def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
-    """Stand for `signal.signal`."""
+    """Replace `signal.signal`."""
     own = _own_handlers(number)
     if own is None:
         task = running_task()
@@ -150,7 +150,7 @@ def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.
 
 
 def _get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
-    """Stand for `signal.getsignal`."""
+    """Replace `signal.getsignal`."""
     own = _own_handlers(number)
     return own[number] if own and number in own else interrupts.get_handler(number)
 
@@ -172,7 +172,7 @@ def _harmless() -> set[int | None]:
 
 
 def _ends(number: int) -> bool:
-    """Return whether a signal would end the process: nobody handles it."""
+    """Return whether a signal would end the process: it has no handler."""
     if number == 0 or number in _harmless():
         return False
     return interrupts.get_handler(number) is signal.SIG_DFL

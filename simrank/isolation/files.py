@@ -59,7 +59,7 @@ def show_main(engine: EngineInterface) -> None:
 
 
 def forget(engine: EngineInterface) -> None:
-    """Go where the main program is: nobody runs any more."""
+    """Restore the working directory of the main program; no rank runs any more."""
     folders = _by_engine.pop(engine, None)
     if folders is not None:
         folders.show(None)

@@ -46,7 +46,7 @@ class _Late:
 
 
 def keep(names: Mapping[str, Any]) -> None:
-    """Let finalizers of the classes of a module, given by its names, run in the running rank.
+    """Bind finalizers of the classes of a module to the running rank.
 
     Args:
         names: What the module defines: it is that rank's alone.
@@ -152,7 +152,7 @@ def _keep_of_scripts() -> None:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what stands in `gc`: a rank that looks for garbage has its own finalizers called."""
+    """Return the patches of `gc`: a collection in a rank calls that rank's finalizers."""
     original = gc.collect
 
     @functools.wraps(original)
@@ -171,7 +171,7 @@ def patches() -> list[tuple[Any, str, Any]]:
 
 
 def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let who looks for objects see those too that were there before."""
+    """Unfreeze objects for functions that search all of them."""
 
     @functools.wraps(original)
     def look(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's

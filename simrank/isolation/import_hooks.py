@@ -1,4 +1,4 @@
-"""Modules of other libraries that are replaced in part, if and when somebody imports them."""
+"""Import hooks: patches of modules that are applied when a program imports them."""
 
 from __future__ import annotations
 
@@ -89,5 +89,5 @@ class _Then(Loader):
         self._then(module)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
-        """Return what its own loader has."""
+        """Return an attribute of the module's own loader."""
         return getattr(self._loader, name)

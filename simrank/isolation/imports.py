@@ -1,4 +1,4 @@
-"""What a program will import, read off its files: the carrier is chosen before it runs."""
+"""Imports of a program, read from its files to choose the carrier before it runs."""
 
 from __future__ import annotations
 

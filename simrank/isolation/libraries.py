@@ -1,4 +1,4 @@
-"""Libraries that keep state per process or per native thread, and who gives each rank its own.
+"""Libraries with state per process or native thread, and their adapters for ranks.
 
 The layer that knows a library registers it here under its import name. Nothing is imported before
 the program has imported the library itself.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RankState(Protocol):
-    """What a library keeps of one rank.
+    """State of a library for one rank.
 
     Attributes:
         turn: What follows the rank's turns: process-wide state that is swapped with them.
@@ -55,7 +55,7 @@ _parts: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {}
 
 
 def register(name: str, load: Callable[[], Library]) -> None:
-    """Say who adapts a library, once a program has imported it."""
+    """Register the adapter of a library, which loads once a program imports the library."""
     _libraries[name] = load
 
 
@@ -75,7 +75,7 @@ def patched_modules() -> list[str]:
 
 
 def patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what to replace in a library, or a part of one, that is imported."""
+    """Return the patches of an imported library, or of a part of one."""
     if module.__name__ in _parts:
         return _parts[module.__name__](module)
     _check_package(module.__name__)
@@ -166,7 +166,7 @@ class Turns:
 def keep_states_of_process(
     program: Program, state: RankState | None, other: RankState | None
 ) -> Turn | None:
-    """Let a process that a rank spawns have states of its own, and another in place of one."""
+    """Give a process of a rank its own states, with one of them replaced."""
     assert program.process_of is not None, "a process"
     of_rank: Sequence[RankState] = program.process_of.local.get(_STATES, ())
     new = [library.state_of(program) for library in in_use()]
@@ -177,7 +177,7 @@ def keep_states_of_process(
 
 
 def keep_states(program: Program, states: Sequence[RankState]) -> Turn | None:
-    """Let a rank have these states; return what follows its turns."""
+    """Attach states to a rank; return the hooks of its turns."""
     program.local[_STATES] = states
     if len(states) < 2:
         return states[0].turn if states else None

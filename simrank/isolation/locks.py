@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 
 
 def make_lock() -> Lock | _thread.LockType:
-    """Stand for `threading.Lock`."""
+    """Replace `threading.Lock`."""
     return allocate_lock() if is_for_real() else Lock()
 
 
 def make_waiter() -> Lock | _thread.LockType:
-    """Stand for what `threading.Condition` makes for a waiter to sleep on."""
+    """Return the lock on which a waiter of `threading.Condition` sleeps."""
     return allocate_lock() if is_for_real() else Lock(is_waiter=True)
 
 
 def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
-    """Stand for `threading.RLock`."""
+    """Replace `threading.RLock`."""
     return _thread.RLock() if is_for_real() else ReentrantLock()
 
 
 def make_low_lock() -> Lock | _thread.LockType:
-    """Stand for `_thread.allocate_lock`; what imports lock is Python's own business.
+    """Replace `_thread.allocate_lock`; locks of imports stay Python's own.
 
     Not so where ranks are threads: on greenlets all ranks are one thread for it.
     """
@@ -75,7 +75,7 @@ def make_low_lock() -> Lock | _thread.LockType:
 
 
 def of_globals(value: object) -> object:
-    """Return what stands for a lock that a program's module made at its top, or None.
+    """Return the replacement of a lock that a program's module made at its top, or None.
 
     A bare lock would stop the whole process, a reentrant one does not know ranks apart.
     """
@@ -87,12 +87,12 @@ def of_globals(value: object) -> object:
 
 
 def make_property_lock() -> PropertyLock | _thread.RLock:
-    """Stand for `RLock` where `functools` makes one."""
+    """Replace `RLock` in `functools`."""
     return _thread.RLock() if is_for_real() else PropertyLock()
 
 
 def of_library(value: object) -> object:
-    """Return what stands for a lock that a library made at import, or None; see `module_locks`."""
+    """Return the replacement of a lock that a library made at import, or None."""
     if type(value) is _LOCK:
         return LibraryLock(value)
     if type(value) is _REENTRANT_LOCK and not value._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
@@ -105,7 +105,7 @@ BARE = _LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
 
 
 def _catch_up(task: Task | None) -> None:
-    """Let a rank whose host clock runs ahead wait for it before it shows itself to others (E8).
+    """Wait until simulated time reaches the rank's host clock, before ranks interact (E8).
 
     Not in the midst of an import: another rank that imports the same module would get half of it.
     """
@@ -124,7 +124,7 @@ class LockWait(Handle):
         self.engine = engine
 
     def describe(self) -> str:
-        """Return who holds it."""
+        """Return the text that names its holder."""
         return self._lock.describe()
 
 
@@ -147,7 +147,7 @@ class Lock:
         self._order: dict[int, int] = {}  # What who let it go was behind, for race checks.
 
     def describe(self) -> str:
-        """Return what a waiter waits for, in the user's words."""
+        """Return the awaited lock, in the user's words."""
         holder = self._holder
         if self._is_waiter:
             return "a notification of a Condition, Event, Semaphore or Queue"
@@ -157,7 +157,7 @@ class Lock:
         return f"a lock held by {holder.name}{ended}"
 
     def locked(self) -> bool:
-        """Return whether somebody holds it."""
+        """Return whether it is held."""
         return self._real.locked()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -233,7 +233,7 @@ class Lock:
         return self._wait(engine, None, timeout)
 
     def release(self) -> None:
-        """Let it go; the next in line has it from then on.
+        """Release it to the next waiter.
 
         Raises:
             RuntimeError: Nobody holds it.
@@ -268,7 +268,7 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let it go."""
+        """Release it."""
         self.release()
 
     # What threading.Condition and forks ask of a lock.
@@ -301,7 +301,7 @@ class LibraryLock(Lock):
         return super()._acquire(blocking, timeout)
 
     def release(self) -> None:
-        """Let it go; nobody waits for the releaser's clock."""
+        """Release it without a wait for the releaser's clock."""
         if not self._real.locked():
             raise RuntimeError("release unlocked lock")
         self._hand_over()
@@ -329,7 +329,7 @@ class ReentrantLock:
         return taken
 
     def release(self) -> None:
-        """Let it go once.
+        """Release it once.
 
         Raises:
             RuntimeError: The caller does not hold it.
@@ -351,7 +351,7 @@ class ReentrantLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let it go once."""
+        """Release it once."""
         self.release()
 
     def _is_owned(self) -> bool:
@@ -399,7 +399,7 @@ class PropertyLock:
         return self._own().acquire()
 
     def __exit__(self, *raised: object) -> None:
-        """Let it go once."""
+        """Release it once."""
         self._own().release()
 
 

@@ -35,7 +35,7 @@ class Main:
 
 
 def execute(program: Program, main: Main, name: str = "__main__") -> None:
-    """Let a script be the main module of who runs, under the name that it sees."""
+    """Execute a script as the main module of the running program."""
     own = private_modules(program)
     names = {"__name__": name, **main.names}
     if own is not None:  # What it defines may be pickled by name.
@@ -78,7 +78,7 @@ def is_main(name: str) -> bool:
 
 
 def begin_process(program: Program) -> None:
-    """Execute the script of who spawned this rank, as processes of multiprocessing do."""
+    """Execute the script of the spawning program, as processes of multiprocessing do."""
     own = private_modules(program)
     if own is None or own.begins_with is None:
         return

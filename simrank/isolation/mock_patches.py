@@ -174,7 +174,7 @@ class _Patches(SwitchObserver):
         return bool(self._held)
 
     def hide(self) -> None:
-        """Take back the patches that are in place: it is the turn of somebody else."""
+        """Undo the patches that are in place: another program has the turn."""
         task, self._shown = self._shown, None
         if task is None:
             return
@@ -253,7 +253,7 @@ def _is_ours(module: ModuleType, name: str, value: object) -> bool:
 
 
 def own_global(module: ModuleType, function: str, name: str) -> tuple[Any, str, Any]:
-    """Return what replaces a function that sets a global of its module: for a rank's turns."""
+    """Return the replacement of a function that sets a global of its module."""
     original = vars(module)[function]
 
     @functools.wraps(original)
@@ -275,7 +275,7 @@ def hide(engine: EngineInterface) -> None:
 
 
 def forget(engine: EngineInterface) -> None:
-    """Take back what a rank has patched: nobody runs any more."""
+    """Undo the patches of ranks; no rank runs any more."""
     hide(engine)
     patches = _by_engine.pop(engine, None)
     if patches in engine.observers:

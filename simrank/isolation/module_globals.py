@@ -44,7 +44,7 @@ _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDic
 
 
 class _Setting(NamedTuple):
-    """What a rank has set a name to, and where it was when that was seen."""
+    """The value that a rank has set a name to, and the source line."""
 
     rank: int
     value: object
@@ -190,7 +190,7 @@ class ModuleGlobals(SwitchObserver):
                 add_note(error, _text("simrank: before that", found))
 
     def _behind(self, errors: Mapping[int, BaseException]) -> list[RankState]:
-        """Return what may be why ranks failed: what others set in modules where they raised."""
+        """Return names that other ranks set in the modules where ranks raised."""
         found = {str(state): state for state in self.report()}
         modules = {name for error in errors.values() for name in _modules_of(error)}
         for key, by_rank in self._settings.items():
@@ -235,7 +235,7 @@ class GlobalsOfRank:
 
 
 def _state(key: tuple[str, str], by_rank: dict[int, _Setting], site: CallSite | None) -> RankState:
-    """Return what is said of a name; the cure stands last, on a line of its own."""
+    """Return the finding about a name; the cure is the last line."""
     module, name = key
     at = at_text(*((None, None) if site is None else site.line()))
     text = f"set {module}.{name}, which they share: processes have their own; set before{at}"
@@ -255,7 +255,7 @@ def _modules_of(error: BaseException) -> Iterator[str]:
 
 
 def _same(value: object, other: object) -> bool:
-    """Return whether two values are one, or equal ones that nobody can change."""
+    """Return whether two values are identical, or equal and immutable."""
     if value is other:
         return True
     return _is_plain(value) and _is_plain(other) and value == other
@@ -356,7 +356,7 @@ def holder_of(value: object) -> str | None:
 
 
 def cure(module: str) -> str:
-    """Return what gives each rank a module of its own."""
+    """Return the setting that gives each rank a module of its own."""
     package = module.partition(".")[0]
     if module == "__main__":
         return "start it with `simrank run`, or hand it to the ranks as an argument"

@@ -48,7 +48,7 @@ _PLAIN = Output()
 
 
 def set_output(program: Program, output: Output) -> None:
-    """Say where the lines of a program's ranks go, and those of their ranks."""
+    """Set the output of the ranks of a program, and of their ranks."""
     program.local[_OUTPUT] = output
 
 
@@ -118,7 +118,7 @@ class RankStream(io.TextIOBase):
         return self.write_plain(text) if own is None else int(own.write(text))
 
     def write_plain(self, text: str) -> int:
-        """Write, whatever a rank has put in the place of the stream."""
+        """Write to the original stream."""
         program = _writer()
         if program is None:
             return int(self._target().write(text))
@@ -144,7 +144,7 @@ class RankStream(io.TextIOBase):
             own.flush()
 
     def flush_plain(self) -> None:
-        """Flush, whatever a rank has put in the place of the stream."""
+        """Flush the original stream."""
         program = _writer()
         if program is not None:
             rest = program.local.pop(self._line, "")
@@ -218,7 +218,7 @@ class RankStream(io.TextIOBase):
         return True
 
     def close(self) -> None:
-        """Leave it open: it is everybody's."""
+        """Do nothing: all ranks share the stream."""
 
 
 class _PlainStream(io.TextIOBase):
@@ -276,7 +276,7 @@ class _PlainStream(io.TextIOBase):
 
 
 class _Bytes(io.RawIOBase):
-    """What a rank finds as `sys.stdout.buffer`: bytes that become text of its lines.
+    """The `sys.stdout.buffer` of a rank: its bytes become text of the rank's lines.
 
     Args:
         stream: Where the text goes.
@@ -345,7 +345,7 @@ class _Sys(diagnostics.LiveModule):
 
 
 def install() -> None:
-    """Stand for the program's streams."""
+    """Replace the program's streams."""
     names = vars(sys)
     for name, stream in _streams.items():
         if names.get(name) is not None and names[name] is not stream:
@@ -364,7 +364,7 @@ def remove() -> None:
 
 
 def is_unread() -> bool:
-    """Return whether nobody reads any more what ranks write: a pipe's other end is closed."""
+    """Return whether the reader of the ranks' output has closed its pipe."""
     return any(stream.is_unread for stream in _streams.values())
 
 

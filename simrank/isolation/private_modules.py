@@ -46,7 +46,7 @@ def is_within(names: frozenset[str], name: str) -> bool:
 
 
 def register_reader(loader: type, read: Callable[[Any, str, str], CodeType]) -> None:
-    """Say how to get the code of a module from a kind of loader, its name and its file."""
+    """Register a function that reads the code of modules of one kind of loader."""
     _readers[loader] = read
 
 
@@ -123,7 +123,7 @@ class PrivateModules:
         self._quiet: object = None  # What the stamp was when nobody had a private module.
 
     def come_from(self, parent: PrivateModules, method: str) -> None:
-        """Be of a process that a rank starts: one that is forked goes on with the rank's modules.
+        """Inherit modules from the parent rank; a forked process keeps them.
 
         Any other has none at first, and finds them where the rank has found them.
         """
@@ -161,7 +161,7 @@ class PrivateModules:
         """Do nothing: the copies die with the rank."""
 
     def enter(self) -> None:
-        """Put the rank's modules in place of everybody else's."""
+        """Put the rank's modules in place of the shared ones."""
         self._program.local[_KEY] = self
         if self._changes != num_joined[0]:
             self._look_again()
@@ -218,7 +218,7 @@ class PrivateModules:
 
     @contextmanager
     def importing(self, package: str) -> Iterator[None]:
-        """Let a package join that takes something of a private one, as the rank imports it.
+        """Make a package private that imports from a private one, while the rank imports it.
 
         Not if others had their turns meanwhile: they may have met it, and are told at the end.
         """
@@ -234,13 +234,13 @@ class PrivateModules:
             del self._coming[package]
 
     def imports_private(self) -> None:
-        """Let packages join that the rank is importing, as one of them imports a private one."""
+        """Make the packages under import private, as one of them imports a private one."""
         for package in self._coming:
             if not self.is_private(package):
                 self._let_join(package)
 
     def _let_join(self, package: str) -> None:
-        """Let a package be private of which no other rank knows: what is there is the rank's."""
+        """Make a package private that no other rank has met; its modules become the rank's."""
         if not self.is_private(package):
             if self._coming[package] != self._num_turns:
                 return
@@ -251,7 +251,7 @@ class PrivateModules:
             finalizers.keep(vars(module))
 
     def held_by(self, module: ModuleType) -> str | None:
-        """Return what a module that all share has of a private package, or None."""
+        """Return the private package from which a shared module holds an object, or None."""
         if not self._own:
             return None
         for value in list(attributes_of(module).values()):
@@ -270,7 +270,7 @@ class PrivateModules:
         return None
 
     def put(self, name: str, module: ModuleType) -> None:
-        """Let a module be the rank's own under a name that others may have, too."""
+        """Add a module to the rank's own under a name."""
         if self.is_swapped:
             if name in sys.modules:
                 self._outside[name] = None
@@ -365,7 +365,7 @@ class _OncePerRank(Loader):
         self._key = (spec.name, spec.origin or "")
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
-        """Return what its own loader has."""
+        """Return an attribute of the module's own loader."""
         return getattr(self.inner, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -393,7 +393,7 @@ def private_modules(program: Program) -> PrivateModules | None:
 
 
 def modules_stamp() -> object:
-    """Return what changes whenever `sys.modules` gets a new name, in no time."""
+    """Return a cheap value that changes with every new name in `sys.modules`."""
     return len(sys.modules), next(reversed(sys.modules))
 
 
@@ -440,7 +440,7 @@ def _place_in(module: ModuleType | None, value: object, name: str | None) -> tup
 
 
 def find(module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
-    """Return what the running program has under a name that `name_of` has told another."""
+    """Return the running program's object of a module and a name."""
     own, found = _of_running(), None
     if own is None and module == "__mp_main__":  # A class of the program, as ranks execute it.
         module = "__main__"
@@ -529,11 +529,11 @@ class SubmoduleBindings:
                 self._names[name] = package, last
 
     def enter(self, own: Mapping[str, ModuleType], others: Mapping[str, ModuleType]) -> None:
-        """Let the packages have the rank's own, and nobody else's."""
+        """Bind this rank's submodules in their packages."""
         self._put(own, others)
 
     def leave(self, own: Mapping[str, ModuleType], others: Mapping[str, ModuleType]) -> None:
-        """Let them have everybody else's."""
+        """Bind the shared submodules in their packages."""
         self._put(others, own)
 
     def _put(self, these: Mapping[str, ModuleType], those: Mapping[str, ModuleType]) -> None:
@@ -555,13 +555,13 @@ num_joined = [0]  # How often a package has joined: ranks look again if it was s
 
 
 def join_private(context: object, package: str) -> None:
-    """Let a package be private for all ranks of a Context."""
+    """Make a package private for all ranks of a Context."""
     _joined[context] = joined_packages(context) | {package}
     num_joined[0] += 1
 
 
 def joined_packages(context: object) -> frozenset[str]:
-    """Return what has joined in a Context."""
+    """Return the packages that have joined in a Context."""
     return _joined.get(context, frozenset())
 
 
@@ -577,7 +577,7 @@ def modules_of(package: str) -> dict[str, ModuleType]:
 
 
 class Watching(Loader):
-    """Loads a package as its own loader does, while somebody watches.
+    """Loads a package with its own loader, within a context manager.
 
     Args:
         spec: The package's; it gets its own loader back.
@@ -591,7 +591,7 @@ class Watching(Loader):
         self._watch = watch
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
-        """Return what its own loader has."""
+        """Return an attribute of the module's own loader."""
         return getattr(self._inner, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -90,7 +90,7 @@ def _draw(
     make: Callable[[Program], Any],
     method: str | None = None,
 ) -> Callable[..., Any]:
-    """Return what draws from the running rank's generator, and elsewhere is the original."""
+    """Return a function that draws from the running rank's generator, or calls the original."""
     name = method or original.__name__
 
     @functools.wraps(original)
@@ -107,7 +107,7 @@ def _draw(
 
 
 def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `default_rng()` without a seed repeat in a rank: seeded by rank and number of calls."""
+    """Return a `default_rng` that is seeded by rank and number of calls."""
 
     @functools.wraps(original)
     def default_rng(seed: object = None) -> Any:  # noqa: ANN401 - the original's
@@ -152,7 +152,7 @@ _OF_EACH_RANK = frozenset(
 
 
 def _torchrun_variables(program: Program) -> dict[str, str]:
-    """Return what torchrun would set for a rank."""
+    """Return the variables that torchrun sets for a rank."""
     rank = program.started_rank
     assert rank is not None, "only ranks have them"
     per_node = program.context.cluster.devices_per_node
@@ -234,7 +234,7 @@ class _Environment(MutableMapping[Any, Any]):
 
 
 def begin_process(program: Program) -> None:
-    """Let a process that the running rank starts have copies of its environment and arguments."""
+    """Copy environment and arguments of the running rank for a process that it starts."""
     environment: Any = os.environ
     storage = environment._data  # noqa: SLF001 - what it reads
     program.local |= {"environ": dict(storage), "argv": list(sys.argv)}
@@ -316,7 +316,7 @@ def id_patches() -> list[tuple[Any, str, Any]]:
 
 
 def of_psutil(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what lets a rank look at itself, under its own number: it finds the real process."""
+    """Return the patches that map a rank's process id to the real process in psutil."""
     kind: Any = module.__dict__["Process"]
     original = kind.__init__
 

@@ -24,7 +24,7 @@ _State = tuple["Task | None", int, int]
 
 
 class _Spin:
-    """What has been read since anything else happened.
+    """Values read since the last other action.
 
     Attributes:
         seen: What has been read, by name.
@@ -79,7 +79,7 @@ def note_write() -> None:
 
 
 def note_lock(key: Hashable, task: Task) -> None:
-    """Count a lock that a task takes while nobody else has it."""
+    """Count an uncontended lock that a task takes."""
     engine = task.engine
     if _locks.is_over(_state(engine, task), key, _MAX_LOCKS):
         limits.poll(engine, "a lock that it takes again and again", rounds=limits.LOCK_ROUNDS)

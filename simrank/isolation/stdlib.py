@@ -91,7 +91,7 @@ def _put_late(module: ModuleType, is_late: bool) -> None:
 
 
 def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
-    """Return what a value stands for: a module that is imported late finds stand-ins to bind."""
+    """Return the original of a replaced value, for modules that are imported late."""
     if isinstance(value, tuple):
         return tuple(map(_original, value))
     return next((old for owner, name, old in _replaced if getattr(owner, name) is value), value)
@@ -240,7 +240,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
 
 
 def register(name: str, patches: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
-    """Say what to replace in a module; for layers above, before any Context is entered."""
+    """Register the patches of a module; for layers above, before any Context is entered."""
     _LATE[name] = _both(_LATE.get(name), patches)
 
 

@@ -1,4 +1,4 @@
-"""Names of the standard library that programs replace, and for whom the new value counts.
+"""Names of the standard library that programs replace, and the scope of the new value.
 
 A process has them for itself. A rank has those that are `OWN`; `SHARED` ones are the process's, as
 they are for threads; `REFUSED` ones raise `UnsupportedError` in a rank. A test walks the table.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Scope(enum.Enum):
-    """For whom a name has the value that a rank gave it."""
+    """The scope of a value that a rank gives a name."""
 
     OWN = "own"
     SHARED = "shared, as threads would"

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def tqdm_patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what stands in `tqdm.std` while a Context is entered."""
+    """Return the patches of `tqdm.std`."""
     kind: Any = module.__dict__["tqdm"]
     return [(kind, "_lock", threading.RLock()), (kind, "_instances", _BarsOfRank(kind._instances))]  # noqa: SLF001 - there is no public way
 
 
 class _BarsOfRank:
-    """The set of bars of who asks."""
+    """The set of progress bars of the running rank."""
 
     def __init__(self, outside: WeakSet[Any]) -> None:
         self._outside = outside
@@ -69,7 +69,7 @@ class _BarsOfRank:
 
 
 def of_variables(module: ModuleType) -> Patches:
-    """Return what stands for the storage of its dynamically scoped variables."""
+    """Return the patches of Hypothesis's dynamically scoped variables."""
     kind = module.__dict__["DynamicVariable"]
 
     def data(self: Any) -> Any:  # noqa: ANN401 - a variable and its storage
@@ -82,7 +82,7 @@ def of_variables(module: ModuleType) -> Patches:
 
 
 def of_thread_locals(module: ModuleType) -> Patches:
-    """Return what stands for the attributes of its thread-local objects."""
+    """Return the patches of Hypothesis's thread-local objects."""
     kind = module.__dict__["ThreadLocal"]
     original_get: Callable[..., Any] = kind.__getattr__
     original_set: Callable[..., None] = kind.__setattr__
@@ -107,7 +107,7 @@ def of_thread_locals(module: ModuleType) -> Patches:
 
 
 class _Threading:
-    """The module `threading` for whom each rank is a thread."""
+    """The module `threading` in which each rank is a thread."""
 
     @staticmethod
     def get_ident() -> int:
@@ -116,10 +116,10 @@ class _Threading:
         return threading.get_ident() if program is None else id(program)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
-        """Return what the module has."""
+        """Return an attribute of the module."""
         return getattr(threading, name)
 
 
 def of_core(module: ModuleType) -> Patches:
-    """Return what stands for the module `threading` where it tells calls at the same time apart."""
+    """Return the patches of Hypothesis's checks for concurrent calls."""
     return [(module, "threading", _Threading())] if "threading" in vars(module) else []

@@ -58,7 +58,7 @@ _main_thread, _enumerate = threading.main_thread, threading.enumerate
 
 
 class ThreadEnd(Handle):
-    """The end of a thread, for whoever joins it.
+    """The end of a thread, as a handle to join.
 
     Args:
         engine: Which it runs under.
@@ -73,7 +73,7 @@ class ThreadEnd(Handle):
         self.name = name
 
     def describe(self) -> str:
-        """Return what completes."""
+        """Return the awaited event, in the user's words."""
         return f"the end of thread '{self.name}'"
 
 
@@ -131,7 +131,7 @@ class ThreadTask(Task):
             self.on_end()
 
     def reported(self, what: str) -> str:
-        """Return what a report says of it: the rank has other threads."""
+        """Return the report text of this thread, with its name."""
         return f"in {'process' if self.is_process else 'thread'} '{self.end.name}': {what}"
 
 
@@ -232,7 +232,7 @@ def _run(thread: Any) -> None:  # noqa: ANN401 - as above
 
 
 class _EndedHandle:
-    """What `threading` asks from Python 3.13 on whether a thread has ended.
+    """The handle of a thread that `threading` uses from Python 3.13 on.
 
     Attributes:
         ident: The thread's number.
@@ -319,7 +319,7 @@ def _is_alive(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def main_thread() -> threading.Thread:
-    """Stand for `threading.main_thread`: in a rank that is a thread, the rank's own."""
+    """Replace `threading.main_thread`: return the rank's own main thread."""
     program = current_program()
     task = None if program is None or running_task() is None else program.task
     if task is None or task.carrier.thread_id is None:
@@ -328,7 +328,7 @@ def main_thread() -> threading.Thread:
 
 
 def enumerate_threads() -> list[threading.Thread]:
-    """Stand for `threading.enumerate`: in a rank that is a thread, the rank's own."""
+    """Replace `threading.enumerate`: return the rank's own threads."""
     main = main_thread()
     if main is _main_thread():
         return _enumerate()
@@ -426,7 +426,7 @@ _refused: WeakKeyDictionary[EngineInterface, list[str]] = WeakKeyDictionary()
 
 
 def threads_left(engine: EngineInterface) -> list[str]:
-    """Return what to say of threads that swallowed every end; they sleep until the process ends."""
+    """Return findings about threads that swallowed every abort."""
     return [f"{name} refused to end: it catches RankAborted" for name in _refused.get(engine, ())]
 
 
@@ -437,7 +437,7 @@ def forget_threads(program: Program) -> None:
 
 
 def park_threads(rank: Task) -> None:
-    """Let the threads of a rank never run again; from the hub."""
+    """Park the threads of a rank for good; from the hub."""
     for task in [] if rank.group is None else rank.group.guests:
         if isinstance(task, ThreadTask) and task is not rank and _is_of(task, rank):
             task.engine.park(task)
@@ -454,7 +454,7 @@ def _is_of(task: ThreadTask, rank: Task) -> bool:
 
 
 def _shut_executors(threads: list[ThreadTask]) -> None:
-    """Tell executors that nothing more comes, as `concurrent.futures.thread` does at exit."""
+    """Shut executors down, as `concurrent.futures.thread` does at exit."""
     queues = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", {})
     for task in threads:
         if task.thread in queues:
@@ -515,7 +515,7 @@ def patches() -> Patches:
 
 
 def of_pool(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what gives a `ThreadPool` of a rank queues of its threads, not of processes."""
+    """Return the patches that give a `ThreadPool` of a rank queues of threads."""
     original = module.__dict__["get_context"]
 
     @functools.wraps(original)
@@ -529,7 +529,7 @@ def of_pool(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 
 def _wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a pool wait for a change of its threads as it does for one of its processes."""
+    """Return a wait of a pool for a change of its threads."""
 
     @functools.wraps(original)
     def wait(objects: list[Any], timeout: float | None = None) -> list[Any]:
@@ -577,12 +577,12 @@ class _ContextOfThreads:
         return _Notifier()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
-        """Return what the context has."""
+        """Return an attribute of the context."""
         return getattr(self._context, name)
 
 
 def of_executor(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return what makes an executor's names and order those of its rank alone."""
+    """Return the patches that make an executor's names and order a rank's own."""
     kind: Any = module.__dict__["ThreadPoolExecutor"]
     original = kind.__init__
 

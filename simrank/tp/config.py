@@ -1,4 +1,4 @@
-"""What layers are built with: the part of megatron.core's ModelParallelConfig that they read."""
+"""Configuration of layers: the fields of megatron.core's ModelParallelConfig that they read."""
 
 from __future__ import annotations
 

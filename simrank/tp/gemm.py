@@ -57,7 +57,7 @@ def matmul_kernel(
 
 
 class ContextOfKernels(Protocol):
-    """What this module needs of a Context."""
+    """The part of a Context that this module uses."""
 
     def launch(self, kernel: object, grid: object, *args: object, **kwargs: object) -> object:
         """Launch a Triton kernel on the current stream."""

@@ -64,7 +64,7 @@ class Parameter(Tensor):
 
 
 class _ParallelLinear:
-    """What both layers have: sizes, parameters, products.
+    """Base class of both layers: sizes, parameters, products.
 
     Attributes:
         weight: [output size, input size], this rank's part.
@@ -158,7 +158,7 @@ class _ParallelLinear:
             )
 
     def _saved_input(self) -> Tensor:
-        """Return what `forward` kept.
+        """Return the input that `forward` saved.
 
         Raises:
             RuntimeError: There is nothing: `forward` was not called since.

@@ -61,7 +61,7 @@ def fork(*, shared: bool) -> Iterator[None]:
 
 
 def init_method_normal(sigma: float) -> Callable[[Tensor], None]:
-    """Return what fills a tensor with normal numbers of mean 0 and standard deviation sigma."""
+    """Return a function that fills a tensor with normal numbers (mean 0, deviation sigma)."""
 
     def fill(tensor: Tensor) -> None:
         drawn = factories.randn(*tensor.shape, device=tensor.device)

@@ -31,7 +31,7 @@ _NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first m
 
 
 class ContextOfDriver(Protocol):
-    """What this module needs of a Context."""
+    """The part of a Context that this module uses."""
 
     @property
     def cuda(self) -> CudaNames:
