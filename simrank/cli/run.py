@@ -247,7 +247,7 @@ def _run_shown(
         job.run(context)
     except SimrankError as error:
         if _is_of_reader(error):
-            raise BrokenPipeError(EPIPE, "nobody reads the output any more") from None
+            raise BrokenPipeError(EPIPE, "the output pipe is closed") from None
         _show_found(context, error)
         show_records(context.recorder)
         raise

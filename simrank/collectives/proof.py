@@ -376,7 +376,7 @@ def _name(memory: _Memory, slot: int) -> str:
 
 def _unwritten(memory: _Memory, read: int, slot: int, number: int) -> Flaw:
     what = (
-        f"round {number} reads {_name(memory, read)}, which nobody has written, "
+        f"round {number} reads {_name(memory, read)}, which is not written, "
         f"for {_name(memory, slot)}"
     )
     return Flaw(what, *memory.place(read), number)

@@ -399,18 +399,17 @@ def check_narrow(signature: Signature) -> None:
     """
     op, reduce_op, _, dtype, _ = signature
     if op not in _WHOLE and op not in _IN_PARTS:
-        raise UnsupportedError(f"{op} while some ranks of its group sit out")
+        raise UnsupportedError(f"{op} with inactive ranks in its group")
     if reduce_op is None:
         return
     if reduce_op not in REDUCTIONS:
         raise UnsupportedError(
-            f"{op} with {reduce_op} while some ranks of its group sit out: over the active ones "
-            f"there are {', '.join(REDUCTIONS)}"
+            f"{op} with {reduce_op} with inactive ranks in its group: "
+            f"supported are {', '.join(REDUCTIONS)}"
         )
     if dtype not in DTYPES:
         raise UnsupportedError(
-            f"{op} of {dtype} while some ranks of its group sit out: over the active ones there "
-            f"are {', '.join(DTYPES)}"
+            f"{op} of {dtype} with inactive ranks in its group: supported are {', '.join(DTYPES)}"
         )
 
 
@@ -462,7 +461,7 @@ def _parts(
         return listed
     if listed:
         raise UnsupportedError(
-            f"a collective on {len(listed)} tensors while some of {num_ranks} ranks sit out\n"
+            f"a collective on {len(listed)} tensors with inactive ranks among {num_ranks}\n"
             "  to fix: one contiguous tensor, or a list with a tensor for each rank"
         )
     if sizes is None:

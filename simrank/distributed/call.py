@@ -601,7 +601,7 @@ class SkippedCall:
     def __init__(self, group: ProcessGroup, signature: Signature) -> None:
         self.group = group
         self.signature = signature
-        self.name = f"{signature.op} on group '{group.name}', which this rank sits out"
+        self.name = f"{signature.op} on group '{group.name}', inactive rank"
 
     def arrive(self, operation: CollectiveOperation) -> None:
         """End."""

@@ -113,8 +113,8 @@ def shrink_group(
     state, rank = membership(program), program.rank
     if chosen is None or chosen is state.default:
         raise UnsupportedError(
-            "shrink_group of the default group, whose ranks it would number anew\n"
-            "  to fix: shrink a group of new_group, or let ranks sit out with set_active_ranks"
+            "shrink_group of the default group is not supported: it would renumber its ranks\n"
+            "  to fix: shrink a group of new_group, or deactivate ranks with set_active_ranks"
         )
     if shrink_flags != 0:
         raise UnsupportedError(f"shrink_group with shrink_flags={shrink_flags}: only 0 is")

@@ -353,7 +353,7 @@ def _launch(
     op, reduce_op, *_ = request.signature
     if group.roster is not None and group.roster.absent:
         what = f"{op} by the kernel {kernel.name}"
-        raise UnsupportedError(f"{what} while some ranks of its group sit out")
+        raise UnsupportedError(f"{what} with inactive ranks in its group")
     if reduce_op not in (None, "sum") or request.is_staged or request.splits is not None:
         raise UnsupportedError(f"{op} of {request.signature} by the kernel {kernel.name}: it sums")
     stream = current = stream_for(request.source)

@@ -401,7 +401,7 @@ class DataMover:
             return False
         if self.problem.collective == "broadcast":
             source = operations[root]
-            assert source is not None, "nobody ends a broadcast before its root has come"
+            assert source is not None, "no rank ends a broadcast before its root arrives"
             _copy_root(source, ending, snapshots)
             return True
         if any(operation.group_rank == root for operation in ending):
@@ -507,7 +507,7 @@ def _scatter(
 ) -> None:
     """Write its part to each rank that ends now; keep the root's values if the root does."""
     source = operations[root]
-    assert source is not None, "nobody ends a scatter before its root has come"
+    assert source is not None, "no rank ends a scatter before its root arrives"
     values = snapshots.get(root)
     if values is None and source.inputs.storage.has_values:
         values = source.request.values()

@@ -274,7 +274,7 @@ class Task:
     def raise_thrown(self) -> None:
         """Raise the error that was thrown into this task's wait."""
         error, self.thrown = self.thrown, None
-        assert error is not None, "somebody threw it"
+        assert error is not None, "another task threw it"
         self.waiting = None
         self.num_polls = 0
         raise error

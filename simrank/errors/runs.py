@@ -419,7 +419,7 @@ class RankInactiveError(SimulationError, RuntimeError):
         self.peer = peer
         self.since_ps = since_ps
         super().__init__(
-            f"{what} cannot complete: rank {peer} sits out since t={us_text(since_ps)}"
+            f"{what} cannot complete: rank {peer} is inactive since t={us_text(since_ps)}"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class InactiveRanksError(SimrankError, RuntimeError):
         self.inactive = tuple(inactive)
         ranks = f"{'rank' if len(inactive) == 1 else 'ranks'} {ranks_text(inactive)}"
         super().__init__(
-            f"{call} would wait for ever: {ranks} of its group take no part in this request\n"
+            f"{call} would wait forever: {ranks} of its group take no part in this request\n"
             "  to fix: pass group=simrank.validate.active_group()"
         )
 
@@ -232,9 +232,7 @@ class PortInUseError(PoolError, OSError):
     def __init__(self, port: int, holder: str | None) -> None:
         self.port = port
         self.holder = holder
-        who = (
-            "the system does not tell who listens there" if holder is None else f"held by {holder}"
-        )
+        who = "its holder is unknown" if holder is None else f"held by {holder}"
         super().__init__(f"port {port} is in use: {who}\n  to fix: port=0 takes a free one")
 
 

@@ -94,7 +94,7 @@ class Value:
     @property
     def value(self) -> Any:  # noqa: ANN401 - whatever the user put there
         """The value; a loop that reads it until it changes lets the other ranks run."""
-        note_read(id(self), "a Value that nobody changes")
+        note_read(id(self), "a Value that no rank changes")
         return self._value
 
     @value.setter
@@ -141,7 +141,7 @@ class Array:
         """Return an element or a slice."""
         note_read(
             (id(self), index if isinstance(index, int) else str(index)),
-            "an Array that nobody changes",
+            "an Array that no rank changes",
         )
         return self._values[index]
 
@@ -154,7 +154,7 @@ class Array:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the elements."""
-        note_read(id(self), "an Array that nobody changes")
+        note_read(id(self), "an Array that no rank changes")
         return iter(self._values)
 
 
@@ -176,7 +176,7 @@ class Namespace(SimpleNamespace):
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - the user's
         """Return an attribute."""
         if not name.startswith("__"):
-            note_read((id(self), name), f"{name!r} of a Namespace that nobody changes")
+            note_read((id(self), name), f"{name!r} of a Namespace that no rank changes")
         return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -211,7 +211,7 @@ def _reads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _note_read(self: object, method: str, args: tuple[object, ...]) -> None:
     which = [each if isinstance(each, int | str) else id(each) for each in args]
-    note_read((id(self), method, *which), f"a {type(self).__name__} that nobody changes")
+    note_read((id(self), method, *which), f"a {type(self).__name__} that no rank changes")
 
 
 def _writes(original: Callable[..., Any]) -> Callable[..., Any]:

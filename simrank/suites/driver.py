@@ -329,7 +329,7 @@ class _Restarts:
             return None
         file = max(self.collect_s, key=lambda each: self.collect_s[each])
         return (
-            f"simrank: {num_ranks} ranks were started anew {self.num} time(s): conftests took "
+            f"simrank: {num_ranks} ranks were restarted {self.num} time(s): conftests took "
             f"{self.parse_s:.1f} s, test files {total_s:.1f} s, of which {file} "
             f"{self.collect_s[file]:.1f} s"
         )

@@ -69,7 +69,7 @@ def run(
     __tracebackhide__ = True
     for name in item.stash.get(_SHARED, []):
         raise FailedHealthCheck(
-            f"{item.nodeid!r} uses a function-scoped fixture {name!r}, which is not set up anew "
+            f"{item.nodeid!r} uses a function-scoped fixture {name!r}, which is not set up again "
             "for each example; see HealthCheck.function_scoped_fixture"
         )
     handle: Any = body.hypothesis  # type: ignore[attr-defined]

@@ -102,8 +102,8 @@ class _Kernel:
                 return own(*args, **kwargs)
             program = program.parent
         raise UnsupportedError(
-            f"{self._operator} is called by who has not defined it: operators of modules that "
-            "each rank executes for itself are the rank's own\n"
+            f"{self._operator} is not defined on this rank: modules that each rank executes "
+            "separately define operators per rank\n"
             "  to fix: import the module there, too"
         )
 

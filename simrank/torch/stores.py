@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
     from simrank.ranks.ports import Holder
 
-_KEY, _WAITS = "torch's stores", "who waits for a server"
+_KEY, _WAITS = "torch's stores", "waits for a server"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 

@@ -80,7 +80,7 @@ def test_a_simulated_rank_that_fails_is_status_1(program, capsys):
     assert run(f"{program(STEP, fails=1)}:step", "--nproc-per-node", 3, "--skip-real") == 1
     shown = capsys.readouterr().out
     assert "rank 1 raised ValueError at step_of_compare.py:9: bad shard" in shown
-    assert "ranks 0, 2 wait for ever in barrier #" in shown
+    assert "ranks 0, 2 wait forever in barrier #" in shown
 
 
 def test_json_and_reports_are_written(program, tmp_path):

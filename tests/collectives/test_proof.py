@@ -76,7 +76,7 @@ def test_a_missing_step_is_a_missing_contribution():
     schedule, rounds, problem = ring()
     flaw = flaw_of(schedule, [without(rounds[0], 0), *rounds[1:]], problem)
     assert (flaw.rank, flaw.buffer, flaw.chunk, flaw.round_number) == (1, Buffer.SCRATCH, 0, 1)
-    assert "which nobody has written" in flaw.what
+    assert "which is not written" in flaw.what
     flaw = flaw_of(schedule, [*rounds[:-1], without(rounds[-1], 2)], problem)
     assert (flaw.rank, flaw.holds, flaw.num_wrong) == (3, "nothing", 1)
     assert flaw.expected.startswith("the sum of chunk ")
@@ -105,7 +105,7 @@ def test_the_first_wrong_chunk_is_named():
     shifted = [*rounds[:2], rounds[3], rounds[2]]
     flaw = flaw_of(schedule, shifted, problem)
     assert flaw.round_number == 2
-    assert "which nobody has written" in flaw.what
+    assert "which is not written" in flaw.what
 
 
 def one_round(op, *, dst=(0, 0), dst_chunk=(0, 0), src_chunk=(0, 0), src_buffer=0):

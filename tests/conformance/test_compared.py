@@ -95,8 +95,8 @@ PLANTED_FAILURES = {
     "other_rank": (ENDINGS, (0,), "simulated returned; real raised ValueError"),
     "exits": (ENDINGS, (1,), "simulated returned; real raised SystemExit"),
     "dies": (ENDINGS, (1,), "simulated returned; real died: "),
-    "hangs": (ENDINGS, (0,), "simulated returned; real waits for ever in all_reduce"),
-    "waits_elsewhere": (ENDINGS, (0,), "waits for ever in all_reduce", "ever in broadcast"),
+    "hangs": (ENDINGS, (0,), "simulated returned; real waits forever in all_reduce"),
+    "waits_elsewhere": (ENDINGS, (0,), "waits forever in all_reduce", "forever in broadcast"),
 }
 
 ALSO = {"hangs": {COLLECTIVES}}  # The real rank that returned has made no call.

@@ -75,8 +75,8 @@ def test_sum_product_min_and_max_are_over_the_active_ranks_only(outcome, op, exp
 
 @pytest.mark.parametrize(
     ("op", "dtype", "text"),
-    [(dist.ReduceOp.AVG, "float32", "all_reduce with avg while some ranks"),
-     (dist.ReduceOp.SUM, "float16", "all_reduce of float16 while some ranks")],
+    [(dist.ReduceOp.AVG, "float32", "all_reduce with avg with inactive ranks"),
+     (dist.ReduceOp.SUM, "float16", "all_reduce of float16 with inactive ranks")],
 )  # fmt: skip
 def test_other_reductions_and_types_are_refused_by_name(outcome, op, dtype, text):
     """At the call, on every active rank; nobody waits."""
@@ -305,7 +305,7 @@ def test_a_call_that_needs_a_rank_that_sits_out_is_an_error_at_the_call(outcome)
         if rank < 2:
             with pytest.raises(RankInactiveError, match="broadcast on group 'default_pg' cannot"):
                 dist.broadcast(x, 2)
-        with pytest.raises(RankInactiveError, match="rank 2 sits out since t="):
+        with pytest.raises(RankInactiveError, match="rank 2 is inactive since t="):
             dist.send(x, 2 if rank < 2 else 0)
         noted[rank] = "reported"
 
@@ -340,7 +340,7 @@ def test_a_broken_rank_that_lives_is_told_of_its_own_messages(outcome):
         dist.init_process_group("gloo")
         x = ctx.ones(4, device="cpu")
         if rank == 1:
-            with pytest.raises(RankInactiveError, match="rank 1 sits out since"):
+            with pytest.raises(RankInactiveError, match="rank 1 is inactive since"):
                 dist.recv(x, 2)
             x = ctx.ones(4, device="cpu")
         elif rank == 0:

@@ -65,7 +65,7 @@ def test_every_other_type_is_refused_where_it_is_reduced(dtype):
 
 def test_object_collectives_are_refused():
     """Their sizes are exchanged first."""
-    with pytest.raises(UnsupportedError, match="all_gather_object while some ranks"):
+    with pytest.raises(UnsupportedError, match="all_gather_object with inactive ranks"):
         check_narrow(Signature("all_gather_object", None, None, "uint8", 1))
 
 
@@ -73,5 +73,5 @@ def test_a_list_that_has_no_tensor_for_each_member_is_refused(numbers):
     """As of a coalesced all_gather."""
     signature = Signature("all_gather", None, None, "float32", 2)
     request = Request(signature, numbers(2), numbers(6), targets=[numbers(3), numbers(3)])
-    with pytest.raises(UnsupportedError, match="2 tensors while some of 3 ranks sit out"):
+    with pytest.raises(UnsupportedError, match="2 tensors with inactive ranks among 3"):
         narrow(request, [0, 2], 0, 3)

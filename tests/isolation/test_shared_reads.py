@@ -69,7 +69,7 @@ def test_a_loop_that_reads_what_nobody_changes_is_a_livelock(run, name):
             pass
 
     with pytest.raises(
-        LivelockError, match=r"ranks 0-3: .* that nobody changes at test_shared_reads.py"
+        LivelockError, match=r"ranks 0-3: .* that no rank changes at test_shared_reads.py"
     ):
         run(program, 4)
 
@@ -86,7 +86,7 @@ def test_a_loop_that_pops_what_never_comes_is_a_livelock(run):
             except KeyError:
                 continue
 
-    with pytest.raises(LivelockError, match="a ManagedDict that nobody changes"):
+    with pytest.raises(LivelockError, match="a ManagedDict that no rank changes"):
         run(program, 2)
 
 

@@ -446,7 +446,7 @@ def test_restarts_that_take_long_are_told(suite, monkeypatch):
     )
     result.stdout.fnmatch_lines(
         [
-            "simrank: 3 ranks were started anew 1 time(s): conftests took *s, "
+            "simrank: 3 ranks were restarted 1 time(s): conftests took *s, "
             "test files *s, of which test_it.py *s"
         ]
     )

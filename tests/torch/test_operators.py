@@ -155,7 +155,7 @@ def test_a_rank_that_has_not_defined_an_operator_is_told(mine):
         time.sleep(1e-6)
         torch.ops.simrank_mine.plain(torch.ones(1))
 
-    text = "simrank_mine::plain is called by who has not defined it.*\n  to fix: import the module"
+    text = "simrank_mine::plain is not defined on this rank.*\n  to fix: import the module"
     with pytest.raises(SpawnException, match=text) as failure:
         run(program)
     assert sorted(failure.value.errors) == [1, 2]

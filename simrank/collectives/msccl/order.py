@@ -165,7 +165,7 @@ def _signals(program: Program, nodes: Sequence[Node]) -> dict[int, int]:
         else:
             signals[number] = begin + said
     if silent:
-        what = "a step waits for one that tells nobody that it is done (hasdep)"
+        what = "a step waits for a step without `hasdep`"
         raise ScheduleError(f"{program.file}: {what}", *silent)
     return signals
 

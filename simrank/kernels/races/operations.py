@@ -159,7 +159,7 @@ def accesses_of(checker: RaceChecker) -> StreamAccesses:
     result = checker.order.listener
     if result is None:
         result = checker.order.listener = StreamAccesses(races_of(checker))
-    assert isinstance(result, StreamAccesses), "nobody else listens"
+    assert isinstance(result, StreamAccesses), "it is the only listener"
     return result
 
 

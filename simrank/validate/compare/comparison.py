@@ -175,7 +175,7 @@ def ending_text(record: Record, *, several: bool = False) -> str:
         return f"raised {record.error}{at}{text}"
     if record.ending == WAITS:
         verb = "wait" if several else "waits"
-        return f"{verb} for ever{f' in {record.error}' if record.error else ''}{at}"
+        return f"{verb} forever{f' in {record.error}' if record.error else ''}{at}"
     if record.ending == DIED:
         return f"died: {record.error}"
     return "returned"

@@ -104,7 +104,7 @@ def test_a_step_that_tells_nobody_is_waited_for_in_vain():
     quiet.do("cpy")
     waits.do("cpy", dst=("s", 0), dep=(0, 0))
     text = refused([[quiet, waits]], scratch=1)
-    assert "waits for one that tells nobody that it is done (hasdep)" in text
+    assert "waits for a step without `hasdep`" in text
     assert "step 0 (cpy) at test.xml:7 waits for gpu 0, thread block 0, step 0 (cpy)" in text
     quiet.do("cpy", tell=1)
     order = order_of(program("allreduce", 1, [[quiet, waits]], scratch=1))

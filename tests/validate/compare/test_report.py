@@ -47,7 +47,7 @@ def test_the_text_is_short_whatever_there_is(found):
     assert len(lines) <= 16
     assert max(map(len, lines)) < 300
     assert lines[0] == "train.py:step on 200 ranks, gloo"
-    assert "rank 3 raised ValueError at t.py:4: bad | <shard>; rank 4 waits for ever" in lines[1]
+    assert "rank 3 raised ValueError at t.py:4: bad | <shard>; rank 4 waits forever" in lines[1]
     assert lines[-1] == "the sides differ: 41 differences"
 
 
