@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import language
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "simrank"
 MAX_FUNCTION_LINES = 70
@@ -84,6 +86,29 @@ TESTED_ELSEWHERE = {
     "validate/options.py": "validate/test_pool.py",
     "validate/team.py": "validate/test_pool.py",
     "validate/worker.py": "validate/test_pool.py",
+}
+# Docstring first lines that break rule 1 of plain words, by package: numbers only fall.
+POOR_FIRST_LINES = {
+    ".": 15,
+    "bench": 36,
+    "cli": 16,
+    "collectives": 81,
+    "config": 35,
+    "device": 62,
+    "distributed": 87,
+    "engine": 50,
+    "errors": 7,
+    "hardware": 11,
+    "isolation": 106,
+    "kernels": 241,
+    "multiprocessing": 25,
+    "ranks": 16,
+    "replay": 9,
+    "suites": 37,
+    "torch": 174,
+    "tp": 8,
+    "trace": 28,
+    "validate": 52,
 }
 TOUR = (
     "engine/loop.py",
@@ -247,6 +272,47 @@ def test_files_that_pages_name_exist(path):
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     for name in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
         assert (ROOT / name).exists() or "NAME" in name or "NNNN" in name, name
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_use_plain_words(path):
+    """No page but an accepted decision has a phrase of the list in tests/language.py."""
+    if not re.match(r"adr/\d{4}-", str(path.relative_to(ROOT))):
+        assert list(language.breaches_of_page(path.read_text())) == []
+
+
+def test_printed_texts_use_plain_words():
+    """Nor has a string of the sources, or the help of a command."""
+    found = [
+        f"{path.relative_to(ROOT)}, {breach}"
+        for path in SOURCES
+        for breach in language.breaches_of_source(parsed(path))
+    ]
+    assert found == []
+
+
+def test_first_lines_of_docstrings_become_plainer():
+    """A package has no more poor first lines than its number in the table."""
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        package = language.package_of(path.relative_to(PACKAGE))
+        lines = language.poor_first_lines(parsed(path))
+        found.setdefault(package, []).extend(f"{path.name}: {line}" for line in lines)
+    more = {
+        package: (f"{len(lines)} instead of {POOR_FIRST_LINES.get(package, 0)}", lines)
+        for package, lines in found.items()
+        if len(lines) > POOR_FIRST_LINES.get(package, 0)
+    }
+    assert more == {}, "to fix: an imperative verb and a concrete object, at most 90 characters"
+
+
+@pytest.mark.parametrize("phrase", ["nine of ten", "who waits", "x 1.9 would do", "for ever"])
+def test_the_list_of_plain_words_finds_phrases_with_their_rewrite(phrase):
+    """In prose, and not in code or links."""
+    (found,) = language.breaches_of_page(f"One line.\nHere {phrase} stands.\n")
+    assert found.startswith("line 2: ")
+    assert "; to fix: " in found
+    assert list(language.breaches_of_page(f"`{phrase}` and\n```\n{phrase}\n```\n")) == []
 
 
 def test_the_house_of_the_design_is_the_import_contract():

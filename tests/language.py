@@ -1,0 +1,92 @@
+"""Plain words: phrases that pages and printed texts do not use, each with its rewrite."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_FIRST_LINE = 90
+
+# Pattern: rewrite. A pattern has no false alarms on today's texts; keep it so.
+REWRITES = {
+    r"\b(who|whoever|whatever|somebody|nobody|everybody)\b": "name the rank, caller or module",
+    r"\bnine of ten\b": "90% interval",
+    r"\bReturn what\b": "name the returned object",
+    r"\bwhat is (asked|aimed|late|tried|told)\b": "the noun: request, target, delay, report",
+    r"\b(is|are) told\b": "is reported, gets an error",
+    r"\bsits? out\b|\bsat out\b": "is inactive",
+    r"\b(ranks?|they|it|that|where) parted\b|\bto part\b": "diverged, divergence",
+    r"\bheld out\b": "cross-validated",
+    r"\baloud\b": "with a warning",
+    r"\bon purpose\b": "injected, deliberate",
+    r"\brefused by name\b": "not supported",
+    r"\bx [\d.]+ would do\b": "the factor that fits",
+    r"\bby whom\b|\bto whom\b|\bof whom\b": "the noun",
+    r"\bwithout its sign\b": "MAE and bias",
+    r"\banew\b": "again, restart, rewrite",
+    r"\bunasked\b": "by default",
+    r"\bgoes wrong\b": "fails, injected fault",
+    r"\btakes? the choice away\b": "forces an algorithm",
+    r"\bhave (it|them|that) that\b": "name the subject",
+    r"\bThere is none\b|\b(it|they) (is|are) none\b": "missing or unknown",
+    r"\bfor ever\b": "forever",
+    r"\bof no account\b": "ignored",
+    r"\b(is|are|was|were) asked of\b": "the caller reads it from",
+    r"\bstands? in for\b|\bstand-ins?\b": "replaces, patch",
+    r"\btakes of each\b": "time per resource",
+}
+_PATTERN = {re.compile(pattern): rewrite for pattern, rewrite in REWRITES.items()}
+_NO_PROSE = re.compile(
+    r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)|\[\d{4}-[^\]]*\]", re.DOTALL | re.MULTILINE
+)
+# Rule 1 of docstrings: an imperative verb and a concrete object.
+_NOT_IMPERATIVE = re.compile(r"(Return what|Let|Have|Be|What|Who|Whoever)\b")
+
+
+def breaches_of_page(text: str) -> Iterator[str]:
+    """Yield each phrase of a Markdown page that has a rewrite, without code, links and paths."""
+    blank = _NO_PROSE.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for number, line in enumerate(blank.splitlines(), 1):
+        yield from (f"line {number}: {breach}" for breach in _breaches(line))
+
+
+def breaches_of_source(tree: ast.Module) -> Iterator[str]:
+    """Yield each phrase of a string that has a rewrite; of docstrings only those of commands."""
+    documented = {id(node.body[0].value) for node in _documented(tree) if not _is_command(node)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in documented:
+            yield from (f"line {node.lineno}: {breach}" for breach in _breaches(node.value))
+
+
+def _breaches(text: str) -> Iterator[str]:
+    for pattern, rewrite in _PATTERN.items():
+        for found in pattern.finditer(text):
+            yield f"{found[0]!r}; to fix: {rewrite}"
+
+
+def _documented(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
+    for node in ast.walk(tree):
+        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
+            yield node
+
+
+def _is_command(node: ast.AST) -> bool:
+    return any("command" in ast.dump(each) for each in getattr(node, "decorator_list", ()))
+
+
+def poor_first_lines(tree: ast.Module) -> list[str]:
+    """Return first lines of docstrings that are too long, or that no plain verb begins."""
+    lines = [(ast.get_docstring(node) or "").partition("\n")[0] for node in _documented(tree)]
+    return [line for line in lines if len(line) > MAX_FIRST_LINE or _NOT_IMPERATIVE.match(line)]
+
+
+def package_of(module: Path) -> str:
+    """Return the package of a path below `simrank/`; "." for a module at its top."""
+    return module.parts[0] if len(module.parts) > 1 else "."
