@@ -42,7 +42,7 @@ def test_a_port_is_free_again_when_it_is_closed():
 def test_a_holder_that_the_system_does_not_tell_is_not_invented():
     """Nobody listens there; or it is another user's."""
     assert team.holder(1) is None
-    assert "does not tell" in str(PortInUseError(1, None))
+    assert "its holder is unknown" in str(PortInUseError(1, None))
 
 
 def test_an_address_that_cannot_be_bound_is_the_systems_error():

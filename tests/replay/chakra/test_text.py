@@ -73,7 +73,7 @@ def test_the_schema_may_stand_among_the_attributes_of_the_metadata():
         ("[2]", "2", "f.json:2: datadeps: expected a list of numbers"),
         ('"-8"', "true", "f.json:2: attr[0].int64val: expected a whole number"),
         ("1.5", '"a"', "f.json:2: attr[1].doubleval: expected a value of its type"),
-        ('{"name": "f",', "{", "f.json:2: attr[1].name: expected a text"),
+        ('{"name": "f",', "{", "f.json:2: attr[1].name: expected a string"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(old, new, message):
