@@ -1,4 +1,4 @@
-"""Plain words: phrases that pages and printed texts do not use, each with its rewrite."""
+"""Plain words: phrases that pages, printed texts and commits do not use, each with its rewrite."""
 
 from __future__ import annotations
 
@@ -44,6 +44,30 @@ _PATTERN = {re.compile(pattern): rewrite for pattern, rewrite in REWRITES.items(
 _NO_PROSE = re.compile(
     r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)|\[\d{4}-[^\]]*\]", re.DOTALL | re.MULTILINE
 )
+MAX_SUBJECT = 72
+# A subject begins with one of these; add a verb that is missing.
+_VERBS = """
+    accept accumulate add adapt adopt allow answer apply assert attach avoid batch begin bind bound
+    build bump cache calibrate call cancel carry cast catch change charge check choose clear clone
+    close coalesce collect compare compile compute configure convert copy correct cost count cover
+    cross-validate cut declare define delay delete deprecate derive describe detect disable dispatch
+    display distribute document drop dump emit emulate enable end enforce enter estimate evaluate
+    execute expect explain export extend extract fail fetch fill find finish fit fix fold follow
+    forbid forget format forward free freeze gather generate give group guard handle hash hide hold
+    hook ignore implement import improve include increase index infer inline insert install inspect
+    isolate issue join keep label launch let limit link list load lock log look lower make map mark
+    match measure mend merge migrate mirror model mount move name narrow normalize note observe omit
+    open order overlap own pack park parse pass patch pick pin place plan play poll pool predict
+    prefer prepare price print prove publish put quote raise read rebuild record reduce refer refine
+    refuse register reject release remove rename render reorder repair repeat replace replay report
+    request require reserve reset resolve restore restrict resume retry return reuse revert reword
+    rewrite round route run sample save say scale schedule score search seed select send separate
+    serialize set share ship shorten show simplify simulate size skip sort speed spell split stamp
+    start state stop store stream strip sum support suppress swap synchronize take teach test tidy
+    time trace track train translate tune turn type-check unify update upgrade use validate verify
+    visit wait wake walk warm warn watch widen wrap write yield
+"""
+VERBS = frozenset(_VERBS.split())
 # Rule 1 of docstrings: an imperative verb and a concrete object.
 _NOT_IMPERATIVE = re.compile(r"(Return what|Let|Have|Be|What|Who|Whoever)\b")
 
@@ -68,6 +92,18 @@ def _breaches(text: str) -> Iterator[str]:
     for pattern, rewrite in _PATTERN.items():
         for found in pattern.finditer(text):
             yield f"{found[0]!r}; to fix: {rewrite}"
+
+
+def breaches_of_subject(subject: str) -> Iterator[str]:
+    """Yield each rule of commit subjects that one breaks."""
+    if len(subject) > MAX_SUBJECT:
+        yield f"{subject!r} has {len(subject)} characters; to fix: at most {MAX_SUBJECT}"
+    verb, _, rest = subject.partition(" ")
+    if verb.lower() not in VERBS or not rest or not subject[0].isupper():
+        yield f"{subject!r} begins with no known verb; to fix: imperative, as in VERBS"
+    if subject.endswith("."):
+        yield f"{subject!r} ends with a period; to fix: leave it out"
+    yield from _breaches(subject)
 
 
 def _documented(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:

@@ -306,6 +306,24 @@ def test_first_lines_of_docstrings_become_plainer():
     assert more == {}, "to fix: an imperative verb and a concrete object, at most 90 characters"
 
 
+@pytest.mark.parametrize(
+    ("subject", "reason"),
+    [
+        ("Group torch's modules by task", None),
+        ("Groups of torch's modules", "begins with no known verb"),
+        ("add a check", "begins with no known verb"),
+        ("Add a check.", "ends with a period"),
+        ("Add a check of whoever waits", "'whoever'; to fix"),
+        ("Add " + "x" * 70, "has 74 characters"),
+    ],
+)
+def test_a_subject_of_a_commit_is_imperative_short_and_plain(subject, reason):
+    """Each breach is named."""
+    found = list(language.breaches_of_subject(subject))
+    assert len(found) == (reason is not None)
+    assert all(reason in breach for breach in found)
+
+
 @pytest.mark.parametrize("phrase", ["nine of ten", "who waits", "x 1.9 would do", "for ever"])
 def test_the_list_of_plain_words_finds_phrases_with_their_rewrite(phrase):
     """In prose, and not in code or links."""
