@@ -34,7 +34,6 @@ with simrank.Context("hgx_h100") as ctx:
 TORCH = """
 import torch
 import torch.distributed as dist
-import simrank
 
 def work(rank):
     dist.init_process_group("nccl")
@@ -45,9 +44,8 @@ def work(rank):
     dist.all_reduce(torch.ones(1 << 20, device="cuda"))
     torch.cuda.synchronize()
 
-with simrank.Context("hgx_h100", trace=True) as ctx:
-    ctx.multiprocessing.spawn(work, nprocs=4)
-    ctx.trace.save("timeline.json")
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=4)
 """
 SIMRANK = ["-m", "simrank"]
 
@@ -62,7 +60,7 @@ def commands() -> dict[str, list[str]]:
     found["all_to_all"] = [*SIMRANK, "bench", "all_to_all", "-b", "1M", "-e", "8M", *rows]
     found["accuracy"] = [*SIMRANK, "accuracy", "--json", "rows.json"]
     found["hang"] = ["-c", HANG]
-    found["torch"] = ["-c", TORCH]
+    found["torch"] = [*SIMRANK, "run", "--trace", "timeline.json", "torch_program.py"]
     return found
 
 
@@ -92,18 +90,21 @@ def compare(name: str, command: list[str], base: Path, outputs: Path) -> bool:
         folders.append(folder)
     files = sorted({path.name for folder in folders for path in folder.iterdir()})
     _, different, missing = filecmp.cmpfiles(*folders, files, shallow=False)
+    status = folders[1].joinpath("printed.txt").read_text().partition("\n")[0]
     verdict = f"differs in {', '.join(different + missing)}" if different or missing else "same"
-    print(f"{name}: {verdict} ({', '.join(files)})", flush=True)
+    print(f"{name}: {verdict} ({', '.join(files)}; {status})", flush=True)
     return verdict != "same"
 
 
 def run(command: list[str], root: Path, folder: Path) -> None:
     """Run one command of a tree in a folder, and leave what it prints there, paths made alike."""
+    folder.joinpath("torch_program.py").write_text(TORCH)
     filled = [word.replace("$ROOT", str(root)) for word in command]
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     found = subprocess.run(
         [sys.executable, *filled], cwd=folder, env=environment, check=False, capture_output=True
     )
+    folder.joinpath("torch_program.py").unlink()
     printed = f"exit status {found.returncode}\n".encode() + found.stdout + found.stderr
     folder.joinpath("printed.txt").write_bytes(printed.replace(str(root).encode(), b"ROOT"))
 
