@@ -80,11 +80,11 @@ for _module, _place, _name in (
     ("multiprocessing.connection", "multiprocessing.pipes", "patches"),
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
-    ("torch._subclasses.fake_tensor", "torch.caches", "of_fake_tensors"),
-    ("torch.distributed.fsdp._debug_utils", "torch.caches", "of_fsdp_profiler"),
+    ("torch._subclasses.fake_tensor", "torch.rank_state.caches", "of_fake_tensors"),
+    ("torch.distributed.fsdp._debug_utils", "torch.rank_state.caches", "of_fsdp_profiler"),
     ("torch.distributed.launcher.api", "torch.unsupported", "of_launcher"),
-    ("torch.distributed.tensor._api", "torch.dtensor_handlers", "of_dtensors"),
-    ("torch.distributed.tensor._random", "torch.caches", "of_random"),
-    ("torch.distributed.tensor._redistribute", "torch.caches", "of_redistribution"),
+    ("torch.distributed.tensor._api", "torch.rank_state.caches", "of_dtensors"),
+    ("torch.distributed.tensor._random", "torch.rank_state.caches", "of_random"),
+    ("torch.distributed.tensor._redistribute", "torch.rank_state.caches", "of_redistribution"),
 ):
     libraries.register_part(_module, partial(_patches_of, _place, _name))

@@ -1,7 +1,8 @@
 """Names of the standard library that programs replace, and the scope of the new value.
 
-A process has them for itself. A rank has those that are `OWN`; `SHARED` ones are the process's, as
-they are for threads; `REFUSED` ones raise `UnsupportedError` in a rank. A test walks the table.
+A process has them for itself. A rank has `DISPATCHED` and `SWAPPED` names for itself, `SHARED`
+names are the process's as they are for threads, `REFUSED` calls raise `UnsupportedError` in a rank.
+A test walks the table.
 """
 
 from __future__ import annotations
@@ -20,45 +21,63 @@ if TYPE_CHECKING:
 
 
 class Scope(enum.Enum):
-    """The scope of a value that a rank gives a name."""
+    """Which ranks see a value that one rank assigns, and by which mechanism.
 
-    OWN = "own"
+    Attributes:
+        DISPATCHED: The rank alone: each read and write goes to the running rank's value.
+        SWAPPED: The rank alone: its value is in place during its turns and taken back after them.
+        SHARED: All ranks, as threads of a process.
+        REFUSED: None: the call raises `UnsupportedError`.
+    """
+
+    DISPATCHED = "the rank's own, dispatched"
+    SWAPPED = "the rank's own, swapped"
     SHARED = "shared, as threads would"
     REFUSED = "refused"
 
 
-_OWN, _SHARED, _REFUSED = Scope.OWN, Scope.SHARED, Scope.REFUSED
+_DISPATCHED, _SWAPPED = Scope.DISPATCHED, Scope.SWAPPED
+_SHARED, _REFUSED = Scope.SHARED, Scope.REFUSED
 
 # Attributes that a program sets, and functions (with parentheses) that set something.
 TABLE: Mapping[str, Mapping[str, Scope]] = {
     "sys": {
-        "argv": _OWN, "stdout": _OWN, "stderr": _OWN, "stdin": _OWN, "excepthook": _OWN,
-        "displayhook": _OWN, "unraisablehook": _OWN, "path": _OWN, "path.append()": _SHARED,
-        "setrecursionlimit()": _SHARED, "setswitchinterval()": _SHARED,
+        "argv": _DISPATCHED, "stdout": _DISPATCHED, "stderr": _DISPATCHED, "stdin": _SWAPPED,
+        "excepthook": _DISPATCHED, "displayhook": _SWAPPED, "unraisablehook": _SWAPPED,
+        "path": _SWAPPED, "path.append()": _SHARED, "setrecursionlimit()": _SHARED,
+        "setswitchinterval()": _SHARED,
     },
-    "builtins": {"print": _OWN, "open": _OWN, "input": _OWN, "profile": _OWN, "_": _OWN},
+    "builtins": {
+        "print": _SWAPPED, "open": _SWAPPED, "input": _SWAPPED, "profile": _SWAPPED,
+        "_": _SWAPPED,
+    },
     "os": {
-        "environ[]": _OWN, "chdir()": _OWN, "cpu_count": _OWN, "getpid": _OWN, "system": _OWN,
-        "umask()": _SHARED, "fork()": _REFUSED, "forkpty()": _REFUSED,
+        "environ[]": _DISPATCHED, "chdir()": _DISPATCHED, "cpu_count": _SWAPPED,
+        "getpid": _SWAPPED, "system": _SWAPPED, "umask()": _SHARED, "fork()": _REFUSED,
+        "forkpty()": _REFUSED,
     },
     "logging": {
-        "root.setLevel()": _OWN, "disable()": _OWN, "captureWarnings()": _OWN,
-        "setLoggerClass()": _OWN, "setLogRecordFactory()": _OWN, "raiseExceptions": _OWN,
-        "lastResort": _OWN, "basicConfig": _OWN, "addLevelName()": _SHARED,
+        "root.setLevel()": _DISPATCHED, "disable()": _DISPATCHED,
+        "captureWarnings()": _DISPATCHED, "setLoggerClass()": _SWAPPED,
+        "setLogRecordFactory()": _SWAPPED, "raiseExceptions": _SWAPPED, "lastResort": _SWAPPED,
+        "basicConfig": _SWAPPED, "addLevelName()": _SHARED,
     },
     "warnings": {
-        "simplefilter()": _OWN, "filters": _OWN, "showwarning": _OWN, "formatwarning": _OWN,
-        "warn": _OWN,
+        "simplefilter()": _DISPATCHED, "filters": _DISPATCHED, "showwarning": _DISPATCHED,
+        "formatwarning": _SWAPPED, "warn": _SWAPPED,
     },
-    "signal": {"signal()": _OWN, "pause()": _REFUSED, "sigwait()": _REFUSED},
+    "signal": {"signal()": _DISPATCHED, "pause()": _REFUSED, "sigwait()": _REFUSED},
     "threading": {
-        "excepthook": _OWN, "settrace()": _OWN, "setprofile()": _OWN, "Thread": _OWN,
+        "excepthook": _DISPATCHED, "settrace()": _SWAPPED, "setprofile()": _SWAPPED,
+        "Thread": _SWAPPED,
     },
-    "multiprocessing": {"set_start_method()": _OWN, "Process": _OWN, "cpu_count": _OWN},
-    "random": {"seed()": _OWN, "random": _OWN, "shuffle": _OWN},
-    "locale": {"setlocale()": _SHARED, "getpreferredencoding": _OWN},
-    "tempfile": {"tempdir": _OWN, "mkdtemp": _OWN},
-    "time": {"time": _OWN, "sleep": _OWN},
+    "multiprocessing": {
+        "set_start_method()": _DISPATCHED, "Process": _SWAPPED, "cpu_count": _SWAPPED,
+    },
+    "random": {"seed()": _DISPATCHED, "random": _SWAPPED, "shuffle": _SWAPPED},
+    "locale": {"setlocale()": _SHARED, "getpreferredencoding": _SWAPPED},
+    "tempfile": {"tempdir": _SWAPPED, "mkdtemp": _SWAPPED},
+    "time": {"time": _SWAPPED, "sleep": _SWAPPED},
 }  # fmt: skip
 # Modules whose attributes a rank sets for its own turns. `sys`, `warnings` and `threading` are of
 # such a class anyway.

@@ -21,7 +21,7 @@ from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import rank_program
-from simrank.torch.settings import Switch
+from simrank.torch.rank_state.settings import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,10 +63,12 @@ def patches(module: ModuleType) -> Patches:
         ADDRESSES.append(_address_of)
     for name in _BEFORE_RANKS:
         import_module(name)
-    from simrank.torch import launches, settings, symmetric_memory  # noqa: PLC0415 - they import torch
+    from simrank.torch.devices import launches  # noqa: PLC0415 - it needs torch
+    from simrank.torch.rank_state import settings  # noqa: PLC0415 - it needs torch
+    from simrank.torch.symmetric import memory  # noqa: PLC0415 - it needs torch
 
     launches.install()
-    symmetric_memory.install()
+    memory.install()
     # The first keep what ranks have made: they go with the Context.
     return [*settings.hooks_stand_ins(), _keeping_works(), *_lasting()]
 
@@ -104,17 +106,9 @@ def _lasting() -> Patches:
 
 
 def _make() -> Patches:
-    from simrank.torch import (  # noqa: PLC0415 - they import torch
-        c10d_operators,
-        class_patches,
-        compiling,
-        data_loader,
-        flight_records,
-        operators,
-        profiler,
-        settings,
-        unsupported,
-    )
+    from simrank.torch import compiling, profiler, unsupported  # noqa: PLC0415 - it needs torch
+    from simrank.torch.groups import dispatch, flight_records  # noqa: PLC0415 - it needs torch
+    from simrank.torch.rank_state import class_patches, custom_operators, data_loader, settings  # noqa: PLC0415 - it needs torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
@@ -123,7 +117,7 @@ def _make() -> Patches:
         (Switch(lambda is_on: class_patches.look() if is_on else None), "is_on", True),
         *compiling.patches(), *data_loader.patches(),
         *flight_records.patches(), *unsupported.patches(),
-        *c10d_operators.patches(), *operators.patches(),
+        *dispatch.patches(), *custom_operators.patches(),
         *_of_cuda(),
     ]  # fmt: skip
 
@@ -164,25 +158,20 @@ class _Shared(Switch):
 
 
 def _text_of(value: object) -> str | None:
-    from simrank.torch import buffers  # noqa: PLC0415 - it imports torch
+    from simrank.torch.devices import buffers  # noqa: PLC0415 - it needs torch
 
     return buffers.text_of(value)
 
 
 def _address_of(value: object) -> int | None:
-    from simrank.torch import buffers  # noqa: PLC0415 - it imports torch
+    from simrank.torch.devices import buffers  # noqa: PLC0415 - it needs torch
 
     return buffers.address_of(value)
 
 
 def _of_distributed() -> Patches:
-    from simrank.torch import (  # noqa: PLC0415 - they import torch.distributed
-        batch_isend_irecv,
-        group_classes,
-        nccl,
-        registry,
-        stores,
-    )
+    from simrank.torch.cuda import nccl  # noqa: PLC0415 - it needs torch
+    from simrank.torch.groups import group, registry, stores  # noqa: PLC0415 - it needs torch
 
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     dist: Any = import_module("torch.distributed")
@@ -206,7 +195,7 @@ def _of_distributed() -> Patches:
             replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
     name = "_check_single_backend_availability"
     replaced.append((c10d, name, _knowing_simulated(getattr(c10d, name))))
-    replaced += group_classes.patches((c10d, dist)) + batch_isend_irecv.patches()
+    replaced += registry.patches((c10d, dist)) + group.patches()
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
         replaced += [(bindings, name, answer) for name, answer in nccl.versions().items()]
@@ -224,7 +213,7 @@ def _of_distributed() -> Patches:
 
 
 def _of_parallel() -> Patches:
-    from simrank.torch import replicas  # noqa: PLC0415 - it imports torch
+    from simrank.torch import replicas  # noqa: PLC0415 - it needs torch
 
     parallel: Any = import_module("torch.nn.parallel")
     kind: Any = parallel.DistributedDataParallel
@@ -307,14 +296,11 @@ def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]
 
 def _of_cuda() -> Patches:
     """Return what turns devices on when a rank first asks for them, and off at the end."""
-    from simrank.torch import (  # noqa: PLC0415 - they import torch
-        device_start,
-        devices,
-        symmetric_memory,
-    )
+    from simrank.torch.devices import activation, first_use  # noqa: PLC0415 - it needs torch
+    from simrank.torch.symmetric import memory  # noqa: PLC0415 - it needs torch
 
-    found = [*symmetric_memory.patches(), *device_start.patches()]
-    off = Switch(lambda is_on: None if is_on else devices.disable())
+    found = [*memory.patches(), *first_use.patches()]
+    off = Switch(lambda is_on: None if is_on else activation.disable())
     return [*found, (off, "is_on", True)]
 
 
@@ -339,7 +325,7 @@ def _in_ranks(original: Callable[..., Any], simulated: Callable[..., Any]) -> Ca
 
 
 def _state_of(program: Program) -> RankState:
-    from simrank.torch.state import TorchState  # noqa: PLC0415 - it needs torch whole
+    from simrank.torch.rank_state.turns import TorchState  # noqa: PLC0415 - it needs torch
 
     return TorchState(program)
 

@@ -21,8 +21,8 @@ from simrank.config.files import write_text
 from simrank.engine.task import SwitchObserver
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
-from simrank.torch import devices
-from simrank.torch.operations import TorchOperation
+from simrank.torch.devices import activation
+from simrank.torch.devices.operations import TorchOperation
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ class Profile(SwitchObserver):
         self._start_ps = clock_ps(program)
         program.engine.observers.append(self)
         _open.add(self)
-        devices.watch_scopes(_library_scope)
+        activation.watch_scopes(_library_scope)
 
     def close(self) -> None:
         """See nothing more."""
         self._program.engine.observers.remove(self)
         _open.discard(self)
         if not _open:
-            devices.watch_scopes(None)
+            activation.watch_scopes(None)
 
     def on_operation(self, operation: Operation) -> None:
         """Note what a device did for the rank."""
@@ -242,7 +242,7 @@ def _activities(original: Callable[[], set[Any]]) -> Callable[[], set[Any]]:
     @functools.wraps(original)
     def supported() -> set[Any]:
         program = rank_program()
-        sees = program is not None and devices.is_enabled() and devices.sees_some(program)
+        sees = program is not None and activation.is_enabled() and activation.sees_some(program)
         return original() | ({ProfilerActivity.CUDA} if sees else set())
 
     return supported
@@ -285,7 +285,7 @@ def _prepare(self: Any) -> None:
 
 def _start(self: Any) -> None:
     self.entered = True
-    devices.flush()  # What came before is not seen.
+    activation.flush()  # What came before is not seen.
     program = require_rank("a profiler")
     self._simulated = Profile(program)
     program.local.setdefault(_KEY, []).append(self._simulated)
@@ -297,7 +297,7 @@ def _stop(self: Any, *error: object) -> bool:
     if not self.enabled:
         return False
     program = require_rank("a profiler")
-    if devices.devices_in_use() is not None:
+    if activation.devices_in_use() is not None:
         torch.cuda.synchronize()
     seen: Profile = self._simulated
     seen.close()
@@ -381,8 +381,8 @@ def _export(self: Any, path: str, metadata: object = None, use_python_export: bo
     rank = program.rank or 0
     seen: Profile = self._seen
     cluster = program.context.cluster
-    properties = devices.properties_of(cluster)
-    own = devices.devices_in_use()
+    properties = activation.properties_of(cluster)
+    own = activation.devices_in_use()
     num_devices = 0 if own is None else own.state.num_devices
     shown = {
         "schemaVersion": 1,
@@ -447,7 +447,7 @@ def _slice(category: str, name: str, span_ps: tuple[int, int]) -> dict[str, Any]
 
 
 def _open_scope(program: Program, scope: Any) -> None:
-    devices.flush()  # What was computed before belongs to what was open then.
+    activation.flush()  # What was computed before belongs to what was open then.
     scope._simulated = Entry(scope.name, [], clock_ps(program), is_async=False, is_scope=True)
     for profile in program.local[_KEY]:
         profile.entries.append(scope._simulated)
@@ -459,17 +459,17 @@ def _library_scope(program: Program, name: str | None, number: int) -> None:
         return
     opened: dict[int, Entry] = program.local.setdefault(_OPEN_SCOPES, {})
     if name is not None:
-        devices.flush()
+        activation.flush()
         opened[number] = Entry(name, [], clock_ps(program), is_async=False)
         for profile in program.local[_KEY]:
             profile.entries.append(opened[number])
     elif number in opened:
-        devices.flush()
+        activation.flush()
         opened.pop(number).end_ps = clock_ps(program)
 
 
 def _close_scope(program: Program, scope: Any) -> None:
     entry: Entry | None = getattr(scope, "_simulated", None)
     if entry is not None:
-        devices.flush()
+        activation.flush()
         entry.end_ps = clock_ps(program)

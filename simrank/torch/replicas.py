@@ -12,7 +12,7 @@ import numpy as np
 from simrank.distributed.replicas import Step
 from simrank.engine import user_site
 from simrank.ranks.current import rank_program
-from simrank.torch.buffers import buffer_of
+from simrank.torch.devices.buffers import buffer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

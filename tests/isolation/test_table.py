@@ -162,8 +162,28 @@ def test_a_replaced_name_counts_for_whom_the_table_says(module_name, name, carri
     if scope is not Scope.REFUSED:
         rank_0, rank_1 = [True, True], [scope is Scope.SHARED] * 2
         assert seen == {0: rank_0, 1: rank_1}
-    if scope is Scope.OWN:
+    if scope in (Scope.DISPATCHED, Scope.SWAPPED):
         assert look() == outside
+
+
+ATTRIBUTES = [entry for entry in ENTRIES if not entry[1].endswith((")", "]"))]
+
+
+@pytest.mark.parametrize(("module_name", "name"), ATTRIBUTES)
+def test_a_swapped_value_lies_in_the_module_and_a_dispatched_one_does_not(module_name, name):
+    """Only during the turns of the rank that set it."""
+    module, lies_there = importlib.import_module(module_name), []
+
+    def program(rank):
+        replace, look, _ = recipe(module_name, name)
+        dist.init_process_group("gloo")
+        if rank == 0:
+            replace()
+            lies_there.append(vars(module).get(name) is look())
+
+    with simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert lies_there == [TABLE[module_name][name] is Scope.SWAPPED]
 
 
 TEE = """

@@ -12,15 +12,15 @@ import torch.distributed as dist  # noqa: E402
 
 import simrank  # noqa: E402
 from simrank.errors import UnsupportedError  # noqa: E402
-from simrank.torch import devices  # noqa: E402
+from simrank.torch.devices import activation  # noqa: E402
 
 
 @pytest.fixture
 def cuda_build(monkeypatch):
     """A torch that was built for CUDA; returns who says whether it sees GPUs."""
     seen = []
-    monkeypatch.setattr(devices, "_OF_BUILD", "real")
-    monkeypatch.setattr(devices, "has_real_devices", lambda: bool(seen))
+    monkeypatch.setattr(activation, "_OF_BUILD", "real")
+    monkeypatch.setattr(activation, "has_real_devices", lambda: bool(seen))
     return seen
 
 
@@ -66,7 +66,7 @@ def test_real_gpus_stay_torchs_own(cuda_build):
         torch.manual_seed(rank)
         with torch.no_grad():
             torch.optim.SGD([torch.ones(1, requires_grad=True)]).step()
-        assert not devices.is_enabled()
+        assert not activation.is_enabled()
         done.append(rank)
 
     with simrank.Context() as context:

@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - torch's custom
 
 from simrank.hardware.load import load_cluster
-from simrank.torch import operations
-from simrank.torch.costs import (
+from simrank.torch.cuda.operations import OperationFlag
+from simrank.torch.devices import operations
+from simrank.torch.devices.costs import (
     Attention,
     attention_flops,
     attention_ps,
@@ -17,7 +18,6 @@ from simrank.torch.costs import (
     reduction_ps,
     times_read,
 )
-from simrank.torch.cuda.operations import OperationFlag
 
 H100, A100 = (load_cluster(name).device for name in ("hgx_h100", "hgx_a100"))
 

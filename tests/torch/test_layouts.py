@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.torch.costs import changes_in_place, computes_offsets, is_reduction
-from tests.torch.test_costs import BFLOAT16, operation, tensor
+from simrank.torch.devices.costs import changes_in_place, computes_offsets, is_reduction
+from tests.torch.devices.test_costs import BFLOAT16, operation, tensor
 
 BOOL = 11
 

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType  # noqa: E402
 from torch.distributed.fsdp import _fsdp_extensions  # noqa: E402
 
-from simrank.torch.state import NAMES  # noqa: E402
+from simrank.torch.rank_state.turns import NAMES  # noqa: E402
 
 
 def saves(rank, folder):

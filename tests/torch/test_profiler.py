@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
 
-from simrank.torch import devices  # noqa: E402
+from simrank.torch.devices import activation  # noqa: E402
 
 
 def test_collectives_are_events_of_simulated_length(spawn, tmp_path):
@@ -225,7 +225,7 @@ def test_what_goes_wrong_as_a_scope_is_shown_is_raised_by_what_comes_next(spawn,
         x = torch.ones(2, device=f"cuda:{rank}", requires_grad=True)
         y = x.mul(2).sum()
         with torch.profiler.profile():
-            monkeypatch.setattr(devices, "flush", fail)
+            monkeypatch.setattr(activation, "flush", fail)
             y.backward()
             monkeypatch.undo()
             with pytest.raises(Aborted):

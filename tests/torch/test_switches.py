@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.torch.settings import Switch
+from simrank.torch.rank_state.settings import Switch
 
 
 def test_setting_it_back_turns_it_off():

@@ -12,7 +12,7 @@ import torch
 from simrank.errors import UnsupportedError
 from simrank.torch.cuda import graphs, memory, streams
 from simrank.torch.cuda.native import Initialized, call_before_use, native, use_device
-from simrank.torch.nccl import VERSION
+from simrank.torch.cuda.nccl import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -276,7 +276,7 @@ def ops_text(records: Sequence[Record]) -> str:
 # torch's recorder sits inside of gloo's process group, below that; the simulator's records what
 # was asked for. nccl records that, too, so its calls are compared one by one.
 
-# Source: ProcessGroupGloo of torch 2.13, and simrank.torch.group.
+# Source: ProcessGroupGloo of torch 2.13, and simrank.torch.groups.group.
 _SPARSE = "sparse_all_reduce"
 _PER_SPARSE = 3  # How many are non-zero, where, and what.
 

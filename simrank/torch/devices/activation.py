@@ -1,0 +1,448 @@
+"""Simulated CUDA devices under simulated ranks: torch's streams, events and memory are simrank's.
+
+torch computes at once; what it did is recorded and given to simrank's streams with its cost before
+anybody else runs. Nothing of this is there until a rank first asks for a device.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+
+from simrank.errors import RaceError, SimrankError, UnsupportedError
+from simrank.hardware.capability import clock_hz, compute_capability
+from simrank.isolation import libraries
+from simrank.ranks import require_rank
+from simrank.ranks.current import for_real, rank_program
+from simrank.torch import cuda
+from simrank.torch.cuda import (
+    Callbacks,
+    DeviceProperties,
+    StreamCall,
+    graphs,
+    library,
+)
+from simrank.torch.cuda.native import NOT_COMPILED, call_before_use, when_missing
+from simrank.torch.cuda.operations import (
+    decode,
+    start_recording,
+    start_recording_forms,
+)
+from simrank.torch.cuda.switch import has_real_devices
+from simrank.torch.devices import pending
+from simrank.torch.devices.allocations import Allocations
+from simrank.torch.devices.rank_devices import RankDevices, num_visible, visible
+from simrank.torch.devices.shared_memory import SharedAccess, arranger
+from simrank.torch.unsupported import check_has_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from simrank.hardware.cluster import Cluster
+    from simrank.ranks import Program
+    from simrank.torch.devices.allocations import Block
+
+_log = logging.getLogger("simrank")
+_KEY, _LATER = "torch's devices", "calls for torch's devices"
+# ---- the process ----
+
+
+class _Enabled:
+    """The simulated devices of the process, while they are on.
+
+    Attributes:
+        context: Whose cluster they are of.
+        by_number: The ranks that have a state, by the number that C++ gives back.
+        allocations: The blocks of tensors.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.by_number: dict[int, RankDevices] = {}
+        self.allocations = Allocations(context.race_checker)
+
+
+_enabled: list[_Enabled] = []
+_refused: list[UnsupportedError] = []  # Why there are no devices in this process.
+_checked: list[bool] = []  # Whether there may be: asked once.
+_on_scope: list[Callable[[Program, str | None, int], None]] = []
+_said: set[str] = set()  # What is in the way, once per simulation.
+# A CUDA build may have real devices, today or tomorrow: nothing is faked there unless asked for.
+_OF_BUILD = "real" if torch.backends.cuda.is_built() else "simulated"
+NOT_ASKED_FOR = (
+    "this torch was built for CUDA, whose devices are real ones, and sees none\n"
+    "  to fix: simulated ones are asked for: `simrank run --devices simulated`,\n"
+    '    Context(cuda_devices="simulated"), or once for a project, in pyproject.toml:\n'
+    '    [tool.simrank]\n    devices = "simulated"'
+)
+IS_REAL = "real CUDA devices were asked for, and torch sees none"
+
+
+_is_enabling = False
+
+
+def is_enabled() -> bool:
+    """Return whether devices are on, or are being turned on."""
+    return bool(_enabled) or _is_enabling
+
+
+def are_meant(context: Any) -> bool:
+    """Whether "cuda" means simulated devices: as asked, or else in builds that have no other."""
+    return (context.cuda_devices or _OF_BUILD) == "simulated"
+
+
+def are_awaited(program: Program | None) -> TypeGuard[Program]:
+    """Whether a rank that uses "cuda" now is to turn devices on, or be told why there are none."""
+    if program is None or is_enabled():
+        return False
+    return are_meant(program.context) or not has_real_devices()
+
+
+def may_be_used(program: Program | None) -> TypeGuard[Program]:
+    """Return whether "cuda" means simulated devices to who runs, on or not."""
+    return program is not None and (is_enabled() or are_awaited(program))
+
+
+def is_built() -> bool:
+    """Return whether torch was built for CUDA, whoever stands in for its own answer."""
+    return _OF_BUILD == "real"
+
+
+def may_be_had(context: Any) -> bool:
+    """Return whether devices can be turned on in this process; what is in the way is said once."""
+    if not are_meant(context):
+        if context.cuda_devices is None and not has_real_devices():
+            _warn(NOT_ASKED_FOR)
+        return False
+    if not _refused and not _checked:
+        try:
+            library.check_available()
+            _checked.append(True)
+        except UnsupportedError as error:
+            _refuse(error)
+    return not _refused
+
+
+def _refuse(error: UnsupportedError) -> None:
+    _refused.append(error)
+    _warn(str(error))
+
+
+def _warn(reason: str) -> None:
+    if reason not in _said:
+        _said.add(reason)
+        warnings.warn(f"no simulated CUDA devices: {reason}", stacklevel=3)
+
+
+def enable_for(program: Program) -> RankDevices:
+    """Turn devices on if they are not, and return what a rank has of them, bound to its thread.
+
+    Raises:
+        UnsupportedError: They cannot be had, "cuda" means torch's own, or a greenlet carries the
+            rank; the text says what to do.
+        AssertionError: The rank has hidden them from itself; torch's words.
+        SimrankError: They are those of another Context.
+    """
+    libraries.check_use("torch")
+    context: Any = program.context
+    if not are_meant(context):
+        raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)
+    if _refused:
+        raise _refused[0]
+    check_has_values(context)
+    if not visible(program):
+        raise AssertionError(NOT_COMPILED)
+    if not _enabled:
+        _enable(program.context)
+    enabled = _enabled[0]
+    if enabled.context is not program.context:
+        raise SimrankError("CUDA devices of torch belong to one Context at a time")
+    own: RankDevices | None = program.local.get(_KEY)
+    if own is None:
+        number = len(enabled.by_number)
+        own = program.local[_KEY] = enabled.by_number[number] = RankDevices(
+            program, number, enabled.allocations
+        )
+    own.bind()
+    for call in program.local.pop(_LATER, ()):
+        call_before_use(call)
+    return own
+
+
+def enable_awaited() -> None:
+    """Turn devices on as the running rank uses one, unless they are torch's own."""
+    program = rank_program()
+    if may_be_used(program):
+        enable_for(program)
+
+
+def sees_some(program: Program) -> bool:
+    """Return whether a rank sees any device."""
+    return num_visible(program) > 0
+
+
+def enable_where_possible(program: Program) -> None:
+    """Turn devices on if the rank sees some and they can be had: nothing was asked of one yet."""
+    if may_be_had(program.context) and sees_some(program):
+        enable_for(program)
+
+
+def call_later(program: Program, call: Callable[[], None]) -> None:
+    """Call something on the rank's thread as soon as it has devices."""
+    program.local.setdefault(_LATER, []).append(call)
+
+
+def properties_of(cluster: Cluster) -> DeviceProperties:
+    """Return what a device of a cluster says of itself."""
+    spec = cluster.device
+    major, minor = compute_capability(spec.name) or (9, 0)  # Others stand for a Hopper.
+    clock = clock_hz(spec)
+    return DeviceProperties(
+        name=spec.name,
+        major=major,
+        minor=minor,
+        clock_rate=DeviceProperties.clock_rate if clock is None else round(clock / 1000),
+        total_memory=spec.memory_bytes,
+        multi_processor_count=spec.num_sms,
+    )
+
+
+def _enable(context: Any) -> None:
+    cluster = context.cluster
+    enabled = _Enabled(context)
+    listeners = Callbacks(
+        on_op=_launched if context.race_checker is not None else None,
+        on_alloc=_allocated,
+        on_free=_freed,
+        alloc_threshold_bytes=enabled.allocations.shown_bytes,
+        on_out_of_memory=_out_of_memory,
+        on_pending=_wait_for_pending,
+        on_stream_call=_stream_call,
+        elapsed_ms=_elapsed_ms,
+        on_rendezvous=arranger().rendezvous,
+        on_signal=arranger().signal,
+        on_scope=_scope,
+    )
+    global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
+    _is_enabling = True
+    try:
+        with for_real():  # In one go: a poll would let the next turn do the same again.
+            cuda.enable(
+                cluster.num_devices,
+                properties_of(cluster),
+                callbacks=listeners,
+                replace_real_devices=context.cuda_devices == "simulated",
+            )
+    except UnsupportedError as error:
+        _refuse(error)
+        raise
+    finally:
+        _is_enabling = False
+    if context.race_checker is not None:
+        start_recording()
+    else:
+        start_recording_forms()
+    _enabled.append(enabled)
+    cuda.watch_scopes(bool(_on_scope))
+    context.devices[0].memory.space.elsewhere = arranger().find
+    arranger().enabled(context)
+
+
+def _provide() -> bool:
+    """Turn devices on for a rank that uses one, in a process that has had some before."""
+    program = rank_program()
+    if program is None or _is_enabling or _refused or not are_meant(program.context):
+        return False
+    enable_for(program)
+    return True
+
+
+when_missing(_provide)  # From the start: devices that a test had of its own took torch's question.
+
+
+def disable() -> None:
+    """Turn devices off; their memory's peaks are kept by simrank's."""
+    _refused.clear()
+    _on_scope.clear()
+    _said.clear()
+    if not _enabled:
+        return
+    enabled = _enabled.pop()
+    enabled.context.devices[0].memory.space.elsewhere = None
+    pending.forget_all()
+    arranger().disabled()
+    cuda.stop_recording()
+    cuda.disable()
+    for own in enabled.by_number.values():
+        own.state.free()
+
+
+def end_of_rank(program: Program) -> None:
+    """Issue what the rank computed last, and let its thread go."""
+    own: RankDevices | None = program.local.get(_KEY)
+    if own is not None and _enabled:
+        own.flush()
+        _keep_peaks(own)
+        own.unbind()
+        if own.late is not None:
+            raise own.late
+
+
+def _keep_peaks(own: RankDevices) -> None:
+    from simrank.torch.cuda.memory import memory_stats  # noqa: PLC0415 - only here
+
+    for index in range(own.state.num_devices):
+        memory = own.device(index).memory
+        peak = memory_stats(own.first + index)["allocated_bytes"]["all"]["peak"]
+        memory.peak_bytes = max(memory.peak_bytes, peak)
+
+
+def devices_in_use() -> RankDevices | None:
+    """Return the running rank's devices, if it has asked for them."""
+    if not _enabled:
+        return None
+    program = rank_program()
+    own: RankDevices | None = None if program is None else program.local.get(_KEY)
+    return own
+
+
+def keep_in_graph(call: Callable[[], object], values: Iterable[object]) -> None:
+    """Let a graph that the running rank captures repeat a call at each replay.
+
+    Args:
+        call: What to repeat.
+        values: What it gets; tensors among them it may write.
+    """
+    graph = graphs.captured()
+    if graph is not None:
+        graph.keep(call, (value for value in values if isinstance(value, torch.Tensor)))
+
+
+class _Graphs(graphs.Listener):
+    """Gives replays their time; without devices in use they have none."""
+
+    def captured(self) -> None:
+        """Let nothing that comes be unordered with what was computed only to capture it."""
+        if devices_in_use() is not None:
+            torch.cuda.synchronize()
+
+    def replay(self, play: Callable[[], None]) -> None:
+        """Play a graph, whose operations the host launches as one."""
+        own = devices_in_use()
+        if own is None:
+            play()
+        else:
+            own.replay(play)
+
+
+graphs.listen(_Graphs())
+
+
+def block_at(address: int) -> Block | None:
+    """Return the block that begins at an address; None where nobody looks for races."""
+    return _enabled[0].allocations.block_at(address) if _enabled else None
+
+
+def global_index(address: int) -> int | None:
+    """Return the device of the cluster in whose memory an address lies, or None."""
+    return cuda.device_of(address) if _enabled else None
+
+
+def use_devices_of(tensor: torch.Tensor) -> None:
+    """Issue what was computed so far, and make the tensor's device and its stream simrank's own."""
+    own = devices_in_use()
+    assert own is not None, "the tensor lies on a device"
+    own.flush()
+    own.make_current(tensor.device.index)
+
+
+def flush() -> None:
+    """Issue what the running rank has computed so far."""
+    own = devices_in_use()
+    if own is not None:
+        own.flush()
+
+
+def watch_scopes(tell: Callable[[Program, str | None, int], None] | None) -> None:
+    """Tell somebody what torch's C++ names from now on, in the rank that it runs for.
+
+    Args:
+        tell: Called with the program, a name and a number as it begins, with None and the number as
+            it ends; None: nobody any more.
+    """
+    _on_scope[:] = [] if tell is None else [tell]
+    if _enabled:
+        cuda.watch_scopes(bool(_on_scope))
+
+
+# ---- what C++ calls ----
+
+
+def _own(number: int) -> RankDevices:
+    return _enabled[0].by_number[number]
+
+
+def _stream_call(what: StreamCall, rank: int, device: int, stream: int, event: int) -> bool | None:
+    if rank < 0:
+        return True
+    return _own(rank).stream_call(what, device, stream, event)
+
+
+def _elapsed_ms(first: int, last: int) -> float:
+    own = require_rank("elapsed_time").local[_KEY]
+    return float(own.elapsed_ms(first, last))
+
+
+def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int) -> None:
+    program = require_rank("an operation of torch")
+    own: RankDevices = program.local[_KEY]
+    own.flush()
+    if pending.is_shared(number):
+        own.shared.append(SharedAccess(address, size_bytes, is_write))
+    own.num_waits += 1
+    try:
+        pending.wait(program, number, own.current_stream())
+    finally:
+        own.num_waits -= 1
+
+
+def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:
+    own = _own(rank)
+    try:
+        own.allocations.allocated(own.stream_of(device, stream), address, size_bytes)
+    except RaceError as error:
+        own.late = error  # An allocator cannot raise: the next operation does.
+
+
+def _freed(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:
+    del size_bytes
+    if _enabled:
+        own = _own(rank)
+        own.allocations.freed(own.stream_of(device, stream), address)
+
+
+def _scope(rank: int, name: str | None, number: int) -> None:
+    own = _own(rank)
+    for tell in _on_scope:
+        try:
+            tell(own.program, name, number)
+        except BaseException as error:  # noqa: BLE001 - torch lets nothing through: the next one does
+            own.late = error
+
+
+def _launched(words: list[int]) -> None:
+    (operation,) = decode(words)
+    _own(operation.rank).launched(operation)
+
+
+def _out_of_memory(rank: int, device: int, requested_bytes: int) -> str:
+    own = _own(rank)
+    total = own.device(device).spec.memory_bytes
+    lines = [
+        f"CUDA out of memory. Tried to allocate {requested_bytes / 2**20:.2f} MiB. "
+        f"GPU {device} has a total capacity of {total / 2**30:.2f} GiB."
+    ]
+    return "\n".join([*lines, *own.allocations.largest(own.first + device)])

@@ -1,0 +1,141 @@
+"""The blocks that torch's tensors have on simulated devices: where they were made, who uses them.
+
+Large ones are named where memory runs out. Where races are looked for, every block is known, and so
+is what torch's operations do to it (D5) and who still uses it when it is given back (D7).
+"""
+
+from __future__ import annotations
+
+from ctypes import c_uint8
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simrank.device.memory import Accesses, Storage
+from simrank.engine import user_site
+from simrank.torch import cuda
+from simrank.torch.devices.costs import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from simrank.device import Device, Stream
+    from simrank.device.races import RaceChecker
+    from simrank.engine import CallSite
+    from simrank.torch.cuda.operations import Operand, Operation
+
+_SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
+_NUM_SHOWN = 5
+_INTEGERS = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+class Block(Storage):
+    """A block as race checks see it: the bytes, where it was made, and nothing that keeps it."""
+
+    __slots__ = ("_made", "recorded")
+
+    def __init__(self, device: Device, address: int, size_bytes: int) -> None:
+        self.device = device
+        self.size_bytes = size_bytes
+        self.address = address
+        self.is_real = self.has_values = True
+        self.writes = None
+        self._made: CallSite | None = user_site()
+        self.recorded: set[Stream] = set()
+        memory: Any = (c_uint8 * size_bytes).from_address(address) if size_bytes else None
+        self._bytes = np.frombuffer(memory, np.uint8) if size_bytes else _NO_BYTES
+
+    def __del__(self) -> None:
+        """Do nothing: torch frees it."""
+
+    def site(self) -> CallSite | None:
+        """Return where the program made the tensor."""
+        return self._made
+
+
+class _Large(NamedTuple):
+    """A large block: device, size and where it was made."""
+
+    device: int
+    size_bytes: int
+    site: CallSite | None
+
+
+class Allocations:
+    """The blocks on the devices of one Context.
+
+    Args:
+        checker: Who looks for races, or None.
+    """
+
+    def __init__(self, checker: RaceChecker | None) -> None:
+        self.checker = checker
+        self.shown_bytes = 0 if checker is not None else _SHOWN_BYTES
+        self._large: dict[int, _Large] = {}  # By address.
+        self._blocks: dict[int, Block] = {}
+
+    def allocated(self, stream: Stream, address: int, size_bytes: int) -> None:
+        """Note a new block of a stream.
+
+        Raises:
+            RaceError: Another stream may still use what the stream has given back.
+        """
+        if size_bytes >= _SHOWN_BYTES:
+            self._large[address] = _Large(stream.device.index, size_bytes, user_site())
+        if self.checker is not None:
+            self._blocks[address] = Block(stream.device, address, size_bytes)
+            self.checker.allocated(stream, size_bytes)
+
+    def freed(self, stream: Stream, address: int) -> None:
+        """Note that a block's last reference has died."""
+        self._large.pop(address, None)
+        block = self._blocks.pop(address, None)
+        if self.checker is not None and block is not None:
+            self.checker.freed(block, stream, block.recorded)
+
+    def recorded(self, stream: Stream, address: int) -> None:
+        """Note that a stream's use of a block was recorded."""
+        block = self._blocks.get(address)
+        if block is not None:
+            block.recorded.add(stream)
+
+    def block_at(self, address: int) -> Block | None:
+        """Return the block that begins at an address; None where nobody looks for races."""
+        return self._blocks.get(address)
+
+    def accesses(self, operation: Operation) -> Accesses:
+        """Return what an operation of torch reads and writes."""
+        return Accesses(
+            list(self._views(o for o in operation.inputs if not o.is_written)),
+            list(self._views(o for o in (*operation.inputs, *operation.outputs) if o.is_written)),
+        )
+
+    def _views(self, operands: Iterable[Operand]) -> Iterator[Any]:
+        for operand in operands:
+            found = cuda.find_block(operand.address) if operand.address else None
+            block = None if found is None else self._blocks.get(found.address)
+            if block is not None and 0 not in operand.sizes:
+                yield _View(block, _array(block, operand))
+
+    def largest(self, device: int) -> Iterator[str]:
+        """Yield a line for each of the largest blocks of a device."""
+        held = [block for block in self._large.values() if block.device == device]
+        for block in sorted(held, key=lambda block: -block.size_bytes)[:_NUM_SHOWN]:
+            line = "?" if block.site is None else block.site.line()
+            yield f"  {block.size_bytes / 2**20:.2f} MiB allocated at {line}"
+
+
+class _View(NamedTuple):
+    """Some elements of a block, as a buffer."""
+
+    storage: Block
+    array: np.ndarray[Any, Any]
+
+
+def _array(block: Block, operand: Operand) -> np.ndarray[Any, Any]:
+    name, size = DTYPES.get(operand.dtype, ("", 1))
+    dtype = np.dtype(name) if name in _INTEGERS else np.dtype(f"V{size}")
+    strides = [stride * size for stride in operand.strides]
+    offset = operand.address - block.address
+    return np.ndarray(operand.sizes, dtype, block._bytes, offset, strides)  # noqa: SLF001 - our own class

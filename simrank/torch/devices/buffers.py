@@ -1,0 +1,264 @@
+"""torch tensors as the buffers that matcher, planner and race checks see: the same bytes (D2).
+
+No torch operation runs here, so the modes of a rank (dispatch, device, autocast) do not matter.
+"""
+
+from __future__ import annotations
+
+from ctypes import c_uint8
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+
+from simrank.device.dtypes import DTYPES, WIDE_UNSIGNED, DType
+from simrank.device.memory import Storage
+from simrank.device.stream import devices_of
+from simrank.device.tensors.printing import tensor_text
+from simrank.device.tensors.tensor import Tensor
+from simrank.ranks import require_program
+from simrank.torch import cuda
+from simrank.torch.devices import activation
+
+if TYPE_CHECKING:
+    from simrank.device import Device
+    from simrank.torch.cuda import Block
+
+_DTYPES: dict[torch.dtype, DType] = {
+    getattr(torch, name): dtype for name, dtype in DTYPES.items() if hasattr(torch, name)
+}
+_SCALAR_NAMES = {
+    torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
+    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+_EMPTY = np.empty(0, np.uint8)
+
+
+class TorchStorage(Storage):
+    """A torch storage: the same bytes; nothing is allocated and nothing freed.
+
+    Attributes:
+        owner: The torch storage, kept alive.
+        is_pinned: Whether it is pinned memory of the host, as kernels get it.
+    """
+
+    __slots__ = ("is_pinned", "owner")
+
+    def __init__(self, owner: torch.UntypedStorage, device: Device | None) -> None:
+        self.device = device
+        self.size_bytes = owner.nbytes()
+        self.address = 0 if device is None else owner.data_ptr()
+        self.is_real = self.has_values = True
+        self.owner = owner
+        self.is_pinned = False
+        self.writes = None
+        self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
+
+    def is_current(self) -> bool:
+        """Return whether the torch storage has not been resized since."""
+        owner = self.owner
+        if owner.nbytes() != self.size_bytes:
+            return False
+        return not self.size_bytes or self._bytes.ctypes.data == owner.data_ptr()
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether kernels reach it: memory of a device, or pinned memory of the host."""
+        return self.device is not None or self.is_pinned
+
+    @property
+    def history_key(self) -> Storage:
+        """Return the block, which several of these may stand for, one after another."""
+        return self if self.device is None else activation.block_at(self.address) or self
+
+    def __del__(self) -> None:
+        """Do nothing: torch frees the block."""
+
+    def site(self) -> None:
+        """Return None: where torch allocated it is not known here."""
+
+
+def _device_of(tensor: torch.Tensor) -> Device | None:
+    if not tensor.is_cuda:
+        return None
+    program, index = require_program("a tensor"), activation.global_index(tensor.data_ptr())
+    if index is not None:
+        return devices_of(program)[index]
+    own = activation.devices_in_use()  # It has no bytes, and no address.
+    return None if own is None else own.device(tensor.device.index)
+
+
+def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
+    if not size_bytes:
+        return _EMPTY
+    memory: Any = (c_uint8 * size_bytes).from_address(address)
+    found: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8)
+    return found
+
+
+class BlockStorage(TorchStorage):
+    """A block of torch's allocators that was reached by an address, not by a tensor.
+
+    Args:
+        block: It.
+        device: Where it is; None for pinned memory of the host.
+    """
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Block, device: Device | None) -> None:
+        self.device = device
+        self.size_bytes = block.size_bytes
+        self.address = block.address
+        self.is_real = self.has_values = True
+        self.is_pinned = device is None
+        self.writes = None
+        self._block = block
+        self._bytes = _bytes_at(block.address, block.size_bytes)
+
+    def is_current(self) -> bool:
+        """Return whether the block has not been freed since."""
+        find = cuda.find_pinned if self.is_pinned else cuda.find_block
+        return find(self.address) == self._block
+
+
+# Of storages that an operation in flight or a wait uses; the key is the identity of the C++ object.
+_known: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
+# The same by address: memory that is reached in several ways is one storage, whose changes show.
+_by_address: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
+
+
+def storage_of(tensor: torch.Tensor) -> TorchStorage:
+    """Return the storage of a tensor; the same one while an operation in flight uses it.
+
+    A tensor that views another one's block, as a peer's symmetric memory, has that block's.
+    """
+    owner = tensor.untyped_storage()
+    key = owner._cdata  # noqa: SLF001 - the documented identity of a storage
+    found = _known.get(key)
+    if found is not None and found.is_current():
+        return found
+    address = owner.data_ptr() if tensor.is_cuda else 0
+    if address:
+        block = cuda.find_block(address)
+        if block is not None and (block.address in _by_address or block.address != address):
+            return _storage_in(block)
+    found = _known[key] = TorchStorage(owner, _device_of(tensor))
+    if address:
+        _by_address[address] = found
+    return found
+
+
+def storage_at(address: int) -> TorchStorage | None:
+    """Return the storage of torch that an address lies in, of devices or pinned; None: none."""
+    is_of_device = activation.global_index(address) is not None
+    block = cuda.find_block(address) if is_of_device else cuda.find_pinned(address)
+    if block is None or address >= block.address + max(block.size_bytes, 1):
+        return None
+    return _storage_in(block)
+
+
+def _storage_in(block: Block) -> TorchStorage:
+    found = _by_address.get(block.address)
+    if found is None or found.size_bytes != block.size_bytes:
+        own = devices_of(require_program("an address"))
+        device = None if block.device < 0 else own[block.device]
+        found = _by_address[block.address] = BlockStorage(block, device)
+    return found
+
+
+def buffer_of(tensor: torch.Tensor) -> Tensor:
+    """Return the same elements as simrank sees them; complex numbers are pairs.
+
+    Raises:
+        RuntimeError: No collective carries the element type, in torch's words.
+    """
+    if tensor.is_cuda:
+        activation.use_devices_of(tensor)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None or dtype in WIDE_UNSIGNED:
+        name = _SCALAR_NAMES.get(tensor.dtype, str(tensor.dtype))
+        raise RuntimeError(f"Invalid scalar type: {name}")
+    return _view(tensor, dtype)
+
+
+def argument_of(tensor: torch.Tensor) -> Tensor:
+    """Return the same elements as kernels get them.
+
+    Raises:
+        TypeError: Kernels take no pointers to such elements.
+    """
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise TypeError(f"kernels take no pointer to {tensor.dtype}")
+    pinned = None if tensor.is_cuda else cuda.find_pinned(tensor.data_ptr())
+    return _view(tensor, dtype, None if pinned is None else _storage_in(pinned))
+
+
+def pointed_at(pointer: Any) -> Tensor | None:
+    """Return what lies behind the address of anything that has `data_ptr()` and a `dtype`.
+
+    Triton takes such objects for tensors; how far they reach is not known, so it is to the end of
+    the block. None: it is none, or nothing is at its address.
+    """
+    dtype = _DTYPES.get(getattr(pointer, "dtype", None))
+    if dtype is None or not callable(getattr(pointer, "data_ptr", None)):
+        return None
+    address = pointer.data_ptr()
+    storage = storage_at(address)
+    if storage is None:
+        return None
+    offset = address - storage.address
+    size = (storage.size_bytes - offset) // dtype.itemsize
+    return Tensor(storage, dtype, np.ndarray((size,), dtype.numpy, storage._bytes, offset))  # noqa: SLF001 - our own class
+
+
+def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = None) -> Tensor:
+    storage, size = storage or storage_of(tensor), dtype.itemsize
+    shape = tensor.shape
+    if not storage.size_bytes:
+        return Tensor(storage, dtype, np.empty(shape, dtype.numpy))
+    if storage.is_mapped and tensor.numel():
+        offset = tensor.data_ptr() - storage.address
+    else:
+        offset = tensor.storage_offset() * size
+    strides = None
+    if not tensor.is_contiguous():
+        strides = [stride * size for stride in tensor.stride()]
+    view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
+    return Tensor(storage, dtype, view)
+
+
+def text_of(value: object) -> str | None:
+    """Return how a report shows a tensor: its value, if it is one number that is there, or shape.
+
+    None where it is no tensor of torch's own class: others would run code of theirs.
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    tensor: Any = value
+    try:
+        if tensor.numel() == 1 and not tensor.is_complex():
+            return tensor_text(buffer_of(tensor))
+    except (NotImplementedError, RuntimeError):  # It has no storage: it is sparse, or fake.
+        pass
+    return f"tensor of shape {tuple(tensor.shape)}"
+
+
+def address_of(value: object) -> int | None:
+    """Return where the first element of a tensor of torch's own class is, or None."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    tensor: Any = value
+    try:
+        return tensor.data_ptr() or None
+    except (NotImplementedError, RuntimeError):  # It has no storage: it is sparse, or fake.
+        return None
+
+
+def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:
+    """Return a list of tensors as simrank sees them."""
+    return [buffer_of(tensor) for tensor in tensors]

@@ -1,0 +1,294 @@
+"""What one rank has of its node's devices: torch's streams and events are simrank's."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simrank.device.stream import Event, Stream, devices_of, streams_of, synchronize
+from simrank.errors import UnsupportedError
+from simrank.torch import cuda
+from simrank.torch.cuda import RankState, StreamCall
+from simrank.torch.cuda.native import native
+from simrank.torch.cuda.operations import Launch, drain_launches
+from simrank.torch.devices.costs import Cost, cost_of
+from simrank.torch.devices.operations import form_of, issue
+from simrank.torch.devices.shared_memory import SharedAccess, arranger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.device import Device
+    from simrank.ranks import Program
+    from simrank.torch.cuda.operations import Operation
+    from simrank.torch.devices.allocations import Allocations
+
+_SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
+
+_FIRST_SEED = 67280421310721  # Source: c10::detail::default_rng_seed_val; torch's own start.
+_NOT_TORCHS = 1 << 32  # Numbers of streams that torch has not made begin here.
+
+
+def first_seed(program: Program) -> int:
+    """Return what a rank's random numbers start from until it seeds them: a process draws it."""
+    return _FIRST_SEED + (program.started_rank or 0) + (program.engine.seed << 20)
+
+
+def visible(program: Program) -> range:
+    """Return the devices of the cluster that a rank sees: its node's, or those of them it asks for.
+
+    Raises:
+        UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
+    """
+    cluster, rank = program.context.cluster, program.started_rank or 0
+    first = rank - rank % cluster.devices_per_node
+    return asked_for(range(first, min(first + cluster.devices_per_node, cluster.num_devices)))
+
+
+def asked_for(node: range) -> range:
+    """Return those devices of a node that the environment lets a program see.
+
+    Raises:
+        UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
+    """
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if asked is None:
+        return node
+    numbers = []
+    for text in asked.split(","):  # As CUDA reads it: up to the first that does not exist.
+        if not text.strip().isdigit() or int(text) >= len(node):
+            break
+        numbers.append(int(text))
+    start = numbers[0] if numbers else 0
+    if numbers != list(range(start, start + len(numbers))):
+        raise UnsupportedError(
+            f"CUDA_VISIBLE_DEVICES={asked}: simulated ranks see neighbouring devices, in order"
+        )
+    first = node.start + start
+    return range(first, first + len(numbers))
+
+
+def num_visible(program: Program) -> int:
+    """Return how many devices a rank sees."""
+    return len(visible(program))
+
+
+class RankDevices:
+    """What one rank has of its node's devices.
+
+    Attributes:
+        program: The rank.
+        state: What C++ knows of it.
+        first: The index, in the cluster, of its cuda:0.
+        shared: Accesses to memory that other ranks reach, of which nobody knows yet.
+        num_waits: How many operations of torch wait right now to touch memory.
+    """
+
+    def __init__(self, program: Program, number: int, allocations: Allocations) -> None:
+        seen = visible(program)
+        self.first, num_devices = seen.start, len(seen)
+        self.state = RankState(
+            number, first_device=self.first, num_devices=num_devices, seed=first_seed(program)
+        )
+        self.program = program
+        context: Any = program.context
+        self._charges = context.compute_time != "none"
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._numbers: dict[Stream, int] = {}  # Of streams that torch has not made.
+        self._bound: set[int] = set()
+        self._events: dict[int, Event] = {}
+        self.allocations = allocations
+        self.late: BaseException | None = None  # To be raised by the next operation.
+        self.shared: list[SharedAccess] = []
+        self.num_waits = 0
+
+    def bind(self) -> None:
+        """Let the running thread be the rank's, for C++."""
+        thread = get_ident()
+        if thread not in self._bound:
+            self._bound.add(thread)
+            self.state.bind()
+
+    def unbind(self) -> None:
+        """Let the running thread be nobody's: it ends."""
+        if get_ident() in self._bound:
+            self._bound.discard(get_ident())
+            cuda.unbind()
+
+    def device(self, index: int) -> Device:
+        """Return the simulated device that the rank sees as cuda:index."""
+        return devices_of(self.program)[self.first + index]
+
+    def stream(self, index: int, number: int) -> Stream:
+        """Return the simulated stream of a device and torch's number; 0 is the default one."""
+        found = self._streams.get((index, number))
+        if found is None:
+            streams = streams_of(self.device(index), self.program)
+            found = streams.new(f"stream {number}") if number else streams.default
+            self._streams[index, number] = found
+        return found
+
+    def make_current(self, index: int | None = None) -> None:
+        """Let simrank's current device and stream be torch's on a device (None: the current)."""
+        if index is None:
+            index = int(native().simrank_current_device())
+        program = self.program
+        program.local["current_stream"] = self.current_stream(index)
+        program.device_index = self.first + index
+
+    def current_stream(self, index: int | None = None) -> Stream:
+        """Return the stream that is torch's current one on a device (None: the current)."""
+        library = native()
+        if index is None:
+            index = int(library.simrank_current_device())
+        return self.stream(index, library.simrank_current_stream(index))
+
+    def stream_of(self, device: int, number: int) -> Stream:
+        """Return the stream of a device of the cluster and torch's number."""
+        return self.stream(device - self.first, number)
+
+    @contextmanager
+    def on_stream(self, stream: Stream) -> Iterator[torch.device]:
+        """Let a stream that torch has not made, a group's, be torch's current one on its device."""
+        index = stream.device.index - self.first
+        number = self._numbers.setdefault(stream, _NOT_TORCHS + len(self._numbers))
+        self._streams[index, number] = stream
+        library = native()
+        before = library.simrank_current_stream(index)
+        library.simrank_set_stream(index, number)
+        try:
+            yield torch.device("cuda", index)
+        finally:
+            library.simrank_set_stream(index, before)
+
+    # ---- what was computed ----
+
+    def launched(self, operation: Operation) -> None:
+        """Issue an operation at once, where races are looked for.
+
+        Raises:
+            RaceError: It races, or memory was taken before it that another stream may use.
+        """
+        self.raise_late()
+        stream = self.stream(operation.device, operation.stream)
+        cost = cost_of(stream.device.spec, operation) if self._charges else Cost(0, 0, 1)
+        shapes = [list(operand.sizes) for operand in operation.inputs]
+        issue(stream, operation.name, cost, shapes, self.allocations.accesses(operation))
+
+    def raise_late(self) -> None:
+        """Raise what could not be raised where it was found."""
+        late, self.late = self.late, None
+        if late is not None:
+            raise late
+
+    def flush(self) -> None:
+        """Give what torch computed since the last flush to the streams, with its cost."""
+        self.raise_late()
+        launches = drain_launches()
+        if launches and self._charges:
+            self._submit_all(launches)
+        if self.shared and not self.num_waits:
+            accesses, self.shared = self.shared, []
+            arranger().touched(self.current_stream(), accesses)
+
+    def _submit_all(self, launches: Sequence[Launch]) -> None:
+        """Issue operations in order, those of one stream together."""
+        first = 0
+        for index, launch in enumerate(launches):
+            before = launches[first]
+            if launch.stream != before.stream or launch.device != before.device:
+                self._submit(launches[first:index])
+                first = index
+        self._submit(launches[first:])
+
+    def _submit(self, launches: Sequence[Launch]) -> None:
+        """Issue operations of one stream: one by one if somebody looks, else as one."""
+        stream = self.stream(launches[0].device, launches[0].stream)
+        device = stream.device
+        forms = [form_of(device, launch.form) for launch in launches]
+        if device.engine.observers:
+            for form in forms:
+                issue(stream, form.name, form.cost, form.shapes)
+            return
+        launch_ps = device.launch_overhead_ps
+        issued_ps = end_ps = 0  # From the first one's issue on: when each is issued, when it ends.
+        num_bytes = num_elements = 0
+        for form in forms:
+            cost = form.cost
+            end_ps = max(end_ps, issued_ps) + cost.duration_ps
+            issued_ps += launch_ps
+            num_bytes += cost.bytes_moved
+            num_elements = max(num_elements, cost.num_elements)
+        name = forms[0].name if len(forms) == 1 else f"{len(forms)} operations of torch"
+        issue(stream, name, Cost(end_ps, num_bytes, num_elements))
+        if len(forms) > 1:
+            device.engine.charge(issued_ps - launch_ps, name)
+
+    def replay(self, call: Callable[[], object]) -> None:
+        """Do again what a graph holds, as one launch.
+
+        Simulated cost: on the host one launch overhead for all operations (assumed).
+        """
+        self.flush()
+        device = self.device(int(native().simrank_current_device()))
+        before = device.launch_overhead_ps
+        device.engine.charge(before, "replay of a graph")
+        device.launch_overhead_ps = 0
+        try:
+            call()
+            self.flush()
+        finally:
+            device.launch_overhead_ps = before
+
+    # ---- streams and events ----
+
+    def stream_call(self, what: StreamCall, index: int, number: int, event: int) -> bool:
+        """Do on simulated streams what torch asked of its own; the answer is that of a query."""
+        self.flush()
+        if what in _IGNORED:
+            return True
+        answer = _STREAM_CALLS[what](self, self.stream(index, number), event)
+        return answer is not False
+
+    def record(self, stream: Stream, number: int) -> None:
+        """Record an event."""
+        event = self._events[number] = Event(enable_timing=True)
+        event.record(stream)
+
+    def event(self, number: int) -> Event:
+        """Return an event by torch's number; one that was never recorded has happened."""
+        return self._events.get(number) or Event()
+
+    def forget(self, number: int) -> None:
+        """Forget an event that torch has destroyed."""
+        self._events.pop(number, None)
+
+    def elapsed_ms(self, first: int, last: int) -> float:
+        """Return the simulated time between two events."""
+        return self.event(first).elapsed_time(self.event(last))
+
+
+def _sleep(_: RankDevices, stream: Stream, cycles: int) -> None:
+    issue(stream, "spin", Cost(round(cycles * 1e12 / _SLEEP_HZ), 0, 1))
+
+
+_IGNORED = (StreamCall.STREAM_CREATE,)
+_STREAM_CALLS: dict[StreamCall, Callable[[RankDevices, Stream, int], bool | None]] = {
+    StreamCall.EVENT_RECORD: RankDevices.record,
+    StreamCall.STREAM_WAIT_EVENT: lambda own, stream, n: stream.wait_event(own.event(n)),
+    StreamCall.STREAM_SYNCHRONIZE: lambda _, stream, __: stream.synchronize(),
+    StreamCall.EVENT_SYNCHRONIZE: lambda own, _, n: own.event(n).synchronize(),
+    StreamCall.DEVICE_SYNCHRONIZE: lambda _, stream, __: synchronize(stream.device),
+    StreamCall.STREAM_QUERY: lambda _, stream, __: stream.query(),
+    StreamCall.EVENT_QUERY: lambda own, _, n: own.event(n).query(),
+    StreamCall.EVENT_DESTROY: lambda own, _, n: own.forget(n),
+    StreamCall.HOST_READ: lambda _, stream, __: stream.synchronize(),
+    StreamCall.SLEEP: _sleep,
+    StreamCall.RECORD_STREAM: lambda own, stream, address: own.allocations.recorded(
+        stream, address
+    ),
+}

@@ -1,0 +1,703 @@
+"""A process group of torch whose calls are simrank's: nothing is matched or timed twice."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as _c10d
+
+from simrank.distributed import api, p2p_api
+from simrank.distributed.backends import GLOO, NCCL
+from simrank.distributed.issue import enter_call, is_dense, issue
+from simrank.distributed.monitored import monitored_barrier
+from simrank.distributed.multi_tensor import (
+    all_gather_multi_tensor,
+    all_reduce_multi_tensor,
+    broadcast_multi_tensor,
+)
+from simrank.distributed.reduce_op import PremulSum, ReduceOp
+from simrank.distributed.request import Request, Signature, staging
+from simrank.errors import UnsupportedError
+from simrank.ranks import require_rank
+from simrank.torch.devices import activation, pending
+from simrank.torch.devices.buffers import buffer_of, buffers_of
+from simrank.torch.groups import gloo_checks
+from simrank.torch.groups.dispatch import as_operator, in_graphs
+from simrank.torch.groups.identity import GroupOptions, IdentifiedGroup, check_owner
+from simrank.torch.groups.work import DONE, SimulatedWork
+from simrank.torch.profiler import is_recording, nccl_facts, record_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import timedelta
+
+    from simrank.device import Buffer
+    from simrank.distributed.api import Op
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.issue import CoalescingManager
+    from simrank.distributed.work import Work
+    from simrank.torch.groups.debug_detail import Checker
+
+Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
+Outputs: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
+_SUM = dist.ReduceOp.SUM
+
+
+class SimulatedGroup(IdentifiedGroup):
+    """One rank's side of a group: its calls are simrank's.
+
+    Attributes:
+        calls: Those on their way through torch's dispatcher; the last one is the innermost.
+        checker: Compares the members' calls at debug level DETAIL; None at other levels.
+    """
+
+    def __init__(
+        self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
+    ) -> None:
+        super().__init__(rank, group, options, limit)
+        self._coalescing = ExitStack()
+        self._batch: CoalescingManager | None = None
+        self.calls: list[Any] = []
+        self.checker: Checker | None = None
+
+    # ---- collectives ----
+
+    @as_operator("allreduce_")
+    def allreduce(
+        self, tensors: Tensors, opts: Any = None, timeout: object = None, *, op: Any = None
+    ) -> dist.Work:
+        """Reduce over the group, in place; with gloo several tensors become one result."""
+        reduction = reduction_of(_reduction(opts, op))
+        if self._is_gloo(tensors):
+            listed = _listed(tensors)
+            gloo_checks.check_all_reduce(listed, is_sum=reduction is ReduceOp.SUM)
+            _check_complex("all_reduce", listed[0], reduction)
+            if listed[0].is_sparse:
+                return all_reduce_sparse(self.simulated, listed)
+            if len(listed) > 1:
+                buffers = buffers_of(listed)
+                _check_alike_in_memory("allreduce", buffers)
+                work = all_reduce_multi_tensor(buffers, reduction, self.simulated)
+                return self._work("all_reduce", work, listed)
+        tensor = _one(tensors)
+        is_async = self._is_async(opts, tensor)
+        is_blocking = opts is not None and getattr(opts, "asyncOp", True) is False
+        if is_blocking and self._limit is None and not is_recording(require_rank("all_reduce")):
+            is_async = False
+        work = api.all_reduce(buffer_of(tensor), reduction, self.simulated, is_async)
+        if not is_async and not tensor.is_cuda:
+            return DONE
+        return self._work("all_reduce", work, [tensor])
+
+    @as_operator("allreduce_coalesced_")
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
+        """Reduce several tensors as one."""
+        reduction = reduction_of(_reduction(opts))
+        if self._is_gloo(tensors):
+            gloo_checks.check_all_reduce_coalesced(tensors)
+            _check_complex("all_reduce", tensors[0], reduction)
+        buffers = buffers_of(tensors)
+        caller = enter_call("all_reduce", self.simulated, lists=(buffers,))
+        assert caller is not None, "a member calls"
+        op = api.reduction_of(caller.backend, reduction, buffers[0])
+        dtype = buffers[0].dtype
+        flat = staging(buffers, dtype, buffers[0].cuda_device)
+        signature = Signature("all_reduce", op.value, None, dtype.name, flat.numel())
+        request = Request(signature, flat, flat, factor=api.factor_of(op))
+        request.sources = request.targets = buffers
+        return self._work("all_reduce", issue(caller, request, async_op=True), tensors)
+
+    @as_operator("broadcast_")
+    def broadcast(
+        self, tensors: Tensors, opts: Any = None, timeout: object = None, *, root: int = 0
+    ) -> dist.Work:
+        """Copy the root's tensor to all, with gloo to several of each member."""
+        source = _root(opts, root)
+        if self._is_gloo(tensors):
+            listed = _listed(tensors)
+            index = getattr(opts, "rootTensor", 0)
+            gloo_checks.check_root("broadcast", source, self._size)
+            gloo_checks.check_root_tensor("broadcast", index, len(listed))
+            gloo_checks.check_broadcast(listed)
+            if len(listed) > 1:
+                buffers = buffers_of(listed)
+                _check_alike_in_memory("broadcast", [buffers[index]])
+                several = broadcast_multi_tensor(buffers, index, source, self.simulated)
+                return self._work("broadcast", several, listed)
+        tensor = _one(tensors)
+        is_async = self._is_async(opts, tensor)
+        work = api.broadcast(buffer_of(tensor), None, self.simulated, is_async, group_src=source)
+        return self._work("broadcast", work, [tensor])
+
+    @as_operator("reduce_")
+    def reduce(
+        self,
+        tensors: Tensors,
+        opts: Any = None,
+        op: Any = None,
+        timeout: object = None,
+        *,
+        root: int = 0,
+    ) -> dist.Work:
+        """Reduce over the group, into the root's tensor."""
+        reduction = reduction_of(_reduction(opts, op))
+        target = _root(opts, root)
+        if self._is_gloo(tensors):
+            listed = _listed(tensors)
+            gloo_checks.check_root("reduce", target, self._size)
+            gloo_checks.check_root_tensor("reduce", getattr(opts, "rootTensor", 0), len(listed))
+            gloo_checks.check_reduce(listed)
+            _check_complex("reduce", listed[0], reduction)
+        tensor = _one(tensors)
+        buffer = buffer_of(tensor)
+        is_async = self._is_async(opts, tensor)
+        work = api.reduce(buffer, None, reduction, self.simulated, is_async, group_dst=target)
+        return self._work("reduce", work, [tensor])
+
+    @as_operator("allgather_")
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        """Gather the members' tensors into a list, with gloo several of each into several."""
+        if isinstance(inputs, list | tuple):
+            if self._is_gloo(inputs):
+                gloo_checks.check_all_gather(outputs, inputs, self._size)
+                if len(inputs) > 1:
+                    return self._all_gather_multi_tensor(outputs, [*inputs])
+            outputs, inputs = outputs[0], _one(inputs)
+        elif self._is_gloo(inputs):
+            gloo_checks.check_all_gather([outputs], [inputs], self._size)
+        is_async = self._is_async(opts, inputs)
+        source = buffer_of(self._flat(inputs))
+        work = api.all_gather(buffers_of(outputs), source, self.simulated, is_async)
+        is_flat = self._is_on_stream(inputs)
+        is_stacked = is_flat and all(output.shape == inputs.shape for output in outputs)
+        return self._work(
+            "all_gather", work, outputs, is_copied=True, reads=[inputs], is_stacked=is_stacked
+        )
+
+    def _all_gather_multi_tensor(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]
+    ) -> dist.Work:
+        buffers = [buffers_of(listed) for listed in outputs]
+        sources = buffers_of([tensor.contiguous() for tensor in inputs])
+        work = all_gather_multi_tensor(buffers, sources, self.simulated)
+        return self._work("all_gather", work, outputs, is_copied=True, reads=inputs)
+
+    @as_operator("allgather_coalesced_")
+    def allgather_coalesced(
+        self,
+        output_lists: list[list[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        opts: object = None,
+    ) -> dist.Work:
+        """Gather each of several tensors into a list."""
+        if self._is_gloo(inputs):
+            gloo_checks.check_all_gather_coalesced(output_lists, inputs, self._size)
+        works = []
+        for index, tensor in enumerate(inputs):
+            outputs = buffers_of([row[index] for row in output_lists])
+            works.append(api.all_gather(outputs, buffer_of(tensor), self.simulated, True))
+        return self._works("all_gather", works, output_lists, is_copied=True, reads=inputs)
+
+    @as_operator("_allgather_base_")
+    def all_gather_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        opts: Any = None,
+    ) -> dist.Work:
+        """Gather the members' tensors into one."""
+        source, target = buffer_of(input), buffer_of(output)
+        if self.simulated.backend_for(source) == GLOO:
+            gloo_checks.check_gathered(output, input, self._size)
+        is_async = self._is_async(opts, input)
+        return self._work(
+            "_all_gather_base",
+            api.all_gather_into_tensor(target, source, self.simulated, is_async),
+            [output],
+            reads=[input],
+        )
+
+    _allgather_base = all_gather_single
+
+    @as_operator("allgather_into_tensor_coalesced_")
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
+    ) -> dist.Work:
+        """Gather each of several tensors into one."""
+        pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
+        works = [api.all_gather_into_tensor(o, i, self.simulated, True) for o, i in pairs]
+        return self._works("all_gather_into_tensor_coalesced", works, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    @as_operator("reduce_scatter_")
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, op: Any = None
+    ) -> dist.Work:
+        """Reduce lists entry by entry; entry k stays on member k."""
+        reduction = reduction_of(_reduction(opts, op))
+        if isinstance(outputs, list | tuple):
+            if self._is_gloo(outputs):
+                gloo_checks.check_reduce_scatter(outputs, inputs, self._rank, self._size)
+                _check_complex("all_reduce", outputs[0], reduction)
+            outputs, inputs = _one(outputs), inputs[0]
+        self._check_in_order("reduce_scatter", [outputs, *inputs])
+        target, sources = buffer_of(outputs), buffers_of(inputs)
+        is_async = self._is_async(opts, outputs)
+        work = api.reduce_scatter(target, sources, reduction, self.simulated, is_async)
+        return self._work("reduce_scatter", work, [outputs])
+
+    @as_operator("_reduce_scatter_base_")
+    def reduce_scatter_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        opts: Any = None,
+    ) -> dist.Work:
+        """Reduce, and leave part k on member k."""
+        reduction = reduction_of(_reduction(opts))
+        target, source = buffer_of(output), buffer_of(input)
+        if self.simulated.backend_for(source) == GLOO:
+            gloo_checks.check_scattered(output, input, self._size)
+        is_async = self._is_async(opts, input)
+        work = api.reduce_scatter_tensor(target, source, reduction, self.simulated, is_async)
+        return self._work("_reduce_scatter_base", work, [output], reads=[input])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    @as_operator("reduce_scatter_tensor_coalesced_")
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Reduce several tensors, and leave their parts k on member k."""
+        op = reduction_of(_reduction(opts))
+        pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
+        works = [api.reduce_scatter_tensor(o, i, op, self.simulated, True) for o, i in pairs]
+        return self._works("reduce_scatter_tensor_coalesced", works, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    @as_operator("alltoall_base_")
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> dist.Work:
+        """Send part k to member k."""
+        target, source = buffer_of(output), buffer_of(input)
+        is_async = self._is_async(opts, input)
+        work = api.all_to_all_single(
+            target,
+            source,
+            output_split_sizes,
+            input_split_sizes,
+            self.simulated,
+            is_async,
+        )
+        return self._work("all_to_all", work, [output], reads=[input])
+
+    alltoall_base = all_to_all_single
+
+    @as_operator("alltoall_")
+    def alltoall(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> dist.Work:
+        """Send entry k of a list to member k."""
+        if self._is_gloo(inputs or outputs):
+            gloo_checks.check_all_to_all(outputs, inputs, self._size)
+        elif len(inputs) != self._size:
+            raise RuntimeError(
+                f"input tensor list size {len(inputs)} does not match world size {self._size}"
+            )
+        is_async = self._is_async(opts, inputs[0])
+        work = api.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
+        return self._work("all_to_all", work, outputs, reads=inputs)
+
+    @as_operator("gather_")
+    def gather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
+    ) -> dist.Work:
+        """Gather the members' tensors into the root's list."""
+        root = _root(opts, root)
+        self._check_list_of_root("gather", inputs, outputs, root)
+        outputs = _first_list(outputs)
+        source = buffer_of(self._flat(_one(inputs)))
+        target = buffers_of(outputs) if outputs else None
+        is_async = self._is_async(opts, _one(inputs))
+        work = api.gather(source, target, None, self.simulated, is_async, group_dst=root)
+        return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
+
+    @as_operator("scatter_")
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: object = None, *, root: int = 0
+    ) -> dist.Work:
+        """Send entry k of the root's list to member k."""
+        root = _root(opts, root)
+        self._check_list_of_root("scatter", outputs, inputs, root)
+        inputs = _first_list(inputs)
+        tensor = _one(outputs)
+        self._check_in_order("scatter", [tensor, *inputs])
+        target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
+        is_async = self._is_async(opts, tensor)
+        work = api.scatter(target, sources, None, self.simulated, is_async, group_src=root)
+        return self._work("scatter", work, [tensor])
+
+    def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
+        """Return once all members have called."""
+        check_owner(self)
+        if self.checker is not None:
+            self.checker.check("barrier", ())
+        return self._work("barrier", api.barrier(self.simulated, True), [])
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return once all members have called; rank 0 says who did not."""
+        if self._rank == 0 and timeout is not None and not timeout:
+            raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")
+        limit = self._limit if timeout is None else timeout
+        monitored_barrier(self.simulated, limit, wait_all_ranks)
+
+    # ---- messages ----
+
+    @as_operator("send")
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+        """Send a tensor to a member."""
+        if self._is_gloo(tensors):
+            gloo_checks.check_message(_listed(tensors), tag)
+        tensor = _one(tensors)
+        work = p2p_api.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
+        return self._work("send", work, [tensor])
+
+    @as_operator("recv_")
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+        """Receive a tensor from a member."""
+        if self._is_gloo(tensors):
+            gloo_checks.check_message(_listed(tensors), tag)
+        tensor = _one(tensors)
+        work = p2p_api.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
+        return self._work("recv", work, [tensor])
+
+    @as_operator("recv_any_source_")
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        """Receive a tensor from whichever member sends."""
+        if self._is_gloo(tensors):
+            gloo_checks.check_message(_listed(tensors), tag)
+        tensor = _one(tensors)
+        return self._work(
+            "recvAnySource", p2p_api.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor]
+        )
+
+    # ---- several as one ----
+
+    @in_graphs
+    def _start_coalescing(self, device: torch.device) -> None:
+        manager = p2p_api._coalescing_manager(self.simulated, device, async_ops=True)
+        self._batch = self._coalescing.enter_context(manager)
+
+    @in_graphs
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        self._coalescing.close()
+        assert self._batch is not None, "started"
+        works, self._batch = self._batch.works, None
+        return self._works("coalesced", works, [])
+
+    # ---- what is returned ----
+
+    def _is_async(self, opts: Any, tensor: torch.Tensor) -> bool:
+        """Return whether a call runs beside the current stream, and is waited for.
+
+        nccl's run on the current stream unless they are asked for as asynchronous; gloo's always
+        run beside the host, for which torch waits itself.
+        """
+        if not self._is_on_stream(tensor):
+            return True
+        if self._limit is not None:
+            return True  # Somebody watches it.
+        return bool(getattr(opts, "asyncOp", True))
+
+    def _is_gloo(self, tensors: Tensors) -> bool:
+        """Whether a call with such tensors is gloo's; one without any is, if nccl has no part."""
+        if isinstance(tensors, torch.Tensor):
+            return not self._is_on_stream(tensors)
+        return self._is_gloo(tensors[0]) if tensors else not self._is_nccl()
+
+    def _check_list_of_root(self, call: str, tensors: Tensors, given: Any, root: int) -> None:
+        """Raise gloo's errors for the tensor and the list of a gather or a scatter."""
+        if not self._is_gloo(tensors):
+            return
+        gloo_checks.check_root(call, root, self._size)
+        is_flat = bool(given) and isinstance(given[0], torch.Tensor)
+        group = self._rank, root, self._size
+        gloo_checks.check_list_of_root(
+            call, _listed(tensors), [given] if is_flat else given or [], group
+        )
+
+    def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what gloo sends of a tensor that it gathers: a copy, if there are gaps."""
+        return tensor if self._is_on_stream(tensor) else tensor.contiguous()
+
+    def _check_in_order(self, call: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise where gloo would move bytes in their order in memory, which is another one.
+
+        Raises:
+            UnsupportedError: A tensor is not contiguous.
+        """
+        on_host = (tensor for tensor in tensors if not self._is_on_stream(tensor))
+        if not all(tensor.is_contiguous() for tensor in on_host):
+            raise _scrambled(call)
+
+    def _is_on_stream(self, tensor: torch.Tensor) -> bool:
+        """Whether calls with such tensors are nccl's, which block a stream and not the host."""
+        return tensor.is_cuda and self.simulated.backends.get("cuda") != GLOO
+
+    def _work(
+        self,
+        name: str,
+        work: Work | None,
+        outputs: Outputs,
+        *,
+        reads: Sequence[torch.Tensor] | None = None,
+        is_copied: bool = False,
+        is_stacked: bool = False,
+    ) -> dist.Work:
+        """Return the Work of a call that is one of simrank's; see `_works`."""
+        works = [] if work is None else [work]
+        return self._works(
+            name, works, outputs, reads=reads, is_copied=is_copied, is_stacked=is_stacked
+        )
+
+    def _works(
+        self,
+        name: str,
+        works: Sequence[Work | None],
+        outputs: Outputs,
+        *,
+        reads: Sequence[torch.Tensor] | None = None,
+        is_copied: bool = False,
+        is_stacked: bool = False,
+    ) -> dist.Work:
+        """Return the Work of a call.
+
+        Args:
+            name: The call, as profilers show it.
+            works: simrank's own.
+            outputs: What is filled: tensors, or lists of them.
+            reads: What is read; None: what is filled.
+            is_copied: Whether gloo copies to the outputs with a torch operation, as to lists:
+                autograd sees that they changed.
+            is_stacked: Whether the result is all outputs in one.
+        """
+        flat = [*_flattened(outputs)]
+        if is_copied and flat:
+            torch.autograd.graph.increment_version(flat)
+        started = [work for work in works if work is not None]
+        self._note_in_flight(started)
+        program = require_rank(name)
+        if is_recording(program):
+            shown = f"{self.options.backend}:{name}"
+            read = flat if reads is None else reads
+            ranks = self.simulated.ranks
+            is_nccl = self.options.backend == NCCL
+            comms = nccl_facts(self, ranks, name, (read, flat)) if is_nccl else None
+            record_call(program, shown, read, started, comms)
+        return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
+
+    def _note_in_flight(self, started: Sequence[Work]) -> None:
+        """Let torch's own operations wait for what was issued, where they touch its tensors."""
+        if not activation.is_enabled():
+            return
+        operations: list[Any] = [work._operation for work in started]  # nobody has waited for it
+        if not operations:
+            operations = [self.simulated.last_issued[self._rank]]
+        for operation in operations:
+            if operation is not None and operation.touched is not None:
+                touched = operation.touched
+                pending.note(operation, touched.reads, touched.writes)
+
+
+def _listed(tensors: Tensors) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _first_list(given: Any) -> Any:
+    """Return the list of tensors that is given alone or in a list."""
+    return given[0] if given and isinstance(given[0], list | tuple) else given
+
+
+def _flattened(outputs: Outputs) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists."""
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            yield output
+        else:
+            yield from output
+
+
+def _check_alike_in_memory(call: str, buffers: Sequence[Buffer]) -> None:
+    """Raise unless the elements of tensors lie without gaps, and in the same order.
+
+    Raises:
+        UnsupportedError: They do not.
+    """
+    strides = buffers[0].stride()
+    if not all(is_dense(buffer) and buffer.stride() == strides for buffer in buffers):
+        raise _scrambled(call)
+
+
+def _scrambled(call: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{call}: gloo moves a tensor's bytes in their order in memory, which scrambles "
+        "one that is not contiguous\n  to fix: hand it tensor.contiguous()"
+    )
+
+
+def _check_complex(call: str, tensor: torch.Tensor, op: Op) -> None:
+    """Raise for reductions that torch does not define on complex numbers.
+
+    Raises:
+        RuntimeError: It is one of them; torch's words.
+    """
+    if tensor.is_complex() and op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise RuntimeError(f"{call} does not support {op} on complex tensors")
+
+
+def _one(tensors: Tensors) -> torch.Tensor:
+    """Return the tensor of a call.
+
+    Raises:
+        RuntimeError: There is none; torch's words.
+        UnsupportedError: There are several, as of several devices of one process.
+    """
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) == 1:
+        return tensors[0]
+    if not tensors:
+        raise RuntimeError("requires non-empty tensor list")
+    raise UnsupportedError(
+        f"a call with {len(tensors)} tensors, as of several devices of one process: each rank has "
+        "one\n  to fix: a call for each tensor, or a coalesced one for all"
+    )
+
+
+def _root(opts: Any, root: int) -> int:
+    """Return the root of a call: of its options, or as it is given."""
+    if opts is None:
+        return root
+    return opts if isinstance(opts, int) else int(opts.rootRank)
+
+
+def _reduction(opts: Any, op: Any = None) -> Any:
+    if op is not None:
+        return op
+    if opts is None:
+        return _SUM
+    return getattr(opts, "reduceOp", opts)
+
+
+# ---- torch's reductions as simrank's ----
+
+_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+_BY_KIND: dict[Any, ReduceOp] = {getattr(dist.ReduceOp, name): ReduceOp[name] for name in _NAMES}
+
+
+def reduction_of(op: Any) -> Op:
+    """Return simrank's name of a reduction; one that multiplies first keeps its factor."""
+    kind = getattr(op, "op", op)
+    found = _BY_KIND.get(kind)
+    if found is not None:
+        return found
+    return PremulSum(op.__getstate__()[1])
+
+
+# ---- The all_reduce of sparse tensors, which gloo has ----
+
+
+def all_reduce_sparse(group: ProcessGroup, tensors: list[torch.Tensor]) -> SimulatedWork:
+    """Sum sparse tensors as gloo does it: it gathers their shapes, then indices and values.
+
+    Several tensors of a rank are summed first, and all of them get the result.
+
+    Simulated cost: three all_gathers, the last two of the longest member's size. Source: torch 2.13
+    `ProcessGroupGloo.cpp`, AsyncSparseAllreduceWork.
+
+    Raises:
+        RuntimeError: Shapes differ from member to member; gloo's words.
+    """
+    first, *others = tensors
+    own = sum(others, start=first).coalesce()
+    facts = [own._nnz(), *_padded_shape(own)]
+    reported = _gathered(group, torch.tensor(facts))
+    if any(each[1:].tolist() != facts[1:] for each in reported):
+        raise RuntimeError("Sparse dimensions do not match")
+    counts = [int(each[0]) for each in reported]
+    longest = max(counts)
+    total = torch.sparse_coo_tensor(size=own.shape, dtype=own.dtype)
+    if longest:
+        indices = _gathered(group, _padded(own.indices().t(), longest))
+        values = _gathered(group, _padded(own.values(), longest))
+        for count, index, value in zip(counts, indices, values, strict=True):
+            part = index[:count].t(), value[:count]
+            total = total + torch.sparse_coo_tensor(*part, own.shape)
+    for tensor in tensors:
+        tensor.copy_(total.coalesce())
+    return SimulatedWork((), tensors)
+
+
+def _padded_shape(tensor: torch.Tensor) -> list[int]:
+    """Return the sparse sizes of a tensor, and its dense ones, four of each at most as in gloo."""
+    sizes, num_sparse = list(tensor.shape), tensor.sparse_dim()
+    sparse, dense = sizes[:num_sparse], sizes[num_sparse:]
+    return [*sparse, *[0] * (4 - len(sparse)), *dense, *[0] * (4 - len(dense))]
+
+
+def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
+    padded = torch.zeros((num_rows, *rows.shape[1:]), dtype=rows.dtype)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _gathered(group: ProcessGroup, tensor: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.zeros_like(tensor) for _ in range(group.size())]
+    api.all_gather(buffers_of(parts), buffer_of(tensor), group)
+    return parts
+
+
+# ---- Batches of messages ----
+# torch groups them for groups of its own class only, which simulated ones are not.
+
+c10d: Any = _c10d
+
+
+def make_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands for `batch_isend_irecv`."""
+
+    @functools.wraps(original)
+    def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
+        c10d._check_p2p_op_list(p2p_op_list)
+        group = p2p_op_list[0].group or c10d._get_default_group()
+        device = p2p_op_list[0].tensor.device
+        is_simulated = isinstance(group, SimulatedGroup)
+        if not is_simulated or group.simulated.backends.get(device.type) != NCCL:
+            return original(p2p_op_list)
+        with c10d._coalescing_manager(group, device, async_ops=True) as manager:
+            for each in p2p_op_list:
+                peer = "group_dst" if each.op is c10d.isend else "group_src"
+                each.op(each.tensor, group=each.group, tag=each.tag, **{peer: each.group_peer})
+        return manager.works
+
+    return batch_isend_irecv
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    """Return what to replace."""
+    batch = make_batch(c10d.batch_isend_irecv)
+    return [(owner, "batch_isend_irecv", batch) for owner in (c10d, dist)]

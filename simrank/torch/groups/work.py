@@ -1,0 +1,208 @@
+"""What a call of a simulated process group returns, as torch.distributed.Work."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from simrank.engine.limits import watch
+from simrank.errors import PeerDiedError, WaitTimeoutError
+from simrank.ranks.current import rank_program
+from simrank.torch.devices import activation
+from simrank.torch.profiler import is_recording, record_comms
+from simrank.units import PS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from simrank.device import Operation
+    from simrank.distributed.work import Work
+
+_NO_LIMIT = timedelta(0)
+
+
+class SimulatedWork(dist.Work):
+    """One or more calls of simrank's, as torch sees them.
+
+    Args:
+        works: simrank's own; none: what was called has ended already.
+        outputs: What the call fills: tensors, or lists of them.
+        limit: The group's time limit, if the program has chosen one: of gloo's waits on the host,
+            and of nccl's watchdog, which lets the host go on.
+        after: Called once it has ended.
+        is_stacked: Whether the result is one tensor of all outputs: nccl gathers into one, and
+            copies it to the list.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        outputs: Sequence[Any],
+        limit: timedelta | None = None,
+        after: Callable[[], None] | None = None,
+        *,
+        is_stacked: bool = False,
+    ) -> None:
+        super().__init__()
+        self._works = works
+        self._outputs = outputs
+        self._limit = limit
+        self._after = after
+        self._is_stacked = is_stacked
+        self._future: Future[Any] | None = None
+        for work in works:
+            if limit is not None and work.stream is not None:
+                self._limit = None
+                _watch(work._operation, limit)  # noqa: SLF001 - for the message
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        """Wait as the backend does: gloo on the host, nccl on the current stream.
+
+        Raises:
+            RuntimeError: The time limit passed; gloo's words.
+        """
+        limit = timeout if timeout > _NO_LIMIT else self._limit
+        own = activation.devices_in_use()
+        if own is not None and self._works:
+            own.flush()
+            own.make_current()
+        self._show_wait()
+        for work in self._works:
+            if limit is None:
+                work.wait()
+            else:
+                _wait_within(work, limit)
+        self._finish()
+        return True
+
+    def _show_wait(self) -> None:
+        """Show profilers of the rank that it waits for what runs on a stream."""
+        program = rank_program()
+        is_shown = program is not None and is_recording(program)
+        if is_shown and self._works and self._works[0].stream is not None:
+            assert program is not None, "it has a profiler"
+            record_comms(program, {"Collective name": "wait", "dtype": "Byte"})
+
+    def synchronize(self) -> None:
+        """Do what `wait()` does."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Do what `wait()` does."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether it is complete; a negative answer is a charged poll."""
+        done = all(work.is_completed() for work in self._works)
+        if done:
+            self._finish()
+        return done
+
+    def is_success(self) -> bool:
+        """Return whether it completed without an error."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        """Return the exception, or None."""
+        return next((e for e in (work.exception() for work in self._works) if e is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors; of an all_gather of nccl, one of shape [world, ...].
+
+        Raises:
+            RuntimeError: They are lists of tensors; torch's words.
+        """
+        if self._outputs and not isinstance(self._outputs[0], torch.Tensor):
+            raise RuntimeError(
+                "work result does not support list of lists, use .getFuture() and value()"
+            )
+        return self._value()
+
+    def _value(self) -> list[Any]:
+        return [torch.stack([*self._outputs])] if self._is_stacked else list(self._outputs)
+
+    def source_rank(self) -> int:
+        """Return the group rank that a receive got its message from."""
+        if not self._works:
+            raise RuntimeError("sourceRank() may only be called on work of a completed recv")
+        return self._works[0].source_rank()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[Any]:
+        """Return a future that is done: whoever waits for it natively could let nobody else run.
+
+        As nccl's, it lets the stream of whoever waits for it wait; gloo's has been waited for.
+        """
+        if self._future is None:
+            self._future = self._future_of_stream()
+        if self._future is None:
+            self.wait()
+            self._future = Future()
+            self._future.set_result(self._value())
+        return self._future
+
+    def _future_of_stream(self) -> Future[Any] | None:
+        """Return a future of what runs on a stream beside the host; None where the host waits."""
+        own, streams = activation.devices_in_use(), {work.stream for work in self._works}
+        stream = streams.pop() if len(streams) == 1 else None
+        if own is None or stream is None or self._after is not None:
+            return None
+        for work in self._works:
+            work._note_wait()  # noqa: SLF001 - whoever waits for the future
+        with own.on_stream(stream) as device:
+            future: Future[Any] = Future(devices=[device])
+            future.set_result(self._value())
+        return future
+
+    def _finish(self) -> None:
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+
+
+def _wait_within(work: Work, limit: timedelta) -> None:
+    try:
+        work.wait(limit)
+    except (WaitTimeoutError, PeerDiedError) as error:
+        if isinstance(error, PeerDiedError) and not _is_of_watchdog(work, error):
+            raise
+        raised = RuntimeError(_limit_text(work._operation, limit))  # noqa: SLF001 - for the message
+        raised.add_note(str(error))
+        raise raised from error
+
+
+def _watch(operation: Operation, limit: timedelta) -> None:
+    limit_ps = round(limit.total_seconds() * 1e6) * PS_PER_US
+    engine = operation.stream.device.engine
+    watch(engine, operation, limit_ps, lambda: RuntimeError(_limit_text(operation, limit)))
+
+
+def _is_of_watchdog(work: Work, error: PeerDiedError) -> bool:
+    """Whether nccl's watchdog ends a call too because another member's limit has passed: each does.
+
+    Of gloo's members the others see that the connection was closed.
+    """
+    is_nccl = bool(getattr(work._operation, "num_sms", 0))  # noqa: SLF001 - what it is
+    return is_nccl and isinstance(error.peer_error, WaitTimeoutError)
+
+
+def _limit_text(operation: Any, limit: timedelta) -> str:
+    """Return what gloo says, or the watchdog of nccl, of a call whose time limit passed."""
+    milliseconds = round(limit.total_seconds() * 1000)
+    request = getattr(operation, "request", None)
+    if request is None or not operation.num_sms:
+        return f"[simrank] Timed out waiting {milliseconds}ms for {operation.name} to complete"
+    return (
+        f"[Rank {operation.group_rank}] Watchdog caught collective operation timeout: WorkNCCL("
+        f"SeqNum={operation.call.seq}, OpType={request.signature.op.replace('_', '').upper()}, "
+        f"NumelIn={request.source.numel()}, NumelOut={request.target.numel()}, "
+        f"Timeout(ms)={milliseconds}) ran for {milliseconds} milliseconds before timing out."
+    )
+
+
+DONE = SimulatedWork((), [])

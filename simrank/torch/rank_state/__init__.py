@@ -1,0 +1,1 @@
+"""torch's state per process, for each rank."""

@@ -1,0 +1,366 @@
+"""Operators that ranks define in modules of their own: one in torch's dispatcher, many kernels.
+
+torch keeps operators per process, and a script that every rank executes defines them once per rank.
+The first one's go to torch; a kernel calls what the running rank has registered for it. What torch
+keeps in Python besides (`torch.library`, custom operators, fake kernels) is each rank's own.
+
+Operators of modules that ranks share, and kernels for operators of others, are the process's.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import MutableMapping, MutableSet
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import library
+from torch._library import custom_ops, simple_registry
+
+from simrank.errors import UnsupportedError
+from simrank.isolation.private_modules import private_modules
+from simrank.ranks.current import rank_program
+from simrank.torch.rank_state.settings import Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from simrank.ranks import Program
+
+    Patches = list[tuple[Any, str, Any]]
+
+# Modules whose code runs on behalf of who registers something; torch's others do so themselves.
+_REGISTERING = ("torch.library", "torch._library", "simrank.torch.rank_state.custom_operators")
+_NOBODYS = sys.stdlib_module_names
+_VIEWS = "fallback for views"  # Among an operator's dispatch keys.
+_KEY = "operators of torch"  # In `Program.local`: what the rank has for itself, by names.
+_bindings: Any = torch._C  # noqa: SLF001 - what `torch.library` calls
+_registry: Any = simple_registry.singleton
+_new_library: Callable[..., Any] = _bindings._dispatch_library  # noqa: SLF001 - likewise
+_schema_of: Callable[[str, str], Any] = _bindings._get_schema  # noqa: SLF001 - likewise
+_clear_cache: Callable[[set[str]], None] = library._clear_torch_ops_cache  # noqa: SLF001 - likewise
+
+
+def patches() -> Patches:
+    """Return what stands in torch while a Context is entered."""
+    table, made = _Table(), custom_ops
+    return [
+        (Switch(table.turn), "is_on", True),
+        (_bindings, "_dispatch_library", table.new_library),
+        *(
+            (library, name, _SetOfRank(name, getattr(library, name)))
+            for name in ("_impls", "_defs")
+        ),
+        (made, "OPDEF_TO_LIB", _DictOfRank("libraries", made.OPDEF_TO_LIB)),
+        (made, "OPDEFS", _DefinedByRank("custom operators", made.OPDEFS, table)),
+        (_registry, "_data", _DefinedByRank("entries", _registry._data, table)),  # noqa: SLF001 - torch's name
+    ]
+
+
+def _definer() -> Program | None:
+    """Return the rank whose own module is registering something; None: all share what it makes."""
+    program = rank_program()
+    own = None if program is None else private_modules(program)
+    if own is None or not own.has_any:
+        return None
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if not name.startswith(_REGISTERING) and name.partition(".")[0] not in _NOBODYS:
+            module = own.own(name)
+            return program if module is not None and vars(module) is frame.f_globals else None
+        frame = frame.f_back
+    return None
+
+
+def _of(program: Program, name: str, make: Callable[[], Any]) -> Any:
+    """Return what a rank has for itself under a name."""
+    own = program.local.setdefault(_KEY, {})
+    if name not in own:
+        own[name] = make()
+    return own[name]
+
+
+class _Kernel:
+    """A kernel of an operator: that of the running rank, or of the rank that has spawned it."""
+
+    def __init__(self, operator: str, key: str) -> None:
+        self._operator, self._key = operator, key
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it.
+
+        Raises:
+            UnsupportedError: The rank has not defined the operator.
+        """
+        program = rank_program()
+        while program is not None:
+            own = _of(program, "kernels", dict).get((self._operator, self._key))
+            if own is not None:
+                return own(*args, **kwargs)
+            program = program.parent
+        raise UnsupportedError(
+            f"{self._operator} is not defined on this rank: modules that each rank executes "
+            "separately define operators per rank\n"
+            "  to fix: import the module there, too"
+        )
+
+
+class _Definition(NamedTuple):
+    """An operator that ranks have defined.
+
+    Attributes:
+        schema: As the first of them has written it.
+        result: What defining it returns.
+        library: What torch has it and its kernels of.
+        kernels: The dispatch keys that torch has kernels for.
+        of: Libraries of ranks that have defined it.
+    """
+
+    schema: str
+    result: object
+    library: Any
+    kernels: set[str]
+    of: list[_LibraryOfRank]
+
+
+class _Table:
+    """The operators that ranks have defined, until the last Context is left."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, _Definition] = {}  # By namespace, name and overload.
+
+    def turn(self, is_on: bool) -> None:
+        """Take all operators out of torch as the last Context is left."""
+        if not is_on:
+            for name in list(self.definitions):
+                self._take_out(name)
+
+    def new_library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
+        """Stand for the constructor of C++: a rank's own module gets a library of the rank."""
+        program = _definer()
+        if program is None:
+            return _new_library(kind, namespace, key, *where)
+        if kind == "DEF":
+            whole = _of(program, "whole namespaces", set)
+            if namespace in whole:
+                raise RuntimeError(
+                    "Only a single TORCH_LIBRARY can be used to register the namespace "
+                    f"{namespace}; please put all of your definitions in a single TORCH_LIBRARY "
+                    "block."
+                )
+            whole.add(namespace)
+        return _LibraryOfRank(self, program, (kind, namespace, key, *where))
+
+    def define(self, of: _LibraryOfRank, schema: str, alias: str, tags: Sequence[Any]) -> object:
+        """Define an operator, unless another rank or the main program has done so.
+
+        Raises:
+            UnsupportedError: Another rank has it with another schema.
+        """
+        name = f"{of.namespace}::{schema.partition('(')[0]}"
+        known = self.definitions.get(name)
+        if known is not None and known.schema != schema:
+            known.of[:] = [each for each in known.of if each.is_alive]
+            known = self._known_in_use(name)
+        if known is None:
+            made = _new_library("FRAGMENT", of.namespace, "", "", 0)
+            result: object = schema.partition("(")[0]
+            if not _is_known(name):
+                result = made.define(schema, alias, tags)
+            known = self.definitions[name] = _Definition(schema, result, made, set(), [])
+        elif known.schema != schema:
+            raise UnsupportedError(
+                f"ranks define the operator {name} differently: {known.schema!r} and {schema!r}\n"
+                "  to fix: give one of them another name, or wait in a barrier until no rank has "
+                "the other"
+            )
+        known.of.append(of)
+        return known.result
+
+    def release(self, of: _LibraryOfRank, name: str) -> None:
+        """Note that a rank's library has an operator no more; the last one takes it out."""
+        known = self.definitions.get(name)
+        if known is not None and of in known.of:
+            known.of.remove(of)
+            self._known_in_use(name)
+
+    def _known_in_use(self, name: str) -> _Definition | None:
+        """Return a definition that a rank has, and take it out of torch if none has."""
+        known = self.definitions[name]
+        if not known.of:
+            self._take_out(name)
+        return known if known.of else None
+
+    def _take_out(self, name: str) -> None:
+        self.definitions.pop(name).library.reset()
+        _clear_cache({name.partition(".")[0]})
+
+    def register(self, name: str, key: str, fn: Callable[..., Any], *, with_keyset: bool) -> None:
+        """Let torch have a kernel of an operator that ranks have defined; it asks who runs."""
+        known = self.definitions[name]
+        if key not in known.kernels:
+            known.kernels.add(key)
+            given = fn if fn is library.fallthrough_kernel else _Kernel(name, key)
+            with warnings.catch_warnings():  # It may be the main program's that ranks override.
+                warnings.simplefilter("ignore")
+                known.library.impl(name, key, given, with_keyset)
+
+    def follow_views(self, name: str) -> None:
+        """Let torch follow what an operator changes or views, before kernels that ranks register.
+
+        A second time it would take the place of those, and no version would be counted.
+        """
+        known = self.definitions[name]
+        if _VIEWS not in known.kernels:
+            known.kernels.add(_VIEWS)
+            known.library.register_ad_inplace_or_view_fallback(name.partition("::")[2])
+
+
+def _is_known(name: str) -> bool:
+    """Return whether torch has an operator."""
+    base, _, overload = name.partition(".")
+    try:
+        _schema_of(base, overload)
+    except RuntimeError:
+        return False
+    return True
+
+
+class _LibraryOfRank:
+    """What a rank's own module has of C++'s library."""
+
+    def __init__(self, table: _Table, program: Program, given: tuple[Any, ...]) -> None:
+        self._table, self._program, self._given = table, program, given
+        self._kernels: list[tuple[str, str]] = []
+        self._defined: list[str] = []
+        self._real: Any = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of what it defines."""
+        return str(self._given[1])
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the rank still runs."""
+        task = self._program.task
+        return task is None or not task.finished
+
+    def define(self, schema: str, alias: str = "", tags: Sequence[Any] = ()) -> object:
+        """Define an operator."""
+        result = self._table.define(self, schema, alias, tags)
+        self._defined.append(f"{self.namespace}::{schema.partition('(')[0]}")
+        return result
+
+    def impl(self, name: str, key: str, fn: Callable[..., Any], with_keyset: bool = False) -> None:
+        """Register a kernel: of the rank's operator, or of torch's or another's for everybody."""
+        full_name = self._full(name)
+        if full_name in self._table.definitions:
+            _of(self._program, "kernels", dict)[full_name, key] = fn
+            self._kernels.append((full_name, key))
+            self._table.register(full_name, key, fn, with_keyset=with_keyset)
+        else:
+            self._own().impl(name, key, fn, with_keyset)
+
+    def register_ad_inplace_or_view_fallback(self, name: str) -> None:
+        """Let torch follow what an operator changes or views."""
+        if self._full(name) in self._table.definitions:
+            self._table.follow_views(self._full(name))
+        else:
+            self._own().register_ad_inplace_or_view_fallback(name)
+
+    def _full(self, name: str) -> str:
+        return name if "::" in name else f"{self.namespace}::{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else the library has: fallbacks, compiled kernels."""
+        return getattr(self._own(), name)
+
+    def reset(self) -> None:
+        """Forget the rank's kernels, and what it has defined."""
+        for kernel in self._kernels:
+            _of(self._program, "kernels", dict).pop(kernel, None)
+        self._kernels.clear()
+        for name in self._defined:
+            self._table.release(self, name)
+        self._defined.clear()
+        if self._real is not None:
+            self._real.reset()
+
+    def _own(self) -> Any:
+        if self._real is None:
+            kind, *rest = self._given
+            self._real = _new_library("FRAGMENT" if kind == "DEF" else kind, *rest)
+        return self._real
+
+
+class _SetOfRank(MutableSet[Any]):
+    """A set of torch's: that of the rank whose own module registers something, or all others'."""
+
+    def __init__(self, name: str, outside: set[Any]) -> None:
+        self._name, self._outside = name, outside
+
+    def _set(self) -> set[Any]:
+        program = _definer()
+        found: set[Any] = _of(program, self._name, set) if program is not None else self._outside
+        return found
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._set()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._set())
+
+    def __len__(self) -> int:
+        return len(self._set())
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        self._set().add(value)
+
+    def discard(self, value: Any) -> None:
+        """Take a value out."""
+        self._set().discard(value)
+
+
+class _DictOfRank(MutableMapping[Any, Any]):
+    """A dictionary of torch's: that of the rank whose own module registers something, or all's."""
+
+    def __init__(self, name: str, outside: Any) -> None:
+        self._name, self._outside = name, outside
+
+    def _of_key(self, key: object) -> Any:
+        """Return where a key is, or is to be."""
+        del key
+        program = _definer()
+        return self._outside if program is None else _of(program, self._name, dict)
+
+    def __getitem__(self, key: object) -> Any:
+        return self._of_key(key)[key]
+
+    def __setitem__(self, key: object, value: Any) -> None:
+        self._of_key(key)[key] = value
+
+    def __delitem__(self, key: object) -> None:
+        del self._of_key(key)[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._outside)
+
+    def __len__(self) -> int:
+        return len(self._outside)
+
+
+class _DefinedByRank(_DictOfRank):
+    """One by names of operators: a rank's for those that ranks have defined."""
+
+    def __init__(self, name: str, outside: Any, table: _Table) -> None:
+        super().__init__(name, outside)
+        self._table = table
+
+    def _of_key(self, key: object) -> Any:
+        program = rank_program() if key in self._table.definitions else None
+        return self._outside if program is None else _of(program, self._name, dict)

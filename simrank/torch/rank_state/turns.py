@@ -1,0 +1,200 @@
+"""What torch keeps per process or per native thread, for each rank: begun, swapped and ended."""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _distributed_c10d as c10d_bindings
+
+from simrank.torch.devices import activation, rank_devices
+from simrank.torch.groups.registry import groups_of
+from simrank.torch.rank_state import class_patches
+from simrank.torch.rank_state.settings import settings_of
+
+if TYPE_CHECKING:
+    from simrank.ranks import Program
+
+_bindings: Any = c10d_bindings
+_generator = torch.default_generator
+
+
+class HubGenerator:
+    """The CPU generator's state of whoever drives an engine, while its ranks have their turns.
+
+    Ranks that pass the turn on among themselves leave the generator as it is, so it is put back
+    once, as the hub goes on: reading and setting it take as long as the rest of a turn.
+    """
+
+    def __init__(self) -> None:
+        self._state: torch.Tensor | None = None
+
+    def leave(self) -> None:
+        """Keep its state, unless that is so already."""
+        if self._state is None:
+            self._state = _generator.get_state()
+
+    def enter(self) -> None:
+        """Put its state back."""
+        if self._state is not None:
+            _generator.set_state(self._state)
+            self._state = None
+
+
+class _Registries:
+    """What C++ knows of a rank's groups, in a registry of each native thread of the rank.
+
+    A group that one thread makes or destroys is known in C++ to that thread alone; the others
+    learn of it as their turns begin. A rank that has never had a second thread pays nothing.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._first: int | None = None
+        self._known: dict[int, dict[Any, str]] = {}  # Of each thread, where there are several.
+
+    def begin(self) -> None:
+        """Let a new thread find the groups that there are."""
+        thread = get_ident()
+        if self._first is None:
+            self._first = thread
+        elif not self._known:
+            self._known[self._first] = dict(groups_of(self._program).pg_names)
+        if thread != self._first:
+            self._known[thread] = {}
+            self.enter()
+            return
+        for group, name in groups_of(self._program).pg_names.items():
+            _bindings._register_process_group(name, group)
+
+    def enter(self) -> None:
+        """Let the running thread find what others have made, and no more what they destroyed."""
+        if not self._known or (known := self._known.get(get_ident())) is None:
+            return
+        present = groups_of(self._program).pg_names
+        if known != present:
+            for _, name in known.items() - present.items():
+                _bindings._unregister_process_group(name)
+            for group, name in present.items() - known.items():
+                _bindings._register_process_group(name, group)
+
+    def leave(self) -> None:
+        """Note what the running thread knows: what it made and destroyed itself, too."""
+        if self._known and (thread := get_ident()) in self._known:
+            self._known[thread] = dict(groups_of(self._program).pg_names)
+
+    def end(self) -> None:
+        """Forget the groups that C++ knows under the thread's id, which will be used again."""
+        _bindings._unregister_all_process_groups()
+        self._known.pop(get_ident(), None)
+
+
+class TorchState:
+    """The state of one rank: its CPU generator and settings are in place while it has the turn.
+
+    What torch keeps per native thread (grad and inference mode, autocast, dispatch modes, default
+    device) is the rank's own because its thread is.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._seed = rank_devices.first_seed(program)
+        self._program = program
+        self._settings = settings_of(program)
+        self._own: torch.Tensor | None = None
+        self._globals = ProcessGlobals()
+        self._registries = _Registries(program)
+        turns = program.engine.turns
+        if turns.of_hub is None:
+            turns.of_hub = HubGenerator()
+        self._of_hub = turns.of_hub
+
+    @property
+    def turn(self) -> TorchState:
+        """Return itself: it follows the turns."""
+        return self
+
+    def begin(self) -> None:
+        """Let backward run on the rank's own thread, which C++ finds the rank's groups on too."""
+        torch.autograd.set_multithreading_enabled(False)
+        self._registries.begin()
+
+    def end(self) -> None:
+        """Let go what C++ knows under the thread's id."""
+        self._registries.end()
+        activation.end_of_rank(self._program)
+
+    def enter(self) -> None:
+        """Put the rank's random numbers and settings in place."""
+        self._of_hub.leave()
+        if self._own is None:
+            _generator.manual_seed(self._seed)
+        else:
+            _generator.set_state(self._own)
+        self._settings.enter()
+        self._globals.enter()
+        self._registries.enter()
+        class_patches.begin_turn(self._program.engine)
+        if activation.is_enabled() and rank_devices.num_visible(self._program):
+            activation.enable_for(self._program)
+
+    def leave(self) -> None:
+        """Keep its own, and give the others their settings back."""
+        activation.flush()
+        class_patches.end_turn(self._program.task)
+        self._registries.leave()
+        self._globals.leave()
+        self._settings.leave()
+        self._own = _generator.get_state()
+
+
+# ---- Globals of torch's modules that belong to a process ----
+
+# Module, name, and its value before anything sets it.
+NAMES: tuple[tuple[str, str, object], ...] = (
+    ("torch.distributed._shard.api", "_CURRENT_PROCESS_GROUP", None),
+    ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", None),
+    ("torch.distributed.debug", "_DEBUG_SERVER_PROC", None),
+    ("torch.distributed.debug", "_WORKER_SERVER", None),
+    ("torch.distributed.elastic.timer.api", "_timer_client", None),
+    ("torch.distributed.fsdp._fsdp_extensions", "_extensions", None),
+    ("torch.nn.parallel._functions", "_streams", None),
+)
+
+
+class ProcessGlobals:
+    """The values that one rank has set, and the common ones outside of its turns."""
+
+    def __init__(self) -> None:
+        self._own: dict[tuple[str, str], Any] = {}
+        self._common: dict[tuple[str, str], Any] = {}
+
+    def enter(self) -> None:
+        """Put the rank's values in place."""
+        self._common = {}
+        modules = sys.modules
+        for module_name, name, _ in NAMES:
+            module = modules.get(module_name)
+            if module is not None:
+                key = module_name, name
+                names = module.__dict__
+                self._common[key] = names.get(name)
+                if key in self._own:
+                    names[name] = self._own[key]
+
+    def leave(self) -> None:
+        """Put the common values back."""
+        modules = sys.modules
+        for module_name, name, first in NAMES:
+            module = modules.get(module_name)
+            if module is None:
+                continue
+            key = module_name, name
+            common = self._common.get(key, first)
+            value = module.__dict__.get(name)
+            if value is not common:
+                self._own[key] = value
+                module.__dict__[name] = common
+            elif key in self._own:
+                del self._own[key]

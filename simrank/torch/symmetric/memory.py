@@ -1,0 +1,324 @@
+"""`torch.distributed._symmetric_memory` on simulated devices: who has what, signals, peers' memory.
+
+torch's own Python code runs on top, unchanged; what its CUDA build has in C++ is in
+`symmetric_ops`. Signals go over the signal pads, as simrank's own symmetric memory has them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from simrank.device.stream import KernelOperation
+from simrank.device.watch import watchers_of
+from simrank.distributed import symmetric_memory
+from simrank.distributed.signals import Flags, SignalOperation
+from simrank.ranks import require_rank
+from simrank.ranks.current import rank_program
+from simrank.torch import cuda
+from simrank.torch.cuda.native import native
+from simrank.torch.devices import activation, buffers, pending, shared_memory
+from simrank.torch.groups.registry import groups_of
+from simrank.torch.rank_state.caches import RankDict
+from simrank.torch.symmetric import operations
+
+if TYPE_CHECKING:
+    from simrank.device import Stream
+    from simrank.device.memory import Storage
+    from simrank.distributed.group import ProcessGroup
+    from simrank.torch.devices.shared_memory import SharedAccess
+
+_KEY = "torch's symmetric memory"
+_NAMES = {0: "barrier", 1: "put_signal", 2: "wait_signal"}  # As `csrc/c10d.cpp` numbers them.
+
+
+class Met(NamedTuple):
+    """What the members of a group told each other about one buffer of each.
+
+    Attributes:
+        group: The group.
+        rank: This rank's number in it.
+        where: Addresses, and the members' ranks in the world.
+    """
+
+    group: ProcessGroup
+    rank: int
+    where: cuda.Rendezvous
+
+
+class _Rendezvous(symmetric_memory.Rendezvous):
+    """A rendezvous of torch's memory; complete once every member has come."""
+
+    __slots__ = ("multicast",)
+
+    def all_came(self) -> None:
+        """Give every member the addresses of all buffers."""
+        storages = [self._entries[rank][0] for rank in range(self.group.size())]
+        cuda.hold([storage.address for storage in storages])
+        for entry in self._entries.values():
+            for storage in entry:
+                pending.share(storage.address, storage.size_bytes)
+        for storage in storages:
+            _let_races_be_found(storage)
+        found = [storage.device for storage in storages if storage.device is not None]
+        per_node = found[0].network.cluster.devices_per_node
+        nodes = {device.index // per_node for device in found}
+        self.multicast = 0
+        if found[0].spec.multicast and len(nodes) == 1:
+            members: Any = [partial(buffers.storage_at, each.address) for each in storages]
+            self.multicast = found[0].memory.space.add_multicast(members)
+        self.close()
+
+    def where(self, own: int) -> cuda.Rendezvous:
+        """Return what a member is told."""
+        entries = [self._entries[rank] for rank in range(self.group.size())]
+        return cuda.Rendezvous(
+            own,
+            [buffer.address for buffer, _ in entries],
+            [pad.address for _, pad in entries],
+            [int(rank) for rank in self.group.ranks],
+            self.multicast,
+        )
+
+
+def _let_races_be_found(storage: Storage) -> None:
+    """Let what ranks do to a buffer be compared, if races are looked for."""
+    races = None if storage.device is None else storage.device.races
+    if races is not None:
+        races.order.share(storage)
+
+
+_meetings: WeakKeyDictionary[ProcessGroup, dict[int, _Rendezvous]] = WeakKeyDictionary()
+
+
+def _known(what: str) -> dict[tuple[int, str], Met]:
+    known: dict[tuple[int, str], Met] = require_rank(what).local.setdefault(_KEY, {})
+    return known
+
+
+def _group_of(name: str) -> Any:
+    """Return this rank's group of a name.
+
+    Raises:
+        ValueError: It has none.
+    """
+    groups = groups_of(require_rank("rendezvous"))
+    for group, its_name in groups.pg_names.items():
+        if its_name == name:
+            return group
+    raise ValueError(
+        f"rendezvous: this rank is in no group of the name {name!r}\n"
+        "  to fix: give rendezvous a group, or allocate the memory for one"
+    )
+
+
+class _Arranger:
+    """What `devices` asks; see `shared.Arranger`."""
+
+    find = staticmethod(buffers.storage_at)
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def rendezvous(self, address: int, group: str) -> cuda.Rendezvous:
+        """Exchange the addresses of the members' buffers; blocks the host.
+
+        Simulated cost: a round trip between hosts after the last one has come (assumed).
+        """
+        program, chosen = require_rank("rendezvous"), _group_of(group)
+        simulated: ProcessGroup = chosen.simulated
+        own = simulated.group_rank(program.rank)
+        numbers: dict[str, int] = program.local.setdefault(f"{_KEY}: rendezvous", {})
+        number = numbers[group] = numbers.get(group, 0) + 1
+        meetings = _meetings.setdefault(simulated, {})
+        meeting = meetings.get(number)
+        if meeting is None:
+            meeting = meetings[number] = _Rendezvous(simulated, number)
+        try:
+            meeting.arrive(own, _storage(address), _storage(cuda.signal_pad(address)))
+            simulated.engine.wait(meeting)
+            meeting.part()
+        finally:
+            meetings.pop(number, None)
+            simulated.engine.pending.pop(meeting, None)
+        where = meeting.where(own)
+        _known("rendezvous")[address, group] = Met(simulated, own, where)
+        return where
+
+    def signal(
+        self, address: int, group: str, what: int, peer: int, channel: int, timeout_ms: int
+    ) -> None:
+        """Issue a barrier, a signal or a wait for one on the current stream.
+
+        Simulated cost: at least a kernel's; a signal takes the links' latency there, and who gave
+        it learns that after the latency back.
+
+        Raises:
+            RuntimeError: The channel is not in the signal pad.
+        """
+        again = partial(self.signal, address, group, what, peer, channel, timeout_ms)
+        activation.keep_in_graph(again, ())
+        met = _known("a signal")[address, group]
+        size = len(met.where.pads)
+        others = [rank for rank in range(size) if rank != met.rank]
+        puts, waits = {0: (others, others), 1: ([peer], []), 2: ([], [peer])}[what]
+        where = flags_of(met, channel)
+        if channel < 0 or (channel + 1) * size * 4 > where.pads[met.rank].size_bytes:
+            raise RuntimeError(
+                f"{_NAMES[what]}: channel {channel} of {size} ranks is not in a signal pad of "
+                f"{where.pads[met.rank].size_bytes} bytes\n"
+                "  to fix: use set_signal_pad_size before empty"
+            )
+        name = f"{_NAMES[what]} on symmetric memory of group '{met.group.name}', channel {channel}"
+        stream = current_stream()
+        operation = SignalOperation(
+            stream, name, where, (puts, waits), timeout_ms, keeps=_storage(address)
+        )
+        stream.submit(operation)
+        pending.note_storages(operation, [], [], require_rank("a signal"))
+
+    def enabled(self, context: Any) -> None:
+        """Let torch's module know each rank by itself."""
+        native().simrank_multicast(int(context.cluster.device.multicast))
+        operations.register(issue_write)
+        module: Any = import_module("torch.distributed._symmetric_memory")
+        bindings: Any = module._SymmetricMemory  # noqa: SLF001 - torch's name
+        for name in _MODULE_STATE:
+            self._replace(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
+        self._replace(bindings, "set_group_info", _set_group_info(bindings.set_group_info))
+        empty = _empty(bindings.empty_strided_p2p)
+        self._replace(bindings, "empty_strided_p2p", empty)
+
+    def _replace(self, owner: Any, name: str, value: object) -> None:
+        self._replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def disabled(self) -> None:
+        """Put torch's module back."""
+        native().simrank_forget_held()
+        while self._replaced:
+            owner, name, value = self._replaced.pop()
+            setattr(owner, name, value)
+
+    def touched(self, stream: Stream, accesses: list[SharedAccess]) -> None:
+        """Charge the links for what lies at peers, and wake kernels that watch what was written.
+
+        Simulated cost: behind the operation, its bytes at each peer over the route there, alone on
+        it (assumed: that is added to what the operation takes in its own memory).
+        """
+        by_peer: dict[int, int] = {}
+        for access in accesses:
+            peer = cuda.device_of(access.address)
+            if peer is not None and peer != stream.device.index:
+                by_peer[peer] = by_peer.get(peer, 0) + access.size_bytes
+        if by_peer:
+            duration_ps = max(operations.route_ps(stream.device, *pair) for pair in by_peer.items())
+            stream.submit(
+                _PeerAccess(stream, "access to peers", duration_ps=duration_ps, demands=())
+            )
+        written = [access for access in accesses if access.is_write]
+        if written and stream.device.memory.space.watchers is not None:
+            tail = stream.tail
+            if tail is None:
+                _wake(stream, written)
+            else:
+                tail.on_complete(partial(_wake, stream, written))
+
+
+class _PeerAccess(KernelOperation):
+    """What an operation of torch takes on the links."""
+
+    __slots__ = ()
+    is_launch = False
+
+
+def _wake(stream: Stream, written: list[SharedAccess]) -> None:
+    watchers = watchers_of(stream.device.memory.space)
+    for access in written:
+        storage = buffers.storage_at(access.address)
+        if storage is not None:
+            low = access.address - storage.address
+            watchers.wrote(stream.device.engine, storage, low, low + access.size_bytes)
+
+
+def _storage(address: int) -> Storage:
+    found = buffers.storage_at(address)
+    assert found is not None, "symmetric memory is alive"
+    return found
+
+
+def flags_of(met: Met, channel: int) -> Flags:
+    """Return where the flags of a member are."""
+    pads = [_storage(pad) for pad in met.where.pads]
+    return Flags(pads, met.rank, channel, met.where.global_ranks)
+
+
+def current_stream() -> Stream:
+    """Return the stream that is torch's current one, behind all that was computed so far."""
+    own = activation.devices_in_use()
+    assert own is not None, "there is symmetric memory"
+    own.flush()
+    own.make_current()
+    return own.current_stream()
+
+
+def issue_write(storage: Storage, values: tuple[int, int, int]) -> None:
+    """Write 32-bit words on the current stream: offset, value and count.
+
+    Simulated cost: the least that a kernel takes; a word to the host's memory operations of a
+    stream takes about as long (assumed).
+    """
+    activation.keep_in_graph(partial(issue_write, storage, values), ())
+    operations.write_words(current_stream(), storage, values)
+
+
+# ---- what torch keeps per process ----
+
+_MODULE_STATE = ("_group_name_to_workspace_tensor", "_group_name_to_store", "_backend_streams")
+
+
+def _empty(original: Any) -> Any:
+    """Return torch's allocation of symmetric memory, whose accesses races are looked for in."""
+
+    def empty_strided_p2p(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if rank_program() is not None and tensor.is_cuda:
+            storage = buffers.storage_at(tensor.data_ptr())
+            if storage is not None:
+                _let_races_be_found(storage)
+        return tensor
+
+    return staticmethod(empty_strided_p2p)
+
+
+def _set_group_info(original: Any) -> Any:
+    def set_group_info(*args: Any) -> None:
+        """C++ knows a group by its name alone, for all ranks; nothing here needs it."""
+        if rank_program() is None:
+            original(*args)
+
+    return staticmethod(set_group_info)
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    """Return what to replace in torch's module before a rank has devices."""
+    module: Any = import_module("torch.distributed._symmetric_memory")
+    name = "_should_use_implicit_mempool"
+    original = getattr(module, name)
+
+    def should_use() -> bool:
+        """Pools of symmetric memory need an allocator of C++: a rank gets its devices, and none."""
+        program = rank_program()
+        if program is None:
+            return bool(original())
+        activation.enable_for(program)
+        return False
+
+    return [(module, name, should_use)]
+
+
+def install() -> None:
+    """Arrange symmetric memory from the next time on that devices are turned on."""
+    shared_memory.register(_Arranger())

@@ -1,0 +1,61 @@
+"""torch's operations wait for what is in flight on simulated streams."""
+
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if shutil.which("g++") is None:
+    pytest.skip("no compiler for simulated devices", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402
+
+from simrank.torch import cuda  # noqa: E402
+from simrank.torch.devices import buffers, pending  # noqa: E402
+
+
+def test_an_operation_waits_for_what_it_touches_and_for_nothing_else(spawn):
+    """A collective's tensor; a copy of another one goes ahead."""
+    open_then = {}
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        x, other = torch.ones(1 << 20, device="cuda"), torch.ones(4, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        other.add_(1)
+        open_then[rank, "other"] = not work.is_completed()
+        x.add_(1)
+        open_then[rank, "same"] = not work.is_completed()
+
+    spawn(program, 2)
+    assert open_then == {(r, k): k == "other" for r in range(2) for k in ("other", "same")}
+
+
+def test_only_its_own_rank_waits_for_a_kernel(spawn):
+    """Another rank may have to write there before the kernel can end."""
+    waited = {}
+
+    def program(rank):
+        from simrank.device.stream import KernelOperation
+        from simrank.ranks import require_rank
+        from simrank.torch.devices import activation
+
+        program = require_rank("a test")
+        torch.cuda.set_device(rank)
+        if rank == 0:
+            shared.append(torch.zeros(8, device="cuda"))
+            stream = activation.devices_in_use().current_stream()
+            operation = KernelOperation(stream, "k", duration_ps=10**9, demands=())
+            stream.submit(operation)
+            storage = buffers.storage_of(shared[0])
+            pending.note_storages(operation, [], [storage], program)
+            program.engine.sleep(10**6)
+        else:
+            program.engine.sleep(5 * 10**8)
+        cuda.touch(shared[0].data_ptr(), 4, writes=False)
+        waited[rank] = program.engine.now_ps >= 10**9
+
+    shared = []
+    spawn(program, 2)
+    assert waited == {0: True, 1: False}

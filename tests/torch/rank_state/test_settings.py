@@ -1,0 +1,102 @@
+"""What torch keeps for the process is each rank's own, and nobody's afterwards."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed._functional_collectives import all_reduce, wait_tensor  # noqa: E402
+from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
+from torch.nn.modules.module import (  # noqa: E402
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from simrank.torch.rank_state.settings import settings  # noqa: E402
+
+
+def test_each_setting_is_seen_by_the_rank_that_made_it_only(spawn):
+    """Through waits, and the process has its own again at the end."""
+    before = [setting.get() for setting in settings()]
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        if rank == 1:
+            torch.set_default_dtype(torch.float64)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.set_float32_matmul_precision("medium")
+            torch.set_printoptions(precision=2)
+            torch.autograd.set_detect_anomaly(True)
+        dist.barrier()
+        mine = rank == 1
+        assert torch.ones(1).dtype == (torch.float64 if mine else torch.float32)
+        assert torch.are_deterministic_algorithms_enabled() == mine
+        assert torch.get_float32_matmul_precision() == ("medium" if mine else "highest")
+        assert ("0.3333" in str(torch.tensor(1 / 3))) != mine
+        assert torch.is_anomaly_enabled() == mine
+        dist.barrier()
+
+    spawn(program, 3)
+    assert [setting.get() for setting in settings()] == before
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_a_block_may_span_a_wait(spawn):
+    """Entered by one rank, left by it."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        if rank == 0:
+            with torch.autograd.detect_anomaly():
+                dist.barrier()
+                assert torch.is_anomaly_enabled()
+        else:
+            dist.barrier()
+        assert not torch.is_anomaly_enabled()
+
+    spawn(program)
+    assert not torch.is_anomaly_enabled()
+
+
+def test_hooks_for_all_modules_are_the_ranks_own(spawn):
+    """Trackers and debug modes register them; those of the main program stay what they are."""
+    calls = []
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        model = torch.nn.Linear(2, 2)
+        if rank == 1:
+            handle = register_module_forward_hook(lambda *_: calls.append(1))
+        dist.barrier()
+        model(torch.ones(1, 2))
+        dist.barrier()
+        if rank == 1:
+            handle.remove()
+        dist.barrier()
+        model(torch.ones(1, 2))
+
+    outer = register_module_forward_pre_hook(lambda *_: calls.append("main"))
+    try:
+        spawn(program, 3)
+        torch.nn.Identity()(0)
+    finally:
+        outer.remove()
+    assert calls.count(1) == 1
+    assert calls.count("main") == 3 * 2 + 1
+
+
+def test_calls_are_counted_by_torchs_debug_mode(spawn):
+    """Of the rank, while others make theirs."""
+    counts = {}
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        model = torch.nn.Linear(4, 4)
+        with CommDebugMode() as mode:
+            x = model(torch.ones(2, 4)).detach()
+            dist.barrier()
+            wait_tensor(all_reduce(x, "sum", dist.group.WORLD))
+        counts[rank] = mode.get_total_counts()
+
+    spawn(program, 3)
+    assert counts == {0: 1, 1: 1, 2: 1}
