@@ -45,7 +45,6 @@ TESTED_ELSEWHERE = {
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
     "kernels/language/rounding.py": "kernels/language/test_libdevice.py",
     "kernels/language/series.py": "kernels/language/test_libdevice.py",
-    "kernels/launch_watch.py": "cli/test_kernels_check.py",
     "kernels/races/accesses.py": "kernels/races/test_lockstep.py",
     "kernels/races/records.py": "kernels/races/test_happens.py",
     "kernels/races/touches.py": "kernels/races/test_pairs.py",
@@ -53,7 +52,6 @@ TESTED_ELSEWHERE = {
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
-    "kernels/extension.py": "kernels/test_hook.py",
     "multiprocessing/parcels.py": "multiprocessing/test_shared.py",
     "ranks/exits.py": "isolation/test_exits.py",
     "ranks/extensions.py": "ranks/test_lifecycle.py",

@@ -24,7 +24,7 @@ from simrank.multiprocessing.spawn import spawn_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.kernels.launch_watch import Launched
+    from simrank.kernels.launch import RecordedLaunch
 
 MODES = {"lockstep": "auto", "tasks": "tasks"}  # In the user's words, and as launches have them.
 _KNOWN = ("rank", "ctx", "world_size")
@@ -34,7 +34,7 @@ class _Run(NamedTuple):
     """A case in one mode: values by name, what was launched, and what went wrong."""
 
     values: dict[str, np.ndarray[Any, Any]]
-    launches: list[Launched]
+    launches: list[RecordedLaunch]
     problems: list[str]
 
 
@@ -58,7 +58,7 @@ def check(
     with program_imports(Path(file).absolute().parent):
         names = names_of(file)
         cases = _cases(file, names)
-        launches: list[Launched] = []
+        launches: list[RecordedLaunch] = []
         num_problems = 0
         for name, case in cases.items():
             runs = {mode: _run(case, cluster, nproc, mode) for mode in MODES}
@@ -106,12 +106,12 @@ def _cases(file: str, names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
 
 def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
     """Run a case on ranks of a fresh Context in one mode, with race checks."""
-    from simrank.kernels.launch_watch import rehearsed  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.launch import recorded_launches  # noqa: PLC0415 - it needs triton
 
     wanted = inspect.signature(case).parameters
     values: dict[str, np.ndarray[Any, Any]] = {}
     problems: list[str] = []
-    with rehearsed(MODES[mode]) as seen, Context(cluster, races="report") as context:
+    with recorded_launches(MODES[mode]) as seen, Context(cluster, races="report") as context:
 
         def on_rank(rank: int) -> None:
             given = {"rank": rank, "ctx": context, "world_size": nproc}
@@ -150,7 +150,7 @@ def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]
             yield from _arrays(f"{name}[{index}]", part)
 
 
-def _written(launches: Sequence[Launched]) -> Iterator[tuple[str, Tensor]]:
+def _written(launches: Sequence[RecordedLaunch]) -> Iterator[tuple[str, Tensor]]:
     """Yield each tensor that kernels have stored to, once; as what, says its name.
 
     How often a kernel was launched does not count: `autotune` tries configurations once only.
@@ -195,7 +195,7 @@ def _differences(runs: dict[str, _Run], rtol: float) -> list[str]:
 
 
 def _compiled(
-    launches: Sequence[Launched], target: str | None, cluster: str
+    launches: Sequence[RecordedLaunch], target: str | None, cluster: str
 ) -> Iterator[tuple[Any, str, list[str]]]:
     """Yield each kernel that was launched with a target, and what its compiler says against it."""
     from simrank.kernels.compiler.metadata import problem_of  # noqa: PLC0415 - it needs triton
@@ -218,7 +218,7 @@ def _compiled(
             yield kernel, shown, problems
 
 
-def _left_out(names: dict[str, Any], launches: Sequence[Launched]) -> list[str]:
+def _left_out(names: dict[str, Any], launches: Sequence[RecordedLaunch]) -> list[str]:
     """Return the file's own kernels that no case has launched, nor any of those that it has."""
     jits = {n: v for n, v in names.items() if hasattr(v, "fn") and hasattr(v, "arg_names")}
     own = {name: _function(value) for name, value in jits.items()}

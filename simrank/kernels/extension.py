@@ -1,33 +1,151 @@
-"""The extension that runs Triton kernels: where kernels take part in Contexts.
+"""The extension that runs Triton kernels: patches of triton, and its part in Contexts.
 
-Modules of this package are imported as a Context needs them: most programs launch no kernel.
+Triton's `JITFunction.run`, `do_bench` and autotuners ask whether a simulated program runs (K1);
+while a Context is entered, triton's active driver is a simulated one. Patches are applied as a
+program imports triton, and modules of this package are imported with the first launch.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simrank.isolation.import_hooks import ImportWatcher
+from simrank.ranks import current_program
+from simrank.ranks.current import engines
 from simrank.ranks.extensions import Extension
 
-# Modules of triton that are changed as soon as a program imports them, see `hook.INSTALLERS`.
-_CHANGED = dict.fromkeys(
-    ("triton.runtime.autotuner", "triton.runtime.jit", "triton.runtime.driver", "triton.testing")
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
+
+
+def restore_driver() -> None:
+    """Restore triton's own driver after the last Context, and forget the kernels of ranks."""
+    if _driver_before:
+        config: Any = sys.modules["triton.runtime.driver"]
+        config.driver._active = _driver_before.pop()  # noqa: SLF001 - None has no setter
+    _forget_kernels()
+
+
+def _forget_kernels() -> None:
+    """Remove kernels of private modules from triton's registry, which would keep their globals."""
+    jit: Any = sys.modules.get("triton.runtime.jit")
+    known: dict[str, Any] = getattr(jit, "_triton_jit_function_registry", {})
+    for name, kernel in [*known.items()]:
+        if kernel.fn.__globals__ is not getattr(sys.modules.get(kernel.module), "__dict__", None):
+            del known[name]
+
+
+def _install_launch(module: ModuleType) -> None:
+    """Patch `JITFunction.run`: launches of simulated programs are simulated."""
+    owner: Any = module
+    original = owner.JITFunction.run
+    if getattr(original, "is_simrank", False):
+        return
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from simrank.kernels.launch import run_jit  # noqa: PLC0415 - it needs triton whole
+
+        return run_jit(self, original, *args, **kwargs)
+
+    run.is_simrank = True  # type: ignore[attr-defined]
+    owner.JITFunction.run = run
+
+
+def _install_bench(module: ModuleType) -> None:
+    """Patch `do_bench`: calls of simulated programs are timed in simulated time."""
+    owner: Any = module
+    original = owner.do_bench
+    if getattr(original, "is_simrank", False):
+        return
+
+    def do_bench(*args: Any, **kwargs: Any) -> Any:
+        from simrank.kernels.compiler.driver import do_bench as simulated  # noqa: PLC0415 - it needs triton
+
+        return (original if current_program() is None else simulated)(*args, **kwargs)
+
+    do_bench.is_simrank = True  # type: ignore[attr-defined]
+    do_bench.__doc__ = original.__doc__
+    owner.do_bench = do_bench
+    _install_graph_bench(owner)
+
+
+def _install_graph_bench(owner: Any) -> None:
+    """Patch `do_bench_cudagraph`: capture two calls, not thousands, as simulated times repeat."""
+    original = owner.do_bench_cudagraph
+
+    def do_bench_cudagraph(
+        fn: Callable[[], Any], rep: float = 20, *args: Any, **kwargs: Any
+    ) -> Any:
+        if current_program() is None:
+            return original(fn, rep, *args, **kwargs)
+
+        def twice() -> None:
+            fn()
+            fn()
+
+        # Without its own launch, which many calls share, a graph takes what the second call adds.
+        one, two = (original(each, 0, *args, **kwargs) for each in (fn, twice))
+        if isinstance(one, list):
+            return [after - before for before, after in zip(one, two, strict=True)]
+        return two - one
+
+    do_bench_cudagraph.__doc__ = original.__doc__
+    owner.do_bench_cudagraph = do_bench_cudagraph
+
+
+def _install_tuners(module: ModuleType) -> None:
+    """Patch autotuners: each program keeps its own results."""
+    from simrank.kernels.compiler import tuning  # noqa: PLC0415 - it needs triton
+
+    owner: Any = module
+    tuning.install(owner.Autotuner)
+
+
+def _install_driver(module: ModuleType) -> None:
+    """Make the simulated driver triton's active one, while a Context is entered."""
+    if engines and not _driver_before:
+        from simrank.kernels.compiler.driver import SimulatedDriver  # noqa: PLC0415 - it needs triton
+
+        owner: Any = module
+        _driver_before.append(owner.driver._active)  # noqa: SLF001 - asking may look for a GPU
+        owner.driver.set_active(SimulatedDriver())
+
+
+# Patches by module of triton.
+INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
+    "triton.runtime.autotuner": _install_tuners,
+    "triton.runtime.jit": _install_launch,
+    "triton.runtime.driver": _install_driver,
+    "triton.testing": _install_bench,
+}
+
+
+def _install(module: ModuleType, is_late: bool) -> None:
+    del is_late
+    _patched.add(module.__name__)
+    INSTALLERS[module.__name__](module)
+
+
+_patched: set[str] = set()
+_watcher = ImportWatcher(INSTALLERS, _install)
 
 
 class KernelExtension(Extension):
-    """Lets Triton's launches, benchmarks and autotuners ask for the running simulated program."""
+    """Patches of triton, and the kernels among the algorithms of a Context."""
 
     def install(self) -> None:
-        """Change triton now, or as soon as a program imports it; it stays between Contexts."""
-        _late.watch()
+        """Patch triton now or at its import; the patches stay between Contexts."""
+        _watcher.watch()
 
     def remove(self) -> None:
-        """Give triton its own driver back."""
-        if _is_changed:
-            _hook().restore_driver()
+        """Restore triton's own driver."""
+        if _patched:
+            restore_driver()
 
     def take_algorithms(self, algorithms: dict[str, Any]) -> dict[str, Any]:
         """Remove the collectives that are Triton kernels, and return them loaded."""
@@ -38,23 +156,7 @@ class KernelExtension(Extension):
             del algorithms[collective]
         return kernels
 
-    def make_context(self, context: Any) -> None:  # noqa: ANN401 - the Context lives above
+    def make_context(self, context: Any) -> None:
         """Let the race checker of a Context compare the accesses of its kernels."""
         if context.race_checker is not None:
             import_module("simrank.kernels.races.operations").accesses_of(context.race_checker)
-
-
-_is_changed: set[str] = set()
-
-
-def _hook() -> Any:  # noqa: ANN401 - a module
-    return import_module("simrank.kernels.hook")
-
-
-def _change(module: Any, is_late: bool) -> None:  # noqa: ANN401 - of triton
-    del is_late
-    _is_changed.add(module.__name__)
-    _hook().INSTALLERS[module.__name__](module)
-
-
-_late = ImportWatcher(_CHANGED, _change)

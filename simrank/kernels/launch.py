@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import triton
@@ -14,29 +17,104 @@ from simrank.device import Tensor, current_stream
 from simrank.device.memory import Accesses
 from simrank.kernels import arguments, library_tensors
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, warm_kernel
-from simrank.kernels.grids import GridSize, grid_sizes
 from simrank.kernels.operation import Launch, TritonOperation
 from simrank.kernels.source.analyse import written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from simrank.kernels.grids import GridSize
     from simrank.kernels.machine.jit import Jit
 
 
-class Watcher(Protocol):
-    """Who looks on as kernels are launched; see `rehearsal`."""
+# ---- Grids ----
 
-    mode: str
-
-    def note(self, *launched: Any) -> None:
-        """Remember a launch: rank, kernel, arguments, options, and tensors that are stored to."""
+GridSize = int | Sequence[int] | Callable[[dict[str, Any]], int | Sequence[int]]
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-WATCHERS: list[Watcher] = []
+def grid_sizes(grid: GridSize, meta: dict[str, Any]) -> tuple[int, int, int]:
+    """Return the number of programs along each of three axes.
+
+    Raises:
+        TypeError: A size is not an integer.
+        ValueError: The grid has more than three axes, or a size that no device takes.
+    """
+    size = grid(meta) if callable(grid) else grid
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"a grid has one to three axes, got {size!r}")
+    try:
+        numbers = [operator.index(number) for number in sizes] + [1] * (3 - len(sizes))
+    except TypeError:
+        raise TypeError(
+            f"a grid has whole numbers, got {size!r}\n  to fix: divide with triton.cdiv"
+        ) from None
+    if min(numbers) < 0:
+        raise ValueError(f"a grid has no negative size, got {size!r}")
+    if any(number > most for number, most in zip(numbers, _MAX_GRID, strict=True)):
+        raise ValueError(
+            f"a grid has at most {', '.join(map(str, _MAX_GRID))} programs along its axes, "
+            f"got {size!r}\n  to fix: use the first axis for what is long"
+        )
+    return numbers[0], numbers[1], numbers[2]
+
+
+# ---- Recorded launches, for `simrank kernels check` ----
+
+
+class RecordedLaunch(NamedTuple):
+    """One launch.
+
+    Attributes:
+        rank: The rank that launched the kernel; None for the main program.
+        jit: The kernel.
+        bound: The arguments by name.
+        options: The launch's options for the compiler.
+        written: The tensors among the arguments that the kernel's source stores to, by name.
+    """
+
+    rank: int | None
+    jit: Jit
+    bound: dict[str, Any]
+    options: dict[str, Any]
+    written: dict[str, Tensor]
+
+
+class LaunchRecorder:
+    """Launches within a block.
+
+    Attributes:
+        mode: The mode of launches that name none.
+        launches: The launches in their order; their arguments live as long as the recorder.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.launches: list[RecordedLaunch] = []
+
+
+_recorders: list[LaunchRecorder] = []
+
+
+@contextmanager
+def recorded_launches(mode: str = "auto") -> Iterator[LaunchRecorder]:
+    """Record the launches within a block, and run those that name no mode in one.
+
+    Args:
+        mode: "auto" or "tasks"; every kernel can run in either.
+    """
+    recorder = LaunchRecorder(mode)
+    _recorders.append(recorder)
+    try:
+        yield recorder
+    finally:
+        _recorders.remove(recorder)
+
+
+# ---- Launches ----
 
 
 def launch(
@@ -68,21 +146,21 @@ def launch(
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", "launch_pdl", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
-    for watcher in WATCHERS:
-        options.setdefault("mode", watcher.mode)
+    for recorder in _recorders:
+        options.setdefault("mode", recorder.mode)
     given = dict(options)
     bound = arguments.by_name(jit, args, kwargs)
     stream = current_stream()
-    size = grid_sizes(grid, {**bound, **kwargs})
-    launched = Launch(bind(jit), size, bound, options, stream.device.spec)
+    launched = Launch(
+        bind(jit), grid_sizes(grid, {**bound, **kwargs}), bound, options, stream.device.spec
+    )
     written = written_by_jit(jit)
     reads = arguments.on_device(bound.values())
     writes = arguments.on_device(value for name, value in bound.items() if name in written)
     waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
-    for watcher in WATCHERS:
-        stored = {n: bound[n] for n in written if isinstance(bound.get(n), Tensor)}
-        watcher.note(require_program("a launch").rank, jit, bound, given, stored)
+    if _recorders:
+        _record(jit, bound, given)
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.
         writes = [*writes, *(t for t in reads if t.storage.device is stream.device)]
     if library is not None and _computed(library, operation, bound, (reads, writes)):
@@ -101,15 +179,23 @@ def launch(
     return operation
 
 
+def _record(jit: Jit, bound: dict[str, Any], options: dict[str, Any]) -> None:
+    for recorder in _recorders:
+        written = written_by_jit(jit)
+        stored = {name: bound[name] for name in written if isinstance(bound.get(name), Tensor)}
+        rank = require_program("a launch").rank
+        recorder.launches.append(RecordedLaunch(rank, jit, bound, options, stored))
+
+
 def _computed(
     library: library_tensors.Library,
     operation: TritonOperation,
     bound: dict[str, Any],
     touched: tuple[list[Tensor], list[Tensor]],
 ) -> bool:
-    """Run a kernel at its launch, as a library that computes at once does; return whether it ran.
+    """Run a kernel at its launch, as an eager library does; return False if its turn must come.
 
-    What it names by address only may be written too.
+    Memory that arguments name by address only counts as written.
     """
     if operation.has_its_turn:
         return False
@@ -120,7 +206,7 @@ def _computed(
 
 
 def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Stand for `JITFunction.run`: a simulated launch in a program of a Context, else Triton's."""
+    """Launch a kernel of a simulated program; call `original` in any other program."""
     if current_program() is None:
         return original(jit, *args, **kwargs)
     grid = kwargs.pop("grid")
@@ -146,10 +232,10 @@ def hooked(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Return what a launch returns, with the hooks that are set called before and after it.
+    """Call the launch hooks that are set before and after a launch, and return its operation.
 
-    They get the kernel's name, the stream, and what its `launch_metadata` says of this launch;
-    that sees the kernel's name and options, as the simulator compiles nothing for it.
+    Hooks get the kernel's name, the stream and the result of the kernel's `launch_metadata`, which
+    sees the name and options alone: the simulator compiles nothing for it.
     """
     enter, leave = triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook
     if not (_is_set(enter) or _is_set(leave)):
@@ -164,7 +250,7 @@ def hooked(
 
 
 def _is_set(hook: object) -> bool:
-    """Return whether anybody is called: a chain of hooks may be empty."""
+    """Return whether a hook calls anything: a chain of hooks may be empty."""
     return hook is not None and bool(getattr(hook, "calls", True))
 
 

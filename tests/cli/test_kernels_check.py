@@ -59,7 +59,7 @@ def last(out):
 
 def case_last(ctx):
     import simrank.kernels.launch as launch
-    mode = launch.WATCHERS[-1].mode
+    mode = launch._recorders[-1].mode
     y = ctx.full((2,), 0.5 if mode == "auto" else 0.25)
     last[(1,)](y)
 """

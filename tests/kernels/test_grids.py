@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("triton")
-grid_sizes = pytest.importorskip("simrank.kernels.grids").grid_sizes
+grid_sizes = pytest.importorskip("simrank.kernels.launch").grid_sizes
 
 
 @pytest.mark.parametrize(

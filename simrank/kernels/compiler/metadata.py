@@ -25,7 +25,7 @@ from simrank.kernels.compiler.targets import (
     shared_bytes_of_sm,
     target_of,
 )
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 from simrank.kernels.values.types import element_type, of_memory, type_of_number
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ Read `now` (the programs that run), `statistics` (what a launch did) and `protoc
 room and memory need of the rooms above).
 """
 
-from simrank.kernels.machine.effects import Effects
-from simrank.kernels.machine.order import Order
+from simrank.kernels.machine.effects import Effects, Order
 from simrank.kernels.machine.running import (
     ALL_PROGRAMS,
     Options,

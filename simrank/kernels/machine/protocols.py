@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.order import Order
+    from simrank.kernels.machine.effects import Order
     from simrank.kernels.machine.running import Programs
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 from triton.language import core
 
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable

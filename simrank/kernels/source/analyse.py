@@ -9,7 +9,7 @@ import ast
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.kernels.machine import Effects
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 from simrank.kernels.shmem import libraries
 from simrank.kernels.source import dispatch
 from simrank.kernels.source.effects import ASM_WRITES, effects_of

@@ -16,7 +16,7 @@ from triton.language import core
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 from simrank.kernels.running import threads
 from simrank.kernels.source.analyse import effects_of_callee, effects_of_jit
 from simrank.kernels.source.rewrite import HELPERS, Rewriter

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 from simrank.kernels.source.rewrite import OF_COMPILER
 
 if TYPE_CHECKING:

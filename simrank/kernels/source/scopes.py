@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 from triton.language import core
 
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 from simrank.kernels.source import aggregates, dispatch
 from simrank.kernels.source.names import BY_MODULE
 

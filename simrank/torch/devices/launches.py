@@ -35,7 +35,7 @@ _KEY = "launches on torch's tensors"
 
 
 class TorchLaunches:
-    """What torch does for launches of one rank; the methods are those of `foreign.Library`."""
+    """The part of torch in the launches of one rank; see `library_tensors.Library`."""
 
     namespace: Any = torch.cuda
 

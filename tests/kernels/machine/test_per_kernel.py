@@ -5,7 +5,7 @@ import gc
 import pickle
 import weakref
 
-from simrank.kernels.machine.per_kernel import kept
+from simrank.kernels.machine.jit import kept
 
 
 class Owner:

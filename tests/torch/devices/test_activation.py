@@ -196,7 +196,7 @@ def test_memory_runs_out_with_the_lines_that_hold_it(spawn):
         del held
 
     context = spawn(program, 1)
-    assert "30720.00 MiB allocated at test_devices.py" in texts[0]
+    assert "30720.00 MiB allocated at test_activation.py" in texts[0]
     assert context.devices[0].memory.peak_bytes >= 60 << 30
 
 
@@ -365,7 +365,7 @@ def test_nccls_watchdog_fires_at_the_time_limit_and_lets_the_host_go_on(spawn):
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE" in text
     )
     assert "ran for 3000 milliseconds before timing out" in text
-    assert "rank 1: time.sleep(10) at test_devices.py" in text
+    assert "rank 1: time.sleep(10) at test_activation.py" in text
 
 
 def test_a_model_may_outlive_its_simulation(spawn):

@@ -173,9 +173,9 @@ def test_a_mismatch_under_a_mode_has_the_users_lines(spawn):
     with pytest.raises(SpawnException) as raised:
         spawn(program, 2)
     text = str(raised.value)
-    assert "test_c10d_operators.py" in text
+    assert "test_dispatch.py" in text
     assert "all_reduce" in text
-    assert "dispatched.py:" not in text.replace("test_c10d_operators.py:", "")
+    assert "dispatched.py:" not in text.replace("test_dispatch.py:", "")
 
 
 def test_torch_has_its_own_kernels_back_afterwards(spawn):
