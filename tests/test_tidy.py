@@ -340,6 +340,18 @@ def test_the_house_of_the_design_is_the_import_contract():
     assert named == layers
 
 
+def test_the_page_of_rank_state_lists_every_module_that_isolates_ranks():
+    """Each module of `isolation` and `torch/rank_state` is linked, and each link leads to one."""
+    page = ROOT / "docs" / "rank-state.md"
+    linked = {
+        (page.parent / link).resolve() for link in re.findall(r"\]\((\S+)\)", page.read_text())
+    }
+    folders = (PACKAGE / "isolation", PACKAGE / "torch" / "rank_state")
+    modules = {path for folder in folders for path in folder.glob("*.py")}
+    assert {path for path in modules if path.name != "__init__.py"} - linked == set()
+    assert {path for path in linked if not path.is_file()} == set()
+
+
 def test_what_confirms_a_decision_exists():
     """Every file that an ADR names as its confirmation is there."""
     for path in sorted((ROOT / "adr").glob("[0-9]*.md")):
