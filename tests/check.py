@@ -1,8 +1,9 @@
 """Run the checks of the project, in the order in which a mistake is cheapest to find.
 
 `python tests/check.py` runs all of them, as the README and CI do, and `python tests/check.py lint
-types` only these two. `--slow` adds the slow tests. Two checks need torch: `torch`
-has the tests of torch programs, `after-torch` all tests in processes that import torch first.
+types` only these two. `--slow` adds the slow tests. Three checks need torch:
+`torch-types` checks types against torch's own, `torch` has the tests of torch programs,
+`after-torch` all tests in processes that import torch first.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CHECKS = {
 }
 # With torch: not among all checks, which need none.
 TORCH = {
+    "torch-types": ["mypy"],  # `types` takes torch's classes for Any where it is not installed.
     "torch": [
         *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
         "tests/test_guides.py", "tests/engine/test_carrier.py", "tests/multiprocessing",

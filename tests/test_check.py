@@ -55,7 +55,9 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
     """Nothing runs, status 2."""
     assert check.main(["typos"]) == 2
     assert check.ran == []
-    choices = ", ".join([*check.CHECKS, "torch", "after-torch", "foreign", "commits", "--slow"])
+    choices = ", ".join(
+        [*check.CHECKS, "torch-types", "torch", "after-torch", "foreign", "commits", "--slow"]
+    )
     assert f"'typos'; choices: {choices}" in capsys.readouterr().out
 
 

@@ -204,7 +204,7 @@ def pointed_at(pointer: Any) -> Tensor | None:
     Triton takes such objects for tensors; how far they reach is not known, so it is to the end of
     the block. None: it is none, or nothing is at its address.
     """
-    dtype = _DTYPES.get(getattr(pointer, "dtype", None))
+    dtype = _DTYPES.get(pointer.dtype) if hasattr(pointer, "dtype") else None
     if dtype is None or not callable(getattr(pointer, "data_ptr", None)):
         return None
     address = pointer.data_ptr()
@@ -224,7 +224,7 @@ def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = Non
     if storage.is_mapped and tensor.numel():
         offset = tensor.data_ptr() - storage.address
     else:
-        offset = tensor.storage_offset() * size
+        offset = int(tensor.storage_offset()) * size
     strides = None
     if not tensor.is_contiguous():
         strides = [stride * size for stride in tensor.stride()]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from simrank.distributed.work import Work
     from simrank.torch.groups.debug_detail import Checker
 
-Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
+Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor] | tuple[torch.Tensor, ...]"
 Outputs: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
 _SUM = dist.ReduceOp.SUM
 
@@ -349,7 +349,7 @@ class SimulatedGroup(IdentifiedGroup):
         work = api.scatter(target, sources, None, self.simulated, is_async, group_src=root)
         return self._work("scatter", work, [tensor])
 
-    def barrier(self, opts: Any = None, timeout: object = None) -> dist.Work:
+    def barrier(self, opts: Any = None, timeout: Any = None) -> dist.Work:  # type: ignore[override]
         """Return once all members have called."""
         check_owner(self)
         if self.checker is not None:
@@ -524,7 +524,7 @@ class SimulatedGroup(IdentifiedGroup):
 
 
 def _listed(tensors: Tensors) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    return [tensors] if isinstance(tensors, torch.Tensor) else [*tensors]
 
 
 def _first_list(given: Any) -> Any:
@@ -640,7 +640,7 @@ def all_reduce_sparse(group: ProcessGroup, tensors: list[torch.Tensor]) -> Simul
         raise RuntimeError("Sparse dimensions do not match")
     counts = [int(each[0]) for each in reported]
     longest = max(counts)
-    total = torch.sparse_coo_tensor(size=own.shape, dtype=own.dtype)
+    total = torch.sparse_coo_tensor(size=own.shape, dtype=own.dtype)  # type: ignore[call-arg]  # Stubs lack it.
     if longest:
         indices = _gathered(group, _padded(own.indices().t(), longest))
         values = _gathered(group, _padded(own.values(), longest))

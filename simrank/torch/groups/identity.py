@@ -85,7 +85,7 @@ class IdentifiedGroup(dist.ProcessGroup):
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
     ) -> None:
-        super().__init__(rank, group.size())
+        super().__init__(rank, group.size())  # type: ignore[call-arg]  # Stubs lack it.
         self.simulated = group
         self.options = options
         self.store: dist.Store | None = None
@@ -120,7 +120,7 @@ class IdentifiedGroup(dist.ProcessGroup):
         return self.options.backend
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         """Return torch's name of the group."""
         return self.options.group_name
 

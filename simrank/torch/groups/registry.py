@@ -167,11 +167,12 @@ def make_new_group(original: Any) -> Any:
         tag: dict[str, Any] = (
             {"pg_tag": f"user:{pg_tag}"} if pg_tag else {"add_to_default_tag": True}
         )
+        name: Any = group_name  # A `GroupName`, of str.
         c10d._register_pg_in_world(
             group,
             backend_name=backend,
             store=prefix,
-            group_name=group_name,
+            group_name=name,
             backend_config=_config_text(str(backend)),
             **tag,
         )
@@ -477,9 +478,9 @@ def _new_epoch(program: Program, store: dist.Store, place: str) -> bytes:
     """Return a name that no other meeting of these ranks has, for who comes as rank 0 to tell."""
     world = world_of(program)
     number = world.local[_MEETINGS] = world.local.get(_MEETINGS, 0) + 1
-    name = f"met {number}".encode()
+    name = f"met {number}"
     store.set(f"{place}/epoch", name)
-    return name
+    return name.encode()
 
 
 def _number(world: World) -> int:

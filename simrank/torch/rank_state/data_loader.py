@@ -126,13 +126,13 @@ class RankWorkers(dataloader._BaseDataLoaderIter):
         if not first_iter:
             super()._reset(loader)
         if first_iter or not self._persistent_workers:
-            numbers = range(self._num_workers)
-            self._workers = [_Worker(loader, number, self._base_seed) for number in numbers]
+            numbers, seed = range(self._num_workers), int(self._base_seed)
+            self._workers = [_Worker(loader, number, seed) for number in numbers]
         self._num_asked = 0
 
     def _next_data(self) -> Any:
         while True:
-            index = self._next_index()  # May raise StopIteration.
+            index = self._next_index()  # type: ignore[no-untyped-call]  # May raise StopIteration.
             worker = self._next_worker()
             try:
                 batch = worker.fetch(index)
