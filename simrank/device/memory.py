@@ -310,7 +310,7 @@ class Storage:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether kernels reach it: memory of a device, or pinned memory of the host."""
+        """Return whether kernels reach the storage: device memory, or pinned host memory."""
         return self.device is not None
 
     @classmethod

@@ -444,7 +444,7 @@ class Membership:
 
 
 def _of_fork(own: Membership) -> Membership:
-    """Return a rank's state for a process that it forks."""
+    """Return a copy of a rank's groups, for a process that it forks."""
     made = copy(own)
     made.made = list(own.made)
     made.callers = {}

@@ -574,7 +574,7 @@ class Rendezvous(Meeting):
         self.come(group_rank)
 
     def all_came(self) -> None:
-        """Give every member the addresses of all buffers."""
+        """Send the addresses of all buffers to every member."""
         self.exchange = Exchange([self._entries[rank] for rank in range(self.group.size())])
         self.close()
 

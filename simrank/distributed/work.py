@@ -85,7 +85,7 @@ class Work:
         return True
 
     def synchronize(self) -> None:
-        """Do what `wait()` does."""
+        """Wait, as `wait()` does."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -99,7 +99,7 @@ class Work:
         return operation.complete
 
     def is_success(self) -> bool:
-        """Return whether it completed without an error."""
+        """Return whether all calls completed without an error."""
         return self._operation.complete and self._operation.error is None
 
     def exception(self) -> BaseException | None:
@@ -111,7 +111,7 @@ class Work:
         return list(self._result)
 
     def source_rank(self) -> int:
-        """Return the group rank that a receive got its message from.
+        """Return the group rank of the sender of a received message.
 
         Raises:
             RuntimeError: It is no receive, or has not completed.

@@ -215,7 +215,7 @@ class GlobalsOfRank:
 
     @property
     def turn(self) -> GlobalsOfRank:
-        """Return itself: it follows the turns."""
+        """Return self: it observes turns."""
         return self
 
     def begin(self) -> None:

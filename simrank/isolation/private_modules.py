@@ -151,7 +151,7 @@ class PrivateModules:
 
     @property
     def turn(self) -> PrivateModules:
-        """Return itself: it follows the turns."""
+        """Return self: it observes turns."""
         return self
 
     def begin(self) -> None:

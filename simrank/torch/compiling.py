@@ -1,4 +1,4 @@
-"""torch.compile in a rank: the function runs as it is written, and a log line says so once."""
+"""torch.compile in a rank: the function runs uncompiled, and one log line says so."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _reported: list[bool] = []
 
 
 def patches() -> Patches:
-    """Return what stands for `torch.compile`."""
+    """Return the patches of `torch.compile`."""
     return [(torch, "compile", _eager(torch.compile))]
 
 

@@ -1,4 +1,4 @@
-"""What stands in torch while a Context is entered; outside ranks everything is torch's own."""
+"""Patches of torch while a Context is entered; programs outside of ranks see torch's own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 
 
 def check_version(version: str) -> None:
-    """Warn of a version of torch that simrank was never run with, once.
+    """Warn once of a torch version that simrank was not tested with.
 
     Args:
         version: As torch gives it.
@@ -55,7 +55,7 @@ def check_version(version: str) -> None:
 
 
 def patches(module: ModuleType) -> Patches:
-    """Return what to replace in torch: owner, name and stand-in."""
+    """Return the patches of torch: owner, name and new value."""
     check_version(str(module.__dict__["__version__"]))
     callsite.skip_package("torch")
     if _text_of not in READERS:
@@ -70,11 +70,11 @@ def patches(module: ModuleType) -> Patches:
     launches.install()
     memory.install()
     # The first keep what ranks have made: they go with the Context.
-    return [*settings.hooks_stand_ins(), _keeping_works(), *_lasting()]
+    return [*settings.hook_patches(), _keeping_works(), *_lasting()]
 
 
 class _Made(NamedTuple):
-    """Stand-ins, and what they were made of.
+    """Patches, and the originals that they wrap.
 
     Attributes:
         names: Of torch's modules.
@@ -87,7 +87,7 @@ class _Made(NamedTuple):
     originals: list[Any]
 
     def is_current(self) -> bool:
-        """Return whether torch is what it was."""
+        """Return whether torch's patched names are unchanged."""
         if self.names != _torchs_modules(tuple(sys.modules)):
             return False
         return all(map(operator.is_, _originals(self.patches), self.originals))
@@ -98,7 +98,7 @@ _last: list[_Made] = []
 
 
 def _lasting() -> Patches:
-    """Return stand-ins that any number of Contexts use: to make them takes 10 ms."""
+    """Return the patches that all Contexts share; making them takes 10 ms."""
     if not (_last and _last[0].is_current()):
         found = _make()
         _last[:] = [_Made(_torchs_modules(tuple(sys.modules)), found, [*_originals(found)])]
@@ -123,18 +123,18 @@ def _make() -> Patches:
 
 
 def _originals(patches: Patches) -> Iterator[Any]:
-    """Yield what is where stand-ins are to be."""
+    """Yield the current values of patched names."""
     return (getattr(owner, name, _ABSENT) for owner, name, _ in patches)
 
 
 @functools.lru_cache(maxsize=2)
 def _torchs_modules(names: tuple[str, ...]) -> list[str]:
-    """Return which of all names of modules are torch's; to look at each takes 0.5 ms."""
+    """Return the names of torch's modules; a search takes 0.5 ms."""
     return [name for name in names if name.startswith("torch.")]
 
 
 class _Shared(Switch):
-    """Torch's public modules, whose functions programs replace: each rank for itself alone.
+    """Switch that makes torch's public modules swap attributes that a rank sets.
 
     One stand-in for all of them, as there are hundreds.
 
@@ -221,7 +221,7 @@ def _of_parallel() -> Patches:
 
     @functools.wraps(original)
     def logged(self: Any) -> dict[str, Any]:
-        """C++ is told of no backend that it knows, and looks at the process's environment."""
+        """Return the logging data of the rank: C++ would read the process's environment."""
         data: dict[str, Any] = original(self)
         group = self.process_group
         if rank_program() is not None:
@@ -235,7 +235,7 @@ def _of_parallel() -> Patches:
 
     @functools.wraps(register)
     def registered(self: Any, comm_hook_type: Any) -> None:
-        """C++ hooks read futures of C++'s types: ranks register the same hooks in Python."""
+        """Register a built-in communication hook as the same hook in Python."""
         if rank_program() is None:
             register(self, comm_hook_type)
             return
@@ -247,7 +247,7 @@ def _of_parallel() -> Patches:
         dist._register_comm_hook(self.reducer, self.process_group, hook)  # noqa: SLF001 - likewise
 
     return [
-        (kind, "__init__", replicas.noting_init(kind.__init__)),
+        (kind, "__init__", replicas.recording_init(kind.__init__)),
         (kind, "_get_ddp_logging_data", logged),
         (kind, "_register_builtin_comm_hook", registered),
         # Ranks whose forwards interleave leave one of their models there: it goes with the Context.
@@ -256,7 +256,7 @@ def _of_parallel() -> Patches:
 
 
 def _keeping_works() -> tuple[Any, str, Any]:
-    """Return what keeps the work that a reducer waits for: C++ alone keeps half of it alive.
+    """Return the patch that keeps a reducer's Work alive: C++ holds only half of it.
 
     Without the half in Python its `wait` is that of the base class, which nobody ever wakes.
     """
@@ -274,7 +274,7 @@ def _keeping_works() -> tuple[Any, str, Any]:
 
 
 def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
-    """Let ranks have a backend whatever torch was built with."""
+    """Wrap `is_*_available`: true in ranks for any build of torch."""
 
     @functools.wraps(original)
     def is_available() -> bool:
@@ -284,7 +284,7 @@ def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Let ranks have each backend that a group can be made with, such as nccl2."""
+    """Wrap the check of a backend: simulated ones, such as nccl2, pass in ranks."""
 
     @functools.wraps(original)
     def is_available(backend_name: str) -> bool:
@@ -295,7 +295,7 @@ def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]
 
 
 def _of_cuda() -> Patches:
-    """Return what turns devices on when a rank first asks for them, and off at the end."""
+    """Return patches that turn devices on at a rank's first use, and off at the end."""
     from simrank.torch.devices import activation, first_use  # noqa: PLC0415 - it needs torch
     from simrank.torch.symmetric import memory  # noqa: PLC0415 - it needs torch
 

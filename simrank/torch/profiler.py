@@ -1,4 +1,4 @@
-"""torch's profilers in a rank: what the rank issued and what its devices did, in simulated time.
+"""torch's profilers in ranks: host and device events in simulated time.
 
 Kineto, which torch's own write with, belongs to the process: two ranks at a time crash in it. What
 computes on the host takes no simulated time, and is not shown.
@@ -43,7 +43,7 @@ _CUDA: Any = torch.autograd.DeviceType.CUDA
 
 
 class Entry:
-    """Something that the rank's host issued, or did.
+    """An event of the rank's host.
 
     Attributes:
         name: As torch shows it.
@@ -78,7 +78,7 @@ class Entry:
 
 
 class Profile(SwitchObserver):
-    """What one open profiler of a rank has seen.
+    """The events of one open profiler of a rank.
 
     Attributes:
         entries: What the rank issued since it was opened.
@@ -97,14 +97,14 @@ class Profile(SwitchObserver):
         activation.watch_scopes(_library_scope)
 
     def close(self) -> None:
-        """See nothing more."""
+        """Stop recording."""
         self._program.engine.observers.remove(self)
         _open.discard(self)
         if not _open:
             activation.watch_scopes(None)
 
     def on_operation(self, operation: Operation) -> None:
-        """Note what a device did for the rank."""
+        """Record an operation of a device."""
         start_ps = operation.issue_ps - operation.stream.device.launch_overhead_ps
         is_of_others = operation.rank != self._rank or start_ps < self._start_ps
         if is_of_others or operation.kind in _NOT_SHOWN or operation in self.calls:
@@ -122,7 +122,7 @@ _open: WeakSet[Profile] = WeakSet()  # Of all ranks.
 
 
 def _is_of_host(operation: Any) -> bool:
-    """Return whether it runs beside the host, as gloo's calls do, and on no device."""
+    """Return whether an operation runs on the host, as gloo's calls do."""
     return operation.kind == "collective" and not getattr(operation, "num_sms", 0)
 
 
@@ -143,7 +143,7 @@ def record_call(
     works: Sequence[Work],
     comms: dict[str, Any] | None = None,
 ) -> None:
-    """Show a collective or message to the profilers that the rank has open.
+    """Record a collective or message in the rank's open profilers.
 
     Args:
         program: The rank.
@@ -168,7 +168,7 @@ def record_call(
 
 
 def record_comms(program: Program, facts: dict[str, Any]) -> None:
-    """Show the operator that torch records nccl's calls, and waits for them, with."""
+    """Record torch's operator for calls of nccl and waits for them."""
     entry = Entry("record_param_comms", [], clock_ps(program), is_async=False)
     entry.facts = facts
     for profile in program.local.get(_KEY, ()):
@@ -181,7 +181,7 @@ def nccl_facts(
     name: str,
     sides: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]],
 ) -> dict[str, Any]:
-    """Return what torch's trace says of a call of nccl, under the words that its readers look for.
+    """Return the attributes of an nccl call in torch's traces.
 
     Args:
         group: Whose call it is.
@@ -223,7 +223,7 @@ def _end(entry: Entry, program: Program) -> None:
 
 
 def patches() -> Patches:
-    """Return what to replace: the parts of torch's profilers that open, close and export."""
+    """Return the patches of torch's profilers."""
     profile, scope = torch_profiler.profile, torch_profiler.record_function
     autograd: Any = torch.autograd
     return [
@@ -242,7 +242,7 @@ def _activities(original: Callable[[], set[Any]]) -> Callable[[], set[Any]]:
     @functools.wraps(original)
     def supported() -> set[Any]:
         program = rank_program()
-        sees = program is not None and activation.is_enabled() and activation.sees_some(program)
+        sees = program is not None and activation.is_enabled() and activation.sees_devices(program)
         return original() | ({ProfilerActivity.CUDA} if sees else set())
 
     return supported
@@ -292,7 +292,7 @@ def _start(self: Any) -> None:
 
 
 def _stop(self: Any, *error: object) -> bool:
-    """Close it, once the devices are done; what was seen is shown in simulated time."""
+    """Close a profiler after its devices are idle, and show its events in simulated time."""
     del error
     if not self.enabled:
         return False
@@ -317,7 +317,7 @@ def _stop(self: Any, *error: object) -> bool:
 
 
 def _events(profiler: Any, entries: Sequence[Entry], rank: int | None) -> Iterator[FunctionEvent]:
-    """Yield torch's events: of the host, each with its kernel, and of the device."""
+    """Yield torch's events of the host, each with its kernel, and of the device."""
     for number, entry in enumerate(entries):
         event = FunctionEvent(
             id=2 * number,
@@ -354,7 +354,7 @@ def _events(profiler: Any, entries: Sequence[Entry], rank: int | None) -> Iterat
 
 
 def _host_name(operation: Operation) -> str:
-    """Return what the host did to issue an operation, as torch or CUDA name it."""
+    """Return the name of the host's call that issued an operation."""
     if isinstance(operation, TorchOperation):
         return f"aten::{operation.name.partition('.')[0]}"
     return _LAUNCHES.get(operation.kind, "cudaLaunchKernel")
@@ -364,7 +364,7 @@ _LAUNCHES = {"copy": "cudaMemcpyAsync"}
 
 
 def _kernel_name(operation: Operation) -> str:
-    """Return what the device shows of an operation: of nccl's, what nccl's kernels are called."""
+    """Return the name of an operation's kernel; nccl's names for its collectives."""
     if operation.kind != "collective":
         return operation.name
     words = operation.name.partition(" ")[0].split("_")
@@ -454,7 +454,7 @@ def _open_scope(program: Program, scope: Any) -> None:
 
 
 def _library_scope(program: Program, name: str | None, number: int) -> None:
-    """Show what torch's C++ names, such as autograd's nodes, from its beginning to its end."""
+    """Record a scope of torch's C++, such as a node of autograd."""
     if not is_recording(program):
         return
     opened: dict[int, Entry] = program.local.setdefault(_OPEN_SCOPES, {})

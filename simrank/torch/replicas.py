@@ -1,4 +1,4 @@
-"""Models that DistributedDataParallel replicates: their parameters after each optimizer's step."""
+"""Comparison of DistributedDataParallel's replicas after each optimizer step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MODELS = "replicated models"  # In `Program.local`: optimizers and steps, by mo
 HOOK = -1  # A number that torch gives to no hook.
 
 
-def noting_init(original: Callable[..., None]) -> Callable[..., None]:
-    """Let a rank remember its replicated models, where replicas are compared."""
+def recording_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap the constructor of DistributedDataParallel: record the rank's replicated models."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ def _replicas_of(program: Program) -> Replicas | None:
 
 
 def _hashes_of(model: Any, stepped: set[int]) -> dict[str, int]:
-    """Return a hash of each parameter that the model keeps equal on all ranks, by name."""
+    """Return a hash of each replicated parameter, by name."""
     hashes = {}
     for name, parameter in model.module.named_parameters():
         if id(parameter) not in stepped or name in model.parameters_to_ignore:

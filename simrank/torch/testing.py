@@ -36,7 +36,7 @@ _settings: dict[str, Any] = {}
 
 
 def simulate(**settings: Any) -> None:
-    """Let PyTorch's test classes run on simulated ranks.
+    """Run PyTorch's multi-process test classes on simulated ranks.
 
     Args:
         **settings: Of the Context that each test runs in; see `simrank.Context`.
@@ -58,7 +58,7 @@ def simulate(**settings: Any) -> None:
 
 
 def read_rewritten_tests() -> None:
-    """Let each rank's own copy of a test file have the code that pytest has rewritten, once."""
+    """Give each rank's copy of a test file the code that pytest has rewritten."""
     rewrite: Any = sys.modules.get("_pytest.assertion.rewrite")
     rewritten = getattr(rewrite, "_rewrite_test", None)
     if rewritten is not None:
@@ -111,7 +111,7 @@ def _run_rank(
 
 
 def _join_processes(self: Any, fn: Callable[..., Any]) -> None:
-    """Run the test on ranks, and judge how they ended as PyTorch does."""
+    """Run the test on ranks, and check their exit codes as PyTorch does."""
     num_ranks = int(self.world_size)
     codes: list[int | str | None] = [0] * num_ranks
     name = self._current_test_name()
@@ -140,7 +140,7 @@ def _run_process(
 
 
 def _run_test(self: Any, test_name: str, parent_pipe: object) -> None:
-    """Run one test on one rank; what it raises is raised."""
+    """Run one test on one rank, and raise its exception."""
     common: Any = import_module("torch.testing._internal.common_distributed")
     utils: Any = import_module("torch.testing._internal.common_utils")
     utils.set_rng_seed()
@@ -153,7 +153,7 @@ def _run_test(self: Any, test_name: str, parent_pipe: object) -> None:
 
 
 def _judge(test: Any, codes: list[Any], expected: int = 0) -> None:
-    """Judge the exit codes of all ranks; PyTorch looks at that of rank 0 alone.
+    """Check the exit codes of all ranks; PyTorch checks rank 0 alone.
 
     Args:
         test: The test.
@@ -214,7 +214,7 @@ def _run_thread(rank: int, kind: Any, name: str, codes: list[Any]) -> None:
 
 
 def _prepare(cls: Any) -> None:
-    """Find out how many ranks the class asks for; none of them start yet."""
+    """Find the number of ranks of the class, without a start."""
     if cls.world_size == -2:  # PyTorch's mark of a class that takes what there is.
         cls.world_size = 2
     cls.task_queues = cls.completion_queues = cls.processes = ()

@@ -1,4 +1,4 @@
-"""Parts of torch that are not simulated: refused in ranks, by name.
+"""Parts of torch that ranks may not use: each raises UnsupportedError with its name.
 
 `elastic_launch` of a function starts simulated ranks; a command would be real processes.
 """
@@ -23,7 +23,7 @@ _RPC, _LAUNCHER = "torch.distributed.rpc", "torch.distributed.launcher.api"
 
 
 def patches() -> Patches:
-    """Return what stands for it."""
+    """Return the patches of `torch.distributed.rpc`."""
     rpc: Any = import_module(_RPC)
     if not hasattr(rpc, "init_rpc"):  # Not in every build.
         return []
@@ -31,12 +31,12 @@ def patches() -> Patches:
 
 
 def of_launcher(launcher: Any) -> Patches:
-    """Return what stands for it in a part that programs need not import."""
+    """Return the patches of `torch.distributed.launcher`."""
     return [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
 
 
 def check_has_values(context: Any) -> None:
-    """Refuse torch programs in shape-only Contexts, where torch would compute everything.
+    """Raise for torch programs in shape-only Contexts: torch would compute all values.
 
     Raises:
         UnsupportedError: The Context has `data=False`.
@@ -52,7 +52,7 @@ _FAKE = "modes of fake tensors"  # In `Program.local`: how many the rank's progr
 
 
 def of_fake_tensors(module: Any) -> Patches:
-    """Return what refuses fake CUDA tensors of a program; torch's own modes may make them."""
+    """Return patches that reject a program's fake CUDA tensors; torch's own are allowed."""
     mode, tensor = module.FakeTensorMode, module.FakeTensor
     return [
         (mode, "__enter__", _counted(mode.__enter__, 1)),

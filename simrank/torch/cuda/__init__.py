@@ -1,4 +1,4 @@
-"""Working "cuda" devices in CPU memory, for a CPU build of torch; start in `devices.py`.
+"""Working "cuda" devices in CPU memory, for a CPU build of torch; start in `switch.py`.
 
 Programs with `device="cuda"` run unchanged: torch's C++ believes in the devices, kernels are
 computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the simulator above

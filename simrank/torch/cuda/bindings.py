@@ -1,4 +1,4 @@
-"""The functions that CUDA builds have in `torch._C` and CPU builds have not."""
+"""Functions of `torch._C` that only CUDA builds have."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _ops() -> Any:
 
 
 def device_count() -> int:
-    """Return how many devices this thread's rank sees."""
+    """Return the number of devices that this thread's rank sees."""
     return int(native().simrank_num_devices())
 
 
 def is_initialized() -> bool:
-    """Whether this thread's rank has used a device, as its process would have initialised CUDA."""
+    """Return whether this thread's rank has used a device, and so initialised CUDA."""
     return bool(Initialized())
 
 
@@ -65,7 +65,7 @@ def set_device(device: int) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Make a device current and return the one before; a negative one is none."""
+    """Make a device current, and return the device before; negative numbers are ignored."""
     if device < 0:
         return -1
     before = current_device()
@@ -75,7 +75,7 @@ def exchange_device(device: int) -> int:
 
 
 def maybe_exchange_device(device: int) -> int:
-    """Do the same; torch.compile tells the two apart by identity."""
+    """Do the same as `exchange_device`; torch.compile needs a different function."""
     return exchange_device(device)
 
 
@@ -143,7 +143,7 @@ def _raw_delete(pointer: int) -> None:
 
 
 def refused(what: str) -> Callable[..., Any]:
-    """Return a function that raises with a name."""
+    """Return a function that raises an error with its name."""
 
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedError(f"{what} on simulated CUDA devices")
@@ -157,14 +157,14 @@ def _set_sync_debug_mode(mode: int) -> None:
 
 
 def _ignored(*_: object, **__: object) -> None:
-    """Do nothing, where there is nothing to do."""
+    """Do nothing."""
 
 
 class Cudart(ModuleType):
-    """Stands for `torch._C._cudart`."""
+    """Replacement of `torch._C._cudart`."""
 
     class cudaError(enum.IntEnum):  # noqa: N801 - CUDA's name.
-        """The one result that calls here have."""
+        """The result of all calls: success."""
 
         success = 0
 
@@ -183,7 +183,7 @@ class Cudart(ModuleType):
 
 
 class Nvtx:
-    """Stands for `torch._C._nvtx`: ranges nest, and nobody looks at them."""
+    """Replacement of `torch._C._nvtx`: ranges nest and have no effect."""
 
     _depth = 0
     _ranges = 0
@@ -289,7 +289,7 @@ _fractions: dict[int, float] = {}
 
 
 def forget() -> None:
-    """Forget limits and raw allocations of programs: devices are as new."""
+    """Reset limits and raw allocations of programs."""
     _fractions.clear()
     _raw.clear()
 
@@ -302,7 +302,7 @@ def _set_fraction(fraction: float, device: int) -> None:
 
 
 def private_functions() -> dict[str, object]:
-    """Return what `torch._C` gets, by name."""
+    """Return the functions to add to `torch._C`, by name."""
     return {
         **_device_functions(),
         **_stream_functions(),
@@ -319,7 +319,7 @@ def private_functions() -> dict[str, object]:
 
 
 def properties_getter(properties: DeviceProperties) -> Callable[[int], DeviceProperties]:
-    """Return `torch.cuda._get_device_properties` for devices that are all alike."""
+    """Return `torch.cuda._get_device_properties` for identical devices."""
     return lambda _device: properties
 
 
@@ -333,7 +333,7 @@ def _on(device: int) -> torch.device:
 
 
 def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
-    """Return the tensor on each device; where it is already, the tensor itself."""
+    """Return copies of the tensor on each device; its own device gets the tensor itself."""
     return [tensor.to(_on(device), non_blocking=True) for device in devices]
 
 

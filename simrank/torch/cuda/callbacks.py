@@ -1,4 +1,4 @@
-"""What the simulator above may listen to: every field is optional, and costs nothing when absent.
+"""Callbacks of the C++ library to the simulator; absent ones cost nothing.
 
 A callback runs on the thread of the rank that caused it, and may block it: other ranks run
 meanwhile. What it raises leaves the torch call that caused it, with its type and traceback.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StreamCall(IntEnum):
-    """What a rank asked of streams and events; the numbers are those of `simulated.h`.
+    """Calls on streams and events, numbered as in `simulated.h`.
 
     Instead of an event, STREAM_CREATE has the priority, RECORD_STREAM the block's address, and
     SLEEP (`torch.cuda._sleep`) the cycles.
@@ -39,7 +39,7 @@ class StreamCall(IntEnum):
 
 
 class Rendezvous(NamedTuple):
-    """Where the members of a group hold one symmetric allocation, in the order of their ranks.
+    """The addresses of one symmetric allocation, in the order of the members' ranks.
 
     Attributes:
         rank: The group rank of who asks.
@@ -132,7 +132,7 @@ _installed: list[_Table] = []  # ctypes frees a function that nobody refers to.
 
 
 def install(callbacks: Callbacks) -> None:
-    """Let C++ call these from now on, and no others."""
+    """Install the callbacks in C++."""
     table = _Table(alloc_threshold=callbacks.alloc_threshold_bytes)
     for name, adapt in _ADAPTERS.items():
         listener = getattr(callbacks, name)
@@ -146,7 +146,7 @@ def install(callbacks: Callbacks) -> None:
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep what it raises, for C++ cannot be unwound through: it is raised behind the call."""
+    """Wrap a callback: its exceptions are raised after the C++ call returns."""
 
     def call(*arguments: object) -> object:
         try:

@@ -28,7 +28,7 @@ def graph_pool_handle() -> tuple[int, int]:
 
 
 class GraphBase:
-    """Stands for `torch._C._CUDAGraph`."""
+    """Replacement of `torch._C._CUDAGraph`."""
 
     def __new__(cls, keep_graph: bool = False) -> GraphBase:
         """Make an empty graph."""
@@ -52,7 +52,7 @@ class GraphBase:
         pool: tuple[int, int] | None = None,
         capture_error_mode: str = "global",  # noqa: ARG002 - torch's signature.
     ) -> None:
-        """Capture what this rank launches from now on."""
+        """Begin to capture this rank's launches."""
         if pool is not None and any(pool):
             self._pool = pool
         if native().simrank_graph_begin(self._handle, self._pool[1]):
@@ -74,7 +74,7 @@ class GraphBase:
         """Do nothing: a graph can be replayed as soon as it is captured."""
 
     def replay(self) -> None:
-        """Compute everything again, on the current stream.
+        """Replay the captured operations on the current stream.
 
         Raises:
             UnsupportedError: Another graph is being captured.
@@ -98,7 +98,7 @@ class GraphBase:
         return int(native().simrank_graph_size(self._handle))
 
     def keep(self, call: Callable[[], object], tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Call something at this place of every replay.
+        """Add a call at this place of every replay.
 
         Args:
             call: What to call.
@@ -109,7 +109,7 @@ class GraphBase:
             torch.ops.simrank_cuda.keep_in_graph(self._handle, tensor)
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Drop the captured operations."""
         native().simrank_graph_reset(self._handle)
         self._calls.clear()
 
@@ -118,19 +118,19 @@ class GraphBase:
         return self._pool
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Accept it: every replay draws anew from its generators, whether registered or not."""
+        """Do nothing: every replay draws new random numbers from its generators."""
 
     def enable_debug_mode(self) -> None:
-        """Do nothing: there is no driver that would have something to say."""
+        """Do nothing: there is no driver with debug output."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write how many operations the graph has."""
+        """Write the number of the graph's operations."""
         with open(debug_path, "w") as file:
             file.write(f"digraph {{ // {self._size() + len(self._calls)} operations\n}}\n")
 
 
 def frozen(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the memory that one has now, whatever becomes of its storage."""
+    """Return a tensor that keeps the current memory of another one."""
     if not tensor.is_cuda:
         return tensor
     made: torch.Tensor = torch.ops.simrank_cuda.frozen(tensor)
@@ -157,7 +157,7 @@ capturing: dict[int, GraphBase] = {}  # By the number of the rank: what it captu
 
 
 class PerRank(type):
-    """The class of torch's `graph`, which has a stream to capture on, made once by each rank."""
+    """torch's class `graph` with one capture stream per rank."""
 
     @property
     def default_capture_stream(cls) -> object:
@@ -173,20 +173,20 @@ _streams: dict[int, object] = {}
 
 
 def per_rank(kind: type) -> type:
-    """Return torch's `graph`, of which each rank has the stream that it captures on for itself."""
+    """Return torch's class `graph` with one capture stream per rank."""
     left_out = ("__dict__", "__weakref__", "default_capture_stream")
     names = {name: value for name, value in vars(kind).items() if name not in left_out}
     return PerRank(kind.__name__, kind.__bases__, names)
 
 
 class Listener:
-    """What a simulator does about graphs; this one is none."""
+    """The simulator's part in graphs; this base class does nothing."""
 
     def captured(self) -> None:
-        """Note that a capture has ended: what it computed as it went has not run on a GPU."""
+        """Follow the end of a capture, whose operations would not have run on a GPU."""
 
     def replay(self, play: Callable[[], None]) -> None:
-        """Let a graph be played by the running rank, as one launch."""
+        """Replay a graph of the running rank as one launch."""
         play()
 
 
@@ -194,7 +194,7 @@ _listener = Listener()
 
 
 def listen(listener: Listener) -> None:
-    """Let a simulator do what it has to about graphs."""
+    """Register the simulator's listener."""
     global _listener  # noqa: PLW0603 - one simulator, from its import on
     _listener = listener
 
@@ -205,7 +205,7 @@ def captured() -> GraphBase | None:
 
 
 def forget() -> None:
-    """Let nobody capture any more."""
+    """End all captures."""
     capturing.clear()
     _streams.clear()
 

@@ -1,4 +1,4 @@
-"""Finds, builds and loads the C++ library that makes simulated CUDA devices.
+"""Find, build and load the C++ library of simulated CUDA devices.
 
 It is tied to one exact version of torch. A library that came with the package is used if there
 is one for the installed version; otherwise g++ builds it once, in a cache.
@@ -37,7 +37,7 @@ _log = logging.getLogger("simrank.torch.cuda")
 
 
 def load(progress: Callable[[str], None] = _log.info) -> ctypes.PyDLL:
-    """Load the library for the installed torch; build it first if there is none.
+    """Load the library for the installed torch; build it if it is missing.
 
     Args:
         progress: Told in one line what takes long.
@@ -54,7 +54,7 @@ def load(progress: Callable[[str], None] = _log.info) -> ctypes.PyDLL:
 
 
 def check_available() -> None:
-    """Raise unless there is a library, or a compiler to build one.
+    """Raise unless the library, or a compiler to build it, is available.
 
     Raises:
         UnsupportedError: There is neither.
@@ -64,22 +64,22 @@ def check_available() -> None:
 
 
 def _cached_path() -> Path:
-    """Return where the library for the installed torch is once it has been built."""
+    """Return the path of the cached library for the installed torch."""
     return cache_folder() / f"cuda-{torch.__version__}-{_fingerprint()}" / _NAME
 
 
 def installed_path() -> Path:
-    """Return where the library for the installed torch is."""
+    """Return the path of the library for the installed torch."""
     return prebuilt_path() if prebuilt_path().is_file() else _cached_path()
 
 
 def prebuilt_path() -> Path:
-    """Return where the package's own library for the installed torch would lie."""
+    """Return the path of the package's prebuilt library for the installed torch."""
     return _PREBUILT / torch.__version__ / _NAME
 
 
 def cache_folder() -> Path:
-    """Return where built libraries are kept: `$SIMRANK_CACHE`, or `~/.cache/simrank`."""
+    """Return the folder of built libraries: `$SIMRANK_CACHE`, or `~/.cache/simrank`."""
     given = os.environ.get("SIMRANK_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "simrank"
 
@@ -95,7 +95,7 @@ def _warn_if_untried() -> None:
 
 
 def _open(path: Path) -> ctypes.PyDLL:
-    """Open a library of this exact torch; PyDLL, for calls are short and may run Python."""
+    """Open a library of this torch version as PyDLL: calls are short and may run Python."""
     try:
         library = ctypes.PyDLL(str(path))
     except OSError as error:
@@ -110,7 +110,7 @@ def _open(path: Path) -> ctypes.PyDLL:
 
 
 def _built_path(progress: Callable[[str], None]) -> Path:
-    """Return the cached library, which is built where there is none."""
+    """Return the cached library; build it if it is missing."""
     path = _cached_path()
     if path.is_file():
         return path
@@ -125,7 +125,7 @@ def _built_path(progress: Callable[[str], None]) -> Path:
 
 
 def _fingerprint() -> str:
-    """Return a hash of all that the library is made of."""
+    """Return a hash of the library's sources and compiler."""
     digest = hashlib.sha256()
     for source in sorted(_SOURCES.glob("*.[chi]*")):
         digest.update(source.name.encode() + source.read_bytes())

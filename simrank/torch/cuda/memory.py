@@ -1,4 +1,4 @@
-"""Statistics and snapshots of the devices' memory, in the shapes that torch reads."""
+"""Statistics and snapshots of device memory, in torch's formats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ACTIONS = ("alloc", "free_requested", "free_completed")
 
 
 def memory_stats(global_device: int) -> dict[str, Any]:
-    """Return what `torch._C._cuda_memoryStats` returns."""
+    """Return the statistics of `torch._C._cuda_memoryStats`."""
     words = iter(native().simrank_memory_stats(global_device)[: len(MEMORY_STATS) * 12 + 6])
     stats: dict[str, Any] = {
         kind: {pool: {field: next(words) for field in _FIELDS} for pool in _POOLS}
@@ -141,7 +141,7 @@ class Block(NamedTuple):
 
 
 def find_block(address: int) -> Block | None:
-    """Return the block that holds an address, or None where nothing is allocated."""
+    """Return the allocated block that holds an address, or None."""
     start, size = ctypes.c_uint64(), ctypes.c_uint64()
     if not native().simrank_find_block(address, ctypes.byref(start), ctypes.byref(size)):
         return None
@@ -157,18 +157,18 @@ def find_pinned(address: int) -> Block | None:
 
 
 def device_of(address: int) -> int | None:
-    """Return the device, among those of all nodes, to whose span an address belongs."""
+    """Return the device, numbered over all nodes, whose span holds an address."""
     device = native().simrank_device_of(address)
     return None if device < 0 else device
 
 
 def hold(addresses: list[int]) -> None:
-    """Keep symmetric allocations that meet until each member has its handle, which keeps them."""
+    """Keep symmetric allocations alive until each member has its handle."""
     native().simrank_hold((ctypes.c_uint64 * len(addresses))(*addresses), len(addresses))
 
 
 def signal_pad(address: int) -> int:
-    """Return the signal pad's address of a symmetric allocation, or 0 if it is none."""
+    """Return the address of a symmetric allocation's signal pad; 0 for other memory."""
     return int(native().simrank_signal_pad(address))
 
 
@@ -189,7 +189,7 @@ LEGACY_TYPES = {
 
 
 def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `UntypedStorage.resize_`, which also knows storages of simulated devices."""
+    """Return `UntypedStorage.resize_` that also resizes storages of simulated devices."""
 
     def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         if self.device.type != "cuda":
@@ -203,7 +203,7 @@ def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def maker(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `UntypedStorage.__new__`, which also makes storages on simulated devices."""
+    """Return `UntypedStorage.__new__` that also makes storages on simulated devices."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None:
@@ -219,7 +219,7 @@ def maker(before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _LegacyMeta(type):
-    """`isinstance(tensor, torch.cuda.FloatTensor)` asks for the device and the dtype."""
+    """Metaclass of legacy types: `isinstance` compares device and dtype."""
 
     dtype: torch.dtype
 
@@ -233,7 +233,7 @@ class _LegacyMeta(type):
 
 
 def legacy_type(name: str) -> type:
-    """Return what stands for `torch.cuda.FloatTensor` and its like."""
+    """Return the replacement of a legacy type such as `torch.cuda.FloatTensor`."""
     dtype = LEGACY_TYPES[name]
 
     def new(_cls: type, *args: Any, device: Any = "cuda") -> torch.Tensor:

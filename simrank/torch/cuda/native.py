@@ -1,4 +1,4 @@
-"""The C functions of the library, with their types, and how errors leave C++ for Python."""
+"""The C functions of the library, with their types and errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 
 @cache
 def native() -> ctypes.PyDLL:
-    """Return the library, which is loaded and registered with torch at the first call."""
+    """Return the library; load it and register it with torch at the first call."""
     _start_autograd_without_devices()
     library = load()
     for name, (result, arguments) in _SIGNATURES.items():
@@ -97,13 +97,13 @@ def native() -> ctypes.PyDLL:
 
 
 def require_device() -> None:
-    """Raise, as a CPU build of torch does, where no device is visible to this thread."""
+    """Raise the error of CPU builds if this thread sees no device."""
     if not native().simrank_num_devices():
         raise AssertionError(NOT_COMPILED)
 
 
 def use_device() -> None:
-    """Initialise CUDA for this thread's rank, which `torch.cuda.is_initialized` tells.
+    """Initialise CUDA for this thread's rank.
 
     Raises:
         AssertionError: No device is visible to this thread.
@@ -141,7 +141,7 @@ def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> No
 
 
 def _start_autograd_without_devices() -> None:
-    """Let autograd start: it makes threads for the devices it sees at its first backward.
+    """Start autograd before devices exist: it makes a thread per device at its first backward.
 
     On a thread for which torch keeps nothing: the rank may be in the midst of a backward of its
     own, in inference or under a mode, or in `torch.tensor`, for which autograd is switched off.
@@ -164,13 +164,13 @@ _kept: dict[int, BaseException] = {}
 
 
 def keep(error: BaseException) -> int:
-    """Keep what a callback raised for this thread; the answer tells C++ to let it out."""
+    """Keep a callback's exception for this thread; the result makes C++ return early."""
     _kept[get_ident()] = error
     return -1
 
 
 def raise_kept() -> None:
-    """Raise what a callback has raised for this thread within a call from Python."""
+    """Raise the exception that a callback raised within a call from Python."""
     raise _kept.pop(get_ident())
 
 
@@ -178,7 +178,7 @@ _when_missing: list[Callable[[], bool]] = []
 
 
 def when_missing(provide: Callable[[], bool]) -> None:
-    """Say who may give a thread a rank that uses a device and has none; it returns whether it did.
+    """Set the function that binds a rank to a thread that uses a device without one.
 
     torch itself asks for devices once in a process, at their first use.
     """
@@ -186,7 +186,7 @@ def when_missing(provide: Callable[[], bool]) -> None:
 
 
 def _raise_kept(reason: int) -> None:
-    """Raise inside torch, where C++ asks for it: the exception passes through its frames."""
+    """Raise inside torch's C++: the exception passes through its frames."""
     if not reason and any(provide() for provide in _when_missing):
         return
     error = _kept.pop(get_ident(), None) if reason else None

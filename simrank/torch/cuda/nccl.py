@@ -1,4 +1,4 @@
-"""What programs name of NCCL, where torch was built without it."""
+"""Names of NCCL that CPU builds of torch lack."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ VERSION = 2 << 32 | 28 << 16 | 9  # 2.28.9, which CUDA builds of torch 2.13 come
 
 
 def versions() -> dict[str, Callable[[], object]]:
-    """Return what `torch._C` has to say of NCCL's version."""
+    """Return the functions of `torch._C` for NCCL's version."""
     return {"_nccl_version": lambda: VERSION, "_nccl_version_suffix": lambda: b""}
 
 
 class NCCLConfig:
-    """The configuration of a communicator; nothing of it changes a simulated one."""
+    """The configuration of a communicator, ignored by simulated groups."""
 
     def __init__(self) -> None:
         self.blocking = -1
@@ -29,7 +29,7 @@ class NCCLConfig:
 
 
 class Options:
-    """Stands for `ProcessGroupNCCL.Options`; simulated groups take and ignore it."""
+    """Replacement of `ProcessGroupNCCL.Options`, ignored by simulated groups."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
@@ -42,7 +42,7 @@ class Options:
 
 
 class ProcessGroupNCCL:
-    """Stands for the class: programs make its options, and ask what is an instance of it."""
+    """Replacement of the class, for its options and `isinstance`."""
 
     Options = Options
     NCCLConfig = NCCLConfig

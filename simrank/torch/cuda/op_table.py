@@ -1,4 +1,4 @@
-"""Which operators have a CUDA kernel, read from torch's own list when the library is built.
+"""Operators with a CUDA kernel, from torch's own list, for the build of the library.
 
 `native_functions.yaml` comes with torch, so the table is that of the installed version.
 """
@@ -30,7 +30,7 @@ _UNCHECKED = ""
 
 
 def cuda_ops() -> Iterator[tuple[str, str]]:
-    """Yield each operator with a CUDA kernel, and how that checks its arguments' devices.
+    """Yield each operator with a CUDA kernel, and its check of devices.
 
     The second is what errors call the kernel, `ITERATES`, or empty where devices may mix.
     """
@@ -67,7 +67,7 @@ def _parsed() -> Any:
 
 
 def _iterating(text: str) -> set[str]:
-    """Return the operators whose own check is left to TensorIterator: only a comment says so."""
+    """Return the operators that leave the check of devices to TensorIterator."""
     found = set()
     for block in text.split("\n- func: ")[1:]:
         name = block.partition("(")[0]
@@ -78,7 +78,7 @@ def _iterating(text: str) -> set[str]:
 
 
 def _wrapper_name(function: NativeFunction, *, structured: bool) -> str:
-    """Return the name that torch's code generator gives the kernel's wrapper."""
+    """Return the code generator's name of the kernel's wrapper."""
     name, overload = str(function.func.name.name), function.func.name.overload_name
     out = "_out" if function.func.is_out_fn() else ""
     if structured:

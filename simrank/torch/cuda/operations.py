@@ -1,4 +1,4 @@
-"""The operations that devices were given: what was called, on which stream, on which tensors."""
+"""Records of operations on devices: operator, stream and tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD_WORDS = 8
 
 
 class OperationFlag(IntFlag):
-    """What an operation is beside a kernel; the numbers are those of `fallback.h`."""
+    """Kinds of operations, numbered as in `fallback.h`."""
 
     HOST_TO_DEVICE = 1
     DEVICE_TO_HOST = 2
@@ -62,17 +62,17 @@ class Operation:
 
 
 def start_recording() -> None:
-    """Keep every operation from now on, or hand it to `Callbacks.on_op` where that is set."""
+    """Record every operation, or pass it to `Callbacks.on_op` if that is set."""
     native().simrank_record(1)
 
 
 def start_recording_forms() -> None:
-    """Keep of every operation from now on the number of its form: all but addresses."""
+    """Record the form number of every operation: everything except addresses."""
     native().simrank_record(2)
 
 
 class Launch(NamedTuple):
-    """One operation of which the form is kept.
+    """One recorded launch, by its form.
 
     Attributes:
         form: Its number, for `form`.
@@ -85,7 +85,7 @@ class Launch(NamedTuple):
 
 
 def drain_launches() -> list[Launch]:
-    """Return what was launched since the last call, and forget it."""
+    """Return and clear the recorded launches."""
     count = ctypes.c_int64()
     pointer = native().simrank_launched(ctypes.byref(count))
     if not count.value:
@@ -96,7 +96,7 @@ def drain_launches() -> list[Launch]:
 
 
 def form(number: int) -> Operation:
-    """Return an operation of a form; rank, device, stream and addresses are 0."""
+    """Return the operation of a form, without rank, device, stream and addresses."""
     count = ctypes.c_int64()
     pointer = native().simrank_form(number, ctypes.byref(count))
     (operation,) = decode(pointer[: count.value])
@@ -104,19 +104,19 @@ def form(number: int) -> Operation:
 
 
 def watch_scopes(is_on: bool) -> None:
-    """Tell `Callbacks.on_scope` what torch's C++ names, or nothing any more."""
+    """Turn `Callbacks.on_scope` on or off."""
     native().simrank_watch_scopes(is_on)
 
 
 def stop_recording() -> None:
-    """Keep none any more, and forget those that are kept."""
+    """Stop recording, and clear the records."""
     native().simrank_record(0)
     native().simrank_forget_recorded()
     native().simrank_forget_launched()
 
 
 def drain_words() -> list[int]:
-    """Return what was kept since the last call, not decoded, and forget it."""
+    """Return and clear the records, not decoded."""
     num_words = ctypes.c_int64()
     pointer = native().simrank_recorded(ctypes.byref(num_words))
     words: list[int] = pointer[: num_words.value] if num_words.value else []
@@ -135,7 +135,7 @@ def recording() -> Iterator[Callable[[], list[Operation]]]:
 
 
 def decode(words: list[int]) -> Iterator[Operation]:
-    """Yield the operations that words hold, in the order in which they were launched."""
+    """Yield the operations of encoded records in launch order."""
     position = 0
     while position < len(words):
         length, op, rank, device, stream, flags, num_inputs, num_outputs = words[
@@ -193,6 +193,6 @@ def pending_remove(pending_id: int) -> None:
 
 
 def touch(address: int, size_bytes: int, *, writes: bool) -> None:
-    """Do what an operation of torch does before it touches a range: call `on_pending` if needed."""
+    """Wait for pending operations on a range, as torch's operations do."""
     if native().simrank_touch(address, size_bytes, int(writes)):
         raise_kept()

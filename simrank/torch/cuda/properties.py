@@ -1,4 +1,4 @@
-"""What a simulated device says of itself."""
+"""Properties of a simulated device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """The fields of torch's `_CudaDeviceProperties`; those of an H100 SXM unless given.
+    """The fields of torch's `_CudaDeviceProperties`; defaults are an H100 SXM's.
 
     Source: NVIDIA H100 data sheet and CUDA C++ programming guide, compute capability 9.0.
     """
@@ -40,11 +40,11 @@ class DeviceProperties:
 
     @property
     def gcnArchName(self) -> str:  # noqa: N802 - torch's name.
-        """Return the name again, as CUDA builds do."""
+        """Return the device's name, as CUDA builds do."""
         return self.name
 
     def __str__(self) -> str:
-        """Return what torch prints."""
+        """Return torch's text."""
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
             f"total_memory={self.total_memory >> 20}MB, "

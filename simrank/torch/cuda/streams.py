@@ -18,7 +18,7 @@ def here() -> torch.device:
 
 
 class StreamBase(torch.Stream):
-    """Stands for `torch._C._CudaStreamBase`."""
+    """Replacement of `torch._C._CudaStreamBase`."""
 
     def __new__(
         cls,
@@ -28,7 +28,7 @@ class StreamBase(torch.Stream):
         device_type: int | None = None,
         stream_ptr: int | None = None,
     ) -> StreamBase:
-        """Make a new stream, or name one by its number or its pointer (which is its number)."""
+        """Make a stream, or find one by its number or pointer (which is its number)."""
         require_device()
         number = stream_ptr if stream_ptr is not None else stream_id
         if number is None:
@@ -52,7 +52,7 @@ class StreamBase(torch.Stream):
 
     @property
     def priority(self) -> int:
-        """What the stream was made with."""
+        """The stream's priority."""
         return self._priority
 
     @staticmethod
@@ -62,7 +62,7 @@ class StreamBase(torch.Stream):
 
 
 class EventBase(torch.Event):
-    """Stands for `torch._C._CudaEventBase`.
+    """Replacement of `torch._C._CudaEventBase`.
 
     It delegates to a plain `torch.Event`, for those refuse to be compared with subclasses.
     """
@@ -91,15 +91,15 @@ class EventBase(torch.Event):
         self._inner.record(stream)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Let a stream wait for the event."""
+        """Make a stream wait for the event."""
         self._inner.wait(stream)
 
     def query(self) -> bool:
-        """Return whether what was recorded is complete."""
+        """Return whether the recorded work is complete."""
         return self._inner.query()
 
     def synchronize(self) -> None:
-        """Wait until what was recorded is complete."""
+        """Wait for the recorded work."""
         self._inner.synchronize()
 
     def elapsed_time(self, other: torch.Event) -> float:
@@ -116,10 +116,10 @@ class EventBase(torch.Event):
         return int(self._inner.event_id)
 
     def ipc_handle(self) -> Any:
-        """Refuse: simulated ranks share one process."""
+        """Raise: simulated ranks share one process."""
         raise UnsupportedError("IPC handles of CUDA events: simulated ranks are one process")
 
     @staticmethod
     def from_ipc_handle(*_: object) -> EventBase:
-        """Refuse: simulated ranks share one process."""
+        """Raise: simulated ranks share one process."""
         raise UnsupportedError("IPC handles of CUDA events: simulated ranks are one process")

@@ -1,4 +1,4 @@
-"""Turns simulated CUDA devices on and off, and says which rank a thread carries.
+"""Turn simulated CUDA devices on and off, and bind threads to ranks.
 
 Start here: `enable`, one `RankState` per rank, `RankState.bind` on the rank's thread, `disable`.
 """
@@ -33,7 +33,7 @@ _ABSENT = object()
 
 
 class Patches:
-    """What was replaced, in order, so that it can be put back in reverse."""
+    """Applied patches, restored in reverse order."""
 
     def __init__(self) -> None:
         self._before: list[tuple[object, str, object]] = []
@@ -45,7 +45,7 @@ class Patches:
         setattr(owner, name, value)
 
     def switch(self, turn: Callable[[bool], object], before: bool, *, to: bool) -> None:
-        """Turn a switch of torch's, which was at `before`."""
+        """Set a switch of torch, and restore `before` later."""
         self._switches.append((turn, before))
         turn(to)
 
@@ -68,7 +68,7 @@ class Patches:
                 self.set(module, name, new[id(value)])
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all patches."""
         while self._switches:
             turn, before = self._switches.pop()
             turn(before)
@@ -82,7 +82,7 @@ class Patches:
 
 @lru_cache(maxsize=1)
 def _holders(wanted: frozenset[int]) -> PerModule[bool]:
-    """Return what tells of a module whether it had any of some objects: to look takes 20 ms."""
+    """Return a cached test of whether a module holds any of some objects; a search takes 20 ms."""
     return PerModule(lambda module: not wanted.isdisjoint(map(id, attributes_of(module).values())))
 
 
@@ -96,7 +96,7 @@ _MAX_VISIBLE = 127  # torch's DeviceIndex is an int8.
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the devices' memory lies: device g at `base + g * span_bytes`.
+    """Addresses of device memory: device g begins at `base + g * span_bytes`.
 
     Attributes:
         num_devices: Devices of all nodes.
@@ -122,13 +122,13 @@ class Layout:
 
     @classmethod
     def of(cls, num_devices: int, memory_bytes: int) -> Layout:
-        """Return where so many devices lie unless a caller says otherwise."""
+        """Return the default layout of a number of devices."""
         usual = cls(num_devices, memory_bytes)
         fits = usual.base + num_devices * usual.span <= _END_ADDRESS
         return usual if fits else replace(usual, base=_LOW_ADDRESS)
 
     def check(self) -> None:
-        """Raise ValueError where the devices cannot have these addresses."""
+        """Raise ValueError if the addresses are unusable."""
         if self.span < self.memory_bytes or self.span % GIB or self.base % GIB:
             raise ValueError(f"base and span must be whole GiB, and a span hold a device: {self}")
         if self.base + self.num_devices * self.span > _END_ADDRESS:
@@ -136,7 +136,7 @@ class Layout:
 
 
 class RankState:
-    """What C++ knows of one rank: its devices, current device, streams and generators.
+    """C++'s state of one rank: devices, current device, streams and generators.
 
     Attributes:
         rank: The number that callbacks get.
@@ -156,21 +156,21 @@ class RankState:
         self._handle: int | None = new(rank, first_device, num_devices, seed)
 
     def bind(self) -> None:
-        """Let the calling thread carry the rank, and threads that torch makes for it."""
+        """Bind the calling thread, and threads that torch makes for it, to the rank."""
         native().simrank_bind(self._handle)
 
     def bind_other_threads(self) -> None:
-        """Let every thread that carries no rank stand for this one."""
+        """Bind every unbound thread to the rank."""
         native().simrank_bind_other_threads(self._handle)
 
     def free(self) -> None:
-        """Forget the rank; no thread may carry it any more."""
+        """Free the rank's state; no thread may be bound to it."""
         handle, self._handle = self._handle, None
         native().simrank_rank_free(handle)
 
 
 def unbind() -> None:
-    """Let the calling thread carry no rank: it sees no device, as in a CPU build of torch."""
+    """Unbind the calling thread: it sees no device, as in a CPU build of torch."""
     native().simrank_bind(None)
 
 
@@ -192,7 +192,7 @@ def enable(
     fill_fresh: bool = False,
     replace_real_devices: bool = False,
 ) -> Layout:
-    """Give torch simulated CUDA devices, in the whole process, until `disable`.
+    """Turn simulated CUDA devices on for the process, until `disable`.
 
     Threads see them once they carry a rank (`RankState.bind`).
 
@@ -239,12 +239,12 @@ def enable(
 
 
 def has_real_devices() -> bool:
-    """Return whether torch sees GPUs, whoever stands in for its own answer."""
+    """Return whether torch sees real GPUs, patched or not."""
     return bool(inspect.unwrap(torch.cuda.is_available)())
 
 
 def _placed(layout: Layout) -> Layout:
-    """Return the layout, behind tensors of earlier simulations that are still alive."""
+    """Return the layout after live tensors of earlier simulations."""
     layout.check()
     if native().simrank_num_live_blocks():
         look_at_all()
@@ -257,7 +257,7 @@ def _placed(layout: Layout) -> Layout:
 
 
 def disable() -> None:
-    """Put torch back as it was. Tensors on devices stay alive, but cannot be computed with."""
+    """Restore torch. Tensors on devices stay alive, but cannot be used."""
     if not _enabled:
         return
     _patches.restore()
@@ -270,7 +270,7 @@ def disable() -> None:
 
 @contextmanager
 def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
-    """Enable devices that every thread of the process sees, as one rank, for a block."""
+    """Turn devices on for a block, as one rank that every thread belongs to."""
     enable(num_devices, **options)
     try:
         state = RankState(0, first_device=0, num_devices=num_devices)
@@ -283,7 +283,7 @@ def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
 
 
 def _forget_what_is_left() -> None:
-    """Let nothing of a simulation, however it ended, reach the next one."""
+    """Reset state that a simulation may have left."""
     bindings.forget()
     graphs.forget()
     native().simrank_trace_memory(0)
@@ -294,7 +294,7 @@ def _forget_what_is_left() -> None:
 
 
 def _patch(properties: DeviceProperties) -> None:
-    """Replace what Python code of torch asks, everywhere in the process."""
+    """Patch torch's Python functions that query devices."""
     for name, value in bindings.private_functions().items():
         _patches.set(torch._C, name, value)
     _patch_cuda_module(properties)
@@ -346,7 +346,7 @@ _copies: dict[str, ModuleType] = {}
 
 
 def _patch_classes() -> None:
-    """Put torch's own classes, over bases of ours, in the place of those over dummies.
+    """Replace torch's classes over dummy bases by classes over simulated bases.
 
     They are made once: what a program keeps of one simulation has the classes of the next.
     """
@@ -370,7 +370,7 @@ def _patch_classes() -> None:
 
 
 def _executed_again(module_name: str) -> ModuleType:
-    """Execute a module's source once more: `torch._C` now has the bases that it asks for."""
+    """Execute a module again: `torch._C` now has the base classes that it needs."""
     original = sys.modules[module_name].__spec__
     assert original is not None
     assert original.origin is not None

@@ -1,4 +1,4 @@
-"""Simulated CUDA devices under simulated ranks: torch's streams, events and memory are simrank's.
+"""Activation of simulated CUDA devices for torch ranks, and access to the running rank's.
 
 torch computes at once; what it did is recorded and given to simrank's streams with its cost before
 anybody else runs. Nothing of this is there until a rank first asks for a device.
@@ -35,7 +35,7 @@ from simrank.torch.cuda.switch import has_real_devices
 from simrank.torch.devices import pending
 from simrank.torch.devices.allocations import Allocations
 from simrank.torch.devices.rank_devices import RankDevices, num_visible, visible
-from simrank.torch.devices.shared_memory import SharedAccess, arranger
+from simrank.torch.devices.shared_memory import SharedAccess, shared_memory_owner
 from simrank.torch.unsupported import check_has_values
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ class _Enabled:
 
 
 _enabled: list[_Enabled] = []
-_refused: list[UnsupportedError] = []  # Why there are no devices in this process.
+_unavailable: list[UnsupportedError] = []  # Why there are no devices in this process.
 _checked: list[bool] = []  # Whether there may be: asked once.
 _on_scope: list[Callable[[Program, str | None, int], None]] = []
-_said: set[str] = set()  # What is in the way, once per simulation.
+_warned: set[str] = set()  # What is in the way, once per simulation.
 # A CUDA build may have real devices, today or tomorrow: nothing is faked there unless asked for.
 _OF_BUILD = "real" if torch.backends.cuda.is_built() else "simulated"
 NOT_ASKED_FOR = (
@@ -89,56 +89,56 @@ def is_enabled() -> bool:
     return bool(_enabled) or _is_enabling
 
 
-def are_meant(context: Any) -> bool:
-    """Whether "cuda" means simulated devices: as asked, or else in builds that have no other."""
+def are_simulated(context: Any) -> bool:
+    """Return whether "cuda" means simulated devices: as configured, else in CPU builds."""
     return (context.cuda_devices or _OF_BUILD) == "simulated"
 
 
-def are_awaited(program: Program | None) -> TypeGuard[Program]:
-    """Whether a rank that uses "cuda" now is to turn devices on, or be told why there are none."""
+def turn_on_at_use(program: Program | None) -> TypeGuard[Program]:
+    """Return whether a use of "cuda" by a rank turns devices on, or raises the reason why not."""
     if program is None or is_enabled():
         return False
-    return are_meant(program.context) or not has_real_devices()
+    return are_simulated(program.context) or not has_real_devices()
 
 
 def may_be_used(program: Program | None) -> TypeGuard[Program]:
-    """Return whether "cuda" means simulated devices to who runs, on or not."""
-    return program is not None and (is_enabled() or are_awaited(program))
+    """Return whether "cuda" means simulated devices to a program, turned on or not."""
+    return program is not None and (is_enabled() or turn_on_at_use(program))
 
 
 def is_built() -> bool:
-    """Return whether torch was built for CUDA, whoever stands in for its own answer."""
+    """Return whether torch was built for CUDA, patched or not."""
     return _OF_BUILD == "real"
 
 
-def may_be_had(context: Any) -> bool:
-    """Return whether devices can be turned on in this process; what is in the way is said once."""
-    if not are_meant(context):
+def are_available(context: Any) -> bool:
+    """Return whether devices can be turned on in this process; warn once of the reason if not."""
+    if not are_simulated(context):
         if context.cuda_devices is None and not has_real_devices():
             _warn(NOT_ASKED_FOR)
         return False
-    if not _refused and not _checked:
+    if not _unavailable and not _checked:
         try:
             library.check_available()
             _checked.append(True)
         except UnsupportedError as error:
-            _refuse(error)
-    return not _refused
+            _set_unavailable(error)
+    return not _unavailable
 
 
-def _refuse(error: UnsupportedError) -> None:
-    _refused.append(error)
+def _set_unavailable(error: UnsupportedError) -> None:
+    _unavailable.append(error)
     _warn(str(error))
 
 
 def _warn(reason: str) -> None:
-    if reason not in _said:
-        _said.add(reason)
+    if reason not in _warned:
+        _warned.add(reason)
         warnings.warn(f"no simulated CUDA devices: {reason}", stacklevel=3)
 
 
 def enable_for(program: Program) -> RankDevices:
-    """Turn devices on if they are not, and return what a rank has of them, bound to its thread.
+    """Turn devices on, and return a rank's devices, bound to its thread.
 
     Raises:
         UnsupportedError: They cannot be had, "cuda" means torch's own, or a greenlet carries the
@@ -148,10 +148,10 @@ def enable_for(program: Program) -> RankDevices:
     """
     libraries.check_use("torch")
     context: Any = program.context
-    if not are_meant(context):
+    if not are_simulated(context):
         raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)
-    if _refused:
-        raise _refused[0]
+    if _unavailable:
+        raise _unavailable[0]
     check_has_values(context)
     if not visible(program):
         raise AssertionError(NOT_COMPILED)
@@ -179,24 +179,24 @@ def enable_awaited() -> None:
         enable_for(program)
 
 
-def sees_some(program: Program) -> bool:
+def sees_devices(program: Program) -> bool:
     """Return whether a rank sees any device."""
     return num_visible(program) > 0
 
 
 def enable_where_possible(program: Program) -> None:
-    """Turn devices on if the rank sees some and they can be had: nothing was asked of one yet."""
-    if may_be_had(program.context) and sees_some(program):
+    """Turn devices on if the rank sees some and the process can have them."""
+    if are_available(program.context) and sees_devices(program):
         enable_for(program)
 
 
 def call_later(program: Program, call: Callable[[], None]) -> None:
-    """Call something on the rank's thread as soon as it has devices."""
+    """Defer a call on the rank's thread until it has devices."""
     program.local.setdefault(_LATER, []).append(call)
 
 
 def properties_of(cluster: Cluster) -> DeviceProperties:
-    """Return what a device of a cluster says of itself."""
+    """Return the properties of a cluster's devices."""
     spec = cluster.device
     major, minor = compute_capability(spec.name) or (9, 0)  # Others stand for a Hopper.
     clock = clock_hz(spec)
@@ -222,8 +222,8 @@ def _enable(context: Any) -> None:
         on_pending=_wait_for_pending,
         on_stream_call=_stream_call,
         elapsed_ms=_elapsed_ms,
-        on_rendezvous=arranger().rendezvous,
-        on_signal=arranger().signal,
+        on_rendezvous=shared_memory_owner().rendezvous,
+        on_signal=shared_memory_owner().signal,
         on_scope=_scope,
     )
     global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
@@ -237,7 +237,7 @@ def _enable(context: Any) -> None:
                 replace_real_devices=context.cuda_devices == "simulated",
             )
     except UnsupportedError as error:
-        _refuse(error)
+        _set_unavailable(error)
         raise
     finally:
         _is_enabling = False
@@ -247,33 +247,35 @@ def _enable(context: Any) -> None:
         start_recording_forms()
     _enabled.append(enabled)
     cuda.watch_scopes(bool(_on_scope))
-    context.devices[0].memory.space.elsewhere = arranger().find
-    arranger().enabled(context)
+    context.devices[0].memory.space.elsewhere = shared_memory_owner().find
+    shared_memory_owner().enabled(context)
 
 
-def _provide() -> bool:
-    """Turn devices on for a rank that uses one, in a process that has had some before."""
+def _turn_on_again() -> bool:
+    """Turn devices on for a rank in a process that had devices before."""
     program = rank_program()
-    if program is None or _is_enabling or _refused or not are_meant(program.context):
+    if program is None or _is_enabling or _unavailable or not are_simulated(program.context):
         return False
     enable_for(program)
     return True
 
 
-when_missing(_provide)  # From the start: devices that a test had of its own took torch's question.
+when_missing(
+    _turn_on_again
+)  # From the start: devices that a test had of its own took torch's question.
 
 
 def disable() -> None:
-    """Turn devices off; their memory's peaks are kept by simrank's."""
-    _refused.clear()
+    """Turn devices off; simrank's devices keep the peaks of memory."""
+    _unavailable.clear()
     _on_scope.clear()
-    _said.clear()
+    _warned.clear()
     if not _enabled:
         return
     enabled = _enabled.pop()
     enabled.context.devices[0].memory.space.elsewhere = None
     pending.forget_all()
-    arranger().disabled()
+    shared_memory_owner().disabled()
     cuda.stop_recording()
     cuda.disable()
     for own in enabled.by_number.values():
@@ -281,14 +283,14 @@ def disable() -> None:
 
 
 def end_of_rank(program: Program) -> None:
-    """Issue what the rank computed last, and let its thread go."""
+    """Issue the rank's last operations, and release its thread."""
     own: RankDevices | None = program.local.get(_KEY)
     if own is not None and _enabled:
         own.flush()
         _keep_peaks(own)
         own.unbind()
-        if own.late is not None:
-            raise own.late
+        if own.deferred_error is not None:
+            raise own.deferred_error
 
 
 def _keep_peaks(own: RankDevices) -> None:
@@ -310,7 +312,7 @@ def devices_in_use() -> RankDevices | None:
 
 
 def keep_in_graph(call: Callable[[], object], values: Iterable[object]) -> None:
-    """Let a graph that the running rank captures repeat a call at each replay.
+    """Add a call to the graph that the running rank captures, repeated at each replay.
 
     Args:
         call: What to repeat.
@@ -322,15 +324,15 @@ def keep_in_graph(call: Callable[[], object], values: Iterable[object]) -> None:
 
 
 class _Graphs(graphs.Listener):
-    """Gives replays their time; without devices in use they have none."""
+    """Replays of CUDA graphs in simulated time; without devices in use they take none."""
 
     def captured(self) -> None:
-        """Let nothing that comes be unordered with what was computed only to capture it."""
+        """Synchronize: later operations come after those that ran only to be captured."""
         if devices_in_use() is not None:
             torch.cuda.synchronize()
 
     def replay(self, play: Callable[[], None]) -> None:
-        """Play a graph, whose operations the host launches as one."""
+        """Replay a graph, whose operations are one launch of the host."""
         own = devices_in_use()
         if own is None:
             play()
@@ -342,7 +344,7 @@ graphs.listen(_Graphs())
 
 
 def block_at(address: int) -> Block | None:
-    """Return the block that begins at an address; None where nobody looks for races."""
+    """Return the block that begins at an address; None without race checks."""
     return _enabled[0].allocations.block_at(address) if _enabled else None
 
 
@@ -352,7 +354,7 @@ def global_index(address: int) -> int | None:
 
 
 def use_devices_of(tensor: torch.Tensor) -> None:
-    """Issue what was computed so far, and make the tensor's device and its stream simrank's own."""
+    """Issue pending operations, and make the tensor's device and stream current in simrank."""
     own = devices_in_use()
     assert own is not None, "the tensor lies on a device"
     own.flush()
@@ -360,14 +362,14 @@ def use_devices_of(tensor: torch.Tensor) -> None:
 
 
 def flush() -> None:
-    """Issue what the running rank has computed so far."""
+    """Issue the running rank's pending operations."""
     own = devices_in_use()
     if own is not None:
         own.flush()
 
 
 def watch_scopes(tell: Callable[[Program, str | None, int], None] | None) -> None:
-    """Tell somebody what torch's C++ names from now on, in the rank that it runs for.
+    """Set the listener of the scopes that torch's C++ names.
 
     Args:
         tell: Called with the program, a name and a number as it begins, with None and the number as
@@ -414,7 +416,7 @@ def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: in
     try:
         own.allocations.allocated(own.stream_of(device, stream), address, size_bytes)
     except RaceError as error:
-        own.late = error  # An allocator cannot raise: the next operation does.
+        own.deferred_error = error  # An allocator cannot raise: the next operation does.
 
 
 def _freed(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:
@@ -430,7 +432,7 @@ def _scope(rank: int, name: str | None, number: int) -> None:
         try:
             tell(own.program, name, number)
         except BaseException as error:  # noqa: BLE001 - torch lets nothing through: the next one does
-            own.late = error
+            own.deferred_error = error
 
 
 def _launched(words: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""The blocks that torch's tensors have on simulated devices: where they were made, who uses them.
+"""Allocated blocks of torch's tensors on simulated devices, with their call sites and users.
 
 Large ones are named where memory runs out. Where races are looked for, every block is known, and so
 is what torch's operations do to it (D5) and who still uses it when it is given back (D7).
@@ -31,7 +31,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 
 
 class Block(Storage):
-    """A block as race checks see it: the bytes, where it was made, and nothing that keeps it."""
+    """A block for race checks: its bytes and its call site, without a reference that keeps it."""
 
     __slots__ = ("_made", "recorded")
 
@@ -55,7 +55,7 @@ class Block(Storage):
 
 
 class _Large(NamedTuple):
-    """A large block: device, size and where it was made."""
+    """A large block: device, size and call site."""
 
     device: int
     size_bytes: int
@@ -76,7 +76,7 @@ class Allocations:
         self._blocks: dict[int, Block] = {}
 
     def allocated(self, stream: Stream, address: int, size_bytes: int) -> None:
-        """Note a new block of a stream.
+        """Record a new block of a stream.
 
         Raises:
             RaceError: Another stream may still use what the stream has given back.
@@ -88,24 +88,24 @@ class Allocations:
             self.checker.allocated(stream, size_bytes)
 
     def freed(self, stream: Stream, address: int) -> None:
-        """Note that a block's last reference has died."""
+        """Record that a block was freed."""
         self._large.pop(address, None)
         block = self._blocks.pop(address, None)
         if self.checker is not None and block is not None:
             self.checker.freed(block, stream, block.recorded)
 
     def recorded(self, stream: Stream, address: int) -> None:
-        """Note that a stream's use of a block was recorded."""
+        """Record `Tensor.record_stream` of a block."""
         block = self._blocks.get(address)
         if block is not None:
             block.recorded.add(stream)
 
     def block_at(self, address: int) -> Block | None:
-        """Return the block that begins at an address; None where nobody looks for races."""
+        """Return the block that begins at an address; None without race checks."""
         return self._blocks.get(address)
 
     def accesses(self, operation: Operation) -> Accesses:
-        """Return what an operation of torch reads and writes."""
+        """Return the accesses of a torch operation."""
         return Accesses(
             list(self._views(o for o in operation.inputs if not o.is_written)),
             list(self._views(o for o in (*operation.inputs, *operation.outputs) if o.is_written)),

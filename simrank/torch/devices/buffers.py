@@ -1,4 +1,4 @@
-"""torch tensors as the buffers that matcher, planner and race checks see: the same bytes (D2).
+"""torch tensors as simrank's buffers over the same bytes (D2).
 
 No torch operation runs here, so the modes of a rank (dispatch, device, autocast) do not matter.
 """
@@ -56,7 +56,7 @@ class TorchStorage(Storage):
         self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
 
     def is_current(self) -> bool:
-        """Return whether the torch storage has not been resized since."""
+        """Return whether the torch storage still has the same size."""
         owner = self.owner
         if owner.nbytes() != self.size_bytes:
             return False
@@ -64,19 +64,19 @@ class TorchStorage(Storage):
 
     @property
     def is_mapped(self) -> bool:
-        """Whether kernels reach it: memory of a device, or pinned memory of the host."""
+        """Return whether kernels reach the storage: device memory, or pinned host memory."""
         return self.device is not None or self.is_pinned
 
     @property
     def history_key(self) -> Storage:
-        """Return the block, which several of these may stand for, one after another."""
+        """Return the block; several storages may share one, one after another."""
         return self if self.device is None else activation.block_at(self.address) or self
 
     def __del__(self) -> None:
         """Do nothing: torch frees the block."""
 
     def site(self) -> None:
-        """Return None: where torch allocated it is not known here."""
+        """Return None: the call site of the allocation is unknown."""
 
 
 def _device_of(tensor: torch.Tensor) -> Device | None:
@@ -98,7 +98,7 @@ def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
 
 
 class BlockStorage(TorchStorage):
-    """A block of torch's allocators that was reached by an address, not by a tensor.
+    """A block of torch's allocators, found by address and not by tensor.
 
     Args:
         block: It.
@@ -118,7 +118,7 @@ class BlockStorage(TorchStorage):
         self._bytes = _bytes_at(block.address, block.size_bytes)
 
     def is_current(self) -> bool:
-        """Return whether the block has not been freed since."""
+        """Return whether the block is still allocated."""
         find = cuda.find_pinned if self.is_pinned else cuda.find_block
         return find(self.address) == self._block
 
@@ -130,7 +130,7 @@ _by_address: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
 
 
 def storage_of(tensor: torch.Tensor) -> TorchStorage:
-    """Return the storage of a tensor; the same one while an operation in flight uses it.
+    """Return the storage of a tensor; one object while an operation in flight uses it.
 
     A tensor that views another one's block, as a peer's symmetric memory, has that block's.
     """
@@ -151,7 +151,7 @@ def storage_of(tensor: torch.Tensor) -> TorchStorage:
 
 
 def storage_at(address: int) -> TorchStorage | None:
-    """Return the storage of torch that an address lies in, of devices or pinned; None: none."""
+    """Return torch's storage at an address of a device or of pinned memory, or None."""
     is_of_device = activation.global_index(address) is not None
     block = cuda.find_block(address) if is_of_device else cuda.find_pinned(address)
     if block is None or address >= block.address + max(block.size_bytes, 1):
@@ -169,7 +169,7 @@ def _storage_in(block: Block) -> TorchStorage:
 
 
 def buffer_of(tensor: torch.Tensor) -> Tensor:
-    """Return the same elements as simrank sees them; complex numbers are pairs.
+    """Return a view of a tensor as simrank's; complex numbers become pairs.
 
     Raises:
         RuntimeError: No collective carries the element type, in torch's words.
@@ -186,7 +186,7 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
 
 
 def argument_of(tensor: torch.Tensor) -> Tensor:
-    """Return the same elements as kernels get them.
+    """Return a view of a tensor as an argument of kernels.
 
     Raises:
         TypeError: Kernels take no pointers to such elements.
@@ -199,7 +199,7 @@ def argument_of(tensor: torch.Tensor) -> Tensor:
 
 
 def pointed_at(pointer: Any) -> Tensor | None:
-    """Return what lies behind the address of anything that has `data_ptr()` and a `dtype`.
+    """Return the memory behind an object with `data_ptr()` and `dtype`, to the end of its block.
 
     Triton takes such objects for tensors; how far they reach is not known, so it is to the end of
     the block. None: it is none, or nothing is at its address.
@@ -233,7 +233,7 @@ def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = Non
 
 
 def text_of(value: object) -> str | None:
-    """Return how a report shows a tensor: its value, if it is one number that is there, or shape.
+    """Return a tensor's text in reports: the value of a single known number, else the shape.
 
     None where it is no tensor of torch's own class: others would run code of theirs.
     """
@@ -249,7 +249,7 @@ def text_of(value: object) -> str | None:
 
 
 def address_of(value: object) -> int | None:
-    """Return where the first element of a tensor of torch's own class is, or None."""
+    """Return the address of a plain tensor's first element, or None."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
     tensor: Any = value
@@ -260,5 +260,5 @@ def address_of(value: object) -> int | None:
 
 
 def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:
-    """Return a list of tensors as simrank sees them."""
+    """Return views of tensors as simrank's."""
     return [buffer_of(tensor) for tensor in tensors]

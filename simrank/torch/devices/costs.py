@@ -1,4 +1,4 @@
-"""What an operation of torch on a simulated device takes, by the kind of its kernel."""
+"""Costs of torch's operations on simulated devices, by kind of kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COPIES = OperationFlag.HOST_TO_DEVICE | OperationFlag.DEVICE_TO_HOST
 
 
 class Cost(NamedTuple):
-    """What an operation costs.
+    """The cost of an operation.
 
     Attributes:
         duration_ps: On a device that it has to itself, in picoseconds.
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
-    """Return what an operation costs: its start, and the longer of its arithmetic and its bytes.
+    """Return the cost of an operation: kernel start plus the longer of arithmetic and memory.
 
     Matrix products take what tables or a rule say; convolutions and fused attention are counted as
     such, everything else as one operation per element. Every operand is read or written once, and
@@ -74,7 +74,7 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
 
 
 def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_elements: int) -> int:
-    """Return how long a kernel works that is no product, once it is under way."""
+    """Return the time of a kernel other than a product, after its start."""
     memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
     dtype, attention = _dtype(operation), _attention(operation)
     if attention is not None:
@@ -91,13 +91,13 @@ def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_element
 
 
 def _dtype(operation: Operation) -> str:
-    """Return the name of the type that an operation computes in: its first operand's."""
+    """Return the name of the first operand's type, in which the operation computes."""
     first = next(iter((*operation.inputs, *operation.outputs)), None)
     return "float32" if first is None else DTYPES.get(first.dtype, _UNKNOWN)[0]
 
 
 def _bytes_moved(operation: Operation) -> int:
-    """Return what a kernel reads and writes in the device's memory."""
+    """Return the bytes that a kernel reads and writes in device memory."""
     times, changes = times_read(operation.name), changes_in_place(operation.name)
     sizes = [_bytes(each) for each in operation.inputs]
     made = sum(map(_bytes, operation.outputs))
@@ -111,7 +111,7 @@ def _bytes_moved(operation: Operation) -> int:
 
 
 def _attention(operation: Operation) -> Attention | None:
-    """Return what a fused attention computes, or None where it is none."""
+    """Return the shape of a fused attention, or None for other operations."""
     name = operation.name.partition(".")[0]
     if "_attention" not in name:
         return None
@@ -135,7 +135,7 @@ def _attention(operation: Operation) -> Attention | None:
 
 
 def _bytes(operand: Operand) -> int:
-    """Return the bytes that are really there: an expanded dimension is read once."""
+    """Return the bytes of an operand; an expanded dimension counts once."""
     size = DTYPES.get(operand.dtype, _UNKNOWN)[1]
     for length, stride in zip(operand.sizes, operand.strides, strict=True):
         if stride or not length:
@@ -163,7 +163,7 @@ _FIRST_FACTOR = {
 
 
 def _convolution(operation: Operation) -> Convolution | None:
-    """Return what a convolution computes, or None where it is none."""
+    """Return the shape of a convolution, or None for other operations."""
     name = operation.name.partition(".")[0]
     is_backward = name == "convolution_backward"
     if not is_backward and "convolution" not in name:
@@ -213,7 +213,7 @@ _FIRST_WITH_TF32 = 8
 
 
 class Convolution(NamedTuple):
-    """What a convolution computes.
+    """The shape of a convolution.
 
     Attributes:
         flops: Its operations, of all gradients that it computes.
@@ -225,7 +225,7 @@ class Convolution(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """What a fused attention computes.
+    """The shape of a fused attention.
 
     Attributes:
         num_heads: Over the whole batch.
@@ -247,18 +247,18 @@ class Attention(NamedTuple):
 
 
 def offsets_ps(spec: DeviceSpec, num_elements: int) -> int:
-    """Return how long a pointwise kernel takes to compute the offset of each element."""
+    """Return the time in which a pointwise kernel computes the offsets of its elements."""
     hz = clock_hz(spec)
     return 0 if hz is None else ceil_ps(num_elements / (_OFFSETS_PER_CLOCK * spec.num_sms * hz))
 
 
 def reduction_ps(spec: DeviceSpec, num_bytes: int) -> int:
-    """Return how long a reduction takes to read what it reduces."""
+    """Return the time in which a reduction reads its inputs."""
     return transfer_ps(num_bytes, int(spec.memory_bandwidth_bytes_per_s * _REDUCTION_RATE))
 
 
 def times_read(name: str) -> int:
-    """Return how often a kernel reads its inputs: once, but for normalisations over rows."""
+    """Return how many times a kernel reads its inputs: 1, except for row normalizations."""
     base = name.partition(".")[0]
     if not base.endswith(("_norm", "_norm_backward")) or "vector_norm" in base:
         return 1
@@ -266,7 +266,7 @@ def times_read(name: str) -> int:
 
 
 def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
-    """Return how long the arithmetic of a fused attention takes; 0 without a peak in its type."""
+    """Return the arithmetic time of a fused attention; 0 if its type has no peak rate."""
     peak = peak_flops(spec, dtype)
     if peak is None:
         return 0
@@ -281,7 +281,7 @@ def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
 
 
 def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> int:
-    """Return how long the arithmetic of a convolution takes; 0 without a peak in its type."""
+    """Return the arithmetic time of a convolution; 0 if its type has no peak rate."""
     generation = (compute_capability(spec.name) or (0, 0))[0]
     peak, rate = peak_flops(spec, dtype), _CONVOLUTION_RATE
     if convolution.is_single and generation >= _FIRST_WITH_TF32:
@@ -290,7 +290,7 @@ def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> in
 
 
 def attention_flops(attention: Attention) -> float:
-    """Return the operations that a fused attention takes the time of."""
+    """Return the FLOPs of a fused attention."""
     queries, keys = attention.num_queries, attention.num_keys
     pairs = queries * keys
     if attention.is_causal:
@@ -318,28 +318,28 @@ _NO_TAGS: frozenset[object] = frozenset()
 
 
 def is_reduction(operation: Operation) -> bool:
-    """Whether an operation reduces dimensions by torch's kernel for that: sum, mean, argmax, ..."""
+    """Return whether an operation uses torch's reduction kernel: sum, mean, argmax, ..."""
     return getattr(torch.Tag, "reduction", None) in _tags(operation.name)
 
 
 def changes_in_place(name: str) -> bool:
-    """Whether what an operator writes in place is read before, as by `add_` and not by `copy_`."""
+    """Return whether an in-place operator reads its output first: `add_` does, `copy_` does not."""
     base = name.partition(".")[0]
     return base.endswith("_") and base not in _ONLY_WRITTEN
 
 
 def picks(name: str) -> bool:
-    """Whether an operator reads elements of its first operand by index, and not all of it."""
+    """Return whether an operator reads its first operand by index, as `index_select` does."""
     return name.partition(".")[0] in _PICKS
 
 
 def puts(name: str) -> bool:
-    """Whether an operator changes elements of its first operand by index, and not all of it."""
+    """Return whether an operator writes its first operand by index, as `index_put_` does."""
     return name.partition(".")[0] in _PUTS
 
 
 def computes_offsets(operation: Operation) -> bool:
-    """Return whether an operation is pointwise, and its operands need the kernel for every layout.
+    """Return whether a pointwise operation needs the kernel that computes offsets.
 
     Source: torch's aten/src/ATen/native/cuda/CUDALoops.cuh and Shape.cu, 2.13.
     """
@@ -355,25 +355,25 @@ def computes_offsets(operation: Operation) -> bool:
 
 @lru_cache(maxsize=1024)
 def _tags(name: str) -> frozenset[object]:
-    """Return what torch says of an operator of its own; of others nothing."""
+    """Return torch's tags of an operator; none for other libraries' operators."""
     base, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
     return _NO_TAGS if operator is None else frozenset(operator.tags)
 
 
 def _lie_alike(whole: Operand, operand: Operand) -> bool:
-    """Return whether an operand has its elements at the same places, without gaps."""
+    """Return whether two operands share a dense layout."""
     return operand.sizes == whole.sizes and _steps(operand) == _steps(whole) and _is_dense(operand)
 
 
 def _steps(operand: Operand) -> list[int]:
-    """Return the strides that matter."""
+    """Return the strides of dimensions longer than 1."""
     pairs = zip(operand.sizes, operand.strides, strict=True)
     return [stride for size, stride in pairs if size != 1]
 
 
 def _is_dense(operand: Operand) -> bool:
-    """Return whether its elements fill a range of memory, in whatever order of dimensions."""
+    """Return whether an operand fills a range of memory, in any order of dimensions."""
     step = 1
     for stride, size in sorted(zip(operand.strides, operand.sizes, strict=True)):
         if size == 1:
@@ -385,5 +385,5 @@ def _is_dense(operand: Operand) -> bool:
 
 
 def _converts(operands: Sequence[Operand]) -> bool:
-    """Whether numbers of one type are computed with, or stored as, another; masks are none."""
+    """Return whether an operation converts between number types; masks do not count."""
     return len({operand.dtype for operand in operands} - {_BOOL}) > 1

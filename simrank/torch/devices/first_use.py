@@ -1,4 +1,4 @@
-"""How devices are turned on as a rank first uses one, by whatever name it does.
+"""Patches that turn devices on at a rank's first use of CUDA.
 
 A program asks what there is, calls a function, makes an object, or reaches for what CUDA builds
 alone have. What a rank meets first is what it would meet later: a test walks the names.
@@ -32,15 +32,15 @@ _cuda: Any = torch.cuda
 _accelerator: Any = import_module("torch.accelerator")
 _optimizer: Any = torch.optim.Optimizer
 # What torch looks for to know whether it was built for CUDA, which is a question, not a use.
-_TELLS_THE_BUILD = "_cuda_getDeviceCount"
-_TELLS_THE_USE = "_accelerator_isAllocatorInitialized"  # Likewise.
+_BUILD_QUERY = "_cuda_getDeviceCount"
+_USE_QUERY = "_accelerator_isAllocatorInitialized"  # Likewise.
 _FUNCTIONS_OF_CUDA = {
     name for name, value in bindings.private_functions().items() if callable(value)
-} - {_TELLS_THE_BUILD}
+} - {_BUILD_QUERY}
 
 
 def _accelerator_of(program: Program) -> torch.device | None:
-    return torch.device("cuda") if activation.sees_some(program) else None
+    return torch.device("cuda") if activation.sees_devices(program) else None
 
 
 def _is_of_cuda(device: object) -> bool:
@@ -73,16 +73,16 @@ def _makes_storage(_cls: type, *_: object, device: object = None, **__: object) 
 
 
 # Questions, and what torch itself is told before there are devices.
-_QUESTIONS: tuple[tuple[Any, str, Callable[[Program], Any]], ...] = (
-    (_cuda, "is_available", activation.sees_some),
+_QUERIES: tuple[tuple[Any, str, Callable[[Program], Any]], ...] = (
+    (_cuda, "is_available", activation.sees_devices),
     (_cuda, "device_count", rank_devices.num_visible),
     (_cuda, "get_arch_list", lambda _: []),
     (_cuda, "get_gencode_flags", lambda _: ""),
     (_cuda.graphs, "is_current_stream_capturing", lambda _: False),
-    (_accelerator, "is_available", activation.sees_some),
+    (_accelerator, "is_available", activation.sees_devices),
     (_accelerator, "device_count", rank_devices.num_visible),
     (_accelerator, "current_accelerator", _accelerator_of),
-    (torch.backends.cuda, "is_built", activation.sees_some),
+    (torch.backends.cuda, "is_built", activation.sees_devices),
 )
 _USES = (
     (_cuda, ("_lazy_init", "_exchange_device", "_maybe_exchange_device")),
@@ -112,9 +112,9 @@ _NAMED = (
 
 
 def patches() -> Patches:
-    """Return what to replace in torch: owner, name and stand-in."""
+    """Return the patches of torch: owner, name and new value."""
     found: Patches = [
-        (owner, name, _answering(owner, name, answer)) for owner, name, answer in _QUESTIONS
+        (owner, name, _wrap_query(owner, name, answer)) for owner, name, answer in _QUERIES
     ]
     accelerated = [
         name
@@ -122,17 +122,17 @@ def patches() -> Patches:
         if name.startswith("_accelerator_") and name != "_accelerator_getAccelerator"
     ]
     for owner, names in (*_USES, (_compiled, accelerated)):
-        found += [(owner, name, _asking(owner, name)) for name in names if hasattr(owner, name)]
-    found.append((_cuda, "_lazy_call", _calling(_cuda._lazy_call)))
+        found += [(owner, name, _wrap_use(owner, name)) for name in names if hasattr(owner, name)]
+    found.append((_cuda, "_lazy_call", _wrap_lazy_call(_cuda._lazy_call)))
     found = _under_every_name(found)
     check = _optimizer._accelerator_graph_capture_health_check
-    found.append((_optimizer, check.__name__, _unless_off(check)))
-    found.append((_compiled, "__getattr__", _find_what_cuda_builds_have))
-    return [*found, *_of_classes(), *_of_objects()]
+    found.append((_optimizer, check.__name__, _skip_without_devices(check)))
+    found.append((_compiled, "__getattr__", _missing_attribute))
+    return [*found, *_class_patches(), *_object_patches()]
 
 
 def _under_every_name(found: Patches) -> Patches:
-    """Return stand-ins for the same functions in torch's modules that import them by name, too."""
+    """Return the patches, and the same for torch's modules that import the functions by name."""
     new = {id(getattr(owner, name)): patch for owner, name, patch in found}
     taken = {(id(owner), name) for owner, name, _ in found}
     modules = [
@@ -148,31 +148,31 @@ def _under_every_name(found: Patches) -> Patches:
     ]
 
 
-def _of_classes() -> Patches:
-    """Return what stands for the making of what CUDA builds alone can make."""
-    found: Patches = [(kind, "__new__", _making(kind)) for kind in _CLASSES]
+def _class_patches() -> Patches:
+    """Return patches of the constructors that only CUDA builds have."""
+    found: Patches = [(kind, "__new__", _wrap_constructor(kind)) for kind in _CLASSES]
     found += [
         (kind, name, value)
         for kind, base in _BASES
         for name, value in vars(base).items()
         if not name.startswith("_") and not hasattr(kind, name)
     ]
-    found += [(owner, name, _where(owner, name, is_use)) for owner, name, is_use in _NAMED]
+    found += [(owner, name, _wrap_if_cuda(owner, name, is_use)) for owner, name, is_use in _NAMED]
     if activation.is_built():
         return found
     return found + [(_cuda, name, memory.legacy_type(name)) for name in memory.LEGACY_TYPES]
 
 
-def _of_objects() -> Patches:
-    """Return what stands for objects of torch's that hold nothing in builds without CUDA."""
+def _object_patches() -> Patches:
+    """Return patches of torch's objects that are empty in CPU builds."""
     if activation.is_built():
         return []
     nvtx: Any = import_module("torch.cuda.nvtx")
     return [(_cuda, "default_generators", _Generators()), (nvtx, "_nvtx", _Ranges(nvtx._nvtx))]
 
 
-def _answering(owner: Any, name: str, answer: Callable[[Program], Any]) -> Callable[..., Any]:
-    """Turn devices on as a program asks what there is: it may say `tensor.to(0)` next.
+def _wrap_query(owner: Any, name: str, answer: Callable[[Program], Any]) -> Callable[..., Any]:
+    """Wrap a query for devices: it turns them on, as `tensor.to(0)` may follow.
 
     torch's own questions take none: an optimizer asks, and a program for gloo needs no compiler.
     Where devices cannot be had, the answer is that of a build without CUDA.
@@ -182,10 +182,14 @@ def _answering(owner: Any, name: str, answer: Callable[[Program], Any]) -> Calla
     @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if program is None or activation.is_enabled() or not activation.may_be_had(program.context):
+        if (
+            program is None
+            or activation.is_enabled()
+            or not activation.are_available(program.context)
+        ):
             return original(*args, **kwargs)
         is_own = _is_torchs_own(sys._getframe(1))
-        if activation.sees_some(program) and not is_own:
+        if activation.sees_devices(program) and not is_own:
             activation.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
         return answer(program)
@@ -199,8 +203,8 @@ def _is_torchs_own(frame: FrameType) -> bool:
     return name.startswith("torch.") and not name.startswith("torch.testing.")
 
 
-def _asking(owner: Any, name: str) -> Callable[..., Any]:
-    """Turn devices on as a rank first uses them; then torch does what CUDA builds do.
+def _wrap_use(owner: Any, name: str) -> Callable[..., Any]:
+    """Wrap a function of torch.cuda: the first call of a rank turns devices on.
 
     Raises:
         UnsupportedError: They cannot be had.
@@ -210,25 +214,25 @@ def _asking(owner: Any, name: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if activation.are_awaited(program):
+        if activation.turn_on_at_use(program):
             activation.enable_for(program)
             return getattr(owner, name)(*args, **kwargs)
-        if program is not None and activation.is_enabled() and name != _TELLS_THE_USE:
+        if program is not None and activation.is_enabled() and name != _USE_QUERY:
             native().simrank_set_initialized(1)
         return original(*args, **kwargs)
 
     return ask
 
 
-def _find_what_cuda_builds_have(name: str) -> Any:
-    """Return what turns devices on as a rank calls a function that a CPU build has not.
+def _missing_attribute(name: str) -> Any:
+    """Return a function that CPU builds lack; its call turns devices on.
 
     To look for it is no use: torch's compiler looks for all of them.
 
     Raises:
         AttributeError: It is none of CUDA's, or devices are torch's own.
     """
-    if name not in _FUNCTIONS_OF_CUDA or not activation.are_awaited(rank_program()):
+    if name not in _FUNCTIONS_OF_CUDA or not activation.turn_on_at_use(rank_program()):
         raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -238,24 +242,24 @@ def _find_what_cuda_builds_have(name: str) -> Any:
     return call
 
 
-def _unless_off(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave out in ranks what is about devices that nobody has used yet."""
+def _skip_without_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that ranks skip until they use devices."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        is_off = activation.are_awaited(rank_program())
+        is_off = activation.turn_on_at_use(rank_program())
         return None if is_off else original(*args, **kwargs)
 
     return call
 
 
-def _calling(original: Any) -> Callable[..., Any]:
-    """Keep what a rank wants done once it has devices: a seed, above all."""
+def _wrap_lazy_call(original: Any) -> Callable[..., Any]:
+    """Wrap `_lazy_call`: a rank's calls wait until it has devices."""
 
     @functools.wraps(original)
     def call(callable_: Callable[[], None], **kwargs: Any) -> None:
         program = rank_program()
-        if activation.are_awaited(program):
+        if activation.turn_on_at_use(program):
             activation.call_later(program, callable_)
         else:
             original(callable_, **kwargs)
@@ -263,13 +267,13 @@ def _calling(original: Any) -> Callable[..., Any]:
     return call
 
 
-def _making(kind: type) -> Callable[..., Any]:
-    """Turn devices on as a rank first makes an object of a class that a CPU build cannot make."""
+def _wrap_constructor(kind: type) -> Callable[..., Any]:
+    """Wrap a constructor that CPU builds lack: its first call turns devices on."""
     original, name = kind.__new__, kind.__name__
 
     def make(cls: type, *args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if not activation.are_awaited(program):
+        if not activation.turn_on_at_use(program):
             return original(cls, *args, **kwargs)
         activation.enable_for(program)
         return getattr(_cuda, name)(*args, **kwargs)
@@ -277,13 +281,13 @@ def _making(kind: type) -> Callable[..., Any]:
     return make
 
 
-def _where(owner: Any, name: str, is_use: Callable[..., bool]) -> Callable[..., Any]:
-    """Turn devices on as a rank first means one to a function of C++ that asks nobody for them."""
+def _wrap_if_cuda(owner: Any, name: str, is_use: Callable[..., bool]) -> Callable[..., Any]:
+    """Wrap a C++ function: a call with a CUDA device turns devices on."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if is_use(*args, **kwargs) and activation.are_awaited(rank_program()):
+        if is_use(*args, **kwargs) and activation.turn_on_at_use(rank_program()):
             activation.enable_awaited()
             return getattr(owner, name)(*args, **kwargs)
         return original(*args, **kwargs)
@@ -292,12 +296,12 @@ def _where(owner: Any, name: str, is_use: Callable[..., bool]) -> Callable[..., 
 
 
 class _Generators(DefaultGenerators):
-    """`torch.cuda.default_generators` of who has used no device yet."""
+    """`torch.cuda.default_generators` before the first use of a device."""
 
     def __len__(self) -> int:
-        """Return the number of visible devices, which are turned on."""
+        """Turn devices on, and return the number of visible ones."""
         program = rank_program()
-        if activation.are_awaited(program):
+        if activation.turn_on_at_use(program):
             activation.enable_where_possible(program)
         return super().__len__() if activation.is_enabled() else 0
 
@@ -307,7 +311,7 @@ class _Generators(DefaultGenerators):
 
 
 class _Ranges:
-    """NVTX's functions: ranks have them."""
+    """The functions of NVTX, for ranks."""
 
     def __init__(self, original: object) -> None:
         self._original = original

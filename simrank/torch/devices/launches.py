@@ -1,4 +1,4 @@
-"""Triton kernels on torch's tensors: arguments, the order among torch's operations, what is asked.
+"""Triton kernels on torch's tensors: arguments, and order among torch's operations.
 
 torch computes at once, and so do kernels that neither wait nor publish; they take their time on
 torch's current stream. Those that wait for other ranks run at their turn there, and torch's
@@ -44,7 +44,7 @@ class TorchLaunches:
         self._own = own
 
     def prepare(self) -> None:
-        """Issue what was computed before, and make torch's device and stream current."""
+        """Issue pending operations, and make torch's device and stream current."""
         self._own.flush()
         self._own.make_current()
 
@@ -54,25 +54,25 @@ class TorchLaunches:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Let a graph that is being captured have the launch, without its time on the host."""
+        """Add the launch to the graph that is captured."""
         if graphs.captured() is not None:
             kept = graphs.frozen_all(args), graphs.frozen_all(kwargs)
             activation.keep_in_graph(partial(launch, *kept), (*args, *kwargs.values()))
 
     def tensor(self, value: object) -> Tensor | None:
-        """Return a tensor of torch, or what has an address and a type, with the same bytes."""
+        """Return a torch tensor, or an object with an address and a type, as simrank's tensor."""
         if isinstance(value, torch.Tensor):
             return buffers.argument_of(value)
         return buffers.pointed_at(value) if hasattr(value, "data_ptr") else None
 
     def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
-        """Wait for what is in flight there."""
+        """Wait for operations in flight that use the storages."""
         pending.settle(reads, writes)
 
     def in_flight(
         self, operation: Operation, reads: Sequence[Storage], writes: Sequence[Storage]
     ) -> None:
-        """Let the rank's own operations of torch wait for a kernel."""
+        """Make the rank's torch operations wait for a kernel."""
         pending.note_storages(operation, reads, writes, self._program)
 
     def function(self, name: str) -> Callable[..., Any] | None:
@@ -94,17 +94,17 @@ class TorchLaunches:
 
 
 def _computed(function: Callable[..., torch.Tensor], *arrays: Any) -> Any:
-    """Return a function of numpy arrays, computed by torch whatever modes the rank is in."""
+    """Compute a function of numpy arrays with torch, outside of the rank's modes."""
     disabled: Any = torch._C  # noqa: SLF001 - the documented way out of modes
     with disabled._DisableTorchDispatch(), disabled.DisableTorchFunction(), torch.no_grad():  # noqa: SLF001
         return function(*(torch.from_numpy(array) for array in arrays)).numpy()
 
 
 class _Finder:
-    """Finds what the running rank has of torch."""
+    """Finder of the running rank's `TorchLaunches`."""
 
     def running(self) -> TorchLaunches | None:
-        """Return what the running rank has, once it has used a device."""
+        """Return the running rank's launches, once it has used a device."""
         own = activation.devices_in_use()
         if own is None:
             return None
@@ -116,9 +116,9 @@ class _Finder:
         return found
 
     def asked_by_user(self) -> TorchLaunches | None:
-        """Return the same for a module that has torch, which gets devices if it has none."""
+        """Return the rank's launches; turn devices on if the calling module imports torch."""
         program = rank_program()
-        if program is None or not _has_torch() or not activation.may_be_had(program.context):
+        if program is None or not _has_torch() or not activation.are_available(program.context):
             return None
         activation.enable_for(program)
         return self.running()
@@ -138,5 +138,5 @@ _finder = _Finder()
 
 
 def install() -> None:
-    """Let launches ask for torch's tensors from now on."""
+    """Register torch with the launches of kernels."""
     library_tensors.register(_finder)

@@ -1,4 +1,4 @@
-"""The GPUs that the main program of a suite is told of: their number and what they are.
+"""GPUs as the main program of a test suite sees them: number and properties.
 
 PyTorch's tests ask in the process that starts the ranks how many GPUs there are, to skip tests and
 to choose a world size and a backend, and whether GPUs reach each other. That process computes on
@@ -19,7 +19,7 @@ from simrank.torch.cuda import nccl
 from simrank.torch.cuda.native import native
 from simrank.torch.cuda.switch import is_enabled
 from simrank.torch.devices import activation
-from simrank.torch.devices.rank_devices import asked_for
+from simrank.torch.devices.rank_devices import visible_in_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _asked: list[str | None] = []  # What "cuda" means, once devices are shown.
 
 
 def show_devices(cuda_devices: str | None = None) -> None:
-    """Let the main program see the GPUs of a node, from now on; ranks see what they always do.
+    """Show the GPUs of a node to the main program; ranks are not affected.
 
     Args:
         cuda_devices: As for a Context.
@@ -113,7 +113,7 @@ def _never() -> bool:
 
 
 def _index_of(device: Any) -> int:
-    """Return the index of a device, the first one's where none is given.
+    """Return the index of a device; 0 if none is given.
 
     Raises:
         AssertionError: There is no such device; torch's words.
@@ -127,12 +127,12 @@ def _index_of(device: Any) -> int:
 
 
 def _reach_each_other(device: Any, peer_device: Any) -> bool:
-    """Whether two devices exist: those of a node read each other's memory, also for ranks."""
+    """Return whether two devices exist: devices of a node have peer access."""
     return _index_of(device) >= 0 and _index_of(peer_device) >= 0
 
 
 def _memory(device: Any = None) -> tuple[int, int]:
-    """Return the free bytes of a device, and all of them."""
+    """Return the free and total bytes of a device."""
     _index_of(device)
     total_bytes = activation.properties_of(_node()).total_memory
     return total_bytes, total_bytes
@@ -143,7 +143,7 @@ def _module_of(device: Any = None) -> Any:
 
 
 def _choose_device(cls: Any) -> None:
-    """Stand for what PyTorch finds out by computing on a device."""
+    """Replace the constants that PyTorch's tests find by computing on a device."""
     cls.no_magma = cls.no_cudnn = True
     cls.cudnn_version = None
     cls.primary_device = "cuda:0"
@@ -153,7 +153,7 @@ def _in_main_program(original: Callable[..., Any], answer: Callable[..., Any]) -
     @functools.wraps(original)
     def ask(*args: object, **kwargs: object) -> Any:
         has_own = is_enabled() and native().simrank_num_devices()  # A block of `standalone`.
-        if running_task() is not None or has_own or not activation.may_be_had(_of_node()):
+        if running_task() is not None or has_own or not activation.are_available(_of_node()):
             return original(*args, **kwargs)
         return answer(*args, **kwargs)
 
@@ -170,7 +170,7 @@ def _node() -> Cluster:
 
 
 def _num_devices() -> int:
-    return len(asked_for(range(_node().devices_per_node)))
+    return len(visible_in_node(range(_node().devices_per_node)))
 
 
 def _has_some() -> bool:

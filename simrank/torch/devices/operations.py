@@ -1,4 +1,4 @@
-"""What torch has computed, as operations on simrank's streams: they have a cost, and no effect."""
+"""torch's operations on simrank's streams: computed already, they only take their time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class TorchOperation(KernelOperation):
-    """What torch has computed already. It is issued as the turn ends, where nothing may wait."""
+    """A computed operation of torch; it is issued as the turn ends, where nothing may wait."""
 
     __slots__ = ()
     is_launch = False
 
 
 class Form(NamedTuple):
-    """An operation as it is known before it runs: with shapes, without addresses.
+    """An operation with its shapes and without addresses.
 
     Attributes:
         name: The operator's.
@@ -39,7 +39,7 @@ _forms: dict[tuple[DeviceSpec, int], Form] = {}
 
 
 def form_of(device: Device, number: int) -> Form:
-    """Return an operation by the number of its form; looked at once per kind of device."""
+    """Return a form by its number; cached per kind of device."""
     key = (device.spec, number)
     found = _forms.get(key)
     if found is None:
@@ -56,7 +56,7 @@ def issue(
     shapes: list[list[int]] | None = None,
     touched: Accesses | None = None,
 ) -> None:
-    """Give an operation to a stream; it shares the device with whatever else runs there.
+    """Submit an operation to a stream; it shares the device with concurrent operations.
 
     Raises:
         RaceError: It races with what it touches, and races are errors.

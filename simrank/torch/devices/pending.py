@@ -1,4 +1,4 @@
-"""What is in flight on simulated streams and uses memory that torch's operations may touch (T6).
+"""Operations in flight on simulated streams, for which torch's operations wait (T6).
 
 torch computes at once: an operation that touches such memory waits first, unless both only read.
 """
@@ -26,7 +26,7 @@ class _Entry(NamedTuple):
 
 
 class _InFlight:
-    """What is in flight, by number.
+    """Operations in flight, by number.
 
     Attributes:
         entries: It.
@@ -42,7 +42,7 @@ _now = _InFlight()
 
 
 def note(operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
-    """Let torch's operations wait for one that still reads or writes tensors."""
+    """Make torch's operations wait for one that still reads or writes tensors."""
     ranges = []
     for buffers, is_write in ((reads, False), (writes, True)):
         for buffer in buffers:
@@ -54,7 +54,7 @@ def note(operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]
 def note_storages(
     operation: Operation, reads: Iterable[Storage], writes: Iterable[Storage], program: Program
 ) -> None:
-    """Let a rank's own operations wait for one of its that still reads or writes memory.
+    """Make a rank's torch operations wait for one of its operations that uses memory.
 
     Others may have to write there before it can end: their operations do not wait for it.
     """
@@ -82,7 +82,7 @@ def _note(
 
 
 def share(address: int, size_bytes: int) -> None:
-    """Let operations that touch memory, which other ranks reach too, come in their streams' order.
+    """Make operations on memory that other ranks reach run in the order of their streams.
 
     What other ranks do to it before and after is ordered by what this rank's stream waits for:
     signals, collectives, kernels. So a torch operation waits there until its turn would come.
@@ -92,12 +92,12 @@ def share(address: int, size_bytes: int) -> None:
 
 
 def is_shared(number: int) -> bool:
-    """Whether a number stands for memory that other ranks reach too, and not for an operation."""
+    """Return whether a number names memory that other ranks reach, and not an operation."""
     return number < 0
 
 
 def wait(program: Program, number: int, stream: Stream) -> None:
-    """Wait for what is in flight, by number; `stream` is the rank's current one."""
+    """Wait for an operation in flight, by number; `stream` is the rank's current stream."""
     if is_shared(number):
         tail = stream.tail
         if tail is not None and any(
@@ -111,7 +111,7 @@ def wait(program: Program, number: int, stream: Stream) -> None:
 
 
 def _wait_functionally(engine: Engine, handle: Handle) -> None:
-    """Wait for what an operation reads, although its host would go on (rule T6)."""
+    """Wait for an operation, although the host would go on (rule T6)."""
     task = engine.current_task()
     if task is None:
         engine.wait(handle)
@@ -124,7 +124,7 @@ def _wait_functionally(engine: Engine, handle: Handle) -> None:
 
 
 def settle(reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
-    """Wait, as torch's operations do, before something that runs now reads and writes memory."""
+    """Wait, as torch's operations do, until memory may be read and written."""
     written = {storage.address: storage for storage in writes}
     read = {storage.address: storage for storage in reads if storage.address not in written}
     for storages, is_write in ((read, False), (written, True)):
@@ -133,6 +133,6 @@ def settle(reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
 
 
 def forget_all() -> None:
-    """Forget everything: the devices are turned off."""
+    """Forget all entries: the devices are turned off."""
     _now.entries.clear()
     _now.num_made = 0

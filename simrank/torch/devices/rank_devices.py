@@ -1,4 +1,4 @@
-"""What one rank has of its node's devices: torch's streams and events are simrank's."""
+"""The devices of one rank: torch's streams and events are simrank's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simrank.torch.cuda.native import native
 from simrank.torch.cuda.operations import Launch, drain_launches
 from simrank.torch.devices.costs import Cost, cost_of
 from simrank.torch.devices.operations import form_of, issue
-from simrank.torch.devices.shared_memory import SharedAccess, arranger
+from simrank.torch.devices.shared_memory import SharedAccess, shared_memory_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,23 +34,23 @@ _NOT_TORCHS = 1 << 32  # Numbers of streams that torch has not made begin here.
 
 
 def first_seed(program: Program) -> int:
-    """Return what a rank's random numbers start from until it seeds them: a process draws it."""
+    """Return a rank's first random seed, which a process would draw."""
     return _FIRST_SEED + (program.started_rank or 0) + (program.engine.seed << 20)
 
 
 def visible(program: Program) -> range:
-    """Return the devices of the cluster that a rank sees: its node's, or those of them it asks for.
+    """Return the devices of the cluster that a rank sees: its node's, or CUDA_VISIBLE_DEVICES.
 
     Raises:
         UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
     """
     cluster, rank = program.context.cluster, program.started_rank or 0
     first = rank - rank % cluster.devices_per_node
-    return asked_for(range(first, min(first + cluster.devices_per_node, cluster.num_devices)))
+    return visible_in_node(range(first, min(first + cluster.devices_per_node, cluster.num_devices)))
 
 
-def asked_for(node: range) -> range:
-    """Return those devices of a node that the environment lets a program see.
+def visible_in_node(node: range) -> range:
+    """Return the devices of a node that CUDA_VISIBLE_DEVICES selects.
 
     Raises:
         UnsupportedError: `CUDA_VISIBLE_DEVICES` leaves some out in between, or permutes them.
@@ -73,12 +73,12 @@ def asked_for(node: range) -> range:
 
 
 def num_visible(program: Program) -> int:
-    """Return how many devices a rank sees."""
+    """Return the number of devices that a rank sees."""
     return len(visible(program))
 
 
 class RankDevices:
-    """What one rank has of its node's devices.
+    """The devices of one rank.
 
     Attributes:
         program: The rank.
@@ -102,19 +102,19 @@ class RankDevices:
         self._bound: set[int] = set()
         self._events: dict[int, Event] = {}
         self.allocations = allocations
-        self.late: BaseException | None = None  # To be raised by the next operation.
+        self.deferred_error: BaseException | None = None  # To be raised by the next operation.
         self.shared: list[SharedAccess] = []
         self.num_waits = 0
 
     def bind(self) -> None:
-        """Let the running thread be the rank's, for C++."""
+        """Bind the running thread to the rank, for C++."""
         thread = get_ident()
         if thread not in self._bound:
             self._bound.add(thread)
             self.state.bind()
 
     def unbind(self) -> None:
-        """Let the running thread be nobody's: it ends."""
+        """Unbind the running thread, which ends."""
         if get_ident() in self._bound:
             self._bound.discard(get_ident())
             cuda.unbind()
@@ -133,7 +133,7 @@ class RankDevices:
         return found
 
     def make_current(self, index: int | None = None) -> None:
-        """Let simrank's current device and stream be torch's on a device (None: the current)."""
+        """Make torch's stream on a device (None: the current device) simrank's current stream."""
         if index is None:
             index = int(native().simrank_current_device())
         program = self.program
@@ -141,7 +141,7 @@ class RankDevices:
         program.device_index = self.first + index
 
     def current_stream(self, index: int | None = None) -> Stream:
-        """Return the stream that is torch's current one on a device (None: the current)."""
+        """Return torch's current stream on a device (None: the current device)."""
         library = native()
         if index is None:
             index = int(library.simrank_current_device())
@@ -153,7 +153,7 @@ class RankDevices:
 
     @contextmanager
     def on_stream(self, stream: Stream) -> Iterator[torch.device]:
-        """Let a stream that torch has not made, a group's, be torch's current one on its device."""
+        """Make a stream of simrank, such as a group's, torch's current stream for a block."""
         index = stream.device.index - self.first
         number = self._numbers.setdefault(stream, _NOT_TORCHS + len(self._numbers))
         self._streams[index, number] = stream
@@ -173,27 +173,27 @@ class RankDevices:
         Raises:
             RaceError: It races, or memory was taken before it that another stream may use.
         """
-        self.raise_late()
+        self.raise_deferred()
         stream = self.stream(operation.device, operation.stream)
         cost = cost_of(stream.device.spec, operation) if self._charges else Cost(0, 0, 1)
         shapes = [list(operand.sizes) for operand in operation.inputs]
         issue(stream, operation.name, cost, shapes, self.allocations.accesses(operation))
 
-    def raise_late(self) -> None:
-        """Raise what could not be raised where it was found."""
-        late, self.late = self.late, None
-        if late is not None:
-            raise late
+    def raise_deferred(self) -> None:
+        """Raise an error that was found where nothing may be raised."""
+        deferred_error, self.deferred_error = self.deferred_error, None
+        if deferred_error is not None:
+            raise deferred_error
 
     def flush(self) -> None:
-        """Give what torch computed since the last flush to the streams, with its cost."""
-        self.raise_late()
+        """Submit the operations that torch has computed since the last flush, with their costs."""
+        self.raise_deferred()
         launches = drain_launches()
         if launches and self._charges:
             self._submit_all(launches)
         if self.shared and not self.num_waits:
             accesses, self.shared = self.shared, []
-            arranger().touched(self.current_stream(), accesses)
+            shared_memory_owner().touched(self.current_stream(), accesses)
 
     def _submit_all(self, launches: Sequence[Launch]) -> None:
         """Issue operations in order, those of one stream together."""
@@ -206,7 +206,7 @@ class RankDevices:
         self._submit(launches[first:])
 
     def _submit(self, launches: Sequence[Launch]) -> None:
-        """Issue operations of one stream: one by one if somebody looks, else as one."""
+        """Submit operations of one stream: one by one for observers, else as one."""
         stream = self.stream(launches[0].device, launches[0].stream)
         device = stream.device
         forms = [form_of(device, launch.form) for launch in launches]
@@ -229,7 +229,7 @@ class RankDevices:
             device.engine.charge(issued_ps - launch_ps, name)
 
     def replay(self, call: Callable[[], object]) -> None:
-        """Do again what a graph holds, as one launch.
+        """Replay the operations of a graph as one launch.
 
         Simulated cost: on the host one launch overhead for all operations (assumed).
         """
@@ -247,7 +247,7 @@ class RankDevices:
     # ---- streams and events ----
 
     def stream_call(self, what: StreamCall, index: int, number: int, event: int) -> bool:
-        """Do on simulated streams what torch asked of its own; the answer is that of a query."""
+        """Apply a call on torch's streams and events to simulated ones; return a query's answer."""
         self.flush()
         if what in _IGNORED:
             return True
@@ -260,7 +260,7 @@ class RankDevices:
         event.record(stream)
 
     def event(self, number: int) -> Event:
-        """Return an event by torch's number; one that was never recorded has happened."""
+        """Return an event by torch's number; an event without a record counts as complete."""
         return self._events.get(number) or Event()
 
     def forget(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Who knows torch's memory by address, and arranges what ranks share of it; told by `devices`."""
+"""Interface between devices and symmetric memory, which registers itself here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class SharedAccess(NamedTuple):
-    """What an operation of torch did to memory that other ranks reach."""
+    """An access of a torch operation to memory that other ranks reach."""
 
     address: int
     size_bytes: int
     is_write: bool
 
 
-class Arranger(Protocol):
-    """Arranges what ranks share."""
+class SharedMemoryOwner(Protocol):
+    """Owner of memory that ranks share."""
 
     def find(self, address: int) -> Storage | None:
         """Return the storage at an address of torch's memory."""
@@ -33,17 +33,17 @@ class Arranger(Protocol):
         """Answer `Callbacks.on_signal`."""
 
     def enabled(self, context: Any) -> None:
-        """Note that a Context's devices were turned on."""
+        """Follow a Context's devices, which are on."""
 
     def disabled(self) -> None:
-        """Note that they were turned off."""
+        """Forget a Context's devices, which are off."""
 
     def touched(self, stream: Stream, accesses: list[SharedAccess]) -> None:
-        """Note what a rank's torch did to shared memory; `stream` is its current one."""
+        """Record accesses of a rank's torch operations; `stream` is its current stream."""
 
 
-class _Nobody:
-    """Arranges nothing: each rank has its memory for itself."""
+class _NoOwner:
+    """Owner of no memory: ranks share none."""
 
     rendezvous = signal = None
 
@@ -60,14 +60,14 @@ class _Nobody:
         """Do nothing."""
 
 
-_registered: list[Any] = [_Nobody()]
+_registered: list[Any] = [_NoOwner()]
 
 
-def register(arranger: Arranger) -> None:
-    """Let somebody arrange what is shared, from the next time on that devices are turned on."""
-    _registered[:] = [arranger]
+def register(shared_memory_owner: SharedMemoryOwner) -> None:
+    """Register the owner of shared memory, for devices that are turned on later."""
+    _registered[:] = [shared_memory_owner]
 
 
-def arranger() -> Any:
-    """Return who arranges what is shared."""
+def shared_memory_owner() -> Any:
+    """Return the owner of shared memory."""
     return _registered[0]

@@ -63,7 +63,7 @@ class Fingerprint(NamedTuple):
     devices: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return torch's text of it."""
+        """Return torch's text of the fingerprint."""
         if not self.dtypes:
             return f"CollectiveFingerPrint(SequenceNumber={self.number}OpType={self.op})"
         shapes = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in self.shapes)
@@ -86,7 +86,7 @@ class Checker:
         self._group, self._rank, self._num_calls = group, rank, 0
 
     def check(self, operator: str, args: Sequence[Any]) -> None:
-        """Wait for the same call of all members.
+        """Compare a call with those of all members.
 
         Raises:
             RuntimeError: A member calls something else; raised by every member.
@@ -108,7 +108,7 @@ class Checker:
 
 
 def is_wanted() -> bool:
-    """Return whether groups that are made now compare calls."""
+    """Return whether new groups compare calls (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     is_asked = os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
     return is_asked or dist.get_debug_level() == dist.DebugLevel.DETAIL
 
@@ -141,7 +141,7 @@ def _options_text(device: str) -> str:
 
 
 def _difference(own: Fingerprint, other: Fingerprint) -> str:
-    """Return in which aspects two calls differ."""
+    """Return the differing parts of two calls."""
     differing = []
     if own.number != other.number:
         differing.append(f"\t Sequence number: {own.number}vs {other.number}")

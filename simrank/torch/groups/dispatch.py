@@ -1,4 +1,4 @@
-"""Calls as operators of c10d, for dispatch modes and tensor subclasses that look at them.
+"""Calls as operators of c10d, for dispatch modes and tensor subclasses.
 
 torch's C++ sends every call of a process group through its dispatcher, where `CommDebugMode`, fake
 tensors and subclasses see it. That costs more than all the rest of a call, so here it is done only
@@ -34,7 +34,7 @@ _methods: dict[str, Method] = {}  # By operator.
 
 
 def as_operator(operator: str) -> Callable[[Method], Method]:
-    """Let a method of a group be one of c10d's operators wherever somebody looks at those."""
+    """Make a method of a group one of c10d's operators under modes and subclasses."""
 
     def decorate(method: Method) -> Method:
         _methods[operator] = method
@@ -45,7 +45,7 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
             if graphs.capturing:
                 _keep(method, self, args, kwargs)
             first = _first(args)
-            if (first is None or first.is_sparse) and not self.is_by_hand:
+            if (first is None or first.is_sparse) and not self.is_constructed_by_program:
                 _check_dispatched(operator, args, first)
             if self.checker is not None:
                 self.checker.check(operator, args)
@@ -59,7 +59,7 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
 
 
 def in_graphs(method: Method) -> Method:
-    """Let a method of a group be repeated where a graph is replayed."""
+    """Make a method of a group part of captured graphs."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
@@ -71,7 +71,7 @@ def in_graphs(method: Method) -> Method:
 
 
 def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Let a graph that the rank captures have a call of nccl's; it is waited for in its place."""
+    """Add an nccl call to the graph that the rank captures; a replay waits for it."""
     first, is_nccl = _first(args), group.simulated.backends.get("cuda") == NCCL
     if not is_nccl or not getattr(first, "is_cuda", True):
         return
@@ -105,7 +105,7 @@ def _first(args: Sequence[Any]) -> Any:
 
 
 def _check_dispatched(operator: str, args: Sequence[Any], first: torch.Tensor | None) -> None:
-    """Raise the dispatcher's error for a call that it has no kernel for.
+    """Raise the dispatcher's error for a call without a kernel.
 
     Raises:
         NotImplementedError: The call has no tensor, or a sparse one that c10d does not take.
@@ -138,7 +138,7 @@ class _Call:
 
 
 def _dispatch(operator: str, group: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call a method by way of its operator; whoever looks may change the tensors, or answer."""
+    """Call a method through its operator: modes may change the tensors or the result."""
     _kernels.install()
     bound = inspect.signature(_methods[operator]).bind(group, *args, **kwargs)
     names = list(bound.arguments)
@@ -162,13 +162,13 @@ def _dispatch(operator: str, group: Any, args: Sequence[Any], kwargs: dict[str, 
 
 
 def _num_tensors(overload: Any) -> int:
-    """Return how many arguments of an operator come before the group."""
+    """Return the number of an operator's arguments before the group."""
     parameters = overload._schema.arguments  # noqa: SLF001 - torch's name
     return [parameter.name for parameter in parameters].index("process_group")
 
 
 def _shaped(value: Any, kind: str) -> Any:
-    """Return tensors in as many lists as an operator takes them."""
+    """Return tensors nested in lists as an operator takes them."""
     depth = kind.count("List[")
     held, own_depth = value, 0
     while isinstance(held, list | tuple):
@@ -180,7 +180,7 @@ def _shaped(value: Any, kind: str) -> Any:
 
 
 def _option(parameter: Any, arguments: dict[str, Any]) -> Any:
-    """Return what an operator is told of a call's options."""
+    """Return an operator's argument for an option of a call."""
     name, opts = parameter.name, arguments.get("opts")
     if name == "reduce_op":  # None but C++ can read it; the method has the right one.
         return torch.classes.c10d.ReduceOp()
@@ -197,7 +197,7 @@ def _option(parameter: Any, arguments: dict[str, Any]) -> Any:
 
 
 def _kernel(operator: str) -> Callable[..., Any]:
-    """Return what runs an operator: the method of the group that it was called on."""
+    """Return an operator's kernel: it calls the method of the group."""
     overload: Any = getattr(torch.ops.c10d, operator).default
     num_tensors, num_results = _num_tensors(overload), len(overload._schema.returns)  # noqa: SLF001 - torch's name
 
@@ -218,7 +218,7 @@ def _kernel(operator: str) -> Callable[..., Any]:
 
 
 class Kernels:
-    """Our kernels of c10d's operators, which stand before torch's from their first use on."""
+    """simrank's kernels of c10d's operators, registered at their first use."""
 
     _may_be = False
 
@@ -226,7 +226,7 @@ class Kernels:
         self._library: Any = None
 
     def install(self) -> None:
-        """Put them in place, unless they are."""
+        """Register the kernels once."""
         if self._library is not None:
             return
         self._library = operators.Library("c10d", "IMPL")
@@ -238,7 +238,7 @@ class Kernels:
 
     @property
     def may_be(self) -> bool:
-        """Whether they may stand there; setting it back gives torch its own."""
+        """Return whether the kernels may be registered; setting it to False restores torch's."""
         return self._may_be
 
     @may_be.setter
@@ -253,5 +253,5 @@ _kernels = Kernels()
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what gives torch its own kernels back in the end."""
+    """Return the switch that restores torch's kernels at the end."""
     return [(_kernels, "may_be", True)]

@@ -1,4 +1,4 @@
-"""torch's flight recorder, asked by a rank: it answers from the simulation's."""
+"""torch's flight recorder in ranks, answered from the simulation's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = ("_dump_fr_trace", "_dump_nccl_trace")
 
 
 def patches() -> Patches:
-    """Return what stands for `_dump_fr_trace`, `_dump_nccl_trace`, and both as JSON."""
+    """Return patches of `_dump_fr_trace`, `_dump_nccl_trace` and their JSON forms."""
     bindings: Any = import_module("torch._C._distributed_c10d")
     found: Patches = []
     for name in _NAMES:

@@ -1,4 +1,4 @@
-"""What gloo's process group checks of a call's tensors and roots, in its words.
+"""gloo's checks of a call's tensors and roots, with its error texts.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of torch 2.13.
 """
@@ -33,7 +33,7 @@ def check_root(call: str, root: int, size: int) -> None:
 
 
 def check_root_tensor(call: str, index: int, num_tensors: int) -> None:
-    """Check which tensor of the root is meant.
+    """Check the index of the root's tensor.
 
     Raises:
         RuntimeError: There is no such tensor.
@@ -102,7 +102,7 @@ def check_reduce(tensors: Sequence[torch.Tensor]) -> None:
 def check_all_gather(
     outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], size: int
 ) -> None:
-    """Check tensors and lists of an all_gather, which has a list for each tensor.
+    """Check the tensors of an all_gather, and the list of outputs for each.
 
     Raises:
         RuntimeError: Numbers, types or sizes do not fit.

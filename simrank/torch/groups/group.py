@@ -1,4 +1,4 @@
-"""A process group of torch whose calls are simrank's: nothing is matched or timed twice."""
+"""torch's process groups on simrank's: the collectives of torch.distributed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SUM = dist.ReduceOp.SUM
 
 
 class SimulatedGroup(IdentifiedGroup):
-    """One rank's side of a group: its calls are simrank's.
+    """One rank's view of a simulated group, as a `torch.distributed.ProcessGroup`.
 
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
@@ -359,7 +359,7 @@ class SimulatedGroup(IdentifiedGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Return once all members have called; rank 0 says who did not."""
+        """Wait for all members; rank 0 names those that are missing."""
         if self._rank == 0 and timeout is not None and not timeout:
             raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")
         limit = self._limit if timeout is None else timeout
@@ -412,7 +412,7 @@ class SimulatedGroup(IdentifiedGroup):
     # ---- what is returned ----
 
     def _is_async(self, opts: Any, tensor: torch.Tensor) -> bool:
-        """Return whether a call runs beside the current stream, and is waited for.
+        """Return whether a call runs beside the current stream.
 
         nccl's run on the current stream unless they are asked for as asynchronous; gloo's always
         run beside the host, for which torch waits itself.
@@ -424,7 +424,7 @@ class SimulatedGroup(IdentifiedGroup):
         return bool(getattr(opts, "asyncOp", True))
 
     def _is_gloo(self, tensors: Tensors) -> bool:
-        """Whether a call with such tensors is gloo's; one without any is, if nccl has no part."""
+        """Return whether gloo runs a call; without tensors it does unless nccl is in use."""
         if isinstance(tensors, torch.Tensor):
             return not self._is_on_stream(tensors)
         return self._is_gloo(tensors[0]) if tensors else not self._is_nccl()
@@ -441,11 +441,11 @@ class SimulatedGroup(IdentifiedGroup):
         )
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return what gloo sends of a tensor that it gathers: a copy, if there are gaps."""
+        """Return a tensor as gloo gathers it: a copy if it has gaps."""
         return tensor if self._is_on_stream(tensor) else tensor.contiguous()
 
     def _check_in_order(self, call: str, tensors: Sequence[torch.Tensor]) -> None:
-        """Raise where gloo would move bytes in their order in memory, which is another one.
+        """Raise if gloo would move bytes in a memory order that differs from the tensors'.
 
         Raises:
             UnsupportedError: A tensor is not contiguous.
@@ -455,7 +455,7 @@ class SimulatedGroup(IdentifiedGroup):
             raise _scrambled(call)
 
     def _is_on_stream(self, tensor: torch.Tensor) -> bool:
-        """Whether calls with such tensors are nccl's, which block a stream and not the host."""
+        """Return whether nccl runs calls with such tensors: on a stream, not on the host."""
         return tensor.is_cuda and self.simulated.backends.get("cuda") != GLOO
 
     def _work(
@@ -468,7 +468,7 @@ class SimulatedGroup(IdentifiedGroup):
         is_copied: bool = False,
         is_stacked: bool = False,
     ) -> dist.Work:
-        """Return the Work of a call that is one of simrank's; see `_works`."""
+        """Return the Work of a single call; see `_works`."""
         works = [] if work is None else [work]
         return self._works(
             name, works, outputs, reads=reads, is_copied=is_copied, is_stacked=is_stacked
@@ -511,7 +511,7 @@ class SimulatedGroup(IdentifiedGroup):
         return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
 
     def _note_in_flight(self, started: Sequence[Work]) -> None:
-        """Let torch's own operations wait for what was issued, where they touch its tensors."""
+        """Make torch's operations wait for issued calls that use the same tensors."""
         if not activation.is_enabled():
             return
         operations: list[Any] = [work._operation for work in started]  # nobody has waited for it
@@ -528,7 +528,7 @@ def _listed(tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _first_list(given: Any) -> Any:
-    """Return the list of tensors that is given alone or in a list."""
+    """Return a list of tensors that is given alone or in a list."""
     return given[0] if given and isinstance(given[0], list | tuple) else given
 
 
@@ -542,7 +542,7 @@ def _flattened(outputs: Outputs) -> Iterator[torch.Tensor]:
 
 
 def _check_alike_in_memory(call: str, buffers: Sequence[Buffer]) -> None:
-    """Raise unless the elements of tensors lie without gaps, and in the same order.
+    """Raise unless tensors are dense, in the same order of dimensions.
 
     Raises:
         UnsupportedError: They do not.
@@ -589,7 +589,7 @@ def _one(tensors: Tensors) -> torch.Tensor:
 
 
 def _root(opts: Any, root: int) -> int:
-    """Return the root of a call: of its options, or as it is given."""
+    """Return the root of a call, from its options or as given."""
     if opts is None:
         return root
     return opts if isinstance(opts, int) else int(opts.rootRank)
@@ -610,7 +610,7 @@ _BY_KIND: dict[Any, ReduceOp] = {getattr(dist.ReduceOp, name): ReduceOp[name] fo
 
 
 def reduction_of(op: Any) -> Op:
-    """Return simrank's name of a reduction; one that multiplies first keeps its factor."""
+    """Return simrank's reduction; a premultiplied sum keeps its factor."""
     kind = getattr(op, "op", op)
     found = _BY_KIND.get(kind)
     if found is not None:
@@ -622,7 +622,7 @@ def reduction_of(op: Any) -> Op:
 
 
 def all_reduce_sparse(group: ProcessGroup, tensors: list[torch.Tensor]) -> SimulatedWork:
-    """Sum sparse tensors as gloo does it: it gathers their shapes, then indices and values.
+    """Sum sparse tensors as gloo does: gather shapes, then indices and values.
 
     Several tensors of a rank are summed first, and all of them get the result.
 
@@ -653,7 +653,7 @@ def all_reduce_sparse(group: ProcessGroup, tensors: list[torch.Tensor]) -> Simul
 
 
 def _padded_shape(tensor: torch.Tensor) -> list[int]:
-    """Return the sparse sizes of a tensor, and its dense ones, four of each at most as in gloo."""
+    """Return the sparse and dense sizes of a tensor, padded to four each as in gloo."""
     sizes, num_sparse = list(tensor.shape), tensor.sparse_dim()
     sparse, dense = sizes[:num_sparse], sizes[num_sparse:]
     return [*sparse, *[0] * (4 - len(sparse)), *dense, *[0] * (4 - len(dense))]
@@ -678,7 +678,7 @@ c10d: Any = _c10d
 
 
 def make_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands for `batch_isend_irecv`."""
+    """Return the replacement of `batch_isend_irecv`."""
 
     @functools.wraps(original)
     def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> Any:
@@ -698,6 +698,6 @@ def make_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace."""
+    """Return the patches: owner, name and new value."""
     batch = make_batch(c10d.batch_isend_irecv)
     return [(owner, "batch_isend_irecv", batch) for owner in (c10d, dist)]

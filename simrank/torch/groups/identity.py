@@ -1,4 +1,4 @@
-"""What torch asks of a process group and of its backends besides calls: names, ranks, abilities."""
+"""Names, ranks and properties of process groups and their backends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GroupOptions:
-    """What `options` of a backend holds.
+    """The options of a backend.
 
     Attributes:
         global_ranks_in_group: As torch fills it.
@@ -40,7 +40,7 @@ class GroupOptions:
 
 
 class DeviceBackend:
-    """The backend of a group for one kind of device: calls and answers are the group's.
+    """The backend of a group for one kind of device; it forwards to the group.
 
     Programs tell by its class, `dist.ProcessGroupNCCL` or `dist.ProcessGroupGloo`, which backend
     it is; the group itself is neither.
@@ -54,18 +54,18 @@ class DeviceBackend:
         self._group, self.simulated_backend = group, backend
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the group has under a name."""
+        """Return an attribute of the group."""
         if name == "_group":  # It is being copied: nothing is here yet.
             raise AttributeError(name)
         return getattr(self._group, name)
 
     def __repr__(self) -> str:
-        """Name the backend and its group."""
+        """Return the names of the backend and its group."""
         return f"<{self.simulated_backend} backend of {self._group!r}>"
 
 
 class IdentifiedGroup(dist.ProcessGroup):
-    """One rank's side of a group, which is its own backend.
+    """One rank's view of a group, without its calls.
 
     Args:
         rank: Its group rank.
@@ -80,7 +80,7 @@ class IdentifiedGroup(dist.ProcessGroup):
             dispatcher, which refuses calls without tensors, and most with sparse ones.
     """
 
-    is_by_hand = False
+    is_constructed_by_program = False
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
@@ -109,7 +109,7 @@ class IdentifiedGroup(dist.ProcessGroup):
     getSize = size
 
     def getBackendName(self) -> str:
-        """Return a name that C++ does not know: it would cast a "gloo" to its own class."""
+        """Return "simrank": C++ would cast a group named "gloo" to its own class."""
         return "simrank"
 
     def name(self) -> str:
@@ -153,7 +153,7 @@ class IdentifiedGroup(dist.ProcessGroup):
         return self.store
 
     def __repr__(self) -> str:
-        """Say which rank of which group this is."""
+        """Return the rank and the name of the group."""
         return f"<{self.options.backend} group '{self.group_name}', rank {self._rank}/{self._size}>"
 
     # ---- as its own backend ----
@@ -164,15 +164,15 @@ class IdentifiedGroup(dist.ProcessGroup):
 
     @property
     def simulated_backend(self) -> str:
-        """Return the backend of a group that was made of its backend's class; else nothing."""
-        return self.options.backend if self.is_by_hand else ""
+        """Return the backend of a group that the program made from the backend's class."""
+        return self.options.backend if self.is_constructed_by_program else ""
 
     def _get_backend(self, device: torch.device) -> Any:
         kind = torch.device(device).type
         backend = self.simulated.backends.get(kind)
         if backend is None:
             raise RuntimeError(f"No backend type associated with device type {kind}")
-        if self.is_by_hand:
+        if self.is_constructed_by_program:
             return self
         found = self._backends.get(backend)
         if found is None:
@@ -184,17 +184,17 @@ class IdentifiedGroup(dist.ProcessGroup):
 
     @property
     def supports_splitting(self) -> bool:
-        """Whether `split_group` works: with nccl."""
+        """Return whether `split_group` works: with nccl."""
         return self._is_nccl()
 
     @property
     def supports_coalescing(self) -> bool:
-        """Whether calls are issued as one in a coalescing manager with a device: with nccl."""
+        """Return whether a coalescing manager issues calls as one: with nccl."""
         return self._is_nccl()
 
     @property
     def supports_time_estimate(self) -> bool:
-        """Return False: the time of a call is what the simulation says."""
+        """Return False: the simulation gives the time of a call."""
         return False
 
     def create_device(self, *_: object, **__: object) -> None:
@@ -221,7 +221,7 @@ class IdentifiedGroup(dist.ProcessGroup):
     _set_default_timeout = set_timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Let calls in flight take longer: a default time limit never fires, so nothing changes.
+        """Do nothing: default time limits never fire.
 
         Raises:
             UnsupportedError: The program has chosen a time limit.
@@ -234,7 +234,7 @@ class IdentifiedGroup(dist.ProcessGroup):
 
     @property
     def uid(self) -> int:
-        """Return a number of the group, which its name determines."""
+        """Return the group's number, a hash of its name."""
         return crc32(self.group_name.encode())
 
     def _group_start(self) -> None:
@@ -243,7 +243,7 @@ class IdentifiedGroup(dist.ProcessGroup):
     _group_end = _group_start
 
     def shutdown(self) -> None:
-        """Do nothing: what is in flight ends by itself."""
+        """Do nothing: calls in flight end by themselves."""
 
     def abort(self) -> None:
         """Do nothing, as `shutdown`."""
@@ -252,14 +252,14 @@ class IdentifiedGroup(dist.ProcessGroup):
         """Do nothing: members need no connection."""
 
     def perform_nocolor_split(self, device: torch.device) -> None:
-        """Do nothing: who is not in a split has no part in it."""
+        """Do nothing: ranks outside of a split take no part."""
 
 
 # ---- Whose a process group is: in processes nobody can have another's ----
 
 
 def check_owner(group: IdentifiedGroup) -> None:
-    """Raise where a rank uses a group object that another has made.
+    """Raise if a rank uses the group object of another rank.
 
     It has met it in what all share: the calls would be those of a stranger to the group, which
     torch leaves out with a warning, or be right by luck.
@@ -280,24 +280,24 @@ def check_owner(group: IdentifiedGroup) -> None:
 
 
 class OfGroups(dict[Any, Any]):
-    """What torch notes of a rank's groups; groups that are not there may be another rank's."""
+    """torch's table of a rank's groups; a missing group may be another rank's."""
 
     def __contains__(self, group: object) -> bool:
         """Return whether torch knows the group."""
         return super().__contains__(group) or _is_unknown(group)
 
     def get(self, group: Any, default: Any = None) -> Any:
-        """Return what torch knows of the group."""
+        """Return torch's entry of a group."""
         return super().get(group, default) if group in self else default
 
     def __missing__(self, group: object) -> Any:
-        """Raise what a dictionary does."""
+        """Raise KeyError."""
         _is_unknown(group)
         raise KeyError(group)
 
 
 def _is_unknown(group: Any) -> bool:
-    """Return False, for a group of the rank's own."""
+    """Return False for the rank's own groups."""
     if hasattr(group, "owner"):
         check_owner(group)
     return False

@@ -1,4 +1,4 @@
-"""The process groups of each rank: torch's registry of them, and how they are made."""
+"""torch's registry of process groups, one per rank, and constructors of groups."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OriginalWorld: Any = type(c10d._world)
 
 
 class Groups:
-    """What torch keeps in module globals: one of these per rank, and one for everybody else."""
+    """The groups of one rank, which torch keeps in module globals."""
 
     def __init__(self) -> None:
         self.default_pg: object = None
@@ -61,7 +61,7 @@ class Groups:
 
 
 def _of_fork(own: Groups) -> Groups:
-    """Return a rank's state for a process that it forks."""
+    """Return a copy of a rank's groups, for a process that it forks."""
     made = Groups()
     for name, value in vars(own).items():
         setattr(made, name, copy(value))
@@ -113,7 +113,7 @@ def parsed(backend: str) -> Backends:
 
 
 def make_new_group(original: Any) -> Any:
-    """Return what stands for `_new_process_group_helper`: simulated groups in ranks."""
+    """Return the replacement of `_new_process_group_helper`: simulated groups in ranks."""
 
     def _new_process_group_helper(
         group_size: int,
@@ -189,7 +189,7 @@ def _check_bound(device: Any) -> None:
 
 
 class _Place(NamedTuple):
-    """Where the members of a default group meet: a store, with the rank that one has and how many.
+    """The meeting place of a default group: store, rank and world size.
 
     Attributes:
         store: The store.
@@ -205,7 +205,7 @@ class _Place(NamedTuple):
 def make_default(
     backend: str, name: str, place: _Place, timeout: timedelta, description: str | None
 ) -> SimulatedGroup:
-    """Make the running rank's side of its default group."""
+    """Make the running rank's default group."""
     program = require_rank("init_process_group")
     state, backends = membership(program), _checked(program, backend)
     members = meet(program, *place)
@@ -217,7 +217,7 @@ def make_default(
 
 
 def _numbers_of(ranks: Sequence[int]) -> Sequence[int]:
-    """Return the numbers under which members were started, of their ranks in the default group."""
+    """Return the spawn ranks of members that are given as ranks of the default group."""
     default = membership(require_rank("new_group")).default
     if default is None or isinstance(default.ranks, range):
         return ranks
@@ -225,7 +225,7 @@ def _numbers_of(ranks: Sequence[int]) -> Sequence[int]:
 
 
 def _checked(program: Program, backend: str) -> Backends:
-    """Return the backends of a group that a rank makes, which may need devices."""
+    """Return the backends of a new group, and turn devices on for nccl."""
     libraries.check_use("torch")
     backends = parsed(backend)
     if NCCL in backend.lower():  # Such a program may say `tensor.to(0)` next.
@@ -236,7 +236,7 @@ def _checked(program: Program, backend: str) -> Backends:
 def make_group(
     backend: str, name: str, ranks: Sequence[int], timeout: timedelta, description: str | None
 ) -> SimulatedGroup | None:
-    """Make the running rank's side of a group; None if it is no member.
+    """Make a group for the running rank; return None if it is not a member.
 
     Args:
         backend: Of the group.
@@ -263,7 +263,7 @@ def make_group(
 def _side_of(
     shared: ProcessGroup, backend: str, name: str, timeout: timedelta, description: str | None
 ) -> SimulatedGroup:
-    """Return the running rank's side of a group that it is a member of."""
+    """Return the running rank's view of a group."""
     own = shared.group_rank(require_rank("new_group").rank or 0)
     options = GroupOptions(backend, timeout, shared.ranks, name)
     group = SplittableGroup(own, shared, options, _chosen_limit(timeout, backend))
@@ -272,7 +272,7 @@ def _side_of(
 
 
 def _checker_of(group: SimulatedGroup) -> debug_detail.Checker | None:
-    """Return the checker of a group's calls, which has a group of its own; None: not wanted."""
+    """Return the checker of a group's calls at debug level DETAIL, else None."""
     if not debug_detail.is_wanted():
         return None
     program, shared = require_rank("new_group"), group.simulated
@@ -285,12 +285,12 @@ def _checker_of(group: SimulatedGroup) -> debug_detail.Checker | None:
 
 
 class SplittableGroup(SimulatedGroup):
-    """A group of which `dist.split_group`, and meshes of bound devices, make others."""
+    """A group that `dist.split_group` and meshes of bound devices can split."""
 
     _num_splits = 0
 
     def comm_split_count(self) -> int:
-        """Return how often the group has been split, whoever was in the parts."""
+        """Return the number of splits of the group."""
         return self._num_splits
 
     def split_group(
@@ -302,7 +302,7 @@ class SplittableGroup(SimulatedGroup):
         group_desc: str | None = None,
         device_types: Sequence[torch.device] | None = None,
     ) -> SimulatedGroup | None:
-        """Make the running rank's side of a part of the group; None if it is no member.
+        """Make a part of the group for the running rank; return None if it is not a member.
 
         Args:
             new_ranks: The members' group ranks here.
@@ -360,19 +360,19 @@ def _clashing(world: World, key: tuple[Any, str, tuple[int, ...]]) -> tuple[Any,
 
 
 def _chosen_limit(timeout: timedelta, backend: str) -> timedelta | None:
-    """Return a time limit that the program has chosen; torch's defaults fire for nobody."""
+    """Return a time limit that the program has chosen; None for torch's defaults."""
     defaults = (c10d._get_default_timeout(c10d.Backend(backend)), c10d.default_pg_timeout)
     return None if timeout in defaults else timeout
 
 
 def _config_text(backend: str) -> str:
-    """Return torch's text for the backends of a group. It warns of `nccl2`, which it lacks."""
+    """Return torch's text for the backends of a group, also for `nccl2`, which torch lacks."""
     text = str(c10d.BackendConfig(c10d.Backend(backend.replace("nccl2", "nccl"))))
     return text.replace("nccl", "nccl2") if "nccl2" in backend else text
 
 
 def make_destroy(original: Any) -> Any:
-    """Return what stands for `destroy_process_group`: simrank forgets the group too."""
+    """Return the replacement of `destroy_process_group`: simrank forgets the group, too."""
 
     def destroy_process_group(group: Any = None) -> None:
         chosen = c10d.GroupMember.WORLD if group is None else group
@@ -393,7 +393,7 @@ _MEETINGS = "meetings of a default group"  # In `World.local`.
 
 
 class Met(NamedTuple):
-    """A member, as it tells of itself in the store.
+    """A member's entry in the store.
 
     Attributes:
         number: Its rank in the spawn; of a process the number that it has taken.
@@ -407,7 +407,7 @@ class Met(NamedTuple):
 
 
 def meet(program: Program, store: dist.Store, rank: int, size: int) -> Sequence[int]:
-    """Return the members of the default group that a program joins, and set the epoch of its names.
+    """Return the members of the default group that a rank joins, and set its epoch.
 
     Args:
         program: Who joins.
@@ -444,7 +444,7 @@ def meet(program: Program, store: dist.Store, rank: int, size: int) -> Sequence[
 
 
 def meet_at(place: str, program: Program, store: dist.Store, rank: int, size: int) -> list[Met]:
-    """Wait for the members of a group at a place in a store, and return who they are, by rank.
+    """Wait for the members of a group in a store, and return them by rank.
 
     Members of several spawns become members of the oldest one's world, unless some of them joined
     as they were started: they do not wait.
@@ -461,7 +461,7 @@ def meet_at(place: str, program: Program, store: dist.Store, rank: int, size: in
 
 
 def _place(store: dist.Store, rank: int, size: int) -> str:
-    """Return where the members meet: it is another each time that all of them do."""
+    """Return the prefix under which members meet; each meeting has another one."""
     here = f"simrank/members/{size}"
     return f"{here}/{store.add(f'{here}/of rank {rank}', 1)}"
 
@@ -475,7 +475,7 @@ def _reported(store: dist.Store, key: str) -> Met:
 
 
 def _new_epoch(program: Program, store: dist.Store, place: str) -> bytes:
-    """Return a name that no other meeting of these ranks has, for who comes as rank 0 to tell."""
+    """Return a unique name of this meeting; rank 0 stores it."""
     world = world_of(program)
     number = world.local[_MEETINGS] = world.local.get(_MEETINGS, 0) + 1
     name = f"met {number}"
@@ -491,10 +491,10 @@ def _number(world: World) -> int:
 _DEFAULT_LIMIT = timedelta(minutes=30)  # c10d's; nccl's is 10.
 
 
-def made_by_hand(
+def group_of_store(
     backend: str, store: dist.Store, rank: int, size: int, options: Any, timeout: timedelta | None
 ) -> SimulatedGroup:
-    """Return the running rank's side of a group whose members meet in a store, and wait there.
+    """Return a group that the program constructs itself; its members meet in a store.
 
     Args:
         backend: Its backend.
@@ -517,7 +517,7 @@ def made_by_hand(
     name = store.get(f"{place}/name").decode()
     made = make_group(backend, name, members, limit, None)
     assert made is not None, "a member"
-    made.is_by_hand = True
+    made.is_constructed_by_program = True
     return made
 
 
@@ -531,14 +531,14 @@ def _next_number(program: Any) -> int:
 
 
 class _OfBackend(type):
-    """Metaclass: groups and backends of the class's backend are its instances."""
+    """Metaclass: `isinstance` is true for groups and backends of the class's backend."""
 
     def __instancecheck__(cls: Any, instance: object) -> bool:
         return getattr(instance, "simulated_backend", None) == cls.backend
 
 
 class _ByHand(metaclass=_OfBackend):
-    """Stands for a class of c10d: what it makes in ranks is a simulated group.
+    """Replacement of a class of c10d: it constructs simulated groups.
 
     Attributes:
         backend: Of the groups.
@@ -554,23 +554,23 @@ class _ByHand(metaclass=_OfBackend):
         options: Any = None,
         timeout: timedelta | None = None,
     ) -> Any:
-        return made_by_hand(cls.backend, store, rank, size, options, timeout)
+        return group_of_store(cls.backend, store, rank, size, options, timeout)
 
 
 class ProcessGroupGloo(_ByHand):
-    """Stands for the class of this name."""
+    """Replacement of the class of this name."""
 
     backend = "gloo"
 
 
 class ProcessGroupNCCL(_ByHand, nccl.ProcessGroupNCCL):
-    """Stands for the class of this name, which has options."""
+    """Replacement of the class of this name, with its options."""
 
     backend = "nccl"
 
 
 def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let calls of a simulated group be compared, where the program wraps one itself."""
+    """Wrap the constructor of torch's wrapper: it compares calls of a simulated group."""
 
     @functools.wraps(original)
     def wrap(
@@ -580,7 +580,7 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(wrapped_pg, SimulatedGroup):
             return original(wrapped_pg, store_prefix, store, rank, world_size, *args, **kwargs)
         prefix = PrefixStore(f"wrapper of {store_prefix}", store)
-        helper = made_by_hand("gloo", prefix, rank, world_size, None, None)
+        helper = group_of_store("gloo", prefix, rank, world_size, None, None)
         wrapped_pg.checker = Checker(helper.simulated, rank)
         return wrapped_pg
 
@@ -588,7 +588,7 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patches(owners: Sequence[Any]) -> list[tuple[Any, str, Any]]:
-    """Return what to replace in modules that have the classes."""
+    """Return the patches of modules that export the classes."""
     found: list[tuple[Any, str, Any]] = []
     for owner in owners:
         for simulated in (ProcessGroupGloo, ProcessGroupNCCL):

@@ -1,4 +1,4 @@
-"""torch's stores without sockets: a table for the ranks of a spawn; a get waits in the engine."""
+"""torch's stores without sockets: tables of a spawn, whose waits are the engine's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The grou
 
 
 class Table:
-    """What a store holds, for all ranks that opened it.
+    """The contents of a store, shared by the ranks that opened it.
 
     Args:
         name: For reports.
@@ -53,7 +53,7 @@ class Table:
         self._groups: set[TaskGroup] = set()
 
     def keep(self, store: dist.Store) -> None:
-        """Keep a rank's end alive: what C++ has of it is half of it, without our methods."""
+        """Keep a rank's connection alive: C++ holds it without its Python methods."""
         program = require_rank("a store")
         self._opened.append((program, store))
         if program.task is not None and program.task.group is not None:
@@ -61,11 +61,11 @@ class Table:
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranks have ended that have opened it, or were started with one that has."""
+        """Return whether all ranks that opened the store, or inherited it, have ended."""
         return all(task.finished for group in self._groups for task in group.tasks)
 
     def is_abandoned_by(self, server: Task) -> bool:
-        """Return whether the rank that serves it holds no end any more, and awaits no other."""
+        """Return whether the serving rank has dropped its connections."""
         if len(self._opened) < self._num_awaited:
             return False
         # Of an end that only this list holds: its tuple's reference, the loop's, the argument's.
@@ -74,18 +74,18 @@ class Table:
         )
 
     def put(self, key: str, value: bytes) -> None:
-        """Set a value, and wake those who wait for the key."""
+        """Set a value, and wake ranks that wait for the key."""
         self.values[key] = value
         self.changed(key)
 
     def changed(self, key: str) -> None:
-        """Wake those who wait for a key."""
+        """Wake ranks that wait for a key."""
         wait = self._waits.pop(key, None)
         if wait is not None:
             wait.finish(require_program("a store").engine)
 
     def wait_for(self, key: str, limit: timedelta | None, is_there: Callable[[], bool]) -> bool:
-        """Wait until a key is there; return False if the limit passed first."""
+        """Wait for a key; return False at the time limit."""
         engine = require_program("a store").engine
         deadline_ps = None
         if limit is not None:
@@ -103,7 +103,7 @@ class Table:
 
 
 class SimulatedStore(dist.Store):
-    """One rank's end of a store."""
+    """One rank's connection to a store."""
 
     def __init__(self, table: Table, timeout: timedelta = _TIMEOUT) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class SimulatedStore(dist.Store):
         self._table.put(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Return a value, once somebody has set it.
+        """Wait for a key, and return its value.
 
         Raises:
             DistStoreError: The time limit passed.
@@ -124,13 +124,13 @@ class SimulatedStore(dist.Store):
         return self._table.values[key]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, and return it."""
+        """Add to a counter, and return it."""
         total = int(self._table.values.get(key, b"0")) + amount
         self._table.put(key, str(total).encode())
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a value if it is as expected; return what it is then."""
+        """Set a value if it equals `expected`; return the value."""
         expected, desired = _bytes(expected), _bytes(desired)
         present = self._table.values.get(key)
         if present is None and expected:
@@ -145,11 +145,11 @@ class SimulatedStore(dist.Store):
         self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys are there."""
+        """Return whether all keys are set."""
         return all(key in self._table.values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there.
+        """Wait until all keys are set.
 
         Raises:
             DistStoreError: The time limit passed.
@@ -173,11 +173,11 @@ class SimulatedStore(dist.Store):
             self.set(key, value)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key; return whether it was there."""
+        """Delete a key; return whether it was set."""
         return self._table.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         return len(self._table.values)
 
     getNumKeys = num_keys
@@ -202,7 +202,7 @@ class SimulatedStore(dist.Store):
         return self._timeout
 
     def clone(self) -> SimulatedStore:
-        """Return another end of the same store."""
+        """Return another connection to the same store."""
         return SimulatedStore(self._table, self._timeout)
 
     def queue_push(self, key: str, value: str | bytes) -> None:
@@ -211,7 +211,7 @@ class SimulatedStore(dist.Store):
         self._table.changed(key)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Return the first of a queue, once there is one.
+        """Wait for the first entry of a queue, and remove it.
 
         Raises:
             DistQueueEmptyError: It is empty, and `block` is not set.
@@ -234,7 +234,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _table(name: str) -> Table:
-    """Return the table of this name, unless all have ended who opened it."""
+    """Return the table of a name; a new one if all ranks that opened it have ended."""
     tables: dict[str, Table] = ports_of(require_rank("a store")).local.setdefault(_KEY, {})
     if name not in tables or tables[name].is_over:
         tables[name] = Table(name)
@@ -242,7 +242,7 @@ def _table(name: str) -> Table:
 
 
 class TCPStore(SimulatedStore):
-    """Stands for `torch.distributed.TCPStore`: its port is one of a simulated host's.
+    """Replacement of `torch.distributed.TCPStore` on a port of a simulated host.
 
     Whoever is master takes the port, and whoever is not waits until somebody serves there: on its
     own node, else on the first that does, as every node calls the first one 127.0.0.1.
@@ -273,7 +273,7 @@ class TCPStore(SimulatedStore):
 
 
 def _serve(program: Program, port: int, table: Table, *, is_shared: bool) -> tuple[int, Table]:
-    """Take a port, and return its number and what is served there.
+    """Take a port, and return its number and its table.
 
     Args:
         program: The rank.
@@ -306,12 +306,12 @@ def _serve(program: Program, port: int, table: Table, *, is_shared: bool) -> tup
 
 
 def _is_over(holder: Holder) -> bool:
-    """Whether a store was served that the rank has let go, as a process closes its server."""
+    """Return whether the rank has dropped the store that it served."""
     return holder.served is not None and holder.served.is_abandoned_by(holder.task)
 
 
 def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Table:
-    """Return what is served at a port, once something is.
+    """Wait for a server at a port, and return its table.
 
     Raises:
         DistNetworkError: The time limit passed.
@@ -331,7 +331,7 @@ def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Ta
 
 
 def _server(program: Program, port: int) -> Table | None:
-    """Return what is served at a port of a rank's node, else of the first that serves there.
+    """Return the table at a port of a rank's node, else of the first node that serves it.
 
     What a rank has let go is there for those of its own spawn alone, which may come a little late.
     """
@@ -352,14 +352,14 @@ def _key(port: int) -> str:
 
 
 def _opened(program: Program, port: int) -> None:
-    """Wake those who wait for a server."""
+    """Wake ranks that wait for a server."""
     waits: Table | None = ports_of(program).local.get(_WAITS)
     if waits is not None:
         waits.changed(_key(port))
 
 
 class FileStore(SimulatedStore):
-    """Stands for `torch.distributed.FileStore`: the path is a name."""
+    """Replacement of `torch.distributed.FileStore`: the path is a name."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         del world_size
@@ -368,14 +368,14 @@ class FileStore(SimulatedStore):
 
 
 class HashStore(SimulatedStore):
-    """Stands for `torch.distributed.HashStore`: this rank's own."""
+    """Replacement of `torch.distributed.HashStore`, private to the rank."""
 
     def __init__(self) -> None:
         super().__init__(Table("HashStore"))
 
 
 class PrefixStore(dist.PrefixStore):
-    """Stands for `torch.distributed.PrefixStore`: it holds both halves of what it is made over."""
+    """Replacement of `torch.distributed.PrefixStore`."""
 
     def __init__(self, prefix: str, store: dist.Store) -> None:
         super().__init__(prefix, store)
@@ -386,7 +386,7 @@ class PrefixStore(dist.PrefixStore):
 
 
 def waiting_methods() -> list[tuple[Any, str, Any]]:
-    """Return methods of torch's stores that wait in the engine where a rank calls them.
+    """Return methods of torch's stores that wait in the engine if a rank calls them.
 
     In C++ they would block the thread, so that no rank could set the key.
     """
@@ -418,7 +418,7 @@ _NATIVE = frozenset({dist.HashStore, dist.TCPStore, dist.FileStore, dist.PrefixS
 
 
 def _poll(store: object, what: str, is_there: Callable[[], bool], limit: timedelta) -> None:
-    """Poll in simulated time until something is there, or the limit has passed: torch's words.
+    """Poll in simulated time until a condition holds; raise torch's error at the time limit.
 
     Raises:
         DistStoreError: The limit has passed.
@@ -435,7 +435,7 @@ def _poll(store: object, what: str, is_there: Callable[[], bool], limit: timedel
 
 
 def dispatching(original: type, simulated: type) -> type:
-    """Return a class whose instances are simulated in ranks and the original's elsewhere."""
+    """Return a class that constructs simulated objects in ranks, the original's elsewhere."""
 
     class Dispatching(type):
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:

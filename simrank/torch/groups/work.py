@@ -1,4 +1,4 @@
-"""What a call of a simulated process group returns, as torch.distributed.Work."""
+"""Calls of simulated process groups as `torch.distributed.Work`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_LIMIT = timedelta(0)
 
 
 class SimulatedWork(dist.Work):
-    """One or more calls of simrank's, as torch sees them.
+    """One or more calls of simrank as one `torch.distributed.Work`.
 
     Args:
         works: simrank's own; none: what was called has ended already.
@@ -80,7 +80,7 @@ class SimulatedWork(dist.Work):
         return True
 
     def _show_wait(self) -> None:
-        """Show profilers of the rank that it waits for what runs on a stream."""
+        """Record the wait for a call on a stream in the rank's profilers."""
         program = rank_program()
         is_shown = program is not None and is_recording(program)
         if is_shown and self._works and self._works[0].stream is not None:
@@ -88,22 +88,22 @@ class SimulatedWork(dist.Work):
             record_comms(program, {"Collective name": "wait", "dtype": "Byte"})
 
     def synchronize(self) -> None:
-        """Do what `wait()` does."""
+        """Wait, as `wait()` does."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Do what `wait()` does."""
+        """Wait, as `wait()` does."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether it is complete; a negative answer is a charged poll."""
+        """Return whether all calls are complete; a negative answer is charged as a poll."""
         done = all(work.is_completed() for work in self._works)
         if done:
             self._finish()
         return done
 
     def is_success(self) -> bool:
-        """Return whether it completed without an error."""
+        """Return whether all calls completed without an error."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
@@ -126,7 +126,7 @@ class SimulatedWork(dist.Work):
         return [torch.stack([*self._outputs])] if self._is_stacked else list(self._outputs)
 
     def source_rank(self) -> int:
-        """Return the group rank that a receive got its message from."""
+        """Return the group rank of the sender of a received message."""
         if not self._works:
             raise RuntimeError("sourceRank() may only be called on work of a completed recv")
         return self._works[0].source_rank()
@@ -134,7 +134,7 @@ class SimulatedWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future[Any]:
-        """Return a future that is done: whoever waits for it natively could let nobody else run.
+        """Return a completed future: a native wait would block all ranks.
 
         As nccl's, it lets the stream of whoever waits for it wait; gloo's has been waited for.
         """
@@ -147,7 +147,7 @@ class SimulatedWork(dist.Work):
         return self._future
 
     def _future_of_stream(self) -> Future[Any] | None:
-        """Return a future of what runs on a stream beside the host; None where the host waits."""
+        """Return a future of calls on a stream; None for calls of which the host waits."""
         own, streams = activation.devices_in_use(), {work.stream for work in self._works}
         stream = streams.pop() if len(streams) == 1 else None
         if own is None or stream is None or self._after is not None:
@@ -183,7 +183,7 @@ def _watch(operation: Operation, limit: timedelta) -> None:
 
 
 def _is_of_watchdog(work: Work, error: PeerDiedError) -> bool:
-    """Whether nccl's watchdog ends a call too because another member's limit has passed: each does.
+    """Return whether nccl's watchdog ends a call: another member's limit has passed.
 
     Of gloo's members the others see that the connection was closed.
     """
@@ -192,7 +192,7 @@ def _is_of_watchdog(work: Work, error: PeerDiedError) -> bool:
 
 
 def _limit_text(operation: Any, limit: timedelta) -> str:
-    """Return what gloo says, or the watchdog of nccl, of a call whose time limit passed."""
+    """Return the text of gloo, or of nccl's watchdog, for a call over its time limit."""
     milliseconds = round(limit.total_seconds() * 1000)
     request = getattr(operation, "request", None)
     if request is None or not operation.num_sms:

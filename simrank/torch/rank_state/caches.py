@@ -1,4 +1,4 @@
-"""What parts of torch remember for the process, and each rank must for itself: caches and trackers.
+"""Caches and trackers of torch, one per rank.
 
 They know nothing of ranks: a cached answer may name the current device, or the place in a mesh, of
 whoever asked first.
@@ -24,7 +24,7 @@ _TRACKER = "_rng_tracker"
 
 
 def of_fake_tensors(module: Any) -> Patches:
-    """Return what gives a rank a cache of its own: there "cuda" is somebody's current device."""
+    """Return patches that give each rank a cache of fake tensors: "cuda" is its current device."""
     kind: Any = module.FakeTensorMode
 
     def put(cache: Any) -> None:
@@ -36,12 +36,12 @@ def of_fake_tensors(module: Any) -> Patches:
 
 
 def of_fsdp_profiler(module: Any) -> Patches:
-    """Return what tells the ranks' profilers of FSDP apart: none may be entered twice."""
+    """Return patches that give each rank FSDP's profilers, which cannot be entered twice."""
     return [(module.SimpleProfiler, "profiling", RankSet("FSDP's profilers"))]
 
 
 def of_random(module: Any) -> Patches:
-    """Return what gives a rank its own tracker of DTensor's random numbers; all take part in it."""
+    """Return patches that give each rank DTensor's tracker of random numbers."""
 
     def put(tracker: Any) -> None:
         vars(module)[_TRACKER] = tracker
@@ -52,11 +52,11 @@ def of_random(module: Any) -> Patches:
 
 
 def _nothing() -> None:
-    """Return what there is before a tracker is made."""
+    """Return None, the tracker of a new rank."""
 
 
 def of_redistribution(module: Any) -> Patches:
-    """Return what plans for each rank by itself: uneven shards depend on the place in the mesh."""
+    """Return patches that plan redistributions per rank: uneven shards depend on the rank."""
     name = "_gen_transform_infos"
     return [
         (module, "_planner_cache", RankDict("DTensor's planners")),
@@ -65,7 +65,7 @@ def of_redistribution(module: Any) -> Patches:
 
 
 def _cached_by_rank(original: Any) -> Any:
-    """Let each rank have a cache of its own of what a function returns."""
+    """Return a cached function with one cache per rank."""
     limit = original.cache_parameters()["maxsize"]
     key = f"cache of {original.__name__}"
 
@@ -90,7 +90,7 @@ def _cached_by_rank(original: Any) -> Any:
 
 
 class RankDict(MutableMapping[Any, Any]):
-    """A dict of which each rank has its own.
+    """A dict with one instance per rank.
 
     Args:
         name: What is kept.
@@ -106,15 +106,15 @@ class RankDict(MutableMapping[Any, Any]):
         return self._outside if program is None else program.local.setdefault(self._name, {})
 
     def __getitem__(self, key: Any) -> Any:
-        """Return what the running rank keeps."""
+        """Return a value of the running rank."""
         return self._own()[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Keep something for the running rank."""
+        """Set a value of the running rank."""
         self._own()[key] = value
 
     def __delitem__(self, key: Any) -> None:
-        """Forget what the running rank keeps."""
+        """Delete a value of the running rank."""
         del self._own()[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -122,12 +122,12 @@ class RankDict(MutableMapping[Any, Any]):
         return iter(self._own())
 
     def __len__(self) -> int:
-        """Return how much the running rank keeps."""
+        """Return the number of the running rank's values."""
         return len(self._own())
 
 
 class RankSet(MutableSet[Any]):
-    """A set of which each rank has its own.
+    """A set with one instance per rank.
 
     Args:
         name: What is kept.
@@ -137,11 +137,11 @@ class RankSet(MutableSet[Any]):
         self._members = RankDict(name)
 
     def __contains__(self, value: object) -> bool:
-        """Return whether the running rank's set has it."""
+        """Return whether the running rank's set has a value."""
         return value in self._members
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what the running rank's set has."""
+        """Yield the values of the running rank's set."""
         return iter(self._members)
 
     def __len__(self) -> int:
@@ -166,13 +166,13 @@ _KEY = "handlers of DTensor"  # In `Program.local`.
 
 
 def of_dtensors(module: Any) -> Patches:
-    """Return what stands in torch: an attribute of the dispatcher that is each rank's own."""
+    """Return patches that give each rank the handlers of DTensor's dispatcher."""
     dispatcher: Any = module.DTensor._op_dispatcher  # noqa: SLF001 - torch's name
     return [(type(dispatcher), _NAME, property(_get, _set))]
 
 
 def _get(dispatcher: Any) -> dict[Any, Any]:
-    """Return a dictionary, which C++ asks for: a rank's begins as the process's is."""
+    """Return the rank's dictionary, which C++ reads; it begins as a copy of the process's."""
     program = rank_program()
     outside: dict[Any, Any] = vars(dispatcher)[_NAME]
     if program is None:

@@ -1,4 +1,4 @@
-"""Methods of torch's classes that a rank replaces: its own, as a process's are.
+"""Methods that a rank replaces on torch's classes, swapped at its turns.
 
 A class tells nobody that it has been changed. But Python marks it as changed, and with it every
 class that is derived from it, as its caches of methods are stale then: so a look at one class that
@@ -29,7 +29,7 @@ _HOMES = ("torch.nn.modules.", "torch.optim.")
 
 
 class Watched:
-    """Torch's classes whose methods programs replace, and what they hold while nobody has.
+    """torch's classes whose methods programs replace, and their original attributes.
 
     Args:
         roots: They, and what torch has derived from them.
@@ -42,7 +42,7 @@ class Watched:
         self._were: dict[type, dict[str, object]] = {}
 
     def look(self) -> None:
-        """Keep what the classes hold now, unless it is known."""
+        """Save the attributes of the classes, unless they are saved already."""
         if self._kinds and not self.are_changed():
             return
         if not self._kinds:
@@ -53,14 +53,14 @@ class Watched:
         self._settle()
 
     def begin_turn(self, engine: Engine) -> None:
-        """See what the main program has changed; patches that were put in place change nothing."""
+        """Save changes of the main program; swapped patches of ranks do not count."""
         if mock_patches.are_held(engine):
             self._settle()
         else:
             self.look()
 
     def end_turn(self, task: Task) -> None:
-        """Note what a rank has changed."""
+        """Record the changes of a rank as its patches."""
         for kind, were in self._were.items():
             for name, before in _changes(were, vars(kind)):
                 value = vars(kind).get(name, mock_patches.ABSENT)
@@ -72,7 +72,7 @@ class Watched:
         self._settle()
 
     def are_changed(self) -> bool:
-        """Whether somebody has changed one of the classes since Python was last asked for it."""
+        """Return whether a class has changed since the last check."""
         for kind in self._last:  # noqa: SIM110 - a generator takes longer, twice a turn
             if not kind.__flags__ & _IS_CACHED:
                 return True
@@ -84,7 +84,7 @@ class Watched:
 
 
 def _derived_from(root: type) -> Iterator[type]:
-    """Yield a class and what torch has derived from it, as far as it can be derived from again."""
+    """Yield a class and torch's subclasses of it that can be subclassed."""
     yield root
     kinds: list[type] = type.__subclasses__(root)
     for kind in kinds:
@@ -94,7 +94,7 @@ def _derived_from(root: type) -> Iterator[type]:
 
 
 def _of_all(kinds: Sequence[type]) -> Iterator[type]:
-    """Yield classes that are derived from all of these; one, if their bases agree in order."""
+    """Yield classes derived from all of these; one, if their orders of bases agree."""
     kinds = list(dict.fromkeys(kinds))
     try:
         yield type(kinds[0])("_Last", tuple(kinds), {"__module__": __name__})
@@ -107,7 +107,7 @@ def _of_all(kinds: Sequence[type]) -> Iterator[type]:
 
 
 def _changes(were: dict[str, object], are: Any) -> list[tuple[str, object]]:
-    """Return the names of a class that have changed, and what they were."""
+    """Return the changed attributes of a class, with their former values."""
     found = [
         (name, value)
         for name, value in were.items()
@@ -126,14 +126,14 @@ def _update(were: dict[str, object], name: str, value: object) -> None:
 
 
 def _is_not_the_programs(before: object, value: object) -> bool:
-    """Whether simrank has replaced something, or torch itself: an optimizer's first instance."""
+    """Return whether simrank or torch changed an attribute, and not the program."""
     home, earlier = _home_of(value), _home_of(before)
     is_put_back = earlier.startswith("simrank.") and home.partition(".")[0] in ("", "torch")
     return is_put_back or home.startswith("simrank.") or home == _optimizers.__name__
 
 
 def _home_of(value: Any) -> str:
-    """Return the name of the module whose code a method, property or the like is."""
+    """Return the name of the module that defines a method or property."""
     function = getattr(value, "fget", None) or getattr(value, "__func__", value)
     return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
@@ -142,7 +142,7 @@ _watched: list[Watched] = []
 
 
 def look() -> None:
-    """Keep what the classes hold as a Context is entered."""
+    """Save the attributes of the classes as a Context is entered."""
     if not _watched:
         _watched.extend(
             [Watched([torch.nn.Module]), Watched([torch.optim.Optimizer]), Watched([torch.Tensor])]
@@ -152,14 +152,14 @@ def look() -> None:
 
 
 def begin_turn(engine: Engine) -> None:
-    """See what the main program has changed meanwhile."""
+    """Save changes of the main program."""
     for each in _watched:
         if each.are_changed():
             each.begin_turn(engine)
 
 
 def end_turn(task: Task | None) -> None:
-    """Note what a rank has changed in its turn."""
+    """Record the changes of a rank in its turn."""
     for each in _watched:
         if task is not None and each.are_changed():
             each.end_turn(task)

@@ -1,4 +1,4 @@
-"""Operators that ranks define in modules of their own: one in torch's dispatcher, many kernels.
+"""Operators that ranks define: one entry in torch's dispatcher, one kernel per rank.
 
 torch keeps operators per process, and a script that every rank executes defines them once per rank.
 The first one's go to torch; a kernel calls what the running rank has registered for it. What torch
@@ -44,7 +44,7 @@ _clear_cache: Callable[[set[str]], None] = library._clear_torch_ops_cache  # noq
 
 
 def patches() -> Patches:
-    """Return what stands in torch while a Context is entered."""
+    """Return the patches of torch: owner, name and new value."""
     table, made = _Table(), custom_ops
     return [
         (Switch(table.turn), "is_on", True),
@@ -60,7 +60,7 @@ def patches() -> Patches:
 
 
 def _definer() -> Program | None:
-    """Return the rank whose own module is registering something; None: all share what it makes."""
+    """Return the rank whose private module registers an operator; None for shared modules."""
     program = rank_program()
     own = None if program is None else private_modules(program)
     if own is None or not own.has_any:
@@ -76,7 +76,7 @@ def _definer() -> Program | None:
 
 
 def _of(program: Program, name: str, make: Callable[[], Any]) -> Any:
-    """Return what a rank has for itself under a name."""
+    """Return a rank's own table of a name."""
     own = program.local.setdefault(_KEY, {})
     if name not in own:
         own[name] = make()
@@ -84,13 +84,13 @@ def _of(program: Program, name: str, make: Callable[[], Any]) -> Any:
 
 
 class _Kernel:
-    """A kernel of an operator: that of the running rank, or of the rank that has spawned it."""
+    """A kernel that calls the running rank's, or that of the rank that spawned it."""
 
     def __init__(self, operator: str, key: str) -> None:
         self._operator, self._key = operator, key
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it.
+        """Call the kernel of the running rank.
 
         Raises:
             UnsupportedError: The rank has not defined the operator.
@@ -133,13 +133,13 @@ class _Table:
         self.definitions: dict[str, _Definition] = {}  # By namespace, name and overload.
 
     def turn(self, is_on: bool) -> None:
-        """Take all operators out of torch as the last Context is left."""
+        """Remove all operators from torch as the last Context exits."""
         if not is_on:
             for name in list(self.definitions):
                 self._take_out(name)
 
     def new_library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
-        """Stand for the constructor of C++: a rank's own module gets a library of the rank."""
+        """Replace the constructor of C++: private modules get a library of their rank."""
         program = _definer()
         if program is None:
             return _new_library(kind, namespace, key, *where)
@@ -155,7 +155,7 @@ class _Table:
         return _LibraryOfRank(self, program, (kind, namespace, key, *where))
 
     def define(self, of: _LibraryOfRank, schema: str, alias: str, tags: Sequence[Any]) -> object:
-        """Define an operator, unless another rank or the main program has done so.
+        """Define an operator unless it is defined already.
 
         Raises:
             UnsupportedError: Another rank has it with another schema.
@@ -181,14 +181,14 @@ class _Table:
         return known.result
 
     def release(self, of: _LibraryOfRank, name: str) -> None:
-        """Note that a rank's library has an operator no more; the last one takes it out."""
+        """Drop a rank's definition of an operator; the last one removes the operator."""
         known = self.definitions.get(name)
         if known is not None and of in known.of:
             known.of.remove(of)
             self._known_in_use(name)
 
     def _known_in_use(self, name: str) -> _Definition | None:
-        """Return a definition that a rank has, and take it out of torch if none has."""
+        """Return the definition that a rank uses; remove it from torch if no rank does."""
         known = self.definitions[name]
         if not known.of:
             self._take_out(name)
@@ -199,7 +199,7 @@ class _Table:
         _clear_cache({name.partition(".")[0]})
 
     def register(self, name: str, key: str, fn: Callable[..., Any], *, with_keyset: bool) -> None:
-        """Let torch have a kernel of an operator that ranks have defined; it asks who runs."""
+        """Register a kernel of an operator that ranks define; it dispatches to the running rank."""
         known = self.definitions[name]
         if key not in known.kernels:
             known.kernels.add(key)
@@ -209,7 +209,7 @@ class _Table:
                 known.library.impl(name, key, given, with_keyset)
 
     def follow_views(self, name: str) -> None:
-        """Let torch follow what an operator changes or views, before kernels that ranks register.
+        """Register torch's fallback for views and in-place changes before the ranks' kernels.
 
         A second time it would take the place of those, and no version would be counted.
         """
@@ -230,7 +230,7 @@ def _is_known(name: str) -> bool:
 
 
 class _LibraryOfRank:
-    """What a rank's own module has of C++'s library."""
+    """A library of operators of a rank's private module."""
 
     def __init__(self, table: _Table, program: Program, given: tuple[Any, ...]) -> None:
         self._table, self._program, self._given = table, program, given
@@ -240,7 +240,7 @@ class _LibraryOfRank:
 
     @property
     def namespace(self) -> str:
-        """The namespace of what it defines."""
+        """The namespace of its operators."""
         return str(self._given[1])
 
     @property
@@ -256,7 +256,7 @@ class _LibraryOfRank:
         return result
 
     def impl(self, name: str, key: str, fn: Callable[..., Any], with_keyset: bool = False) -> None:
-        """Register a kernel: of the rank's operator, or of torch's or another's for everybody."""
+        """Register a kernel for the rank's operator; for shared operators, for all ranks."""
         full_name = self._full(name)
         if full_name in self._table.definitions:
             _of(self._program, "kernels", dict)[full_name, key] = fn
@@ -266,7 +266,7 @@ class _LibraryOfRank:
             self._own().impl(name, key, fn, with_keyset)
 
     def register_ad_inplace_or_view_fallback(self, name: str) -> None:
-        """Let torch follow what an operator changes or views."""
+        """Register torch's fallback for views and in-place changes."""
         if self._full(name) in self._table.definitions:
             self._table.follow_views(self._full(name))
         else:
@@ -276,11 +276,11 @@ class _LibraryOfRank:
         return name if "::" in name else f"{self.namespace}::{name}"
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else the library has: fallbacks, compiled kernels."""
+        """Return another attribute of the library."""
         return getattr(self._own(), name)
 
     def reset(self) -> None:
-        """Forget the rank's kernels, and what it has defined."""
+        """Remove the rank's kernels and definitions."""
         for kernel in self._kernels:
             _of(self._program, "kernels", dict).pop(kernel, None)
         self._kernels.clear()
@@ -298,7 +298,7 @@ class _LibraryOfRank:
 
 
 class _SetOfRank(MutableSet[Any]):
-    """A set of torch's: that of the rank whose own module registers something, or all others'."""
+    """A set of torch: the registering rank's, or the process's."""
 
     def __init__(self, name: str, outside: set[Any]) -> None:
         self._name, self._outside = name, outside
@@ -322,18 +322,18 @@ class _SetOfRank(MutableSet[Any]):
         self._set().add(value)
 
     def discard(self, value: Any) -> None:
-        """Take a value out."""
+        """Remove a value."""
         self._set().discard(value)
 
 
 class _DictOfRank(MutableMapping[Any, Any]):
-    """A dictionary of torch's: that of the rank whose own module registers something, or all's."""
+    """A dict of torch: the registering rank's, or the process's."""
 
     def __init__(self, name: str, outside: Any) -> None:
         self._name, self._outside = name, outside
 
     def _of_key(self, key: object) -> Any:
-        """Return where a key is, or is to be."""
+        """Return the dict of a key."""
         del key
         program = _definer()
         return self._outside if program is None else _of(program, self._name, dict)
@@ -355,7 +355,7 @@ class _DictOfRank(MutableMapping[Any, Any]):
 
 
 class _DefinedByRank(_DictOfRank):
-    """One by names of operators: a rank's for those that ranks have defined."""
+    """A dict by names of operators: a rank's for operators that ranks have defined."""
 
     def __init__(self, name: str, outside: Any, table: _Table) -> None:
         super().__init__(name, outside)

@@ -1,4 +1,4 @@
-"""The workers of a DataLoader in a rank: in turns, with what each process would have for itself."""
+"""Workers of a DataLoader in a rank: run in turns, each with its own dataset and seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def patches() -> Patches:
-    """Return what stands for the iterator over workers."""
+    """Return the patches of the iterator over workers."""
     original = dataloader._MultiProcessingDataLoaderIter
 
     class Dispatching(type):
@@ -75,7 +75,7 @@ class _Worker:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Have the worker's random numbers, and let it know who it is."""
+        """Put the worker's random numbers and `get_worker_info` in place."""
         outside = _random_states()
         if self._states is None:
             seed = self._info.seed
@@ -94,7 +94,7 @@ class _Worker:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return what a new process would have of a dataset; one that cannot be copied is shared."""
+    """Return a worker's copy of a dataset; a dataset that cannot be copied is shared."""
     try:
         return copy.deepcopy(dataset)
     except Exception:  # noqa: BLE001 - whatever its parts raise: a fork would share it, too
@@ -147,7 +147,7 @@ class RankWorkers(dataloader._BaseDataLoaderIter):
             return batch
 
     def _next_worker(self) -> _Worker:
-        """Return whose turn it is.
+        """Return the next worker.
 
         Raises:
             StopIteration: All have ended.

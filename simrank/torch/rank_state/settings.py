@@ -1,4 +1,4 @@
-"""What torch keeps for the whole process, and programs set: each rank has its own.
+"""Settings of torch per process, swapped at each rank's turns.
 
 Whatever a rank sets is put in place as its turn begins and taken back as it ends; as long as nobody
 has set anything, turns cost nothing.
@@ -26,7 +26,7 @@ _KEY = "torch's settings"
 
 
 class Setting(NamedTuple):
-    """Something that is set for the process.
+    """A setting of the process.
 
     Attributes:
         owner: Where the functions that programs call are.
@@ -61,7 +61,7 @@ def _put_deterministic(state: tuple[bool, bool]) -> None:
 
 
 def settings() -> list[Setting]:
-    """Return all that are the rank's own; the functions are those of torch, not stand-ins."""
+    """Return the settings that each rank owns, with torch's original functions."""
     anomaly: Any = torch.autograd
     return [
         Setting(
@@ -93,14 +93,14 @@ def settings() -> list[Setting]:
 
 
 class RankSettings:
-    """The settings that one rank has made, and what everybody else has in their place."""
+    """The settings of one rank, and the common values that they replace."""
 
     def __init__(self) -> None:
         self._own: dict[int, tuple[Setting, Any]] = {}
         self._others: dict[int, Any] = {}
 
     def touch(self, number: int, setting: Setting) -> None:
-        """Note that the rank is about to set something."""
+        """Record that the rank is about to change a setting."""
         if number not in self._own:
             self._others[number] = setting.get()
             self._own[number] = setting, None
@@ -108,13 +108,13 @@ class RankSettings:
                 setting.put(setting.fresh())
 
     def enter(self) -> None:
-        """Put the rank's own in place."""
+        """Put the rank's settings in place."""
         for number, (setting, value) in self._own.items():
             self._others[number] = setting.get()
             setting.put(value)
 
     def leave(self) -> None:
-        """Put back what others have."""
+        """Restore the common settings."""
         for number, (setting, _) in self._own.items():
             self._own[number] = setting, setting.get()
             setting.put(self._others[number])
@@ -129,7 +129,7 @@ def settings_of(program: Program) -> RankSettings:
 
 
 def patches() -> Patches:
-    """Return what notes that a rank sets something, for the functions that set it."""
+    """Return patches of the functions that change settings."""
     replaced: Patches = []
     for number, setting in enumerate(settings()):
         for name in setting.names:
@@ -140,14 +140,14 @@ def patches() -> Patches:
 
 
 def _owners(owner: Any, name: str) -> list[Any]:
-    """Return where a function is found: in its module, and under the names that re-export it."""
+    """Return the modules that export a function."""
     others = (torch, torch.autograd, torch.autograd.anomaly_mode, torch.distributed)
     original = getattr(owner, name)
     return [place for place in others if getattr(place, name, None) is original]
 
 
 def noting(original: Any, number: int, setting: Setting) -> Any:
-    """Return what notes that a rank sets something, and then does what the original does."""
+    """Wrap a function or context manager: record that the rank changes a setting."""
     if isinstance(original, type):  # A context manager: its construction says so.
 
         class Noting(original):
@@ -178,7 +178,7 @@ _HOOKS = -1  # A number that no entry of `settings` has.
 
 
 class _NotingDict(dict[Any, Any]):
-    """Hooks; who adds one is noted first."""
+    """A dict of hooks that records the adding rank."""
 
     def __init__(self, hooks: dict[Any, Any], note: Callable[[], None]) -> None:
         super().__init__(hooks)
@@ -189,8 +189,8 @@ class _NotingDict(dict[Any, Any]):
         super().__setitem__(key, hook)
 
 
-def hooks_stand_ins() -> Patches:
-    """Return what keeps the hooks that a rank registers for all modules to its own modules."""
+def hook_patches() -> Patches:
+    """Return patches that limit hooks of all modules to the rank that registers them."""
     modules: Any = import_module("torch.nn.modules.module")
     optimizers: Any = import_module("torch.optim.optimizer")
     found = [
@@ -224,7 +224,7 @@ def hooks_stand_ins() -> Patches:
 
 
 class Switch:
-    """Among stand-ins, as `(Switch(turn), "is_on", True)`.
+    """A switch among patches, as `(Switch(turn), "is_on", True)`.
 
     Args:
         turn: Called with whether it is on from now on.
@@ -236,7 +236,7 @@ class Switch:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is on; setting it turns it."""
+        """Whether the switch is on; setting it calls `turn`."""
         return self._is_on
 
     @is_on.setter

@@ -1,4 +1,4 @@
-"""What torch keeps per process or per native thread, for each rank: begun, swapped and ended."""
+"""A rank's state of torch: put in place as its turn begins, taken back as it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _generator = torch.default_generator
 
 
 class HubGenerator:
-    """The CPU generator's state of whoever drives an engine, while its ranks have their turns.
+    """The main program's CPU generator, saved while ranks have their turns.
 
     Ranks that pass the turn on among themselves leave the generator as it is, so it is put back
     once, as the hub goes on: reading and setting it take as long as the rest of a turn.
@@ -32,19 +32,19 @@ class HubGenerator:
         self._state: torch.Tensor | None = None
 
     def leave(self) -> None:
-        """Keep its state, unless that is so already."""
+        """Save the generator's state once."""
         if self._state is None:
             self._state = _generator.get_state()
 
     def enter(self) -> None:
-        """Put its state back."""
+        """Restore the generator's state."""
         if self._state is not None:
             _generator.set_state(self._state)
             self._state = None
 
 
 class _Registries:
-    """What C++ knows of a rank's groups, in a registry of each native thread of the rank.
+    """C++'s registries of a rank's groups, one per native thread.
 
     A group that one thread makes or destroys is known in C++ to that thread alone; the others
     learn of it as their turns begin. A rank that has never had a second thread pays nothing.
@@ -56,7 +56,7 @@ class _Registries:
         self._known: dict[int, dict[Any, str]] = {}  # Of each thread, where there are several.
 
     def begin(self) -> None:
-        """Let a new thread find the groups that there are."""
+        """Register the rank's groups for a new thread."""
         thread = get_ident()
         if self._first is None:
             self._first = thread
@@ -70,7 +70,7 @@ class _Registries:
             _bindings._register_process_group(name, group)
 
     def enter(self) -> None:
-        """Let the running thread find what others have made, and no more what they destroyed."""
+        """Apply the changes of other threads to the running thread's registry."""
         if not self._known or (known := self._known.get(get_ident())) is None:
             return
         present = groups_of(self._program).pg_names
@@ -81,12 +81,12 @@ class _Registries:
                 _bindings._register_process_group(name, group)
 
     def leave(self) -> None:
-        """Note what the running thread knows: what it made and destroyed itself, too."""
+        """Save the running thread's registry."""
         if self._known and (thread := get_ident()) in self._known:
             self._known[thread] = dict(groups_of(self._program).pg_names)
 
     def end(self) -> None:
-        """Forget the groups that C++ knows under the thread's id, which will be used again."""
+        """Clear the registry of the thread, whose id will be used again."""
         _bindings._unregister_all_process_groups()
         self._known.pop(get_ident(), None)
 
@@ -112,16 +112,16 @@ class TorchState:
 
     @property
     def turn(self) -> TorchState:
-        """Return itself: it follows the turns."""
+        """Return self: it observes turns."""
         return self
 
     def begin(self) -> None:
-        """Let backward run on the rank's own thread, which C++ finds the rank's groups on too."""
+        """Run backward on the rank's own thread, and register its groups there."""
         torch.autograd.set_multithreading_enabled(False)
         self._registries.begin()
 
     def end(self) -> None:
-        """Let go what C++ knows under the thread's id."""
+        """Release the state that C++ keeps for the thread."""
         self._registries.end()
         activation.end_of_rank(self._program)
 
@@ -140,7 +140,7 @@ class TorchState:
             activation.enable_for(self._program)
 
     def leave(self) -> None:
-        """Keep its own, and give the others their settings back."""
+        """Save the rank's state, and restore the common settings."""
         activation.flush()
         class_patches.end_turn(self._program.task)
         self._registries.leave()
@@ -164,7 +164,7 @@ NAMES: tuple[tuple[str, str, object], ...] = (
 
 
 class ProcessGlobals:
-    """The values that one rank has set, and the common ones outside of its turns."""
+    """Globals that one rank has set, and their common values."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[str, str], Any] = {}

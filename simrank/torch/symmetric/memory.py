@@ -1,4 +1,4 @@
-"""`torch.distributed._symmetric_memory` on simulated devices: who has what, signals, peers' memory.
+"""`torch.distributed._symmetric_memory` on simulated devices: rendezvous, signals, peers.
 
 torch's own Python code runs on top, unchanged; what its CUDA build has in C++ is in
 `symmetric_ops`. Signals go over the signal pads, as simrank's own symmetric memory has them.
@@ -35,7 +35,7 @@ _NAMES = {0: "barrier", 1: "put_signal", 2: "wait_signal"}  # As `csrc/c10d.cpp`
 
 
 class Met(NamedTuple):
-    """What the members of a group told each other about one buffer of each.
+    """The result of a rendezvous: the members' buffers.
 
     Attributes:
         group: The group.
@@ -49,12 +49,12 @@ class Met(NamedTuple):
 
 
 class _Rendezvous(symmetric_memory.Rendezvous):
-    """A rendezvous of torch's memory; complete once every member has come."""
+    """A rendezvous of torch's memory; complete once every member has called it."""
 
     __slots__ = ("multicast",)
 
     def all_came(self) -> None:
-        """Give every member the addresses of all buffers."""
+        """Send the addresses of all buffers to every member."""
         storages = [self._entries[rank][0] for rank in range(self.group.size())]
         cuda.hold([storage.address for storage in storages])
         for entry in self._entries.values():
@@ -72,7 +72,7 @@ class _Rendezvous(symmetric_memory.Rendezvous):
         self.close()
 
     def where(self, own: int) -> cuda.Rendezvous:
-        """Return what a member is told."""
+        """Return the addresses of all buffers, for a member."""
         entries = [self._entries[rank] for rank in range(self.group.size())]
         return cuda.Rendezvous(
             own,
@@ -84,7 +84,7 @@ class _Rendezvous(symmetric_memory.Rendezvous):
 
 
 def _let_races_be_found(storage: Storage) -> None:
-    """Let what ranks do to a buffer be compared, if races are looked for."""
+    """Register a buffer with the race checker, if there is one."""
     races = None if storage.device is None else storage.device.races
     if races is not None:
         races.order.share(storage)
@@ -99,7 +99,7 @@ def _known(what: str) -> dict[tuple[int, str], Met]:
 
 
 def _group_of(name: str) -> Any:
-    """Return this rank's group of a name.
+    """Return the running rank's group of a name.
 
     Raises:
         ValueError: It has none.
@@ -114,8 +114,8 @@ def _group_of(name: str) -> Any:
     )
 
 
-class _Arranger:
-    """What `devices` asks; see `shared.Arranger`."""
+class SymmetricMemoryOwner:
+    """Owner of symmetric memory; see `shared_memory.Arranger`."""
 
     find = staticmethod(buffers.storage_at)
 
@@ -180,7 +180,7 @@ class _Arranger:
         pending.note_storages(operation, [], [], require_rank("a signal"))
 
     def enabled(self, context: Any) -> None:
-        """Let torch's module know each rank by itself."""
+        """Give each rank its own state of torch's module."""
         native().simrank_multicast(int(context.cluster.device.multicast))
         operations.register(issue_write)
         module: Any = import_module("torch.distributed._symmetric_memory")
@@ -196,14 +196,14 @@ class _Arranger:
         setattr(owner, name, value)
 
     def disabled(self) -> None:
-        """Put torch's module back."""
+        """Restore torch's module."""
         native().simrank_forget_held()
         while self._replaced:
             owner, name, value = self._replaced.pop()
             setattr(owner, name, value)
 
     def touched(self, stream: Stream, accesses: list[SharedAccess]) -> None:
-        """Charge the links for what lies at peers, and wake kernels that watch what was written.
+        """Charge links for accesses to peers, and wake kernels that wait for written flags.
 
         Simulated cost: behind the operation, its bytes at each peer over the route there, alone on
         it (assumed: that is added to what the operation takes in its own memory).
@@ -228,7 +228,7 @@ class _Arranger:
 
 
 class _PeerAccess(KernelOperation):
-    """What an operation of torch takes on the links."""
+    """Traffic of a torch operation on peers' memory."""
 
     __slots__ = ()
     is_launch = False
@@ -250,13 +250,13 @@ def _storage(address: int) -> Storage:
 
 
 def flags_of(met: Met, channel: int) -> Flags:
-    """Return where the flags of a member are."""
+    """Return the address of a member's flags."""
     pads = [_storage(pad) for pad in met.where.pads]
     return Flags(pads, met.rank, channel, met.where.global_ranks)
 
 
 def current_stream() -> Stream:
-    """Return the stream that is torch's current one, behind all that was computed so far."""
+    """Issue pending operations, and return torch's current stream."""
     own = activation.devices_in_use()
     assert own is not None, "there is symmetric memory"
     own.flush()
@@ -280,7 +280,7 @@ _MODULE_STATE = ("_group_name_to_workspace_tensor", "_group_name_to_store", "_ba
 
 
 def _empty(original: Any) -> Any:
-    """Return torch's allocation of symmetric memory, whose accesses races are looked for in."""
+    """Return the replacement of torch's allocation: it registers race checks."""
 
     def empty_strided_p2p(*args: Any, **kwargs: Any) -> Any:
         tensor = original(*args, **kwargs)
@@ -295,7 +295,7 @@ def _empty(original: Any) -> Any:
 
 def _set_group_info(original: Any) -> Any:
     def set_group_info(*args: Any) -> None:
-        """C++ knows a group by its name alone, for all ranks; nothing here needs it."""
+        """Do nothing: C++ would register the group by name for all ranks."""
         if rank_program() is None:
             original(*args)
 
@@ -303,13 +303,13 @@ def _set_group_info(original: Any) -> Any:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Return what to replace in torch's module before a rank has devices."""
+    """Return the patches of torch's module for ranks without devices."""
     module: Any = import_module("torch.distributed._symmetric_memory")
     name = "_should_use_implicit_mempool"
     original = getattr(module, name)
 
     def should_use() -> bool:
-        """Pools of symmetric memory need an allocator of C++: a rank gets its devices, and none."""
+        """Turn devices on, and return False: pools need an allocator of C++."""
         program = rank_program()
         if program is None:
             return bool(original())
@@ -320,5 +320,5 @@ def patches() -> list[tuple[Any, str, Any]]:
 
 
 def install() -> None:
-    """Arrange symmetric memory from the next time on that devices are turned on."""
-    shared_memory.register(_Arranger())
+    """Register symmetric memory for devices that are turned on later."""
+    shared_memory.register(SymmetricMemoryOwner())

@@ -1,4 +1,4 @@
-"""`torch.ops.symm_mem`: what CUDA builds of torch have in C++; each is one kernel on the stream.
+"""`torch.ops.symm_mem`: operators of CUDA builds, one simulated kernel each.
 
 Every rank's kernel meets the others', moves data, and meets them again, as torch's do. Others of
 these operators are refused by name.
@@ -34,7 +34,7 @@ _NUM_OF_REDUCTIONS = {torch.float32, torch.bfloat16}  # Those that torch's kerne
 
 
 def route_ps(device: Device, peer: int, size_bytes: int) -> int:
-    """Return how long bytes take between a device and a peer, alone on their route."""
+    """Return the time of bytes between a device and a peer on an idle route."""
     if peer == device.index or not size_bytes:
         return 0
     network = device.network
@@ -44,7 +44,7 @@ def route_ps(device: Device, peer: int, size_bytes: int) -> int:
 
 
 class SymmetricKernel(SignalOperation):
-    """A kernel that meets those of the other members, moves data, and meets them again.
+    """A kernel that synchronizes with the other members', moves data, and synchronizes again.
 
     Args:
         stream: Where it runs.
@@ -129,7 +129,7 @@ class _Call:
         return whole[offset : offset + self.num_bytes].view(self.dtype)
 
     def chunk(self, rank: int) -> slice:
-        """Return which elements a member reduces, where the work is divided."""
+        """Return the elements that a member reduces."""
         each = -(-len(self.parts[0]) // self.size)
         return slice(rank * each, (rank + 1) * each)
 
@@ -142,7 +142,7 @@ class _Call:
         reads_of: Sequence[Any] = (),
         writes_of: Sequence[Any] = (),
     ) -> None:
-        """Issue the kernel; torch's operations that touch what it uses wait.
+        """Submit the kernel; torch's operations on the same memory wait for it.
 
         Args:
             move: Moves the data.
@@ -320,7 +320,7 @@ def two_shot_all_reduce_out(
 def reduce_scatter_out(
     input: torch.Tensor, group_name: str, split_last_dim: bool, output: torch.Tensor
 ) -> torch.Tensor:
-    """Sum every member's part, of which each keeps its share.
+    """Sum every member's part; each member keeps its share.
 
     Simulated cost: the share of each peer into this device.
     """
@@ -417,14 +417,14 @@ def multimem_all_gather_out(
 
 
 class _Words(KernelOperation):
-    """Writes words that kernels wait for: that orders them, and races with nothing."""
+    """A write of words that kernels wait for; it orders them and never races."""
 
     __slots__ = ()
     tells_accesses = True
 
 
 def write_words(stream: Stream, storage: Storage, values: tuple[int, int, int]) -> None:
-    """Write 32-bit words in stream order: from an offset on, a value, a number of times."""
+    """Write a 32-bit value a number of times from an offset on, in stream order."""
     offset, value, count = values
     words = storage.array(np.dtype(np.uint32))[offset : offset + count]
 
@@ -481,7 +481,7 @@ _library: list[Any] = []
 
 
 def register(issue: Callable[[Storage, tuple[int, int, int]], None]) -> None:
-    """Give the operators kernels for simulated devices; once in a process."""
+    """Register kernels of the operators for simulated devices, once per process."""
     if _library:
         return
     library: Any = Library("symm_mem", "IMPL")

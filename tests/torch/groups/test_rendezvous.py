@@ -35,16 +35,16 @@ def joined(prefix, store, rank, size, backend="gloo"):
     return x.item(), named
 
 
-@pytest.mark.parametrize("late", [0, 3])
-def test_a_group_grows_and_shrinks_and_is_numbered_anew(spawn, late):
+@pytest.mark.parametrize("deferred_error", [0, 3])
+def test_a_group_grows_and_shrinks_and_is_numbered_anew(spawn, deferred_error):
     """Ranks that are not in it do something else; also where some that wait for it come first."""
     seen = {}
 
     def program(me):
         store = dist.TCPStore("127.0.0.1", 29500, 4, is_master=me == 0)
-        if me == late:
-            store.set("late", "")
-        store.wait(["late"])
+        if me == deferred_error:
+            store.set("deferred_error", "")
+        store.wait(["deferred_error"])
         for prefix, members in [
             ("a", [0, 1]),
             ("b", [0, 1, 2, 3]),

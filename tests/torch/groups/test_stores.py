@@ -251,7 +251,7 @@ def test_a_socket_and_a_store_share_the_ports_of_a_host(spawn):
 def test_a_client_without_a_server_waits_for_it_or_is_told(spawn):
     """Its own limit is torch's error; the default is a deadlock, proved at once."""
 
-    def late(rank):
+    def deferred_error(rank):
         if rank == 0:
             time.sleep(5)
         store = dist.TCPStore("localhost", 29606, None, rank == 0)
@@ -263,7 +263,7 @@ def test_a_client_without_a_server_waits_for_it_or_is_told(spawn):
         with pytest.raises(dist.DistNetworkError, match="timed out after 1000ms while trying to"):
             dist.TCPStore("localhost", 29607, None, False, timeout=limit)
 
-    spawn(late)
+    spawn(deferred_error)
     spawn(limited)
     with pytest.raises(DeadlockError, match="a server at port 29608' of host localhost"):
         spawn(lambda rank: dist.TCPStore("localhost", 29608, None, False))
