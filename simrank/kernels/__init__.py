@@ -1,12 +1,12 @@
 """Triton kernels on simulated devices: unmodified source, emulated in numpy, with costs.
 
-Read `launch`, then the rooms from above, each with arrows downwards only:
+Read `launch`, then `operation`, then the packages from top to bottom; each imports only lower ones:
 
-- `source/`: a kernel's source is read, rewritten, and bound to the emulation
-- `ptx/`, `shmem/`, `language/`: what its names mean: inline assembly, symmetric memory, `tl`
-- `memory/`, `running/`, `compiler/`: what it touches, how its programs run, what builds it
-- `races/`, `cost/`: what goes wrong, and how long it takes
-- `values/`, `machine/`: what it computes with, and who computes now
+- `source/`: the kernel's source, rewritten and bound to the emulation
+- `ptx/`, `shmem/`, `language/`: inline assembly, symmetric memory, the functions of `tl`
+- `memory/`, `running/`, `compiler/`: loads and stores, execution of programs, Triton's compiler
+- `races/`, `cost/`: race checks, simulated time
+- `values/`, `machine/`: blocks and types, the running programs and their counts
 
-Nothing here is imported before a kernel is launched, so simrank works without triton.
+No module except `extension` is imported before a program imports triton.
 """

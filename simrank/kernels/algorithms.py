@@ -87,7 +87,7 @@ class KernelAlgorithm:
             )
 
     def launch_on(self, group: ProcessGroup, source: Buffer, target: Buffer) -> TritonOperation:
-        """Launch it for a call of a program, with memory that is made at the first of its size.
+        """Launch the kernel for a call; its memory is allocated at the first call of a size.
 
         Raises:
             UnsupportedError: The tensors are not simrank's own.
@@ -127,7 +127,7 @@ class KernelAlgorithm:
 
 
 def kernels_of(given: Mapping[str, Any]) -> dict[str, KernelAlgorithm]:
-    """Return the kernels among forced algorithms, which are mappings.
+    """Load the kernels among forced algorithms, which are given as mappings.
 
     Raises:
         ValueError: A mapping names no kernel, or one that is of another collective.
@@ -147,7 +147,7 @@ def kernels_of(given: Mapping[str, Any]) -> dict[str, KernelAlgorithm]:
 
 
 def size_is_no_power(size: int) -> bool:
-    """Return whether a size is no power of two."""
+    """Return whether a size is not a power of two."""
     return size & (size - 1) != 0
 
 
@@ -167,7 +167,7 @@ class PreparedKernel:
         self._handle = symmetric_memory.rendezvous(buffer, group)
 
     def launch(self, source: Tensor, target: Tensor) -> TritonOperation:
-        """Launch it on the current stream."""
+        """Launch the kernel on the current stream."""
         options, handle = self._algorithm.options, self._handle
         launched: TritonOperation = self._algorithm.kernel[(options["num_channels"],)](
             source, target, handle.buffer_ptrs_dev, handle.signal_pad_ptrs_dev, self._count,
@@ -201,7 +201,7 @@ def _load(reference: str) -> Any:
 
 
 def _execute(loader: Loader, module: ModuleType, path: Path) -> None:
-    """Run a module's file; what it imports may lie beside it, or in the current folder."""
+    """Run a module's file; its imports may lie beside it or in the current folder."""
     before = list(sys.path)
     sys.path[:0] = [str(path.resolve().parent), ""]
     try:

@@ -1,4 +1,4 @@
-"""The arguments of a launch, as a kernel gets them: pointers, scalars and constants."""
+"""Arguments of launches: binding, memory, and values for the kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OTHER_OPTIONS = {
 
 @cache
 def options() -> frozenset[str]:
-    """Return the options of a launch that say how the compiler builds it; they change no value.
+    """Return the names of compiler options of launches, which change no value.
 
     They are those of all backends of the installed Triton: programs for several pass them all.
     """
@@ -52,7 +52,7 @@ def options() -> frozenset[str]:
 
 
 def by_name(kernel: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return a kernel's arguments by name, in the order of its parameters; options are left out.
+    """Return a kernel's arguments by name, in parameter order, without options.
 
     Raises:
         TypeError: One is missing, unknown or given twice.
@@ -94,7 +94,7 @@ def tensors_by_address(bound: Mapping[str, Any]) -> dict[int, Argument]:
 
 
 def parts(values: Iterable[object]) -> dict[int, list[tuple[int, int]]]:
-    """Return which bytes of storages arguments are: [begin, end) in order, by storages' addresses.
+    """Return the byte ranges [begin, end) of arguments, by their storages' addresses.
 
     Those that overlap are one; storages of which an argument is the whole are left out.
     """
@@ -111,7 +111,7 @@ def parts(values: Iterable[object]) -> dict[int, list[tuple[int, int]]]:
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, those that overlap as one."""
+    """Return sorted ranges with overlapping ones joined."""
     result = ranges[:1]
     for begin, end in ranges[1:]:
         if begin < result[-1][1]:
@@ -122,12 +122,12 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def on_device(values: Iterable[object]) -> list[Tensor]:
-    """Return the tensors among arguments that kernels reach: on devices, and in pinned memory."""
+    """Return the tensor arguments on devices and in pinned memory."""
     return [tensor for tensor in tensors_of(values) if tensor.storage.is_mapped]
 
 
 def tensors_of(values: Iterable[object]) -> list[Tensor]:
-    """Return the tensors among arguments, those in tuples and of descriptors too."""
+    """Return the tensor arguments, also in tuples and descriptors."""
     result = []
     for value in values:
         tensor = _tensor_in(value)
@@ -139,7 +139,7 @@ def tensors_of(values: Iterable[object]) -> list[Tensor]:
 
 
 def _tensor_in(value: object) -> Tensor | None:
-    """Return a tensor, or that of a descriptor or of `triton.reinterpret`; None of others."""
+    """Return a tensor, that of a descriptor or of `triton.reinterpret`, or None."""
     while value is not None and not isinstance(value, Tensor):
         value = getattr(value, "base", None)
     return value
@@ -148,7 +148,7 @@ def _tensor_in(value: object) -> Tensor | None:
 def reached(
     values: Iterable[Any], device: Device | None, space: AddressSpace | None = None
 ) -> list[Storage]:
-    """Return the memory of a device (None: of any in `space`) that arguments name by address only.
+    """Return storages of a device (None: any in `space`) that arguments name by address.
 
     Addresses come as integers, or in tensors of them as grouped kernels take; larger ones than
     `_MOST_POINTERS` are data. An integer may be the address of a table of addresses, as symmetric
@@ -174,7 +174,7 @@ def reached(
 
 
 def _storages_at(address: int, space: AddressSpace) -> list[Storage]:
-    """Return the memory that an address, or one of multicast, leads to."""
+    """Return the storages at an address, which may be a multicast address."""
     of_group = space.multicast(address)
     if of_group is not None:
         return of_group.storages
@@ -183,7 +183,7 @@ def _storages_at(address: int, space: AddressSpace) -> list[Storage]:
 
 
 def _table_at(address: int, space: AddressSpace) -> list[int]:
-    """Return the numbers that stand where an address points to, if they may be addresses."""
+    """Return the integers at an address, if they may be addresses themselves."""
     storage = space.find(address)
     if storage is None or storage.size_bytes > 8 * _MOST_POINTERS or not storage.has_values:
         return []
@@ -240,7 +240,7 @@ def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR
 
 
 def _constant(argument: Any) -> Any:
-    """Return a pointer that is annotated as `tl.const`: nothing is stored through it."""
+    """Return a pointer annotated as `tl.const`: stores through it fail."""
     if type(argument) is not Block or argument.element.pointee is None:
         return argument
     element = pointer_to(argument.element.pointee, is_constant=True)
@@ -265,7 +265,7 @@ def _refused(value: object, name: str) -> TypeError:
 
 
 def _number(value: Any) -> Block:
-    """Return a number in the type in which a launch passes it: floats are fp32."""
+    """Return a number in the type of launches: floats are fp32."""
     if isinstance(value, float):
         return Block(np.float32(value), types.float32)
     if isinstance(value, bool) or -(2**31) <= value < 2**31:
@@ -283,7 +283,7 @@ def _tuple(values: Any, name: str) -> Any:
 
 
 def _pointer(tensor: Any, name: str) -> Block:
-    """Return the pointer of a tensor, or of one that `triton.reinterpret` gave another type."""
+    """Return the pointer of a tensor, also of `triton.reinterpret`."""
     if isinstance(tensor, _TensorWrapper):
         return cast_to(_pointer(tensor.base, name), pointer_to(types.element_type(tensor.dtype)))
     storage = tensor.storage

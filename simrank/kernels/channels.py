@@ -19,12 +19,12 @@ HAS_POLL = tl.constexpr(hasattr(tl, "atomic_poll"))  # From triton 3.9 on.
 
 
 def flag_words(num_slots: int) -> int:
-    """Return how many words of the signal pad a connection takes on each side."""
+    """Return the words of the signal pad per connection on each side."""
     return 2 * num_slots + 2
 
 
 def barrier_words(world_size: int) -> int:
-    """Return how many words of the signal pad a barrier of one program takes."""
+    """Return the words of the signal pad per barrier of one program."""
     return world_size + 1
 
 
@@ -43,7 +43,7 @@ def peer_pointer(table, peer, dtype: tl.constexpr):
 
 @triton.jit
 def wait_equal(flag, value):
-    """Wait until a flag of this rank has a value; what was written before it is visible then."""
+    """Wait until a flag of this rank has a value (acquire)."""
     if HAS_POLL:
         tl.atomic_poll(flag, value, sem="acquire", scope="sys")
     else:
@@ -54,14 +54,14 @@ def wait_equal(flag, value):
 
 @triton.jit
 def set_flag(flag, value):
-    """Set a flag, here or at a peer, after everything that this program wrote before."""
+    """Set a flag, here or at a peer, after this program's earlier writes (release)."""
     tl.debug_barrier()
     tl.atomic_xchg(flag, value, sem="release", scope="sys")
 
 
 @triton.jit
 def put_signal(pads, word, peer):
-    """Set a word of a peer's signal pad from 0 to 1, once the last signal was taken."""
+    """Set a word of a peer's signal pad from 0 to 1, after the last signal was taken."""
     flag = peer_pointer(pads, peer, tl.int32) + word
     tl.debug_barrier()
     while tl.atomic_cas(flag, 0, 1, sem="release", scope="sys") != 0:
@@ -79,7 +79,7 @@ def wait_signal(pads, word, rank):
 
 @triton.jit
 def barrier(pads, word, rank, world_size: tl.constexpr):
-    """Wait until the program that calls this has come on every rank.
+    """Wait until the same program of every rank calls the barrier.
 
     What each wrote before is visible to all after. Programs with words of their own do not meet.
     """
@@ -105,31 +105,31 @@ def barrier(pads, word, rank, world_size: tl.constexpr):
 
 @triton.jit
 def sent_steps(pads, word, rank, num_slots: tl.constexpr):
-    """Return how many steps this rank has sent over a connection, in all launches."""
+    """Return the number of steps sent over a connection, over all launches."""
     return tl.load(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots)
 
 
 @triton.jit
 def received_steps(pads, word, rank, num_slots: tl.constexpr):
-    """Return how many steps this rank has received over a connection, in all launches."""
+    """Return the number of steps received over a connection, over all launches."""
     return tl.load(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots + 1)
 
 
 @triton.jit
 def keep_sent_steps(pads, word, rank, num_slots: tl.constexpr, step):
-    """Remember how many steps this rank has sent over a connection, for the next launch."""
+    """Store the number of steps sent over a connection, for the next launch."""
     tl.store(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots, step)
 
 
 @triton.jit
 def keep_received_steps(pads, word, rank, num_slots: tl.constexpr, step):
-    """Remember how many steps this rank has received over a connection, for the next launch."""
+    """Store the number of steps received over a connection, for the next launch."""
     tl.store(peer_pointer(pads, rank, tl.int32) + word + 2 * num_slots + 1, step)
 
 
 @triton.jit
 def acquire_slot(pads, word, rank, num_slots: tl.constexpr, step):
-    """Wait until the receiver has given back the slot of a step (sender)."""
+    """Wait until the receiver has released the slot of a step (sender)."""
     if step >= num_slots:
         credit = peer_pointer(pads, rank, tl.int32) + word + num_slots + step % num_slots
         wait_equal(credit, step - num_slots + 1)
@@ -137,7 +137,7 @@ def acquire_slot(pads, word, rank, num_slots: tl.constexpr, step):
 
 @triton.jit
 def commit_slot(pads, word, receiver, num_slots: tl.constexpr, step):
-    """Tell the receiver that the slot of a step is filled (sender)."""
+    """Signal the receiver that the slot of a step is filled (sender)."""
     set_flag(peer_pointer(pads, receiver, tl.int32) + word + step % num_slots, step + 1)
 
 
@@ -149,14 +149,14 @@ def wait_slot(pads, word, rank, num_slots: tl.constexpr, step):
 
 @triton.jit
 def release_slot(pads, word, sender, num_slots: tl.constexpr, step):
-    """Give the slot of a step back to the sender (receiver)."""
+    """Release the slot of a step to the sender (receiver)."""
     credit = peer_pointer(pads, sender, tl.int32) + word + num_slots + step % num_slots
     set_flag(credit, step + 1)
 
 
 @triton.jit
 def send_slot(values, mask, slots, pads, word, rank, receiver, num_slots: tl.constexpr, step):
-    """Put values into the receiver's slot of a step, when it is free; return the next step.
+    """Store values in the receiver's slot of a step once it is free; return the next step.
 
     `slots` points to the first of the receiver's slots, each as long as `values`.
     """
@@ -169,7 +169,7 @@ def send_slot(values, mask, slots, pads, word, rank, receiver, num_slots: tl.con
 
 @triton.jit
 def receive_slot(mask, slots, pads, word, rank, sender, num_slots: tl.constexpr, step):
-    """Return what is in this rank's slot of a step, when it is filled, and give the slot back.
+    """Return the values of a step's slot once it is filled, and release the slot.
 
     `slots` points to the first of this rank's slots, each as long as `mask`. The next step is
     `step + 1`.

@@ -1,4 +1,4 @@
-"""Another library's tensors as arguments of kernels: a layer above says here what they are.
+"""Tensors of another library, such as torch, as arguments of kernels.
 
 A library that computes at once, as torch does eagerly, is given kernels in the same way: numbers
 are there as the launch returns, and the stream gets what they cost.
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Library(Protocol):
-    """What another library does for launches of the running program."""
+    """The part of another library in launches of the running program."""
 
     @property
     def namespace(self) -> Any:  # noqa: ANN401 - a module
-        """Return what has `Event`, `synchronize` and `current_device`, as torch.cuda."""
+        """Return a namespace with `Event`, `synchronize` and `current_device`, as torch.cuda."""
 
     def prepare(self) -> None:
-        """Issue what was computed before, and make the library's device and stream current."""
+        """Issue pending operations, and make the library's device and stream current."""
 
     def launched(
         self,
@@ -32,18 +32,18 @@ class Library(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Take note of a launch on arguments, which may be repeated: for graphs."""
+        """Record a launch for the graph that is captured, if any."""
 
     def tensor(self, value: object) -> Tensor | None:
-        """Return a tensor of the library as simrank's, with the same bytes; None for others."""
+        """Return a tensor of the library as simrank's over the same bytes, or None."""
 
     def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
-        """Wait for what is in flight and reads or writes memory that a kernel uses now."""
+        """Wait for operations in flight that use the memory of a kernel."""
 
     def in_flight(
         self, operation: Operation, reads: Sequence[Storage], writes: Sequence[Storage]
     ) -> None:
-        """Let the library's own operations wait for a kernel that did not run at its launch."""
+        """Make the library's operations wait for a kernel that did not run at its launch."""
 
     def function(self, name: str) -> Callable[..., Any] | None:
         """Return the library's function of floats, on numpy arrays; None if it has none."""
@@ -59,17 +59,17 @@ class Library(Protocol):
 
 
 class Finder(Protocol):
-    """Says whether the running program's devices are another library's."""
+    """Finder of the library whose devices the running program uses."""
 
     def running(self) -> Library | None:
-        """Return what the running program has of the library; None: nothing."""
+        """Return the running program's part of the library, or None."""
 
     def asked_by_user(self) -> Library | None:
-        """Return the same for a question that comes before any tensor: who asks, has it."""
+        """Return the part of the library for a query before any tensor, or None."""
 
 
 class Given(NamedTuple):
-    """The arguments of a launch, the library's tensors among them as simrank's."""
+    """The arguments of a launch, with the library's tensors as simrank's."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -79,7 +79,7 @@ _finders: list[Finder] = []
 
 
 def register(finder: Finder) -> None:
-    """Ask somebody, from now on, whose tensors kernels get."""
+    """Register a finder."""
     if finder not in _finders:
         _finders.append(finder)
 
@@ -94,7 +94,7 @@ def running() -> Library | None:
 
 
 def asked_by_user() -> Library | None:
-    """Return the library that the program is about to use, or None."""
+    """Return the library that the calling module uses, or None."""
     for finder in _finders:
         library = finder.asked_by_user()
         if library is not None:
@@ -103,7 +103,7 @@ def asked_by_user() -> Library | None:
 
 
 def converted(library: Library, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
-    """Return arguments with the library's tensors as simrank's, also inside of what holds them."""
+    """Return arguments with the library's tensors as simrank's, also in containers."""
     return Given(
         tuple(_converted(library, value) for value in args),
         {name: _converted(library, value) for name, value in kwargs.items()},

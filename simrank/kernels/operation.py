@@ -1,4 +1,4 @@
-"""A launched kernel: how its programs run, and that as an operation which takes what they cost."""
+"""A launched kernel as an operation of a stream, whose cost its programs decide."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TritonOperation(Operation):
     """A launched kernel on a stream.
 
     It computes when its turn comes: what it costs depends on what it did. Its results are in memory
-    from its start on; whoever reads them before its end races with it.
+    from its start on; a read before its end is a race.
 
     Attributes:
         grid: Programs along each axis.
@@ -93,7 +93,7 @@ class TritonOperation(Operation):
 
     @property
     def cost(self) -> costs.KernelCost:
-        """Return the simulated cost of its programs.
+        """Return the simulated cost of the launch.
 
         Raises:
             RuntimeError: It has not run.
@@ -109,37 +109,37 @@ class TritonOperation(Operation):
 
     @property
     def has_its_turn(self) -> bool:
-        """Whether programs must run at their turn: they wait or publish, or race checks look."""
+        """Whether programs must run at their turn: they wait or publish, or races are checked."""
         return self.mode == "tasks" or self.stream.device.races is not None
 
     def __getitem__(self, grid: object) -> Callable[..., TritonOperation]:
-        """Return what launches the same kernel again, as triton's compiled kernels do."""
+        """Return a function that launches the same kernel again, as triton's compiled kernels."""
         return partial(self.launch.again, grid)
 
     @property
     def asm(self) -> Mapping[str, Any]:
-        """Return what the compiler makes of the kernel, by stage: "ttir" to "cubin"."""
+        """Return the compiled kernel by stage: "ttir" to "cubin"."""
         asm: Mapping[str, Any] = self.launch.compiled(self.stream.device.spec).asm
         return asm
 
     @property
     def metadata(self) -> Any:  # noqa: ANN401 - a tuple of the compiler's own type
-        """Return what the compiler says of the kernel, with `shared` and `num_warps`."""
+        """Return the compiler's metadata of the kernel, with `shared` and `num_warps`."""
         return self.launch.compiled(self.stream.device.spec).metadata
 
     @property
     def hash(self) -> str:
-        """Return the compiler's name of what it makes of the kernel."""
+        """Return the hash of the compiled kernel."""
         return str(self.launch.compiled(self.stream.device.spec).hash)
 
     @property
     def n_regs(self) -> int:
-        """Return how many registers a thread takes."""
+        """Return the number of registers per thread."""
         return int(self.launch.loaded(self.stream.device.spec).n_regs)
 
     @property
     def n_spills(self) -> int:
-        """Return how many registers of a thread went to memory."""
+        """Return the number of spilled registers per thread."""
         return int(self.launch.loaded(self.stream.device.spec).n_spills)
 
     def compute_now(self) -> bool:
@@ -159,7 +159,7 @@ class TritonOperation(Operation):
         return True
 
     def begin(self) -> None:
-        """Run the programs unless they have run, and take the time that they cost."""
+        """Run the programs unless they have run, and occupy the device for their cost."""
         device = self.stream.device
         if self._cost is None:
             grid = self._left or self._new_grid()
@@ -227,7 +227,7 @@ class TritonOperation(Operation):
         return costs.kernel_cost(self.statistics, self.stream.device, self.launch.launched)
 
     def _is_sampled(self) -> bool:
-        """Return whether a hint is looked for: in the first launches that may be in need of one."""
+        """Return whether the launch is sampled for a hint of a race."""
         launch, sampled = self.launch, self.stream.device.memory.space.sampled
         _, number = sampled.get(id(launch.jit), (None, 0))
         if number == _NUM_SAMPLED or not launch.may_disturb:
@@ -236,7 +236,7 @@ class TritonOperation(Operation):
         return True
 
     def _describe(self) -> None:
-        """Note facts for timelines."""
+        """Set the operation's details for timelines."""
         launch, profile = self.launch, self.statistics.profile
         if profile is not None:
             roof = costs.roof_of(self.stream.device, self.statistics)
@@ -276,16 +276,16 @@ class TritonOperation(Operation):
         run.start()
 
     def _held_sms(self) -> int:
-        """Return how many SMs the programs that run at the same time occupy."""
+        """Return the number of SMs that concurrent programs occupy."""
         spec = self.stream.device.spec
         return min(-(-self.launch.num_programs // self.launch.ctas_per_sm), spec.num_sms)
 
     def _tasks_ended(self) -> None:
-        """Go on from the hub: the last program has not left its stack yet."""
+        """Continue from the hub: the last program has not left its stack yet."""
         self.stream.device.engine.call_at(self.stream.device.engine.now_ps, self._tasks_over)
 
     def _tasks_over(self) -> None:
-        """Complete, at the earliest after what as much takes in lockstep."""
+        """Complete, at the earliest after the cost of the same work in lockstep."""
         run, device = self._run, self.stream.device
         if run is None:
             return  # Dropped meanwhile.
@@ -309,7 +309,7 @@ class TritonOperation(Operation):
         self.end()
 
     def end(self) -> None:
-        """Let go of memory, and of the activity, which refers back, and complete."""
+        """Release memory and the activity, which refers back, and complete."""
         self._activity = None
         self._forget()
         super().end()
@@ -331,7 +331,7 @@ class TritonOperation(Operation):
 
 
 class ContextOfLaunch(Protocol):
-    """What a launch needs of its Context."""
+    """The interface of a Context to launches."""
 
     precision: str
     strict: bool
@@ -442,7 +442,7 @@ class Launch:
         return any(storage in stored for name, storage in tensors.items() if name in loaded)
 
     def lacks_values(self) -> bool:
-        """Return whether a tensor that it got has no values: its Context is shape-only."""
+        """Return whether a tensor argument has no values: its Context is shape-only."""
         tensors = arguments.tensors_of(self._bound.values())
         return any(not tensor.storage.has_values for tensor in tensors)
 
@@ -453,14 +453,14 @@ class Launch:
 
     @property
     def launched(self) -> costs.Launched:
-        """Return what of the launch its cost depends on."""
+        """Return the properties of the launch that its cost depends on."""
         return costs.Launched(
             self.grid, self.ctas_per_sm, self.options.num_warps, self._num_stages,
             self._num_spilled, self._operand_bytes_per_flop,
         )  # fmt: skip
 
     def ask_compiler(self, spec: DeviceSpec, dot_inputs_bytes: int = 0) -> None:
-        """Learn from the compiler how many programs an SM holds, unless the launch said so.
+        """Read the number of programs per SM from the compiler, unless the launch gave it.
 
         Only where there are more programs than SMs, else one each has room; and where a program's
         dots may want more shared memory than it can have.
@@ -480,14 +480,14 @@ class Launch:
             self._operand_bytes_per_flop = result.operand_bytes_per_flop
 
     def forget_arguments(self) -> None:
-        """Let go of the arguments: it has ended, and memory does not stay for who looks at it."""
+        """Release the arguments of an ended launch, and so their memory."""
         left = {name: pointer_of(value) or value for name, value in self._bound.items()}
         kept = (Pointer, bool, int, float, type(None))
         self._bound = {name: value for name, value in left.items() if isinstance(value, kept)}
         self._seen = {}
 
     def compiled(self, spec: DeviceSpec) -> CompiledKernel:
-        """Return what triton compiles of it for a device.
+        """Compile the kernel for a device with triton.
 
         Raises:
             UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
@@ -496,13 +496,13 @@ class Launch:
         return warm_kernel(self.jit, bound | self._constants, self._compiler_options, spec)
 
     def loaded(self, spec: DeviceSpec) -> CompiledKernel:
-        """Return the same, with what a thread takes."""
+        """Compile the kernel, and load its register counts."""
         compiled = self.compiled(spec)
         compiled._init_handles()  # noqa: SLF001 - as programs do that ask for `n_regs`
         return compiled
 
     def body(self, *, forks: str = "") -> Callable[[], Any]:
-        """Return what runs the kernel once for the programs that run now; see `bind`."""
+        """Return the kernel's body for the running programs; see `bind`."""
         kernel = bind(self._kernel.jit, forks=forks) if forks else self._kernel
         body: Callable[[], Any] = partial(kernel.function, **self._seen)
         body = raising(body, kernel.jit, first_line(kernel.jit))

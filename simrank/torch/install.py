@@ -136,10 +136,10 @@ def _torchs_modules(names: tuple[str, ...]) -> list[str]:
 class _Shared(Switch):
     """Switch that makes torch's public modules swap attributes that a rank sets.
 
-    One stand-in for all of them, as there are hundreds.
+    One switch for all of them, as there are hundreds.
 
     Attributes:
-        modules: Those that are imported.
+        modules: The imported ones.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ def _of_parallel() -> Patches:
 def _keeping_works() -> tuple[Any, str, Any]:
     """Return the patch that keeps a reducer's Work alive: C++ holds only half of it.
 
-    Without the half in Python its `wait` is that of the base class, which nobody ever wakes.
+    Without its Python half, `wait` is the base class's and never returns.
     """
     reducer: Any = import_module("torch._C._distributed_c10d").Reducer
     name = "_set_forward_pass_work_handle"

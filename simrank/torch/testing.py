@@ -4,7 +4,7 @@
 
 From then on every test of `MultiProcessTestCase`, `MultiThreadedTestCase` and
 `MultiProcContinuousTest` runs on as many simulated ranks as it asks for, each in a run of its own.
-Ranks that stand for processes have their own copies of the test module; threads share it.
+Ranks of process tests have their own copies of the test module; those of thread tests share it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         return _device() if library is None else library.device()
 
     def get_device_interface(self) -> Any:
-        """Return what has `Event`, `synchronize` and `current_device`, as torch.cuda."""
+        """Return a namespace with `Event`, `synchronize` and `current_device`, as torch.cuda."""
         return _cuda_of("get_device_interface")
 
     def get_benchmarker(self) -> Callable[..., Any]:

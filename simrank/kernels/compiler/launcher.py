@@ -79,7 +79,7 @@ class SimulatedLauncher:
         self._options = {k: v for k, v in given.items() if v is not None and k not in names}
 
     def __call__(self, *given: Any) -> None:  # noqa: ANN401 - anything
-        """Launch it on the current stream.
+        """Launch the kernel on the current stream.
 
         Args:
             *given: As triton gives them: the grid's three sizes, the stream, the binary's handle,

@@ -1,4 +1,4 @@
-"""What runs now, and what it has done: every room above asks here.
+"""The running programs of a kernel and their counts, used by all other packages of kernels.
 
 Read `now` (the programs that run), `statistics` (what a launch did) and `protocols` (what this
 room and memory need of the rooms above).

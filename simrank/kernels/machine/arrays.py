@@ -1,4 +1,4 @@
-"""Arrays, and what blocks hold of them."""
+"""Types of arrays and of the values of blocks."""
 
 from __future__ import annotations
 

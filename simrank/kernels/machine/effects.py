@@ -1,10 +1,10 @@
-"""What a kernel does that other programs can see: whether it waits, publishes, reads."""
+"""Effects of kernels on other programs, and the memory order of atomics."""
 
 from __future__ import annotations
 
 
 class Effects:
-    """What a kernel does that other programs can see, what it calls included.
+    """The effects of a kernel that other programs can see, called functions included.
 
     Attributes:
         waits: It may wait for another program.
@@ -32,7 +32,7 @@ class Effects:
         self.times = times
 
     def add(self, other: Effects) -> None:
-        """Add what another function does."""
+        """Add the effects of another function."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) or getattr(other, name))
 
@@ -48,7 +48,7 @@ class Order:
 
     Attributes:
         acquires: What others published before is seen after it.
-        releases: What was written before it is seen by whoever acquires it.
+        releases: Earlier writes are visible to programs that acquire it.
         scope: "cta", "gpu" or "sys".
     """
 

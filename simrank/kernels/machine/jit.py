@@ -1,4 +1,4 @@
-"""What simrank needs to know of Triton's objects for device functions."""
+"""Triton's device functions: the attributes in use, and facts that are kept with them."""
 
 from __future__ import annotations
 
@@ -37,33 +37,32 @@ class Jit(Protocol):
     __name__: str
 
 
-# ---- What is known of a kernel is kept with it ----
-# Kernels that a function makes anew for every call would fill a table of the module without
-# bound, and a table by `id` would take a new kernel for one that has gone. A
-# `WeakKeyDictionary` would not do: what is known of a kernel refers to it, and triton's hash of
-# one reads all of its source.
+# ---- Cached facts, kept in an attribute of the kernel ----
+# A table in this module would grow with kernels that a function makes for every call, and a table by
+# `id` would confuse new kernels with freed ones. A `WeakKeyDictionary` would keep all of them, as
+# facts refer to their kernel, and triton's hash of a kernel reads all of its source.
 
 _NAME = "__simrank_kept__"
 
 
 class Kept(dict[Any, Any]):
-    """What is known of one object, by what asks; a copy of the object knows nothing yet."""
+    """Cached facts about one object, by key; copies of the object start without any."""
 
     def __init__(self, owner: object) -> None:
         super().__init__()
         self._owner = ref(owner)
 
     def is_of(self, owner: object) -> bool:
-        """Return whether it is this object that it is about, not one that it was copied from."""
+        """Return whether the facts belong to this object, and not to the original of a copy."""
         return self._owner() is owner
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave everything out of copies and pickles of the object."""
+        """Leave the facts out of copies and pickles of the object."""
         return dict, ()
 
 
 def kept(owner: object) -> Kept:
-    """Return what is known of a kernel, a function or a class, to read and to add to."""
+    """Return the cached facts of a kernel, a function or a class."""
     facts = vars(owner).get(_NAME)
     if not isinstance(facts, Kept) or not facts.is_of(owner):
         facts = Kept(owner)

@@ -11,12 +11,12 @@ MAX_SHOWN = 8  # of programs, bytes and values, in reports
 
 
 def first_few(result: Sequence[object]) -> str:
-    """Return the first of many, for example `0, 16, 32`."""
+    """Return the first items as text, for example `0, 16, 32`."""
     return ", ".join(map(str, result[:MAX_SHOWN])) + ", ..." * (len(result) > MAX_SHOWN)
 
 
 def programs_text(ids: Sequence[int]) -> str:
-    """Return the first of the programs that did something, for example `program 0, 1`."""
+    """Return program ids as text, for example `program 0, 1`."""
     return f"program {first_few(ids)}"
 
 
@@ -34,7 +34,7 @@ def ids_text(ids: list[int]) -> str:
 
 
 def waiting_text(lows: dict[int, int], changes: list[str]) -> str:
-    """Return which programs wait for which bytes.
+    """Return the text of waiting programs and their bytes.
 
     Args:
         lows: By program, the first byte that it waits for.

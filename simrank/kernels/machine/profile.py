@@ -1,6 +1,6 @@
-"""What each source line of a kernel did: bytes, lanes, operations, time parked.
+"""Profiles of kernels per source line: bytes, lanes, operations, waiting time.
 
-Costs nothing unless somebody collects: `with collected() as profiles: ...`.
+Collected within `with collected() as profiles: ...`; elsewhere they cost nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Roof(NamedTuple):
-    """What a device can do at most.
+    """Peak rates of a device.
 
     Attributes:
         device: Its name.
@@ -35,35 +35,35 @@ class Roof(NamedTuple):
 
 
 class Cost(Protocol):
-    """What is counted of a launch's cost."""
+    """The parts of a launch's cost that a profile keeps."""
 
     @property
     def duration_ps(self) -> int:
-        """Return how long it took."""
+        """Return the duration."""
 
     @property
     def limiter(self) -> str:
-        """Return what it took longest for."""
+        """Return the limiting resource."""
 
     @property
     def hbm_bytes(self) -> int:
-        """Return the bytes from and to the memory."""
+        """Return the bytes of HBM traffic."""
 
     @property
     def parts_ps(self) -> dict[str, int]:
-        """Return what it took of each resource."""
+        """Return the time per resource, without overlap."""
 
     @property
     def per_sm(self) -> int:
-        """Return how many programs an SM held at a time."""
+        """Return the number of programs that an SM held at a time."""
 
     @property
     def busiest_share(self) -> float:
-        """Return the work of the SM that had the most, over the mean."""
+        """Return the SM load imbalance: the largest load over the mean."""
 
     @property
     def num_spilled(self) -> int:
-        """Return how many registers of a thread were in memory."""
+        """Return the number of spilled registers per thread."""
 
 
 @dataclass
@@ -92,11 +92,11 @@ class Line:
 
     @property
     def masked_share(self) -> float:
-        """Return the share of its lanes that was masked off."""
+        """Return the share of masked-off lanes."""
         return self.num_masked_lanes / self.num_lanes if self.num_lanes else 0.0
 
     def scale_since(self, before: Line, factor: float) -> None:
-        """Count what was done since as often as there are more programs."""
+        """Scale the counts since a snapshot to more programs."""
 
         def scaled(now: int, then: int) -> int:
             return then + round((now - then) * factor)
@@ -111,7 +111,7 @@ class Line:
         }
 
     def copy(self) -> Line:
-        """Return the counts as they are."""
+        """Return a copy of the counts."""
         own = {"peer_bytes": dict(self.peer_bytes), "operations": list(self.operations)}
         return Line(**{**vars(self), **own})
 
@@ -205,12 +205,12 @@ class KernelProfile:
         return {key: line.copy() for key, line in self.lines.items()}
 
     def scale_since(self, snapshot: dict[tuple[str, int], Line], factor: float) -> None:
-        """Count what lines did since a snapshot as often as there are more programs."""
+        """Scale the counts of lines since a snapshot to more programs."""
         for key, line in self.lines.items():
             line.scale_since(snapshot.get(key, Line()), factor)
 
     def restore(self, snapshot: dict[tuple[str, int], Line]) -> None:
-        """Set the counts back: what was counted since did not happen."""
+        """Restore the counts of a snapshot."""
         self.lines = snapshot
 
 
@@ -220,7 +220,7 @@ _collecting: dict[tuple[object, ...], KernelProfile] | None = None
 
 @contextmanager
 def collected() -> Iterator[list[KernelProfile]]:
-    """Collect what the lines of every kernel do that is launched within the block.
+    """Collect profiles of the kernels that are launched within the block.
 
     Yields:
         The kernels, in the order of their first launches; filled at the end of the block.
@@ -236,7 +236,7 @@ def collected() -> Iterator[list[KernelProfile]]:
 
 
 def profile_of(jit: Jit) -> KernelProfile | None:
-    """Return where a kernel's lines are counted; None while nobody collects."""
+    """Return a kernel's profile; None while no profiles are collected."""
     if _collecting is None:
         return None
     file, first = jit.fn.__code__.co_filename, int(jit.starting_line_number)

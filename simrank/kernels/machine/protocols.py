@@ -1,4 +1,4 @@
-"""What this room and memory need of rooms above: how a program waits, and what orders it."""
+"""Protocols for packages above: access logs, lane checks, program order, waits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Unmet(NamedTuple):
-    """A value that a program has found, and the one that it waits for instead."""
+    """A value that a program read, and the value that it waits for."""
 
     value: Any
     wanted: Any
 
 
 class Asked(NamedTuple):
-    """What an atomic asks of the order of programs.
+    """The effect of an atomic on the order of programs.
 
     Attributes:
         order: How it orders; None is a relaxed look of any scope.
@@ -41,23 +41,23 @@ class Pointer(Protocol):
 
     @property
     def storage(self) -> Storage | None:
-        """What it counts elements in; None of addresses."""
+        """The storage of the elements; None for addresses."""
         ...
 
 
 class AccessLog(Protocol):
-    """Where accesses of programs in lockstep are noted; see `races/lockstep.py`."""
+    """Log of the accesses of programs in lockstep; see `races/lockstep.py`."""
 
     def watches(self, storage: Storage) -> bool:
-        """Return whether loads of some memory need to be noted."""
+        """Return whether loads of a storage are logged."""
         ...
 
     def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
-        """Note a load of elements."""
+        """Log a load of elements."""
         ...
 
     def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
-        """Note a store of elements."""
+        """Log a store of elements."""
         ...
 
     def atomics(
@@ -68,66 +68,66 @@ class AccessLog(Protocol):
         owners: Array,
         asked: tuple[Order, bool, bool],
     ) -> None:
-        """Note atomics."""
+        """Log atomics."""
         ...
 
     def fence(self, owners: Array) -> None:
-        """Note a fence of programs."""
+        """Log a fence of programs."""
         ...
 
     def waited(self, owners: Array) -> None:
-        """Note that programs have waited for the end of the launch in front."""
+        """Log a wait for the end of the previous launch."""
         ...
 
     has_dependents: bool
 
 
 class Lanes(Protocol):
-    """Looks at what lanes of one program do to the same memory; see `races/lanes.py`."""
+    """Check of lanes of one program that access the same memory; see `races/lanes.py`."""
 
     def stored(self, addresses: Value, values: Value, active: Value | None) -> None:
-        """Look at a store."""
+        """Check a store."""
         ...
 
     def loaded(self, addresses: Value, active: Value | None) -> None:
-        """Look at a load."""
+        """Check a load."""
         ...
 
     def barrier(self) -> None:
-        """Note that the threads of each program have met."""
+        """Record a barrier of each program's threads."""
         ...
 
 
 class ProgramOrder(Protocol):
-    """What a program is ordered behind, and what it touches; see `races/happens.py`."""
+    """Happens-before order of a program, and its accesses; see `races/happens.py`."""
 
     def stores(self, storage: Storage, index: Array, values: Array) -> None:
-        """Note a store of elements."""
+        """Log a store of elements."""
         ...
 
     def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
-        """Take over what an atomic's flags carry, and hand over."""
+        """Acquire and release through the flags of an atomic."""
         ...
 
     def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
-        """Note that flags were set, perhaps to what they were."""
+        """Record that flags were set, perhaps to equal values."""
         ...
 
     def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
-        """Note which value an atomic has left in a flag."""
+        """Record the value that an atomic left in a flag."""
         ...
 
     def tested(self, comparison: str, bound: int) -> None:
-        """Note what a loop that waits compares what it looks at with."""
+        """Record the comparison of a waiting loop."""
         ...
 
     def meet(self, clock: dict[int, int]) -> None:
-        """Hand over to, and take over from, a barrier."""
+        """Acquire and release through a barrier."""
         ...
 
 
 class Sync(Protocol):
-    """How one program that waits or publishes does so; see `running/waits.py`.
+    """Waits and visible effects of one program; see `running/waits.py`.
 
     Attributes:
         is_free: Whether accesses are part of one that is paid for.
@@ -144,17 +144,17 @@ class Sync(Protocol):
 
     @property
     def races(self) -> ProgramOrder | None:
-        """Its order, where races are looked for."""
+        """The program's order; None without race checks."""
         ...
 
     @property
     def num_effects(self) -> int:
-        """How often it changed memory."""
+        """The number of changes of memory."""
         ...
 
     @property
     def has_polls(self) -> bool:
-        """Whether it has looked at memory since it last changed any."""
+        """Whether the program has read memory since its last change."""
         ...
 
     @property
@@ -163,16 +163,16 @@ class Sync(Protocol):
         ...
 
     def charge(self, cost_ps: int) -> None:
-        """Let the program's clock go on."""
+        """Advance the program's clock."""
         ...
 
     @property
     def work(self) -> Any:  # noqa: ANN401 - `cost.overlap.Work`, of a room above
-        """Return what it does since it last met others."""
+        """Return the work since the last synchronization."""
         ...
 
     def charge_work(self) -> None:
-        """Let its clock go on by what that takes more by now."""
+        """Advance the clock by the time of the work since the last synchronization."""
         ...
 
     def charge_access(
@@ -182,25 +182,25 @@ class Sync(Protocol):
         ...
 
     def before_load(self, pointer: Pointer, *, volatile: bool) -> None:
-        """Meet the simulation's time before a load that others' writes may decide."""
+        """Synchronize with simulated time before a load that may see other programs' writes."""
         ...
 
     def after_look(self) -> None:
-        """Note that a volatile load is done."""
+        """Record the end of a volatile load."""
         ...
 
     def loaded(
         self, storage: Storage, low: int, high: int, index: Value | int, itemsize: int
     ) -> None:
-        """Note what a program has looked at."""
+        """Record the bytes that a program has read."""
         ...
 
     def writes(self, storage: Storage) -> bool:
-        """Meet the simulation's time before a store; return whether it travels."""
+        """Synchronize with simulated time before a store; return whether it goes over a link."""
         ...
 
     def wrote(self, storage: Storage, low: int, high: int) -> None:
-        """Tell whoever watches that bytes were written."""
+        """Notify waiting programs of written bytes."""
         ...
 
     def put(
@@ -215,39 +215,39 @@ class Sync(Protocol):
         ...
 
     def fence(self) -> None:
-        """Order what comes behind all before it."""
+        """Order later accesses after all earlier ones."""
         ...
 
     def drain(self) -> None:
-        """Wait until everything it stored is visible."""
+        """Wait until all stores are visible."""
         ...
 
     def before_atomic(self, storages: Sequence[Storage], order: Order) -> None:
-        """Travel to the memory that an atomic is about."""
+        """Charge the way to an atomic's memory."""
         ...
 
     def applied(self, storage: Storage, low: int, high: int, *, changed: bool) -> None:
-        """Tell what an atomic changed."""
+        """Notify waiting programs of an atomic's change."""
         ...
 
     def after_atomic(self, storages: Sequence[Storage]) -> None:
-        """Travel back."""
+        """Charge the way back from an atomic's memory."""
         ...
 
     def before_signal(self, order: Order) -> None:
-        """Let a store that others wait for be one."""
+        """Begin a store that other programs wait for."""
         ...
 
     def after_signal(self) -> None:
-        """Note that such a store is done."""
+        """End a store that other programs wait for."""
         ...
 
     def enter_spin(self) -> None:
-        """Note that a loop begins that may wait."""
+        """Record the begin of a loop that may wait."""
         ...
 
     def leave_spin(self, *, for_value: bool = False) -> None:
-        """Note that it has ended."""
+        """Record the end of a loop that may wait."""
         ...
 
     def next_round(self, effects_before: int, *, is_pure: bool) -> None:
@@ -255,23 +255,23 @@ class Sync(Protocol):
         ...
 
     def tests(self, comparison: str, bound: int, dtype: np.dtype[Any], *, changes: bool) -> None:
-        """Note what a loop compares the integer with that it has looked at."""
+        """Record the comparison of a loop with an integer that it has read."""
         ...
 
     def end_wait(self, *, for_value: bool) -> None:
-        """Note that a wait is over."""
+        """Record the end of a wait."""
         ...
 
     def poll_again(self) -> None:
-        """Go on with a loop that counts or looks at the clock, some time later."""
+        """Continue a loop that counts or reads the clock, some time later."""
         ...
 
     def park(self) -> None:
-        """Wait for a change of what it looked at."""
+        """Wait for a change of the bytes that were read."""
         ...
 
     def wait_until(
         self, holds: Callable[[], Array], budget_ps: int | None, *, for_value: bool
     ) -> Array:
-        """Look at each change until all hold, or the time is over."""
+        """Wait until all conditions hold, or for the time limit."""
         ...

@@ -1,7 +1,9 @@
-"""What runs now: programs in lockstep, or one alone, and how to undo what they did.
+"""The running programs of a kernel: in lockstep, or one alone.
 
-The functions of `tl` ask `now()` who runs. Whoever resumes a program says so again: kernels
-interleave at waits only.
+Triton's functions take no argument that names the program: `tl.load(pointer)` is called by a
+kernel's source as it is. So the running programs are the one global of this package: `run` and each
+resumption of a waiting program set it with `set_running`, and `now()` returns it. Kernels
+interleave only at waits.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ ALL_PROGRAMS = -2  # Stands for all programs of a batch, where they do the same.
 
 
 class Argument(NamedTuple):
-    """A tensor that a kernel got, for messages."""
+    """A tensor argument of a kernel, for messages."""
 
     name: str
     shape: tuple[int, ...]
 
 
 class Options(NamedTuple):
-    """What a launch says about how its programs run.
+    """Options of a launch that affect the run of its programs.
 
     Attributes:
         is_checked: Whether masked-off lanes are poisoned: in debug mode, under `strict`, and with
@@ -55,7 +57,7 @@ class Options(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What the programs of one launch share.
+    """The launch that programs belong to: kernel, grid, device, counts.
 
     Attributes:
         kernel: The kernel's name, for messages.
@@ -85,7 +87,7 @@ class Programs:
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
             see `masked`; None for all.
-        counts_scalars: Whether they stand for elements, see `mapping`: their scalars cost as such.
+        counts_scalars: Whether scalars cost: programs are elements of a block, see `mapping`.
         copies: How many programs each of those elements is computed in.
     """
 
@@ -109,11 +111,11 @@ class Programs:
         self.active: Array | None = None
 
     def __len__(self) -> int:
-        """Return how many programs there are."""
+        """Return the number of programs."""
         return len(self.ids)
 
     def program_id(self, axis: int) -> Value:
-        """Return the ids along an axis of all programs, also of those that are masked off now."""
+        """Return the ids of all programs along an axis, masked-off ones included."""
         result: Value | None = self._axis_ids[axis]
         if result is None:
             result = self._axis_ids[axis] = self.axis_ids(axis)
@@ -131,7 +133,7 @@ class Programs:
         return ids
 
     def roll_back(self) -> None:
-        """Restore everything that these programs overwrote."""
+        """Restore all memory that the programs overwrote."""
         assert self.undo is not None, "batches keep what they overwrite"
         for view, index, old in reversed(self.undo):
             view[index] = old
@@ -143,7 +145,7 @@ _outside = "a function of triton.language was called outside a kernel"
 
 
 class UnmaskableError(Exception):
-    """Something cannot be done while some programs of a batch are masked off."""
+    """An operation is not possible while some programs of a batch are masked off."""
 
 
 class PublishedError(Exception):
@@ -172,7 +174,7 @@ def now() -> Programs:
 
 
 def spend(unit: int, values: Value, each: int = 1) -> None:
-    """Count operations for each element of a block; scalars have units of their own.
+    """Count operations for each element of a block; scalars run on other units.
 
     Args:
         unit: What kind of operation, see `vectors`.
@@ -197,7 +199,7 @@ def spend(unit: int, values: Value, each: int = 1) -> None:
 
 
 def clock_ps() -> int:
-    """Return the simulated time of the program that runs now; in lockstep, of the launch."""
+    """Return the simulated time of the running program; in lockstep, of the launch."""
     programs = now()
     if programs.sync is None:
         return programs.device.engine.now_ps
@@ -206,7 +208,7 @@ def clock_ps() -> int:
 
 
 def is_as_hardware() -> bool:
-    """Return whether programs run that compute with hardware's precision."""
+    """Return whether the running programs compute with hardware's precision."""
     return _running is not None and _running.options.precision == "hardware"
 
 
@@ -216,7 +218,7 @@ def is_running() -> bool:
 
 
 def set_running(programs: Programs | None) -> Programs | None:
-    """Say who runs from now on, and return who ran before."""
+    """Set the running programs, and return the previous ones."""
     global _running  # noqa: PLW0603 - one Python thread runs kernels
     before = _running
     _running = programs

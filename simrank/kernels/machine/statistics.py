@@ -1,4 +1,4 @@
-"""What a launch did: bytes, lanes and operations, counted access by access (rule K4)."""
+"""Counts of a launch: bytes, lanes and operations, access by access (rule K4)."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Dot(NamedTuple):
 
     @property
     def num_flops(self) -> int:
-        """Return the operations of one."""
+        """Return the FLOPs of one program."""
         return 2 * self.rows * self.columns * self.inner
 
 
 class Load(NamedTuple):
-    """Programs that did as much as each other.
+    """Programs with equal counts.
 
     Attributes:
         ids: Which, as linear ids.
@@ -64,7 +64,7 @@ class Load(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Counts as they were, for `restore`."""
+    """A snapshot of counts, for `restore`."""
 
     traffic: dict[int, tuple[Device | None, tuple[int, ...]]]
     flops: dict[Dot, int]
@@ -109,7 +109,7 @@ _SCALED = [name for name in _COUNTED if name.startswith(("read", "written"))]
 
 
 class Statistics:
-    """What a launch did, for its cost and its report (rule K4).
+    """The counts of a launch, for its cost and its report (rule K4).
 
     Attributes:
         traffic: Bytes per storage, by its address, or per part of it; see `parts`.
@@ -129,7 +129,7 @@ class Statistics:
         largest_block: Most lanes that one program has had in one access.
         fill: Where memory has no values, which number loads give: zero, one or a large one; None:
             memory has values, or is refused.
-        profile: Where lines are counted, while somebody collects them; else None.
+        profile: The profile of the kernel's lines, while profiles are collected; else None.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Statistics:
         *,
         writes: bool,
     ) -> int:
-        """Count an access, and return how many bytes it moves: whole sectors.
+        """Count an access, and return the bytes that it moves: whole sectors.
 
         Args:
             storage: What was touched.
@@ -190,7 +190,7 @@ class Statistics:
         return moved
 
     def _traffic_of(self, storage: Storage, first: int) -> Traffic:
-        """Return what is counted of a storage, or of the part of it that a byte lies in."""
+        """Return the traffic counts of a storage, or of the part that holds a byte."""
         key, size_bytes = storage.address, storage.size_bytes
         parts = self.parts.get(key, ())
         part = next(((begin, end) for begin, end in parts if begin <= first < end), None)
@@ -210,7 +210,7 @@ class Statistics:
             self.profile.here().num_atomics += num_lanes
 
     def charge_operations(self, sync: Sync) -> None:
-        """Charge vector operations to the program that runs now; in lockstep nothing is."""
+        """Charge vector operations to a program that runs alone."""
 
     def count_flops(
         self, dot: Dot, num_flops: int, num_outputs: int, inputs_bytes: int = 0
@@ -234,21 +234,21 @@ class Statistics:
             self.profile.here().flops += num_flops
 
     def count_masked(self, num_lanes: int) -> None:
-        """Count lanes of an access that were all masked off."""
+        """Count an access whose lanes were all masked off."""
         self.num_steps += 1
         self.num_lanes += num_lanes
         self.num_masked_lanes += num_lanes
 
     def note_block(self, size: int) -> None:
-        """Note how many elements of one program an operation has worked on."""
+        """Record the number of elements per program of an operation."""
         self.largest_block = max(self.largest_block, size)
 
     def tell_apart(self, ids: Array | None) -> None:
-        """Count dots for each of these programs from now on; None: all do the same."""
+        """Count dots per program from now on; None: all programs do the same."""
         self._dots = None if ids is None else np.zeros(int(ids.max()) + 1)
 
     def note_load(self, ids: Array, before: Counts) -> None:
-        """Note what programs have done since counts were as given."""
+        """Record the load of programs since a snapshot."""
         if self._dots is not None and self.flops:
             works = self._dots[ids]
             self.loads += [Load(ids[works == work], float(work)) for work in np.unique(works)]
@@ -259,7 +259,7 @@ class Statistics:
         self.loads.append(Load(ids, done / len(ids)))
 
     def snapshot(self) -> Counts:
-        """Return the counts as they are, for `restore`."""
+        """Return a snapshot of the counts, for `restore`."""
         traffic = {
             address: (t.device, tuple(getattr(t, name) for name in _COUNTED))
             for address, t in self.traffic.items()
@@ -276,13 +276,13 @@ class Statistics:
         )
 
     def shape(self) -> tuple[object, ...]:
-        """Return what would differ between two runs that did not do the same."""
+        """Return a fingerprint that differs for runs with different counts."""
         traffic = {address: (t.read_bytes, t.written_bytes) for address, t in self.traffic.items()}
         counts = self.num_steps, self.num_lanes, self.num_masked_lanes, self.num_atomics
         return traffic, self.flops, self.operations, counts
 
     def add_scaled(self, sample: Statistics, factor: float) -> None:
-        """Count what some programs did as often as there are more programs like them."""
+        """Add counts of some programs, scaled to the number of programs like them."""
         for key, found in sample.traffic.items():
             own = self.traffic.get(key)
             if own is None:
@@ -305,7 +305,7 @@ class Statistics:
         self.num_masked_lanes += round(sample.num_masked_lanes * factor)
 
     def restore(self, snapshot: Counts) -> None:
-        """Set the counts back: what was counted since did not happen."""
+        """Restore the counts of a snapshot."""
         self.num_atomics = snapshot.num_atomics
         self.num_lanes = snapshot.num_lanes
         self.num_masked_lanes = snapshot.num_masked_lanes

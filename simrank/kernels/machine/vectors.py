@@ -1,4 +1,4 @@
-"""What the vector units of an SM do for a kernel: operations on blocks, by how fast they are.
+"""Units of an SM for operations on blocks, by throughput.
 
 Tensor cores are not alone in a kernel: between two dots of attention stand exponentials, maxima
 and conversions, and those take their time (rule K4). Integers are mostly addresses, of which one

@@ -298,7 +298,7 @@ class ProgramClock(Touches):
         self._known.values.touched(self._launch, storage, first, value)
 
     def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
-        """Note which value an atomic has left in a flag."""
+        """Record the value that an atomic left in a flag."""
         storage = storage.history_key
         self._known.values.touched(self._launch, storage, first, before)
         by_scope = self._known.flags.get(storage, {}).get(first, {})

@@ -117,11 +117,11 @@ class LaunchAccesses:
         return Access(storage, places, itemsize, owners, user_site(), ids, is_early=is_early)
 
     def waited(self, owners: Array) -> None:
-        """Note that programs have waited for the end of the launch in front."""
+        """Log a wait for the end of the previous launch."""
         self._waited.update(owners.tolist())
 
     def fence(self, owners: Array) -> None:
-        """Note a fence of programs."""
+        """Log a fence of programs."""
         self._new.append(Fence(owners))
 
     def drop(self) -> None:

@@ -1,5 +1,5 @@
-"""How the programs of a grid run: in lockstep, masked, thread by thread, or one task each (K1, K2).
+"""Execution of a grid: in lockstep, masked, per thread, or one task per program (K1, K2).
 
-Read `batches` (a grid in lockstep), `programs` (a task each) and `waits` (how one waits), then
-`masked` and `threads` (who goes another way is left out) and `spins` (loops that may wait).
+Read `batches` (a grid in lockstep), `programs` (one task per program) and `waits` (waits of one
+program), then `masked` and `threads` (divergent programs and threads) and `spins` (waiting loops).
 """

@@ -1,4 +1,4 @@
-"""Programs in lockstep: a whole grid in numpy at once, split or masked where it diverges (K1)."""
+"""Lockstep execution: a whole grid in numpy at once, split or masked at divergence (K1)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_SPLITS = 64  # assumed: programs that split more often have little in common
 
 
 class _Batch(NamedTuple):
-    """Programs that run together: their ids, and whether some may be masked off on their way."""
+    """Programs that run together: ids, and whether masks are allowed."""
 
     ids: Array
     is_masked: bool = False
@@ -106,18 +106,18 @@ class Grid:
                 batch = self._next_batch(batch)
 
     def _next_batch(self, batch: int) -> int:
-        """Return the size of the next batch, now that a first one has shown the size of blocks."""
+        """Return the size of the next batch, from the block sizes of the first."""
         if self.num_splits > MAX_SPLITS:
             return 1
         batch = self._most(batch)
         return batch * _SPLIT_BATCHES if self.num_splits and not self._starts_masked else batch
 
     def _most(self, batch: int) -> int:
-        """Return how many programs of one batch fit the caches."""
+        """Return the number of programs whose blocks fit the CPU's caches."""
         return max(_BATCH_ELEMENTS // max(self._statistics.largest_block, 1), 1, min(batch, 4))
 
     def _run_batch(self, ids: Array, rest: Array) -> int:
-        """Run programs; where the first ones diverge, more of the rest with them.
+        """Run programs; a divergence of the first ones defers it for the rest.
 
         Returns:
             How many programs have run.
@@ -155,14 +155,14 @@ class Grid:
         return work.total
 
     def _undo(self, programs: Programs, before: Counts) -> None:
-        """Let what programs have done not have happened."""
+        """Undo the effects of programs."""
         programs.roll_back()
         self._statistics.restore(before)
         if self.log is not None:
             self.log.drop()
 
     def _diverge(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
-        """Say how programs go on that would go different ways after some steps."""
+        """Return the batches in which programs continue after a divergence."""
         if self.num_splits == 0 and not work.has_more and len(work.rest):
             chosen, choices = work.with_more(chosen, _SPLIT_BATCHES), choices[:0]
         if self._masked is not None and choices.dtype == np.bool_:
@@ -191,7 +191,7 @@ class Grid:
         return self._bodies[is_masked]
 
     def _groups(self, ids: Array, choices: Array) -> list[_Batch]:
-        """Return a batch for each way that programs go; after too many splits, see `_apart`."""
+        """Return a batch per branch; after too many splits, see `_apart`."""
         ways = np.unique(choices)
         if self.num_splits > MAX_SPLITS or len(ways) > len(ids) * _MANY_WAYS:
             return self._apart([ids])[::-1]
@@ -203,7 +203,7 @@ class Grid:
         return result
 
     def _apart(self, batches: list[Array]) -> list[_Batch]:
-        """Return batches for programs that have little in common: masked, or else one by one.
+        """Return batches for programs that diverge often: masked, or else one by one.
 
         The last programs come first, since batches are taken from the end.
         """
@@ -217,7 +217,7 @@ class Grid:
 
 
 class _Work:
-    """The programs of a batch that are still to run.
+    """The remaining programs of a batch.
 
     Attributes:
         waiting: Which programs run next, the first ones last.
@@ -237,7 +237,7 @@ class _Work:
         self.steps_in_vain = 0
 
     def with_more(self, chosen: Array, times: int) -> Array:
-        """Return programs and those that follow them, up to `times` as many in all."""
+        """Return programs and their successors, up to `times` as many in all."""
         num_more = min(len(chosen) * (times - 1), len(self.rest))
         more, self.rest = self.rest[:num_more], self.rest[num_more:]
         self.has_more = True
@@ -246,6 +246,6 @@ class _Work:
 
 
 def _singles(batches: list[Array]) -> list[_Batch]:
-    """Return a batch for each program, the last first: batches are taken from the end."""
+    """Return a batch per program in reverse order: batches are taken from the end."""
     ids = np.sort(np.concatenate(batches))[::-1]
     return [_Batch(ids[index : index + 1]) for index in range(len(ids))]

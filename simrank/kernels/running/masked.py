@@ -1,4 +1,4 @@
-"""Programs in lockstep that go different ways: those that go another way are masked off.
+"""Divergent programs in lockstep: programs on other branches are masked off.
 
 A kernel is rewritten for it as `thread_rewrite` says: an `if`, `for` or `while` goes on with the
 programs that take it, and what it assigns stays as it was for the others. What touches memory is
@@ -29,7 +29,7 @@ _WHOLE = ("device_print", "device_assert", "assume", "atomic_poll", "map_element
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the language as programs call it of which some may be masked off."""
+    """Wrap a function of the language for calls with masked-off programs."""
     if name in _WITH_MEMORY:
         return _for_those_there(function)
     return _for_all(function) if name in _WHOLE else function
@@ -64,7 +64,7 @@ def _for_those_there(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows(value: object, there: Array) -> Any:
-    """Return a block's rows of some programs; what all share, and what is no block, as it is.
+    """Return a block's rows of some programs; shared and other values unchanged.
 
     Raises:
         UnmaskableError: It may hold blocks that are not seen from here, as descriptors do.
@@ -82,7 +82,7 @@ def _rows(value: object, there: Array) -> Any:
 
 
 def _spread(result: object, there: Array, total: int) -> Any:
-    """Return a result in the rows of its programs; the other rows are never looked at."""
+    """Return a result in the rows of its programs; the other rows are never read."""
     if type(result) is not Block or type(result.values) is not np.ndarray or len(there) == total:
         return result
     values = result.values

@@ -1,4 +1,4 @@
-"""Programs that wait or publish: one task each, on the SMs that are free (rules K1, K2)."""
+"""Programs that wait or publish: one task each, on free SMs (rules K1, K2)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class Occupancy(NamedTuple):
-    """How many programs a device holds at once, and whether that number is assumed."""
+    """The number of programs that a device holds at once, and whether it is assumed."""
 
     slots: int
     is_assumed: bool
 
 
 class ProgramRun:
-    """The programs of one launch as tasks: as many as fit on the device, then the next.
+    """The programs of one launch as tasks, as many at a time as fit the device.
 
     Args:
         setting: What they share.
@@ -132,7 +132,7 @@ class ProgramRun:
             self._forget()
 
     def _forget(self) -> None:
-        """Let go of the arguments, and note for race checks that nothing of it runs any more."""
+        """Release the arguments, and report the end to race checks."""
         self._body = _nothing  # Its arguments are memory, which shall not stay.
         if self.known_races is not None:
             assert self.behind is not None, "it was asked for with the races"
@@ -144,7 +144,7 @@ class ProgramRun:
         self.group.abort()
 
     def clock_of(self, number: int) -> ProgramClock | None:
-        """Return a program's clock for race checks; None where nobody looks for races."""
+        """Return a program's clock for race checks; None without them."""
         if self.known_races is None or self.behind is None:
             return None
         return self.known_races.start(self.name, number, self.rank, self.device.index, self.behind)
@@ -152,7 +152,7 @@ class ProgramRun:
     # ---- reports ----
 
     def waiting_programs(self, storage: Storage) -> str:
-        """Return which programs wait for which bytes of the same storage, for reports."""
+        """Return the waiting programs by bytes of a storage, for reports."""
         waiting = {
             number: sync
             for number, sync in sorted(self._live.items())
@@ -167,7 +167,7 @@ class ProgramRun:
         return waiting_text(lows, list(changes))
 
     def pending_ranks(self) -> Iterator[tuple[int | None, str, CallSite | None]]:
-        """Yield that some programs do not fit beside the others, for the deadlock report."""
+        """Yield a finding if some programs do not fit the device, for the deadlock report."""
         left = self.total - self._next
         assumed = ", an assumed occupancy" if self.is_assumed else ""
         yield None, (
@@ -181,4 +181,4 @@ class ProgramRun:
 
 
 def _nothing() -> None:
-    """Stand for the body of a launch that is over."""
+    """Replace the body of a launch that is over."""

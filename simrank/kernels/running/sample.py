@@ -1,4 +1,4 @@
-"""Launches on memory without values (rule D2): a sample of the programs says what all of them cost.
+"""Launches on memory without values (rule D2), with costs from a sample of programs.
 
 Loads give made-up numbers, the arithmetic of a few programs is done with them, and nothing is
 stored. So it must not matter which numbers: the sample runs with zeros and again with others, and a
@@ -35,7 +35,7 @@ class _Alike(NamedTuple):
 
     Attributes:
         ids: Which.
-        factor: How many programs each of them stands for.
+        factor: The number of programs that each of them represents.
     """
 
     ids: Array
@@ -57,7 +57,7 @@ class Forms(NamedTuple):
 
 
 def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | None) -> int:
-    """Count in a launch's statistics what all of its programs do; return how often they split.
+    """Count all programs of a launch from a sample; return the number of splits.
 
     What it writes is unknown from now on: only some of it would have been written.
 
@@ -89,7 +89,7 @@ def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | Non
 
 
 def _forget_values(statistics: Statistics, touched: Touched | None) -> None:
-    """Let what is written be unknown."""
+    """Mark written memory as unknown."""
     written = [] if touched is None else [buffer.storage for buffer in touched.writes]
     reached = {storage for storage, _ in statistics.views}  # By addresses too.
     for storage in [*written, *(each for each in reached if _may_write(statistics, each))]:
@@ -97,12 +97,12 @@ def _forget_values(statistics: Statistics, touched: Touched | None) -> None:
 
 
 def _check(setting: Setting, forms: Forms, mode: str, some: Array) -> None:
-    """Raise if programs do something else with other numbers."""
-    nobody = setting._replace(statistics=Statistics())  # No lines are counted.
-    own, _ = _counted(nobody, forms, mode, some, fill=0)
+    """Raise if the counts of programs depend on values."""
+    uncounted = setting._replace(statistics=Statistics())  # No lines are counted.
+    own, _ = _counted(uncounted, forms, mode, some, fill=0)
     for fill in (1, 2):
         try:
-            other, _ = _counted(nobody, forms, mode, some, fill=fill)
+            other, _ = _counted(uncounted, forms, mode, some, fill=fill)
         except SimrankError as error:
             if fill == 1:  # A large number need be no offset: that access is outside of all memory.
                 raise _steered(forms.name) from error
@@ -119,7 +119,7 @@ def _may_write(statistics: Statistics, storage: Storage) -> bool:
 
 
 def _chosen(grid: tuple[int, int, int]) -> list[_Alike]:
-    """Return some programs: those at all edges of the grid, and some between, these last."""
+    """Return a sample of programs: all edges of the grid, then some between."""
     wide, high, _ = grid
     axes = [
         (sorted({0, size - 1}), _middles(size - 2, points), max(size - 2, 0))
@@ -142,7 +142,7 @@ def _chosen(grid: tuple[int, int, int]) -> list[_Alike]:
 
 
 def _middles(between: int, points: int) -> list[int]:
-    """Return places in the middle of equal parts of what is between the edges of an axis."""
+    """Return the middles of equal parts between the edges of an axis."""
     parts = min(max(between, 0), points)
     return sorted({1 + (2 * part + 1) * between // (2 * parts) for part in range(parts)})
 
@@ -150,7 +150,7 @@ def _middles(between: int, points: int) -> list[int]:
 def _counted(
     setting: Setting, forms: Forms, mode: str, chosen: Array, *, fill: int
 ) -> tuple[Statistics, int]:
-    """Return what some programs do, with zeros or other numbers where there are no values."""
+    """Return the counts of some programs, with zeros or other numbers as values."""
     statistics = Statistics()
     statistics.fill = fill
     statistics.parts = setting.statistics.parts

@@ -1,4 +1,4 @@
-"""Loops of kernels that may wait: asked before every round whether the program should be parked."""
+"""Guards of loops in kernels that may wait, called before every round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Spin:
-    """A loop of a kernel that may wait: asked before every round."""
+    """The guard of a loop that may wait, called before every round."""
 
     __slots__ = ("_effects", "_for_value", "_is_pure", "_sync")
 
@@ -29,7 +29,7 @@ class Spin:
             self._effects = self._sync.num_effects
 
     def again(self) -> bool:
-        """Return True; before that, wait if all since the last round has changed nothing.
+        """Return True; wait first if the last round has changed nothing.
 
         It is asked after the loop's own test: what was read last may have ended the loop.
         """
@@ -40,13 +40,13 @@ class Spin:
         return True
 
     def over(self) -> None:
-        """Note the end of the loop."""
+        """Record the end of the loop."""
         if self._sync is not None:
             self._sync.leave_spin(for_value=self._for_value)
 
 
 def waiting(comparison: str, left: object, right: object, kind: str) -> object:
-    """Return the comparison that decides whether a loop waits on, and note what it compares.
+    """Return the result of a loop's comparison, and record its operands.
 
     Args:
         comparison: By the name of Python's tree.

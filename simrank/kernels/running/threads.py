@@ -1,4 +1,4 @@
-"""Kernels that ask which thread they are: a scalar has one row for each thread of the program.
+"""Kernels that read thread ids: a scalar has one row per thread of the program.
 
 What all threads share stays a bare scalar, and is done once. Where threads go different ways the
 rest is masked off: `if`, `for` and `while` are rewritten so, see `thread_rewrite`. A block belongs
@@ -35,12 +35,12 @@ _MISSING = object()
 
 
 def num_threads() -> int:
-    """Return the threads of a program of a kernel that asks for them; 0 in other kernels."""
+    """Return the threads per program of a kernel that reads thread ids; 0 in other kernels."""
     return machine.now().options.num_threads
 
 
 def warp_size() -> int:
-    """Return the threads of a warp on the device that runs now."""
+    """Return the threads of a warp on the current device."""
     return machine.now().options.warp_size
 
 
@@ -51,7 +51,7 @@ def num_of_program() -> int:
 
 
 def index_along(axis: int) -> Callable[[], Block]:
-    """Return a function that gives the index of each thread: all lie along the first axis."""
+    """Return a function of thread indices: all threads lie along the first axis."""
 
     def index() -> Block:
         if axis:
@@ -67,7 +67,7 @@ def lane() -> Block:
 
 
 def _known_threads() -> int:
-    """Return the number of threads, which a kernel's source must show that it asks about.
+    """Return the number of threads of a kernel whose source reads thread ids.
 
     Raises:
         UnsupportedError: It does not, so that the program runs as one.
@@ -82,7 +82,7 @@ def _known_threads() -> int:
 
 
 def sync_threads() -> None:
-    """Do nothing: threads meet after every line."""
+    """Do nothing: threads synchronize after every line."""
 
 
 def varies(value: Any) -> bool:
@@ -91,7 +91,7 @@ def varies(value: Any) -> bool:
 
 
 def _rows(values: Operand) -> Any:
-    """Return where threads are, as a mask with a row each, of a condition."""
+    """Return a condition as a mask with one row per thread."""
     truth = as_truth(values).values
     if type(truth) is np.ndarray and truth.ndim != 1:
         raise ValueError(
@@ -102,7 +102,7 @@ def _rows(values: Operand) -> Any:
 
 
 def of_active(*values: Any, scope: str = "thread") -> list[Array]:
-    """Return numbers for each thread that is active; one row where all have the same.
+    """Return values of the active threads; one row if all are equal.
 
     Args:
         values: Scalars, pointers or plain numbers; pointers give addresses.
@@ -139,7 +139,7 @@ def _number(value: Any) -> Any:
 
 
 def num_calls(scope: str) -> int:
-    """Return how often threads call what each of a scope does; see `of_active`.
+    """Return the number of calls of threads in a scope; see `of_active`.
 
     Once in kernels that do not ask for them.
     """
@@ -152,7 +152,7 @@ def num_calls(scope: str) -> int:
 
 
 def as_one(rows: Value) -> Any:
-    """Return a bare scalar of rows where all active threads have the same value.
+    """Return a plain scalar if all active threads have the same value.
 
     What is left out is not looked at until threads meet again, and then keeps what it had.
     """
@@ -162,7 +162,7 @@ def as_one(rows: Value) -> Any:
 
 
 def _are_alike(rows: Array) -> bool:
-    """Return whether all rows are as the first: also in the signs of their zeros."""
+    """Return whether all rows equal the first, signs of zeros included."""
     if not (rows == rows[0]).all():
         return False
     return rows.dtype.kind != "f" or bool((np.signbit(rows) == np.signbit(rows[0])).all())
@@ -184,7 +184,7 @@ def spread(result: Array) -> Any:
 
 
 class Divergence:
-    """What one statement does to the names that it assigns: each thread keeps its own.
+    """Assignments of one divergent statement: each thread keeps its own values.
 
     Attributes:
         varies: Whether some threads are left out now.
@@ -202,11 +202,11 @@ class Divergence:
         self.varies = not is_all
 
     def start(self, scope: dict[str, Any]) -> None:
-        """Note what names are bound to before a body that not all threads run."""
+        """Save the names' values before a divergent body."""
         self._before = {name: scope.get(name, _MISSING) for name in self._names}
 
     def left(self, scope: dict[str, Any]) -> Any:
-        """Return what names are bound to after it: threads that were left out keep the old."""
+        """Return the names' values after a divergent body; inactive threads keep the old."""
         assert self._before is not None, "started"
         before, self._before = self._before, None
         mask = machine.now().active
@@ -214,7 +214,7 @@ class Divergence:
         return tuple(_merged(mask, scope.get(n, _MISSING), before[n]) for n in self._names)
 
     def check(self) -> None:
-        """Raise if a body that not all threads run was left by `continue` or `break`.
+        """Raise if a divergent body was left by `continue` or `break`.
 
         Raises:
             UnsupportedError: It was.
@@ -226,14 +226,14 @@ class Divergence:
 
 
 class Branch(Divergence):
-    """An `if`: yields which sides run, with the threads that take them."""
+    """A divergent `if`: yields the sides that run, with their threads."""
 
     def __init__(self, test: Any, names: Sequence[str]) -> None:
         super().__init__(names)
         self._test = test
 
     def __iter__(self) -> Iterator[bool]:
-        """Yield True for the first side and False for the other, as far as a thread takes them."""
+        """Yield True for the first side and False for the second, if any thread takes it."""
         truth = _rows(self._test) if varies(self._test) else None
         if truth is None:
             yield bool(self._test)
@@ -250,14 +250,14 @@ class Branch(Divergence):
 
 
 class Rounds(Divergence):
-    """A `for`: threads may make different numbers of rounds."""
+    """A divergent `for`: threads may run different numbers of rounds."""
 
     def __init__(self, items: Any, names: Sequence[str]) -> None:
         super().__init__(names)
         self._items = items
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the item of each round, with the threads that still make it."""
+        """Yield the item of each round, with the threads that still run."""
         bounds = getattr(self._items, "bounds", None)
         if bounds is None or not any(varies(bound) for bound in bounds()):
             yield from self._items
@@ -278,7 +278,7 @@ class Rounds(Divergence):
 
 
 class Looping(Divergence):
-    """A `while`: threads go round until their own condition fails."""
+    """A divergent `while`: threads loop until their own condition fails."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -286,7 +286,7 @@ class Looping(Divergence):
         self._outer = self._programs.active
 
     def goes(self, test: Any) -> bool:
-        """Return whether a thread makes another round; the others are left out from now on."""
+        """Return whether any thread runs another round; deactivate the finished threads."""
         self.check()
         if not varies(test):
             return bool(test)
@@ -297,19 +297,19 @@ class Looping(Divergence):
         return bool(mask.any())
 
     def over(self) -> None:
-        """Let all that came go on."""
+        """Reactivate all threads that entered."""
         self._programs.active = self._outer
 
 
 def choose(test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-    """Return for each thread the value of the side that it takes."""
+    """Return the value of each thread's side."""
     if not varies(test):
         return first() if test else second()
     programs, result = machine.now(), []
     outer, truth = programs.active, np.asarray(_rows(test))
     for mask, side in ((truth, first), (~truth, second)):
         active = mask if outer is None else mask & outer
-        if active.any():  # What nobody takes is not done.
+        if active.any():  # A side without threads does not run.
             programs.active = active
             result.append(side())
     programs.active = outer
@@ -317,7 +317,7 @@ def choose(test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> An
 
 
 def _merged(mask: Array, new: Any, old: Any) -> Any:
-    """Return a value that is new for some threads and old for the others."""
+    """Return a value that is new for some threads and old for the remaining ones."""
     if new is old or old is _MISSING or new is None:
         return new
     if isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old):
@@ -345,7 +345,7 @@ def _merged(mask: Array, new: Any, old: Any) -> Any:
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of memory as threads call it: each loads its own, thread 0 writes."""
+    """Wrap a memory function for threads: each thread loads its own, thread 0 writes."""
     if name not in OF_MEMORY:
         return function
     if name == "load":
@@ -372,7 +372,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _together(value: Any) -> Any:
-    """Return a value without a row for each thread, if all have the same."""
+    """Return a value without rows if all threads have the same."""
     if not varies(value) or not _are_alike(value.values):
         return value
     values = value.values[:1] if value.shape else value.values[0]
@@ -409,7 +409,7 @@ OF_MEMORY = (
 
 
 def running(body: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what runs a kernel whose threads may go different ways."""
+    """Wrap the body of a kernel whose threads may diverge."""
 
     def run() -> Any:
         try:
@@ -425,12 +425,12 @@ def running(body: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def came() -> Any:
-    """Return which threads begin a function."""
+    """Return the threads that begin a function."""
     return machine.now().active
 
 
 def returned(value: Any, before: Any) -> Any:
-    """Return a value from a function that all threads leave that began it.
+    """Return a function's value; all threads that began it must return.
 
     Raises:
         UnsupportedError: Some of them are still in a loop, or have left it.

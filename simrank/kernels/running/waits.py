@@ -1,4 +1,4 @@
-"""How one program that waits or publishes does so, at its own time (rule K2).
+"""Waits and visible effects of one program, at its own clock (rule K2).
 
 A program's accesses move its own clock; it meets the simulation's time where others can see what
 it does: at stores, atomics, fences and polls. A store to another device travels, and becomes
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """What a program needs of its launch."""
+    """The interface of a launch to its programs."""
 
     name: str
     device: Device
@@ -45,16 +45,16 @@ class Run(Protocol):
     known_races: ProgramRaces | None
 
     def clock_of(self, number: int) -> ProgramClock | None:
-        """Return a program's clock for race checks; None where nobody looks for races."""
+        """Return a program's clock for race checks; None without them."""
         ...
 
     def waiting_programs(self, storage: Storage) -> str:
-        """Return which programs wait for which bytes of a storage, for reports."""
+        """Return the waiting programs by bytes of a storage, for reports."""
         ...
 
 
 class ProgramSync:
-    """What one waiting program does with time, and with memory that others see.
+    """The clock, waits and visible effects of one program.
 
     Attributes:
         programs: The program as the emulation sees it.
@@ -101,12 +101,12 @@ class ProgramSync:
         return self._task.clock_ps
 
     def charge(self, cost_ps: int) -> None:
-        """Let the program's clock go on, without a switch."""
+        """Advance the program's clock, without a switch."""
         task, now_ps = self._task, self._engine.now_ps
         task.host_ps = max(now_ps, task.host_ps) + cost_ps
 
     def catch_up(self) -> None:
-        """Let the simulation reach the program's clock: others see what it does next."""
+        """Advance the simulation to the program's clock, before visible effects."""
         if self.work.charged_ps:  # Whoever meets others has ended what it was at.
             self.work = Work(self._run.num_beside)
         if self._task.host_ps > self._engine.now_ps:
@@ -132,7 +132,7 @@ class ProgramSync:
             work.charged_ps = taken_ps
 
     def charge_work(self) -> None:
-        """Charge what the work since the last meeting takes more by now."""
+        """Charge the work since the last synchronization."""
         taken_ps = self.work.taken_ps()
         self.charge(taken_ps - self.work.charged_ps)
         self.work.charged_ps = taken_ps
@@ -140,7 +140,7 @@ class ProgramSync:
     # ---- loads and stores ----
 
     def before_load(self, pointer: Pointer, *, volatile: bool) -> None:
-        """Meet the simulation's time before a load that others' writes may decide."""
+        """Synchronize with simulated time before a load that may see other programs' writes."""
         if self._arrived_ps > self.clock_ps:
             storage = getattr(pointer, "storage", None)  # What is no pointer is refused later.
             if storage is None or self._is_remote(storage):
@@ -151,14 +151,14 @@ class ProgramSync:
             self.races.looks = volatile
 
     def after_look(self) -> None:
-        """Note that a volatile load is done: what comes next is none."""
+        """Record the end of a volatile load."""
         if self.races is not None:
             self.races.looks = False
 
     def loaded(
         self, storage: Storage, low: int, high: int, index: Value | int, itemsize: int
     ) -> None:
-        """Note what a program has looked at.
+        """Record the bytes that a program has read.
 
         Args:
             storage: Where.
@@ -176,12 +176,12 @@ class ProgramSync:
         return storage.device is not None and storage.device is not self._device
 
     def writes(self, storage: Storage) -> bool:
-        """Meet the simulation's time before a store; return whether it travels."""
+        """Synchronize with simulated time before a store; return whether it goes over a link."""
         self.catch_up()
         return self._is_remote(storage)
 
     def wrote(self, storage: Storage, low: int, high: int) -> None:
-        """Tell whoever watches that bytes from `low` to `high`, exclusive, were written."""
+        """Notify waiting programs that bytes `low` to `high` (exclusive) were written."""
         self.num_effects += 1
         self._polls.clear()
         self._watchers.wrote(self._engine, storage, low, high)
@@ -194,7 +194,7 @@ class ProgramSync:
         values: Value,
         extent: tuple[int, int],
     ) -> None:
-        """Send a store to another device: it is visible there when it has arrived."""
+        """Send a store to another device; it is visible there at its arrival."""
         self.num_effects += 1
         self._polls.clear()
         arrives_ps = self.clock_ps + self._costs.latency_ps(storage)
@@ -211,20 +211,20 @@ class ProgramSync:
         self._engine.call_at(arrives_ps, arrive)
 
     def fence(self) -> None:
-        """Order what comes behind all before it: everything it stored is visible."""
+        """Order later accesses after all earlier ones: wait until all stores are visible."""
         self.drain()
         if self.races is not None:
             self.races.fence()
 
     def finish(self) -> None:
-        """End: everything it stored is visible."""
+        """End the program: wait until all stores are visible."""
         self._pass_on()
         self.drain()
         if self.races is not None:
             self.races.end()
 
     def drain(self) -> None:
-        """Wait until everything it stored is visible."""
+        """Wait until all stores are visible."""
         missing_ps = self._arrived_ps - self.clock_ps
         if missing_ps > 0:
             self._note_wait(missing_ps)
@@ -234,7 +234,7 @@ class ProgramSync:
     # ---- atomics ----
 
     def before_atomic(self, storages: Sequence[Storage], order: Order) -> None:
-        """Travel to the memory that an atomic is about; a release waits for earlier stores.
+        """Charge the way to an atomic's memory; a release waits for earlier stores.
 
         Lanes that go to several devices go at the same time, and all take effect with the last.
         """
@@ -244,43 +244,43 @@ class ProgramSync:
         self.catch_up()
 
     def applied(self, storage: Storage, low: int, high: int, *, changed: bool) -> None:
-        """Tell what an atomic changed, of bytes `low` to `high`; what it did not was a poll."""
+        """Notify waiting programs of an atomic's change; without a change it is a poll."""
         if changed:
             self.wrote(storage, low, high)
         else:
             self._polls.append(Poll(storage, low, high, self._watchers.version(storage)))
 
     def after_atomic(self, storages: Sequence[Storage]) -> None:
-        """Travel back."""
+        """Charge the way back from an atomic's memory."""
         self.charge(self._costs.atomic_ps(storages))
 
     def before_signal(self, order: Order) -> None:
-        """Let a store that others wait for be one: a release waits for earlier stores."""
+        """Begin a store that other programs wait for; a release waits for earlier stores."""
         if order.releases:
             self.drain()
         if self.races is not None:
             self.races.signal = order
 
     def after_signal(self) -> None:
-        """Note that such a store is done."""
+        """End a store that other programs wait for."""
         if self.races is not None:
             self.races.signal = None
 
     # ---- waits ----
 
     def enter_spin(self) -> None:
-        """Note that a loop begins that may wait; what is around it has gone on."""
+        """Record the begin of a loop that may wait; enclosing loops have progressed."""
         self._num_spins += 1
         self.num_effects += 1
         self._polls.clear()
 
     def leave_spin(self, *, for_value: bool = False) -> None:
-        """Note that it has ended; `for_value`: because what it looked at had a value."""
+        """Record the end of a loop; `for_value`: it ended as a value was read."""
         self._num_spins -= 1
         self.end_wait(for_value=for_value)
 
     def end_wait(self, *, for_value: bool) -> None:
-        """Note that a wait is over, and of which signals if it was for a value."""
+        """Record the end of a wait, and its signals if it was for a value."""
         self.unmet = self._test = None
         self._pass_on()
         if self.races is not None:
@@ -291,7 +291,7 @@ class ProgramSync:
                 self.races.took(poll.storage, poll.low, poll.high)
 
     def next_round(self, effects_before: int, *, is_pure: bool) -> None:
-        """Wait after a round that has changed nothing: for a change of what it looked at."""
+        """Wait after a round without changes, until the bytes that were read change."""
         if self.num_effects != effects_before or not self._polls:
             self._polls.clear()
             return
@@ -301,7 +301,7 @@ class ProgramSync:
             self.poll_again()
 
     def tests(self, comparison: str, bound: int, dtype: np.dtype[Any], *, changes: bool) -> None:
-        """Note what a loop compares the integer with that it has looked at."""
+        """Record the comparison of a loop with an integer that it has read."""
         self._test = None
         if len(self._polls) == 1:
             storage, low, high, _ = self._polls[0]
@@ -309,25 +309,25 @@ class ProgramSync:
                 self._test = Condition(storage, low, dtype, comparison, bound, changes)
 
     def _pass_on(self) -> None:
-        """Let another program look that waits for the same, if it may go on now."""
+        """Wake another program that waits for the same bytes."""
         test, self._woken = self._woken, None
         if test is not None:
             high = test.low + test.dtype.itemsize
             self._watchers.passed_on(self._engine, test.storage, test.low, high)
 
     def poll_again(self) -> None:
-        """Go on with a loop that counts or looks at the clock, some time later."""
+        """Continue a loop that counts or reads the clock, some time later."""
         limits.poll(self._engine, f"a loop of kernel '{self._run.name}'")
         machine.set_running(self.programs)
         self._polls.clear()
 
     @property
     def has_polls(self) -> bool:
-        """Whether it has looked at memory since it last changed any."""
+        """Whether the program has read memory since its last change."""
         return bool(self._polls)
 
     def park(self) -> None:
-        """Wait for a change of what it looked at; of one integer, for one that may end the wait."""
+        """Wait for a change of the bytes that were read; of an integer, for one that may end it."""
         self.catch_up()
         polls, self._polls = self._polls, []
         test, self._test = self._test, None
@@ -354,7 +354,7 @@ class ProgramSync:
         self._note_wait(self._engine.now_ps - start_ps)
 
     def _note_wait(self, time_ps: int) -> None:
-        """Count time for which the program waits at the line that runs, for reports."""
+        """Count waiting time at the current line, for reports."""
         profile = self.programs.statistics.profile if self.programs is not None else None
         if profile is not None:
             profile.here().parked_ps += time_ps
@@ -362,7 +362,7 @@ class ProgramSync:
     def wait_until(
         self, holds: Callable[[], Array], budget_ps: int | None, *, for_value: bool
     ) -> Array:
-        """Look at each change until all hold, or the time is over."""
+        """Wait until all conditions hold, or for the time limit."""
         self._polls.clear()
         result = holds()
         deadline_ps = None if budget_ps is None else self.clock_ps + budget_ps

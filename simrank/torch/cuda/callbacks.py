@@ -42,11 +42,11 @@ class Rendezvous(NamedTuple):
     """The addresses of one symmetric allocation, in the order of the members' ranks.
 
     Attributes:
-        rank: The group rank of who asks.
+        rank: The group rank of the caller.
         buffers: The members' buffers.
         pads: Their signal pads.
         global_ranks: Their ranks in the world.
-        multicast: The address that stands for all buffers; 0: there is none.
+        multicast: The multicast address of all buffers, or 0.
     """
 
     rank: int
@@ -63,17 +63,17 @@ class Callbacks:
     Attributes:
         on_alloc: (rank, global device, address, size_bytes, stream): a tensor's block.
         on_free: The same, when its last reference dies.
-        alloc_threshold_bytes: Smaller blocks are not told.
+        alloc_threshold_bytes: Smaller blocks are not reported.
         on_out_of_memory: (rank, device, requested_bytes): the text of the error.
         on_pending: (address, size_bytes, is_write, id): an operation or a host read is about to
             touch a range that `pending_add` marked, and goes on when this returns.
         on_stream_call: (what, rank, device, stream, event): the answer counts for queries only.
         elapsed_ms: (first event, second event): what `elapsed_time` returns.
         on_op: (words): one operation, as `operations.decode` reads it.
-        on_rendezvous: (address, group name): who else has that symmetric allocation.
+        on_rendezvous: (address, group name): the members of that symmetric allocation.
         on_signal: (address, group name, what, peer, channel, timeout_ms): 0 barrier, 1 put, 2 wait.
-        on_scope: (rank, name, number): torch's C++ has begun something that it names, while
-            `simrank_watch_scopes` is on; without a name: what has that number has ended.
+        on_scope: (rank, name, number): torch's C++ enters a named scope, while
+            `simrank_watch_scopes` is on; without a name: the scope of that number ends.
     """
 
     on_alloc: Callable[[int, int, int, int, int], None] | None = None
@@ -128,7 +128,7 @@ class _Table(ctypes.Structure):
     _fields_ = list(_TYPES.items())
 
 
-_installed: list[_Table] = []  # ctypes frees a function that nobody refers to.
+_installed: list[_Table] = []  # ctypes frees functions without references.
 
 
 def install(callbacks: Callbacks) -> None:

@@ -47,7 +47,7 @@ class StreamBase(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """The stream's number, which stands for CUDA's pointer."""
+        """The stream's number, in place of CUDA's pointer."""
         return int(self.stream_id)
 
     @property
@@ -112,7 +112,7 @@ class EventBase(torch.Event):
 
     @property
     def cuda_event(self) -> int:
-        """The event's number, which stands for CUDA's pointer."""
+        """The event's number, in place of CUDA's pointer."""
         return int(self._inner.event_id)
 
     def ipc_handle(self) -> Any:

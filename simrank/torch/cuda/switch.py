@@ -360,7 +360,7 @@ def _patch_classes() -> None:
         old, new = sys.modules[module_name], _copies[module_name]
         pairs += [(getattr(old, name), getattr(new, name)) for name in names]
     _patches.replace_everywhere(pairs)
-    # Apart: who asks is another function in each simulation, and may stand in a program's module.
+    # Separately: these are other functions in each simulation, and programs import them by name.
     asked = [
         (torch.cuda.device_count, bindings.device_count),
         (torch.cuda.is_initialized, bindings.is_initialized),

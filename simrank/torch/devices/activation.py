@@ -198,7 +198,7 @@ def call_later(program: Program, call: Callable[[], None]) -> None:
 def properties_of(cluster: Cluster) -> DeviceProperties:
     """Return the properties of a cluster's devices."""
     spec = cluster.device
-    major, minor = compute_capability(spec.name) or (9, 0)  # Others stand for a Hopper.
+    major, minor = compute_capability(spec.name) or (9, 0)  # Unknown devices count as Hopper.
     clock = clock_hz(spec)
     return DeviceProperties(
         name=spec.name,
@@ -368,14 +368,14 @@ def flush() -> None:
         own.flush()
 
 
-def watch_scopes(tell: Callable[[Program, str | None, int], None] | None) -> None:
+def watch_scopes(listener: Callable[[Program, str | None, int], None] | None) -> None:
     """Set the listener of the scopes that torch's C++ names.
 
     Args:
-        tell: Called with the program, a name and a number as it begins, with None and the number as
-            it ends; None: nobody any more.
+        listener: Called with the program, the name and a number as a scope begins, with None
+            and the number as it ends; None: no listener.
     """
-    _on_scope[:] = [] if tell is None else [tell]
+    _on_scope[:] = [] if listener is None else [listener]
     if _enabled:
         cuda.watch_scopes(bool(_on_scope))
 

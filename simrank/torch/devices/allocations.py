@@ -1,7 +1,7 @@
 """Allocated blocks of torch's tensors on simulated devices, with their call sites and users.
 
-Large ones are named where memory runs out. Where races are looked for, every block is known, and so
-is what torch's operations do to it (D5) and who still uses it when it is given back (D7).
+Out-of-memory errors name the large blocks. With race checks every block is tracked, with the
+accesses of torch's operations (D5) and its uses when it is freed (D7).
 """
 
 from __future__ import annotations

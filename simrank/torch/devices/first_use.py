@@ -1,7 +1,7 @@
 """Patches that turn devices on at a rank's first use of CUDA.
 
-A program asks what there is, calls a function, makes an object, or reaches for what CUDA builds
-alone have. What a rank meets first is what it would meet later: a test walks the names.
+A program queries devices, calls a function, constructs an object, or reads a name that only CUDA
+builds have. The first use gives the same result as later ones: a test walks the names.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _makes_storage(_cls: type, *_: object, device: object = None, **__: object) 
     return _is_of_cuda(device)
 
 
-# Questions, and what torch itself is told before there are devices.
+# Queries, and their answers to torch itself before devices are on.
 _QUERIES: tuple[tuple[Any, str, Callable[[Program], Any]], ...] = (
     (_cuda, "is_available", activation.sees_devices),
     (_cuda, "device_count", rank_devices.num_visible),
@@ -102,7 +102,7 @@ _BASES = (
     (_cuda.graphs.CUDAGraph, graphs.GraphBase),
 )
 _NAMED = (
-    (type(torch.Generator), "__call__", _makes_generator),  # Of the class itself nobody can.
+    (type(torch.Generator), "__call__", _makes_generator),  # The class itself cannot be patched.
     (torch.UntypedStorage, "__new__", _makes_storage),
     (torch.Tensor, "type", _names_type),
     (torch.Tensor, "pin_memory", _always),

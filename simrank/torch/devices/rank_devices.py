@@ -82,10 +82,10 @@ class RankDevices:
 
     Attributes:
         program: The rank.
-        state: What C++ knows of it.
-        first: The index, in the cluster, of its cuda:0.
-        shared: Accesses to memory that other ranks reach, of which nobody knows yet.
-        num_waits: How many operations of torch wait right now to touch memory.
+        state: C++'s state of the rank.
+        first: The cluster's index of the rank's cuda:0.
+        shared: Accesses to memory that other ranks reach, not reported yet.
+        num_waits: Operations of torch that wait now for memory.
     """
 
     def __init__(self, program: Program, number: int, allocations: Allocations) -> None:

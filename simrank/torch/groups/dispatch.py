@@ -1,8 +1,8 @@
 """Calls as operators of c10d, for dispatch modes and tensor subclasses.
 
 torch's C++ sends every call of a process group through its dispatcher, where `CommDebugMode`, fake
-tensors and subclasses see it. That costs more than all the rest of a call, so here it is done only
-where somebody looks. Barriers are never seen.
+tensors and subclasses see it. That costs more than the rest of a call, so it is done here only
+under modes and for subclasses. Barriers are never dispatched.
 """
 
 from __future__ import annotations

@@ -514,7 +514,7 @@ class SimulatedGroup(IdentifiedGroup):
         """Make torch's operations wait for issued calls that use the same tensors."""
         if not activation.is_enabled():
             return
-        operations: list[Any] = [work._operation for work in started]  # nobody has waited for it
+        operations: list[Any] = [work._operation for work in started]  # not waited for yet
         if not operations:
             operations = [self.simulated.last_issued[self._rank]]
         for operation in operations:

@@ -94,7 +94,7 @@ class IdentifiedGroup(dist.ProcessGroup):
         self.owner = require_rank("new_group").rank
         self._backends: dict[str, DeviceBackend] = {}
 
-    # ---- who ----
+    # ---- names and ranks ----
 
     def rank(self) -> int:
         """Return the group rank."""
@@ -255,7 +255,7 @@ class IdentifiedGroup(dist.ProcessGroup):
         """Do nothing: ranks outside of a split take no part."""
 
 
-# ---- Whose a process group is: in processes nobody can have another's ----
+# ---- Owners: separate processes cannot use each other's group objects ----
 
 
 def check_owner(group: IdentifiedGroup) -> None:

@@ -91,7 +91,7 @@ def _field(name: str) -> property:
 
 
 _FIELDS = [name for name in vars(Groups()) if name != "init_method"]
-# torch's registry, for whom each rank has its own; its identity stays, as modules have bound it.
+# torch's registry with one state per rank. The object stays the same: modules import it by name.
 RankWorld: type = type("RankWorld", (_OriginalWorld,), {name: _field(name) for name in _FIELDS})
 
 
@@ -383,11 +383,10 @@ def make_destroy(original: Any) -> Any:
     return destroy_process_group
 
 
-# ---- Who is in a default group: the ranks that were started, or whoever meets in a store ----
-# A program that never changes joins as it was started, and nobody waits. Once a rank has died,
-# a process has joined, or ranks name other numbers than their own, members tell each other in
-# the store who has which rank, and wait for all: a group may grow, shrink, and have new
-# processes.
+# ---- Members of a default group: the started ranks, or processes that meet in a store ----
+# Usually the started ranks are the members, and none waits. Once a rank has died, a process has
+# joined, or ranks pass other numbers than their own, members exchange their ranks in the store and
+# wait for all: a group may grow, shrink, and have new processes.
 
 _MEETINGS = "meetings of a default group"  # In `World.local`.
 
@@ -498,8 +497,8 @@ def group_of_store(
 
     Args:
         backend: Its backend.
-        store: One that the members share, and nobody else uses for the same.
-        rank: The group rank of the caller, who may be any rank.
+        store: A store that only the members use for this meeting.
+        rank: The caller's group rank.
         size: The number of members.
         options: Of the class, for its time limit; or the time limit.
         timeout: The time limit, else.

@@ -244,8 +244,8 @@ def _table(name: str) -> Table:
 class TCPStore(SimulatedStore):
     """Replacement of `torch.distributed.TCPStore` on a port of a simulated host.
 
-    Whoever is master takes the port, and whoever is not waits until somebody serves there: on its
-    own node, else on the first that does, as every node calls the first one 127.0.0.1.
+    The master takes the port. Other ranks wait for a server there: on their own node, else on the
+    first node that has one, as every node calls the first one 127.0.0.1.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Ta
     """
     host_name, port = address
     waits: Table = ports_of(program).local.setdefault(_WAITS, Table(f"host {host_name}"))
-    chosen = None if limit in _DEFAULTS else limit  # Who waits for ever is told so at once.
+    chosen = None if limit in _DEFAULTS else limit  # A wait that cannot end is reported at once.
     if not waits.wait_for(_key(port), chosen, lambda: _server(program, port) is not None):
         milliseconds = round(limit.total_seconds() * 1000)
         raise dist.DistNetworkError(

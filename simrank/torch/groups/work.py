@@ -136,7 +136,7 @@ class SimulatedWork(dist.Work):
     def get_future(self) -> Future[Any]:
         """Return a completed future: a native wait would block all ranks.
 
-        As nccl's, it lets the stream of whoever waits for it wait; gloo's has been waited for.
+        nccl's future makes the stream of its waiter wait; for gloo's the host has waited.
         """
         if self._future is None:
             self._future = self._future_of_stream()
@@ -153,7 +153,7 @@ class SimulatedWork(dist.Work):
         if own is None or stream is None or self._after is not None:
             return None
         for work in self._works:
-            work._note_wait()  # noqa: SLF001 - whoever waits for the future
+            work._note_wait()  # noqa: SLF001 - the future is waited for
         with own.on_stream(stream) as device:
             future: Future[Any] = Future(devices=[device])
             future.set_result(self._value())

@@ -1,7 +1,6 @@
 """Caches and trackers of torch, one per rank.
 
-They know nothing of ranks: a cached answer may name the current device, or the place in a mesh, of
-whoever asked first.
+A shared cache would return the current device, or the place in a mesh, of the rank that filled it.
 """
 
 from __future__ import annotations

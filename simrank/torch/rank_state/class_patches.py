@@ -1,9 +1,9 @@
 """Methods that a rank replaces on torch's classes, swapped at its turns.
 
-A class tells nobody that it has been changed. But Python marks it as changed, and with it every
-class that is derived from it, as its caches of methods are stale then: so a look at one class that
-is derived from all of them is enough, whenever a rank's turn ends (40 ns). Where it is marked, the
-classes are compared with what they were (0.3 ms), and what is found is a patch of the rank.
+Python sends no notice of a changed class, but it invalidates the version tag of the class and of
+all its subclasses. So one class that is derived from all watched classes is checked as a turn ends
+(40 ns). If its tag is invalid, the classes are compared with their saved attributes (0.3 ms), and
+every difference becomes a patch of the rank.
 
 Not watched: classes with a metaclass or a base of C++ (scripts, `autograd.Function`), those that
 torch changes itself as it runs (`DistributedDataParallel`), and those imported while ranks run.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simrank.engine import Engine, Task
 
 _IS_CACHED = 1 << 19  # Source: Py_TPFLAGS_VALID_VERSION_TAG of CPython's object.h.
-_KEPT_BY_PYTHON = ("__annotations__", "__slotnames__")  # Set as somebody asks for them.
+_KEPT_BY_PYTHON = ("__annotations__", "__slotnames__")  # Set at the first read.
 _HOMES = ("torch.nn.modules.", "torch.optim.")
 
 

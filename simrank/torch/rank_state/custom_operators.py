@@ -1,10 +1,10 @@
 """Operators that ranks define: one entry in torch's dispatcher, one kernel per rank.
 
 torch keeps operators per process, and a script that every rank executes defines them once per rank.
-The first one's go to torch; a kernel calls what the running rank has registered for it. What torch
-keeps in Python besides (`torch.library`, custom operators, fake kernels) is each rank's own.
+The first rank's operators are defined in torch, with kernels that call the running rank's. torch's
+tables in Python (`torch.library`, custom operators, fake kernels) are each rank's own.
 
-Operators of modules that ranks share, and kernels for operators of others, are the process's.
+Operators of shared modules, and kernels of shared operators, belong to the process.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     Patches = list[tuple[Any, str, Any]]
 
-# Modules whose code runs on behalf of who registers something; torch's others do so themselves.
+# Modules whose frames are skipped to find the registering module.
 _REGISTERING = ("torch.library", "torch._library", "simrank.torch.rank_state.custom_operators")
-_NOBODYS = sys.stdlib_module_names
+_STANDARD_LIBRARY = sys.stdlib_module_names
 _VIEWS = "fallback for views"  # Among an operator's dispatch keys.
 _KEY = "operators of torch"  # In `Program.local`: what the rank has for itself, by names.
 _bindings: Any = torch._C  # noqa: SLF001 - what `torch.library` calls
@@ -68,7 +68,7 @@ def _definer() -> Program | None:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
-        if not name.startswith(_REGISTERING) and name.partition(".")[0] not in _NOBODYS:
+        if not name.startswith(_REGISTERING) and name.partition(".")[0] not in _STANDARD_LIBRARY:
             module = own.own(name)
             return program if module is not None and vars(module) is frame.f_globals else None
         frame = frame.f_back

@@ -97,7 +97,7 @@ def _copied(dataset: Any) -> Any:
     """Return a worker's copy of a dataset; a dataset that cannot be copied is shared."""
     try:
         return copy.deepcopy(dataset)
-    except Exception:  # noqa: BLE001 - whatever its parts raise: a fork would share it, too
+    except Exception:  # noqa: BLE001 - its parts may raise anything; a fork would share it, too
         return dataset
 
 

@@ -1,7 +1,7 @@
 """Settings of torch per process, swapped at each rank's turns.
 
-Whatever a rank sets is put in place as its turn begins and taken back as it ends; as long as nobody
-has set anything, turns cost nothing.
+A rank's values are put in place as its turn begins and taken back as it ends. Until a rank changes
+a setting, turns cost nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
         names: What programs call to set it.
         get: Returns it.
         put: Sets it to what `get` returned.
-        fresh: Makes what a rank starts with; None: it starts with what everybody has.
+        fresh: Returns a rank's first value; None: it is the common value.
     """
 
     owner: Any

@@ -152,8 +152,8 @@ class SymmetricMemoryOwner:
     ) -> None:
         """Issue a barrier, a signal or a wait for one on the current stream.
 
-        Simulated cost: at least a kernel's; a signal takes the links' latency there, and who gave
-        it learns that after the latency back.
+        Simulated cost: at least a kernel's; a signal takes the links' latency, and the
+        sender learns of its arrival after the latency back.
 
         Raises:
             RuntimeError: The channel is not in the signal pad.
