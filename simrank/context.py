@@ -1,4 +1,4 @@
-"""Context: one cluster, one engine, its devices and ranks. Two Contexts never see each other."""
+"""Context: one cluster and engine with devices and ranks, separate from other Contexts."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _error_of(run: Callable[[Delays], object], delays: Delays) -> Exception | No
 
 
 def _kind(error: Exception) -> str:
-    """Return what makes two failures the same one: the type of the first root cause."""
+    """Return the identity of a failure: the type of the first root cause."""
     if isinstance(error, SpawnException) and error.errors:
         error = next(iter(error.errors.values()))  # type: ignore[assignment]
     return type(error).__name__

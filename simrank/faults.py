@@ -1,4 +1,4 @@
-"""Faults that a run injects on purpose: killed and slow ranks, late calls, dropped and slow links.
+"""Injected faults: killed and slow ranks, late calls, dropped and slow links.
 
 `Faults` holds them for one Context. What each is, and how it is written, is in `config.faults`.
 """
@@ -158,13 +158,13 @@ class Faults:
         return int(self._generator(index, 0).integers(max(fault.within_ps, 1)))
 
     def _while(self, fault: Slow | SlowLink, slow: Callable[[float], None]) -> None:
-        """Let something be slow for a while."""
+        """Schedule a slowdown for a time."""
         self._at(fault.from_ps, lambda: slow(fault.factor))
         if fault.until_ps is not None:
             self._at(fault.until_ps, lambda: slow(1.0))
 
     def _at(self, time_ps: int, happen: Callable[[], None]) -> None:
-        """Let something happen at a time; it does not keep the simulation alive."""
+        """Schedule a call at a time; it does not keep the simulation alive."""
         if time_ps <= self._engine.now_ps:
             happen()
         else:
@@ -201,7 +201,7 @@ class Faults:
                 self._strike(index, fault, task)
 
     def _strike(self, index: int, fault: Kill | Deactivate, task: Task) -> None:
-        """Let a fault happen to the running rank, now."""
+        """Inject a fault into the running rank, now."""
         struck, rank = NamedWait("the call of a collective"), task.rank
 
         def happen() -> None:
@@ -233,7 +233,7 @@ class Faults:
         return has
 
     def _deactivate(self, index: int, ranks: tuple[int, ...] | None, for_ps: int | None) -> None:
-        """Let ranks sit out, in every group they are in; the last one of a group stays."""
+        """Deactivate ranks in all their groups; the last rank of a group stays."""
         for world in list(self._worlds.values()):
             for rank in range(world.size) if ranks is None else ranks:
                 for group in world.groups_of(rank):

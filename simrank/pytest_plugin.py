@@ -137,7 +137,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let a marked test run once on each place, if there are several."""
+    """Parametrize a marked test over its places, if there are several."""
     names = marker.places(metafunc.config)
     if len(names) == 1 or metafunc.definition.get_closest_marker(marker.MARK) is None:
         return
@@ -150,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let children be tracked from the first fixture on; give tests on real processes limits."""
+    """Track child processes from the first fixture on; limit tests on real processes."""
     for item in items:
         names = getattr(item, "fixturenames", [])
         if "child_processes" in names:
@@ -196,7 +196,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Let unittest run the body of a marked method on its ranks; setUp and tearDown run once.
+    """Run the body of a marked unittest method on its ranks; setUp and tearDown run once.
 
     pytest does not call `pytest_pyfunc_call` for these.
     """
@@ -253,7 +253,7 @@ def _run_body(item: pytest.Function, body: Callable[..., Any], values: Mapping[s
 
 
 def _real_ranks(config: pytest.Config) -> RealRanks:
-    """Return what runs bodies on real processes in this session; made when first needed."""
+    """Return the session's runner of bodies on real processes, made at its first use."""
     if _REAL not in config.stash:
         from simrank.suites.on_processes import RealRanks  # noqa: PLC0415 - see above
 

@@ -1,4 +1,4 @@
-"""YAML-configured benchmarks: start with `run`; `program` is what each rank executes."""
+"""YAML-configured benchmarks: start with `run`; each rank executes `program`."""
 
 from simrank.bench.row import Row
 from simrank.bench.run import run

@@ -1,4 +1,4 @@
-"""How far predictions are from published tables; start with `table_series`."""
+"""Errors of predictions against published tables; start with `table_series`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SeriesErrors:
         return self.predicted_us / self.measured_us - 1
 
     def in_class(self, number: int) -> npt.NDArray[np.bool_]:
-        """Return which sizes are of a class of sizes."""
+        """Return a mask of sizes in a size class."""
         return np.asarray(np.searchsorted(ENDS_BYTES, self.size_bytes) == number)
 
     def by_class(self) -> list[tuple[float, float] | None]:
@@ -263,7 +263,7 @@ def _series_of_file(
 
 
 def _spread(table: str, row: MeasuredRow, nodes: int) -> tuple[int, ...]:
-    """Return the ranks of each node: as they are listed, or else evenly.
+    """Return the ranks of each node, as listed or spread evenly.
 
     Raises:
         ConfigError: Another number of hosts is listed, or there are fewer ranks than nodes.
@@ -332,7 +332,7 @@ def _is_known(cluster: Cluster) -> bool:
 
 
 def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> Shape:
-    """Return where the ranks lay: spread evenly over the nodes that took part."""
+    """Return the shape of a group: ranks spread evenly over its nodes."""
     if machine is None:
         return Shape.packed(num_ranks, cluster.devices_per_node)
     nodes = min(machine.nodes, num_ranks)

@@ -122,7 +122,7 @@ def _name(errors: SeriesErrors) -> str:
 
 
 def _by_picture(series: Sequence[SeriesErrors]) -> dict[str, list[SeriesErrors]]:
-    """Return what one picture shows, by its title."""
+    """Return the series of each picture, by its title."""
     found: dict[str, list[SeriesErrors]] = {}
     for each in series:
         title = f"{each.table}, {each.collective}"

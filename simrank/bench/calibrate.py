@@ -1,4 +1,4 @@
-"""`simrank calibrate`: the constants of NCCL's laws, fitted to measured times of one cluster."""
+"""`simrank calibrate`: fit constants of NCCL's laws to measured times of one cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIN_SEEN = 4  # Assumed: fewer sizes do not say how far a class is to be truste
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a fit found, and what it leaves.
+    """Fitted constants and residual errors.
 
     Attributes:
         calibration: The constants.
@@ -101,13 +101,13 @@ def _shape_of(errors: SeriesErrors) -> dict[str, Any]:
 
 
 def _rounded(calibration: Calibration) -> Calibration:
-    """Return what a file holds: more digits would be noise."""
+    """Return a number rounded for a file."""
     numbers = {name: float(f"{getattr(calibration, name):.{_DIGITS}g}") for name in NAMES}
     return Calibration(takes_fastest=calibration.takes_fastest, **numbers)
 
 
 def _residuals(errors: Sequence[SeriesErrors], spread: Sequence[float]) -> list[dict[str, Any]]:
-    """Return what is left per class of size, and how uncertain that makes it."""
+    """Return the residual errors per size class, and their uncertainty."""
     means = mean_errors(errors)
     ratios = np.concatenate([each.predicted_us / each.measured_us for each in errors])
     shares = np.maximum(ratios, 1 / ratios) - 1

@@ -53,7 +53,7 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
     rows = []
     for case, time_us, index in zip(cases, found.times_us.tolist(), found.chosen, strict=True):
         algorithm, protocol = found.choices[index]
-        source, interval_us = nine_of_ten(series, case.size_bytes, time_us)
+        source, interval_us = prediction_interval(series, case.size_bytes, time_us)
         row = timed_row(
             case,
             series.cluster.name,
@@ -71,10 +71,10 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
     return rows
 
 
-def nine_of_ten(
+def prediction_interval(
     series: Series, size_bytes: int, time_us: float
 ) -> tuple[str | None, tuple[float, float]]:
-    """Return what the times of a series were fitted to, and between what nine of ten should be.
+    """Return the table that a series was fitted to, and the 90% prediction interval in us.
 
     Args:
         series: What runs.

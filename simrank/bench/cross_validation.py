@@ -1,4 +1,4 @@
-"""Constants that were fitted to some measured times, tried on others; start with `FITS`."""
+"""Cross-validation: constants fitted to some measured times predict other ones; see `FITS`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REDUCED, *_OTHERS = AIMED
 
 
 class Bench:
-    """What was measured, and the constants that were fitted to each series of it.
+    """Measured series, with the constants fitted to each.
 
     Args:
         tried: What is to be predicted.
@@ -42,7 +42,7 @@ class Bench:
     def pairs(
         self, are_paired: Callable[[TableSeries, TableSeries], bool]
     ) -> list[tuple[TableSeries, TableSeries]]:
-        """Return which constants are tried on what: the fitted series, then the tried one."""
+        """Return the pairs of a fitted and a predicted series."""
         return [
             (fitted, tried)
             for tried in self.tried
@@ -78,11 +78,11 @@ def _of_table(bench: Bench) -> list[SeriesErrors]:
 
 
 def _of_halves(bench: Bench) -> list[SeriesErrors]:
-    return [held_out_errors(each) for each in bench.tried if each.is_fittable]
+    return [cross_validation_errors(each) for each in bench.tried if each.is_fittable]
 
 
-def held_out_errors(series: TableSeries) -> SeriesErrors:
-    """Return the errors of every second size by constants fitted to the others, and of those.
+def cross_validation_errors(series: TableSeries) -> SeriesErrors:
+    """Return the errors of each half of the sizes by constants fitted to the other half.
 
     Raises:
         ValueError: It has fewer than two sizes.
@@ -133,7 +133,7 @@ def _small_size(series: TableSeries) -> tuple[TableSeries | None, TableSeries]:
 
 
 def _are_sites(fitted: TableSeries, tried: TableSeries) -> bool:
-    """Whether the same ranks did the same where NCCL finds the same, and somebody else measured."""
+    """Return whether two series are the same measurement at different sites."""
     one, other = fitted.measured, tried.measured
     same = (one.collective, one.comm.shape, one.comm.spec)
     return fitted.table != tried.table and same == (
@@ -149,7 +149,7 @@ def _of_nodes(bench: Bench) -> list[SeriesErrors]:
 
 
 def _are_node_counts(fitted: TableSeries, tried: TableSeries) -> bool:
-    """Return whether nodes of one kind did the same in another number, joined by the same network.
+    """Return whether two series differ only in the number of nodes.
 
     Who measured one node knows no network: such constants are tried on no more nodes.
     """
@@ -163,7 +163,7 @@ def _are_node_counts(fitted: TableSeries, tried: TableSeries) -> bool:
 
 
 def _node_of(spec: NcclSpec) -> NcclSpec:
-    """Return what NCCL finds in a node, whatever network joins it to others."""
+    """Return NCCL's view of a node, without the network."""
     own = replace(spec, nics=0, nic_bytes_per_s=0, nic_latency_ps=0)
     return replace(own, algorithms=(), protocols=())
 

@@ -1,4 +1,4 @@
-"""Which algorithm and protocol takes over from which, over size; start with `crossover`."""
+"""Crossovers of NCCL's algorithms and protocols over size; start with `crossover`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def crossover(
 
 
 def _measured(collective: str, shape: Shape, cluster: str) -> tuple[MeasuredTimes, ...]:
-    """Return the built-in tables of the same calls: those of loops have a framework's time."""
+    """Return the built-in tables of the same calls, without tables of framework loops."""
     found = []
     for name in builtin_tables():
         machine = load_machine(Path(locate("measured", name)))

@@ -1,4 +1,4 @@
-"""`simrank explain`: why a collective takes as long as predicted, and among what NCCL chose."""
+"""`simrank explain`: the terms of a predicted time, and NCCL's candidates."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def explain(  # noqa: PLR0913 - as `predict`
 
 
 def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Replaced]:
-    """Yield what a graph says, beside what the cluster says."""
+    """Yield the values of a graph beside the cluster's."""
     nccl = config.nccl
     if nccl is None:
         return

@@ -1,4 +1,4 @@
-"""A prediction taken apart, as a page: its terms and numbers, and what NCCL takes over size."""
+"""An explained prediction as a page: terms, numbers, and NCCL's choices over size."""
 
 from __future__ import annotations
 

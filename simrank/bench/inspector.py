@@ -44,7 +44,7 @@ class _Call(NamedTuple):
 
 
 def is_inspector(part: Part) -> bool:
-    """Return whether an object is what NCCL Inspector writes."""
+    """Return whether an object is a record of NCCL Inspector."""
     return bool(_KEYS & part.data.keys())
 
 
@@ -92,7 +92,7 @@ def _calls(parts: Iterable[Part]) -> Iterator[tuple[_Call, float]]:
 
 
 def _call(header: Part, perf: Part) -> tuple[_Call, float] | None:
-    """Return one rank's view of a collective; None: it is none, or of one rank."""
+    """Return one rank's record of a collective; None for other records and single ranks."""
     name = perf.text("coll")
     if name in _MESSAGES:
         return None

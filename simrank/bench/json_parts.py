@@ -1,4 +1,4 @@
-"""JSON that others wrote, with a file and a line for all that is wrong; start with `read_parts`."""
+"""JSON of other tools, with file and line in all errors; start with `read_parts`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     data: dict[str, Any]
 
     def error(self, key: str, expected: str, got: str | None = None) -> ConfigError:
-        """Return the error for a key; `got` is what stands there unless it is given."""
+        """Return the error for a key; `got` defaults to its value."""
         if got is None:
             got = _shown(self.data[key]) if key in self.data else "nothing"
         return ConfigError(ConfigProblem(self.file, self.line, self.path + key, expected, got))
@@ -118,7 +118,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - whatever JSON holds
-    """Return a value as it would be written, and of a long one what it is."""
+    """Return a value as JSON; the type of a long one."""
     if isinstance(value, dict):
         return f"an object with {', '.join(value) or 'nothing'}"
     return f"a list of {len(value)}" if isinstance(value, list) else json.dumps(value)

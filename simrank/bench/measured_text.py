@@ -84,7 +84,7 @@ def rows_by_file(
 def _rows_of_runs(
     runs: list[Part], file: str, collective: str | None, num_ranks: int | None
 ) -> list[MeasuredRow]:
-    """Return the rows of what nccl-tests wrote, one run after the other."""
+    """Return the rows of nccl-tests' JSON, run by run."""
     rows = []
     for run in runs:
         if not is_nccl_tests_json(run):
@@ -105,7 +105,7 @@ _KEYS = {"args", "config", "results"}
 
 
 def is_nccl_tests_json(part: Part) -> bool:
-    """Return whether an object is what nccl-tests writes."""
+    """Return whether an object is nccl-tests' JSON."""
     return bool(_KEYS & part.data.keys())
 
 
@@ -133,7 +133,7 @@ def nccl_tests_rows(
 
 
 def _ran(collective: str, config: Part) -> Ran:
-    """Return on which ranks it ran: those of the first group, where it was split into several."""
+    """Return the ranks of a run; of split runs, those of the first group."""
     gpus = config.whole("ngpus", 1, MAX_RANKS)
     each = config.whole("nthreads", 1, MAX_RANKS) * gpus
     devices = config.parts("devices")

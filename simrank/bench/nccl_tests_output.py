@@ -1,4 +1,4 @@
-"""What nccl-tests printed, as rows of a measured table; start with `parse_nccl_tests`.
+"""nccl-tests' printed output as rows of a measured table; start with `parse_nccl_tests`.
 
 Format: one line per size with size, count, type, redop, root, and for each of out-of-place and
 in-place time, algbw, busbw and errors; lines of `#` say what ran and on which ranks. Older versions
@@ -58,7 +58,7 @@ def without_marks(text: str) -> str:
 
 
 def is_nccl_tests(text: str) -> bool:
-    """Return whether a text is what nccl-tests prints, rather than a CSV table."""
+    """Return whether a text is nccl-tests' output, and not a CSV table."""
     first = text.lstrip().partition("\n")[0]
     return first.startswith("#") or "," not in first or _LINE.search(text) is not None
 
@@ -88,7 +88,7 @@ def parse_nccl_tests(
 
 
 def program_collective(text: str) -> str | None:
-    """Return what the first program of a text runs: `all_reduce` for all_reduce_perf."""
+    """Return the collective of a text's first program: `all_reduce` for all_reduce_perf."""
     found = _WHAT.search(text)
     return found[1] if found else None
 
@@ -106,7 +106,7 @@ def dtype_named(word: str, file: str, line: int) -> str:
 
 
 def _ran(name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | None) -> Ran:
-    """Return on which ranks it ran: as many as the output lists, where nobody says it."""
+    """Return the ranks of a run: as given, else as many as the output lists."""
     found = [match for _, line in lines if (match := _RANK.match(line))]
     listed = [int(match[1]) for match in found]
     if len(set(listed)) < len(listed):

@@ -1,4 +1,4 @@
-"""Results of a benchmark as nccl-tests and NCCL Inspector write theirs; other tools read them.
+"""Results of a benchmark in the formats of nccl-tests and NCCL Inspector.
 
 Source of the forms: NVIDIA/nccl-tests, `src/common.cu` (the table of one program, `# Rank` lines
 included), and NVIDIA/nccl, `plugins/profiler/inspector` (one object per call and rank).
@@ -50,7 +50,7 @@ _KNOWN = {NCCL_TESTS: _PROGRAMS, INSPECTOR: _CALLS}
 
 
 class Machine(NamedTuple):
-    """On what the rows of one benchmark ran.
+    """The machine of a benchmark's rows.
 
     Attributes:
         cluster: Its name.
@@ -64,7 +64,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(config: BenchConfig, form: str) -> Machine:
-    """Return what a benchmark runs on, if another's form has words for all of it.
+    """Return the machine of a benchmark, if the format can express it.
 
     Args:
         config: The benchmark.

@@ -1,4 +1,4 @@
-"""A benchmark of collectives as a page: pictures over size, one pair per collective, and tables."""
+"""A benchmark of collectives as a page: two pictures over size per collective, and tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def collectives_page(
 def head_facts(
     config: BenchConfig | SweepConfig, head: Mapping[str, object]
 ) -> list[tuple[str, str]]:
-    """Return what was run, by name."""
+    """Return the facts of a run, by name."""
     facts = {name: str(value) for name, value in head.items()}
     facts["cluster"] = ", ".join(cluster.name for cluster in config.clusters)
     timed, warmup = config.iterations.timed, config.iterations.warmup
@@ -158,7 +158,7 @@ class _Group:
             yield Curve(form.label, tuple(point(row) for row in rows if row.time_us), look)
 
     def _measured(self, point: Callable[[Row], Point]) -> Iterable[Curve]:
-        """Yield what was measured: once for all series that stand beside the same table."""
+        """Yield the measured series, once per table."""
         labels_by_points: dict[tuple[Point, ...], list[int]] = {}
         for index, form in enumerate(self._forms):
             rows = sorted(form.rows, key=lambda row: row.size_bytes)
@@ -173,7 +173,7 @@ class _Group:
 
 
 def _words(series: Series, rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return what a series is, of which a label says what differs."""
+    """Return the properties of a series, for its label."""
     return (
         series.algorithm,
         series.dtype,
@@ -186,7 +186,7 @@ def _words(series: Series, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _told_apart(labels: Sequence[str]) -> list[str]:
-    """Return labels with a number behind those that are there already."""
+    """Return labels made unique by numbers."""
     seen: dict[str, int] = {}
     found = []
     for label in labels:

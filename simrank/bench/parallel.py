@@ -1,4 +1,4 @@
-"""Runs that need nothing of each other, one after the other or at the same time; `in_parallel`.
+"""Independent runs, one after the other or in parallel; see `in_parallel`.
 
 Processes of this machine need nothing beyond Python. Clusters are joblib's (extra `cluster`).
 """
@@ -29,7 +29,7 @@ _RUNS_PER_ROUND = 4  # Assumed: of each worker of Ray, which tells of results a 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who does the runs.
+    """The workers of the runs.
 
     Attributes:
         jobs: How many at once; None: one, or with a backend as many as it has.
@@ -72,7 +72,7 @@ def _wrong_backend(expected: str, got: str) -> ConfigError:
 def in_parallel(
     run: Callable[[int], T], indices: Sequence[int], workers: Workers
 ) -> Iterator[tuple[int, T]]:
-    """Yield each index with what `run` returns for it, as they end.
+    """Yield each index with the result of `run`, in order of completion.
 
     What is under way when the iterator is closed is ended too.
 

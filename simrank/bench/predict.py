@@ -1,4 +1,4 @@
-"""`simrank.predict`: what nccl-tests would print on a cluster, without running anything."""
+"""`simrank.predict`: the times that nccl-tests would print on a cluster, without a run."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     nccl_tuner: str | Path | None = None,
     calibration: str | None = "auto",
 ) -> Predicted:
-    """Predict what nccl-tests would print, by NCCL's constants and its tuner's choice.
+    """Predict nccl-tests' times by NCCL's constants and its tuner's choices.
 
     Nothing runs: 100,000 sizes take less than a second.
 
@@ -181,7 +181,7 @@ def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
 
 
 def collective_of(name: str) -> str:
-    """Return the collective that a name, or one of torch's or nccl-tests', stands for.
+    """Return the collective of a name, also of torch's or nccl-tests' names.
 
     Raises:
         ValueError: It is none.

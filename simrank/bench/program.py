@@ -1,4 +1,4 @@
-"""What a rank of the benchmark runs: a `simrank.distributed` program that loops as nccl-tests."""
+"""The program of a benchmark's rank: `simrank.distributed` calls in nccl-tests' loop."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def root_of(collective: str, root: int) -> int:
 
 
 def prepared(case: Case, kernel: KernelAlgorithm | None) -> Callable[[Tensor, Tensor], Any]:
-    """Return what issues a collective once: torch's call, or the launch of a kernel."""
+    """Return a function that issues a collective once: a call, or a kernel's launch."""
     if kernel is not None:
         return kernel.prepare(case.count, case.dtype).launch
     return partial(issue, case)
 
 
 def issue(case: Case, source: Any, target: Any, on: Any = dist) -> None:  # noqa: ANN401 - torch's, too
-    """Call the collective once; those of `ON_TARGET` work on `target`.
+    """Call the collective once; `ON_TARGET` collectives work on `target`.
 
     Args:
         case: Which.
@@ -156,7 +156,7 @@ def _exchange(case: Case, source: Any, target: Any, on: Any) -> None:  # noqa: A
 
 
 def _blocks(case: Case, whole: Any, on: Any) -> list[Any] | None:  # noqa: ANN401 - as above
-    """Return the part of each rank in the root's long tensor; None on the others."""
+    """Return the parts of the root's long tensor by rank; None on other ranks."""
     if on.get_rank() != case.root:
         return None
     return [whole[rank * case.count : (rank + 1) * case.count] for rank in range(case.num_ranks)]
@@ -217,7 +217,7 @@ def laid_out(case: Case, rank: int, made: Callable[[int], Any], given: Any) -> t
 
 
 class TestData:
-    """What the ranks of a checked run contribute: views of one array, shifted rank by rank.
+    """Test data of checked runs: views of one array, shifted rank by rank.
 
     Args:
         num_elements: The largest input of any rank.
@@ -245,7 +245,7 @@ class TestData:
         self._values = values.astype(kind.numpy)
 
     def of(self, rank: int, num_elements: int) -> Array:
-        """Return what a rank contributes."""
+        """Return the input of a rank."""
         return self._values[rank * _SHIFT : rank * _SHIFT + num_elements]
 
 

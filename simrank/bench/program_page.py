@@ -46,7 +46,7 @@ def program_page(
 
 
 def _labels(config: SweepConfig, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield for each row what makes it another than the rest."""
+    """Yield the distinguishing properties of each row."""
     names = ["cluster", *config.parameters, *([ALGORITHMS] if config.algorithms else [])]
     differing = [name for name in names if len({str(row[name]) for row in rows}) > 1]
     for row in rows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.bench.closed_form import NCCL, nine_of_ten, predicted_rows
+from simrank.bench.closed_form import NCCL, predicted_rows, prediction_interval
 from simrank.bench.inspector import UNKNOWN_DTYPE
 from simrank.bench.measured_text import rows_by_file
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
@@ -36,16 +36,16 @@ CHECK_UP_TO_TOTAL_BYTES = 1024 * 1024 * 1024
 
 
 class Watcher:
-    """What a benchmark tells while it runs; by default, nothing."""
+    """Listener of a running benchmark; does nothing by default."""
 
     def on_start(self) -> None:
         """Nothing is wrong with the configuration; the first series begins."""
 
     def on_progress(self, what: str, done: int, total: int) -> None:
-        """Tell what runs, and how many steps are done of how many."""
+        """Report the running step, the number of finished steps and the total."""
 
     def on_rows(self, series: Series, rows: list[Row]) -> None:
-        """Tell the rows of one size, out of place and in place, when both are complete."""
+        """Report the rows of one size, out of place and in place, when both are complete."""
 
 
 def run(
@@ -106,7 +106,7 @@ def _predict(
     measured: Mapping[_MeasuredKey, float],
     on_case: Callable[[Series, Case, list[Row]], None],
 ) -> None:
-    """Tell the rows of a series that nobody has to run, size by size."""
+    """Report the rows of a series that needs no run, size by size."""
     of_size: list[Row] = []
     found = predicted_rows(series, config)
     for index, (case, row) in enumerate(found):
@@ -167,7 +167,7 @@ class _Run:
             spawn(timed_program, args, nprocs=series.num_ranks, share_args=True)
 
     def _complete(self, index: int, context: Context) -> None:
-        """Make the row of a case that all ranks have timed; they wait while it is checked."""
+        """Make the row of a case that all ranks have timed; ranks wait while data are checked."""
         case = self._cases[index]
         time_us = averaged(self._times_us, self._config.average)
         self._times_us = {}
@@ -188,7 +188,7 @@ class _Run:
 
 
 def averaged(times_us: Mapping[int, float], average: str) -> float:
-    """Return the time of an iteration, as nccl-tests' -a takes it from those of the ranks.
+    """Return the time of an iteration from the ranks' times, as nccl-tests' -a.
 
     Args:
         times_us: By rank.
@@ -237,7 +237,7 @@ def _num_wrong(series: Series, case: Case, config: BenchConfig) -> int | None:
 
 
 class _Chosen(NamedTuple):
-    """What ran, where its time comes from, and its channels."""
+    """The algorithm of a row, the source of its time, and its channels."""
 
     algorithm: str
     protocol: str | None
@@ -246,7 +246,7 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
-    """Return what ran."""
+    """Return the algorithm of a row."""
     if series.kernel is not None:
         channels = int(series.kernel.options["num_channels"])
         return _Chosen(series.algorithm, None, "programs", channels)
@@ -262,7 +262,7 @@ def _chosen(series: Series, case: Case, context: Context) -> _Chosen:
 
 
 def _messages(series: Series, case: Case, context: Context) -> _Chosen:
-    """Return what moves a message to the next rank."""
+    """Return a function that sends a message to the next rank."""
     library = context.comm_library
     level, pair = library.chooser.nccl, (0, min(1, series.num_ranks - 1))
     if level is None or level.message(pair, case.size_bytes, series.num_ranks) is None:
@@ -276,7 +276,7 @@ def _row(
     chosen = _chosen(series, case, context)
     fitted, interval_us = None, None
     if chosen.level == NCCL:
-        fitted, interval_us = nine_of_ten(series, case.size_bytes, time_us)
+        fitted, interval_us = prediction_interval(series, case.size_bytes, time_us)
     num_nodes = int(series.cluster.node_of(np.arange(case.num_ranks)).max()) + 1
     return timed_row(
         case,
@@ -297,7 +297,7 @@ _MeasuredKey = tuple[tuple[str, int, int], str]
 
 
 def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
-    """Return measured times by (collective, ranks, bytes) and dtype; "" where nothing is reduced.
+    """Return measured times by (collective, ranks, bytes) and dtype; "" without a reduction.
 
     Raises:
         ConfigError: There are several clusters: a table was measured on one.

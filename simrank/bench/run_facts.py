@@ -1,4 +1,4 @@
-"""What ran, and on which ranks: the part of measured rows that all sizes of a run share."""
+"""Facts of a run that all of its measured rows share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROUNDED, _OF_TIME = 1e-9, 5e-4  # Times are printed with four digits.
 
 
 class Bandwidths(NamedTuple):
-    """What a line prints, in GB/s.
+    """The bandwidths of a line, in GB/s.
 
     Attributes:
         time_us: The time that they follow from, in microseconds.
@@ -33,7 +33,7 @@ class Bandwidths(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a row stands.
+    """The position of a row in its file.
 
     Attributes:
         file: Name for messages.
@@ -119,7 +119,7 @@ def is_time(time_us: float) -> bool:
 
 
 def collective_named(word: str | None, file: str, line: int | None = None) -> str:
-    """Return the collective that a word stands for.
+    """Return the collective of a word.
 
     Raises:
         ConfigError: Missing or unknown collective.

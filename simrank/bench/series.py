@@ -1,4 +1,4 @@
-"""What a benchmark consists of: a series for every combination of its lists but size and form."""
+"""Series of a benchmark: one per combination of its lists, except size and form."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Series:
 
     @property
     def title(self) -> str:
-        """What it is, for progress and timelines."""
+        """The title, for progress and timelines."""
         redop = "" if self.redop == "none" else f" {self.redop}"
         where = f"{self.num_ranks} ranks of {self.cluster.name}"
         root = "" if self.root < 1 else f" root {self.root}"
@@ -62,7 +62,7 @@ class Series:
 
     @property
     def call_name(self) -> str:
-        """Whose algorithms it runs."""
+        """The collective whose algorithms are used."""
         return call_name(self.collective)
 
     def cases(self, config: BenchConfig) -> list[Case]:
@@ -134,12 +134,12 @@ def _with_files(config: BenchConfig, calls: set[tuple[str, int]]) -> BenchConfig
 
 
 def call_name(collective: str) -> str:
-    """Return whose algorithms a collective runs; messages between pairs have none to choose."""
+    """Return the collective whose algorithms are used; messages have no choice."""
     return "all_to_all" if collective == "all_to_all_v" else collective
 
 
 def _kernel(name: str, options: Mapping[str, object]) -> KernelAlgorithm | None:
-    """Return the Triton kernel that an entry names, or None where it is a schedule.
+    """Return the Triton kernel of an entry; None for schedules.
 
     Raises:
         ValueError, UnsupportedError: There is no such kernel, or it does not take an option.
@@ -172,7 +172,7 @@ def _check(config: BenchConfig, calls: set[tuple[str, int]]) -> None:
 def _wrong_with(
     name: str, options: Mapping[str, object], calls: set[tuple[str, int]]
 ) -> tuple[str, str, str | None] | None:
-    """Return what would have been accepted in place of an entry, what was found, and the cure.
+    """Return the expected entry, the given one, and the cure.
 
     None if it is accepted as it is.
     """
@@ -200,7 +200,7 @@ def _wrong_with(
 def _wrong_with_kernel(
     name: str, options: Mapping[str, object], collectives: set[str]
 ) -> tuple[str, str, str | None] | None:
-    """Return the same of an entry that names a kernel."""
+    """Return the expected kernel entry, the given one, and the cure."""
     try:
         kernel = _kernel(name, options)
     except (ValueError, UnsupportedError) as error:

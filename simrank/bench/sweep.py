@@ -32,24 +32,24 @@ _HERE = Workers()
 
 
 class SweepWatcher:
-    """What a benchmark of a program tells while it runs; by default, nothing."""
+    """Listener of a running benchmark of a program; does nothing by default."""
 
     def on_start(self) -> None:
         """Nothing is wrong with the configuration; the first run begins."""
 
     def on_progress(self, what: str, done: int, total: int) -> None:
-        """Tell what runs, how many runs are done, and how many there are."""
+        """Report the running run, the number of finished runs and the total."""
 
     def on_end(self, index: int, row: Row) -> None:
-        """Tell the number of a run and its row when it has ended: in any order."""
+        """Report the number and the row of an ended run, in any order."""
 
     def on_row(self, row: Row, report: str | None) -> None:
-        """Tell the rows in their order, and the whole text of an error."""
+        """Report the rows in their order, with the whole text of an error."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """How much of a benchmark is done here, and by whom.
+    """The part of a benchmark to run here, and its workers.
 
     Attributes:
         workers: Who does the runs.
@@ -125,7 +125,7 @@ def run_sweep(
 
 
 def _title(cells: list[Cell], missing: list[int]) -> str:
-    """Return what the first run that has not ended is."""
+    """Return the title of the first unfinished run."""
     if not missing:
         return ""
     (_, cluster), *rest = cells[missing[0]].columns.items()
@@ -141,7 +141,7 @@ def _tell(rows: list[Row], outcomes: Mapping[int, _Outcome], watcher: SweepWatch
 
 
 def is_row(row: object) -> bool:
-    """Whether what a file has can be the row of a run: with all measures, or with an error."""
+    """Return whether a file's entry is a row of a run: with all measures, or an error."""
     if not isinstance(row, dict) or ERROR not in row or type(row.get("num_ranks")) is not int:
         return False
     expected = (int, float) if row[ERROR] is None else (type(None),)
@@ -168,7 +168,7 @@ def _asked_ranks(config: SweepConfig, cell: Cell) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """Return what went wrong: of ranks, the root cause on the lowest of them."""
+    """Return the error in one line; of ranks, the root cause on the lowest rank."""
     if not isinstance(error, SpawnException):
         return _first_line(error)
     rank = min(error.errors)
@@ -281,7 +281,7 @@ def fingerprint(config: SweepConfig) -> str:
 
 
 def _function(config: SweepConfig) -> Callable[..., Callable[[], Any]]:
-    """Import the program from the folder of the file, the current one, or what is installed.
+    """Import the program from the file's folder, the current folder or installed packages.
 
     Raises:
         ConfigError: There is no such function.

@@ -141,7 +141,7 @@ def narrow_lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
 
 
 def count_of(row: Row) -> int:
-    """Return the elements that nccl-tests counts: of collectives of blocks those of one."""
+    """Return the elements that nccl-tests counts: of collectives of blocks, one block's."""
     count = row.size_bytes // as_dtype(row.dtype).itemsize
     return count // row.num_ranks if row.collective in BLOCKS else count
 
@@ -197,7 +197,7 @@ def notes_of(rows: Sequence[Row], series: Series, comparison: Comparison) -> Ite
 
 
 def coverage_line(rows: Sequence[Row]) -> str | None:
-    """Return how many measured times are inside the interval; None where none has an error."""
+    """Return the line of coverage of the interval; None without errors."""
     by_size = {row.size_bytes: row for row in reversed(rows)}
     inside = [
         row.interval_us[0] <= row.measured_us <= row.interval_us[1]

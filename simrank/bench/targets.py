@@ -1,4 +1,4 @@
-"""Mean errors beside those that are aimed at, and why one is missed; start with `groups`."""
+"""Mean errors and their targets, with the causes of missed ones; start with `groups`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 2  # Series that a missed aim names.
 
 
 class Group(NamedTuple):
-    """Series whose errors have one mean.
+    """Series with a common mean error.
 
     Attributes:
         title: What they have in common.
@@ -47,7 +47,7 @@ class Group(NamedTuple):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the means, the aims and why they are missed, as plain data."""
+        """Return the means, targets and causes as plain data."""
         return {
             "title": self.title,
             "num_series": len(self.series),
@@ -108,7 +108,7 @@ class Culprit:
 
     @classmethod
     def of(cls, series: SeriesErrors, number: int) -> Culprit:
-        """Return what a series does in a class of sizes that it has."""
+        """Return the errors of a series in one of its size classes."""
         mine = series.in_class(number)
         parts, error = series.parts_us[:, mine], series.error[mine]
         shares = (parts / series.predicted_us[mine]).mean(axis=1)
@@ -127,7 +127,7 @@ class Culprit:
         )
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the text."""
         of = self.series
         name = f"{of.fitted_to} -> {of.table}" if of.fitted_to not in ("", of.table) else of.table
         if -self.signed_pct > self.error_pct / 2:
@@ -142,7 +142,7 @@ class Culprit:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return plain data for JSON."""
         return {
             "table": self.series.table,
             "fitted_to": self.series.fitted_to or None,
@@ -180,7 +180,7 @@ class Missed:
 
     @classmethod
     def of(cls, group: Group, number: int, error_pct: float, aim_pct: float) -> Missed:
-        """Find who carries the error of a class of sizes."""
+        """Find the series with the largest share of a size class's error."""
         found = [Culprit.of(s, number) for s in group.series if s.in_class(number).any()]
         found.sort(key=lambda each: -each.error_pct)
         errors = [each.error_pct for each in found]
@@ -193,7 +193,7 @@ class Missed:
         return cls(NAMES[number], error_pct, aim_pct, len(found), named, without)
 
     def lines(self) -> Iterable[str]:
-        """Yield it in words: the figures, then who carries them."""
+        """Yield the lines: figures, then the series that carry the error."""
         head = f"{self.size_class}: {self.error_pct:.1f} %, target {self.aim_pct:.0f} %"
         if self.without_pct is not None:
             without = f"without {len(self.culprits)} of {self.num_series} series"
@@ -202,7 +202,7 @@ class Missed:
         yield from (each.text() for each in self.culprits)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return plain data for JSON."""
         return {
             "size_class": self.size_class,
             "error_pct": self.error_pct,

@@ -1,4 +1,4 @@
-"""`simrank tune`: what NCCL's tuner plugin should choose, by the laws; start with `tune`."""
+"""`simrank tune`: choices for NCCL's tuner plugin by the laws; start with `tune`."""
 
 from __future__ import annotations
 

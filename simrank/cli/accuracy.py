@@ -1,4 +1,4 @@
-"""`simrank accuracy`: how far the cost models are from what was measured."""
+"""`simrank accuracy`: errors of the cost models against measured times."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _refuse(**options: object) -> None:
 
 
 def _bench(table: str | None, cluster: str | None, **said: Any) -> Bench:  # noqa: ANN401
-    """Return what is tried, and whose constants may be: the built-in tables', and its own."""
+    """Return the tested series, and the series whose constants are used."""
     built_in = measured_series(texts_of(builtin_tables()))
     if table is None:
         return Bench(built_in, built_in)

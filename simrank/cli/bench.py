@@ -109,7 +109,7 @@ def bench(
 
 
 def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
-    """Benchmark collectives: print the table as it grows, and write what was asked for.
+    """Benchmark collectives: print the table as it grows, and write the requested files.
 
     Raises:
         Exit: Something was wrong with the data.
@@ -131,7 +131,7 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
 def _others(
     config: BenchConfig, given: dict[str, Any], found: list[tuple[Series, list[Row]]]
 ) -> dict[str, Callable[[], str]]:
-    """Return what writes the files that other tools read, by their paths.
+    """Return the writers of files for other tools, by their paths.
 
     Raises:
         ConfigError: A form has no words for the benchmark.

@@ -20,7 +20,7 @@ CHOICES_OF: dict[str, tuple[str, ...]] = {
 
 
 def check_words(**given: str | None) -> None:
-    """Check what several options choose, each named as in `CHOICES_OF`.
+    """Check the values of several options against `CHOICES_OF`.
 
     Raises:
         ConfigError: One of them is none of its choices.
@@ -30,7 +30,7 @@ def check_words(**given: str | None) -> None:
 
 
 def check_word(option: str, word: str | None, choices: tuple[str, ...]) -> None:
-    """Check what an option chooses; None is always accepted.
+    """Check the value of an option; None is always accepted.
 
     Args:
         option: As `--on-failure`.

@@ -1,4 +1,4 @@
-"""What the commands share: the application, exit statuses, and checks of options."""
+"""Shared parts of the commands: application, exit statuses, checks of options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILED, BAD_CONFIG, BUG = 1, 2, 3
 
 
 class Command(NamedTuple):
-    """A command that is imported when it is used: start-up is a wait at every prompt.
+    """A command that is imported at its use, for a fast start-up.
 
     Attributes:
         help: One line for the list of commands.
@@ -181,7 +181,7 @@ def progress_bar() -> Progress:
 
 
 def terminal_width() -> int | None:
-    """Return how many characters a line of the terminal has; None in a pipe or file."""
+    """Return the width of the terminal; None in a pipe or file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -147,7 +147,7 @@ def _program(given: dict[str, Any]) -> None:
 
 
 def _ranks_of(config: BenchConfig) -> int:
-    """Return the number of ranks that a benchmark asks for.
+    """Return the number of ranks of a benchmark.
 
     Raises:
         ConfigError: It asks for several.
@@ -204,7 +204,7 @@ def _bench(given: dict[str, Any]) -> None:
 
 
 def _write_rows(given: dict[str, Any], rows: list[Row], table: str) -> None:
-    """Write what was measured, also where the rest could not be."""
+    """Write the measured rows, also of an incomplete run."""
     if given["out"] is not None and rows:
         write_text(given["out"], table)
     if given["json_file"] is not None:
@@ -276,7 +276,7 @@ def _problem(option: str, expected: str, got: str) -> ConfigError:
 
 @contextmanager
 def _missing_is_told() -> Iterator[None]:
-    """Say in a line what this machine lacks, with a status of its own."""
+    """Print missing requirements in one line, and exit with their own status."""
     try:
         yield
     except MissingError as error:

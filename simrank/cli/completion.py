@@ -1,4 +1,4 @@
-"""What shells complete: the options of each command and their words, without importing it.
+"""Shell completion: options of each command and their words, without its import.
 
 `surface.json` holds the command line as users may rely on it: each spelling of each command, and
 the words that some of them choose from. A test compares it with the commands;
@@ -37,7 +37,7 @@ class Spelling(NamedTuple):
 
 
 def described(name: str) -> Any:  # noqa: ANN401 - a command of typer's
-    """Return the description of a command that shells can ask for words; it does nothing.
+    """Return a command without an action, for completion.
 
     Args:
         name: A command, or a group of commands, as typed.

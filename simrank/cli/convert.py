@@ -1,4 +1,4 @@
-"""`simrank convert`: files of others to and from what simrank has."""
+"""`simrank convert`: convert files of other tools to and from simrank's."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _refuse(context: typer.Context, options: Mapping[str, str], expected: str) -
 def _of_cluster(
     context: typer.Context, source: str, is_xml: bool, device: str | None, graph: str | None
 ) -> str:
-    """Return a file of others as a cluster, or a cluster as ASTRA-sim's network."""
+    """Convert another tool's file to a cluster, or a cluster to ASTRA-sim's network."""
     if is_xml:
         return _cluster_text(read_topology(source, device), graph, source)
     _refuse(context, {"graph": "--graph"}, "an NCCL topology with this option")

@@ -1,4 +1,4 @@
-"""What `simrank run` records to explain a failure: the flight recorder, also by torch's variables.
+"""Records of `simrank run` for failures: the flight recorder, also by torch's variables.
 
 Which of torch's and NCCL's variables have a meaning here is said where any is set.
 
@@ -32,7 +32,7 @@ _OFF = ("0", "n", "no", "false", "off")
 
 
 def flight_recorder(folder: str | None) -> FlightRecorder | None:
-    """Return the recorder that an option asks for, or torch's variables; None where nobody does.
+    """Return the recorder of an option or of torch's variables; None without one.
 
     Raises:
         ConfigError: The files cannot be written.
@@ -66,7 +66,7 @@ def _check_folder(recorder: FlightRecorder, where: str, name: str) -> None:
 
 
 def show_records(recorder: FlightRecorder | None) -> None:
-    """Say where the dumps are, and what reads them."""
+    """Print the paths of the dumps, and their reader."""
     if recorder is None or not recorder.written:
         return
     first = recorder.written[0]
@@ -95,7 +95,7 @@ def show_lost_calibrations(clusters: Iterable[Cluster]) -> None:
 
 
 def variables_text(names: Iterable[str]) -> str | None:
-    """Return which of torch's and NCCL's variables have a meaning here; None if none is set."""
+    """Return the text of torch's and NCCL's variables in use; None if none is set."""
     reported = sorted(name for name in names if name.startswith(("TORCH_", "NCCL_")))
     honoured = [name for name in reported if name in _HONOURED]
     ignored = [n for n in reported if n.startswith(_OF_COMMUNICATION) and n not in _HONOURED]

@@ -132,7 +132,7 @@ def _constants(found: Explanation) -> Table:
 
 
 def _replaced(found: Explanation) -> Table:
-    """Return what a graph says, beside what it stands in for."""
+    """Return the values of a graph beside the replaced ones."""
     shown = Table(box=None, pad_edge=False)
     for column in ("\ngraph key", "\nvalue"):
         shown.add_column(column, no_wrap=True)

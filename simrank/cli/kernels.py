@@ -1,4 +1,4 @@
-"""`simrank kernels`: what of Triton's language is emulated, and what the lines of kernels did."""
+"""`simrank kernels`: coverage of Triton's language, and profiles of kernels."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _triton() -> Any:  # noqa: ANN401 - the module
 
 
 def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
-    """Return what calls a function of a file on a rank, with the arguments that it has names for.
+    """Return a rank's call of a file's function, with the arguments that it names.
 
     Raises:
         ConfigError: There is no such file or function, or it takes what nobody knows.

@@ -1,4 +1,4 @@
-"""`simrank kernels check`: a file's kernels compiled, run in both modes, and searched for races.
+"""`simrank kernels check`: compile a file's kernels, run both modes, search for races.
 
 A case is a function of the file whose name begins with `case`: it makes tensors and launches, and
 may assert what it likes. What kernels store to, and what it returns, is compared between the modes.
@@ -31,7 +31,7 @@ _KNOWN = ("rank", "ctx", "world_size")
 
 
 class _Run(NamedTuple):
-    """A case in one mode: values by name, what was launched, and what went wrong."""
+    """A case in one mode: values by name, launches, errors."""
 
     values: dict[str, np.ndarray[Any, Any]]
     launches: list[RecordedLaunch]
@@ -132,14 +132,14 @@ def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error, of several ranks the first one's, with the notes that say whose it is."""
+    """Return the text of an error, of several ranks the first rank's, with its notes."""
     if isinstance(error, SpawnException):
         error = next(iter(error.errors.values()))
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
 
 
 def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:  # noqa: ANN401
-    """Yield the tensors in what a case returns, as arrays by name."""
+    """Yield the tensors of a case's result, as arrays by name."""
     if isinstance(value, Tensor):
         yield name, np.array(value.numpy())
     elif isinstance(value, dict):
@@ -151,7 +151,7 @@ def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]
 
 
 def _written(launches: Sequence[RecordedLaunch]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor that kernels have stored to, once; as what, says its name.
+    """Yield each tensor that kernels have stored to, once, by name.
 
     How often a kernel was launched does not count: `autotune` tries configurations once only.
     """
@@ -167,7 +167,7 @@ def _written(launches: Sequence[RecordedLaunch]) -> Iterator[tuple[str, Tensor]]
 
 
 def _differences(runs: dict[str, _Run], rtol: float) -> list[str]:
-    """Return what the modes disagree about."""
+    """Return the differences between the modes."""
     (first, ours), (second, theirs) = runs.items()
     if ours.values.keys() != theirs.values.keys():
         only = sorted(ours.values.keys() ^ theirs.values.keys())
@@ -197,7 +197,7 @@ def _differences(runs: dict[str, _Run], rtol: float) -> list[str]:
 def _compiled(
     launches: Sequence[RecordedLaunch], target: str | None, cluster: str
 ) -> Iterator[tuple[Any, str, list[str]]]:
-    """Yield each kernel that was launched with a target, and what its compiler says against it."""
+    """Yield each launched kernel with a target, and its compiler's error."""
     from simrank.kernels.compiler.metadata import problem_of  # noqa: PLC0415 - it needs triton
     from simrank.kernels.compiler.targets import parse_target, target_of  # noqa: PLC0415 - likewise
 
@@ -219,7 +219,7 @@ def _compiled(
 
 
 def _left_out(names: dict[str, Any], launches: Sequence[RecordedLaunch]) -> list[str]:
-    """Return the file's own kernels that no case has launched, nor any of those that it has."""
+    """Return the file's kernels that no case has launched, directly or not."""
     jits = {n: v for n, v in names.items() if hasattr(v, "fn") and hasattr(v, "arg_names")}
     own = {name: _function(value) for name, value in jits.items()}
     reached, waiting = set(), [launched.jit.fn for launched in launches]

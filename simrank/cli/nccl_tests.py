@@ -1,4 +1,4 @@
-"""nccl-tests' options of `simrank bench`: what each word and number means here.
+"""nccl-tests' options of `simrank bench`, and their meaning here.
 
 Options whose value asks for what happens anyway are taken; with another value they are refused by
 name, with what to do instead.
@@ -96,7 +96,7 @@ def _option(settled: Settled) -> Any:  # noqa: ANN401 - typer's
     )
 
     def command(value: str | None = declared) -> None:
-        """Stand around the option: typer makes options for functions only."""
+        """Hold the option: typer makes options for functions only."""
 
     alone = typer.Typer()
     alone.command()(command)

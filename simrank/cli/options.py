@@ -1,4 +1,4 @@
-"""The longer options of commands, each a type that says how it is written."""
+"""The longer options of commands, as annotated types."""
 
 from typing import Annotated
 

@@ -58,7 +58,7 @@ def prove(
 def _proof(
     algorithm: str, collective: str | None, num_ranks: int | None, *, size: str, root: int
 ) -> tuple[Problem, Proof]:
-    """Return what was proved, and how."""
+    """Return the proof of a schedule, and its title."""
     size_bytes = _size(size)
     if algorithm.endswith(SUFFIX):
         program = read_msccl(algorithm)
@@ -76,7 +76,7 @@ def _proof(
 
 
 def schedule_named(problem: Problem, algorithm: str, or_else: str = "") -> Schedule:
-    """Return the schedule of an algorithm of the table; what else may be named is said."""
+    """Return the schedule of an algorithm; errors list the choices."""
     names = algorithms_for(problem.collective, problem.world_size)
     if algorithm not in names:
         expected, to_fix = f"{or_else}one of {', '.join(names)}", hint(algorithm, names)
@@ -94,7 +94,7 @@ def _size(size: str) -> int:
 
 
 def problem_named(collective: str, num_ranks: int, size_bytes: int, root: int = 0) -> Problem:
-    """Return the collective of a name; what else may be named is said."""
+    """Return the problem of a collective's name; errors list the choices."""
     known = (*COLLECTIVES, *GATHERED)
     if collective not in known:
         expected, to_fix = f"one of {', '.join(known)}", hint(collective, known)

@@ -1,4 +1,4 @@
-"""`simrank replay`: traces of others on a simulated cluster."""
+"""`simrank replay`: replay traces of other tools on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def replay_command(
 
 
 def _cluster(word: str, nodes: int | None, trace: Trace) -> Cluster:
-    """Return the cluster, with as many nodes as the ranks need unless somebody says how many."""
+    """Return the cluster, with as many nodes as the ranks need unless given."""
     built = load_cluster(word, nodes)
     needed = -(-len(trace.ranks) // built.devices_per_node)
     if nodes is None and needed > built.num_nodes > 1:

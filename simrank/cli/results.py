@@ -1,4 +1,4 @@
-"""What a benchmark leaves: its table as it grows, and its files, also where it ends early."""
+"""Results of a benchmark: the growing table, and files also of incomplete runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Results:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Write the files when the block ends; if it raises, with a word that they are partial."""
+        """Write the files at the end of the block; mark them as partial if it raises."""
         try:
             yield
         except BaseException as error:
@@ -90,7 +90,7 @@ class Results:
         return json.dumps({**self._head, **said, "rows": self.rows}, indent=1) + "\n"
 
     def to_resume(self) -> dict[str, Any]:
-        """Return what else a run needs that goes on from a file; here none does."""
+        """Return the key of a run to resume: empty here."""
         return {}
 
     def _write(self, partial: str | None) -> None:

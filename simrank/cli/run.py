@@ -78,7 +78,7 @@ class _Job:
     max_restarts: int = 0
 
     def run(self, context: Context) -> None:
-        """Run it, and start all ranks anew where one has failed, as torchrun does.
+        """Run the script, and restart all ranks after a failure, as torchrun.
 
         A hang is told at once: ranks that are started anew would hang again.
         """
@@ -97,7 +97,7 @@ class _Job:
                     return
 
     def run_quietly(self, delays: Delays | None) -> None:
-        """Run it in a Context of its own, with what it prints kept to itself."""
+        """Run the script in a Context of its own, with its output captured."""
         context = Context(**self.settings, delays=delays)
         hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
         with redirect_stdout(hidden), redirect_stderr(hidden):
@@ -105,7 +105,7 @@ class _Job:
 
 
 def _tell_of_restart(error: ProcessException, restart: str) -> None:
-    """Say which ranks have failed, and that all start anew."""
+    """Print the failed ranks, and that all ranks restart."""
     errors = error.errors if isinstance(error, SpawnException) else {error.error_index: error}
     reported = [f"rank {rank}: {type(each).__name__}: {each}" for rank, each in errors.items()]
     first_lines = "; ".join(text.partition("\n")[0] for text in reported)
@@ -201,7 +201,7 @@ def _show_surroundings(summary: str, cluster: Cluster) -> None:
 
 @contextmanager
 def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
-    """Write the page of what runs inside, also where that fails."""
+    """Write the page of the run within the block, failed ones included."""
     if path is None:
         yield
         return
@@ -230,7 +230,7 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
 
 
 def _peaks(context: Context, num_ranks: int) -> dict[int, int]:
-    """Return the most memory of each device that a rank has, or that somebody used."""
+    """Return the peak memory of each device of a rank, or in use."""
     peaks = {device.index: device.memory.peak_bytes for device in context.devices}
     return {index: peak for index, peak in peaks.items() if index < num_ranks or peak}
 
@@ -265,13 +265,13 @@ def _run_shown(
 
 
 def _is_of_reader(failure: SimrankError) -> bool:
-    """Whether ranks failed only because nobody reads what they print: `simrank run ... | head`."""
+    """Return whether ranks failed only at a closed pipe: `simrank run ... | head`."""
     errors = failure.errors.values() if isinstance(failure, SpawnException) else ()
     return is_unread() and bool(errors) and all(isinstance(e, BrokenPipeError) for e in errors)
 
 
 def _show_found(context: Context, failure: SimrankError) -> None:
-    """Show what was found before a failure, which follows and may be one of these itself."""
+    """Print findings before a failure, without the failure itself."""
     text = str(failure)
     found = [str(race) for race in context.races if str(race).partition("\n")[0] not in text]
     found += context.suspicions
@@ -287,7 +287,7 @@ _SUMMARIES: dict[str, Callable[..., str] | None] = {
 
 
 def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> None:
-    """Run the script under many seeds; show the first failure, shrunk, and what replays it."""
+    """Run the script under many seeds; print the first failure, shrunk, with its replay."""
     job.run_quietly(None)  # What fails without any delay is no matter of order.
     with progress_bar() as progress:
         task = progress.add_task("", total=num_seeds)
@@ -393,7 +393,7 @@ class Logs:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the command line says of the lines of ranks.
+    """Options for the ranks' output.
 
     Attributes:
         prefix: "rank" or "none".
@@ -442,7 +442,7 @@ class Outputs:
         return self.log_dir is not None or (self.tee, self.redirects) != ("0", "0")
 
     def _folder(self) -> Path:
-        """Make the folder, and say which it is if nobody has named one."""
+        """Make the folder, and print its path if it is a temporary one."""
         if self.log_dir is None:
             folder = tempfile.mkdtemp(prefix="simrank_")
             typer.echo(f"simrank: logs of ranks are in {folder}", err=True)
@@ -457,7 +457,7 @@ class Outputs:
 
 
 def _streams_of(option: str, text: str) -> Mapping[int, tuple[str, ...]]:
-    """Return which streams of a local rank are meant: `3` by all, or `0:1,1:2` by some."""
+    """Return the streams per local rank: `3` for all, or `0:1,1:2` for some."""
     if text in _STREAMS:
         return defaultdict(lambda: _STREAMS[text])
     streams_by_rank: dict[int, tuple[str, ...]] = defaultdict(tuple)

@@ -1,4 +1,4 @@
-"""Benchmarks of programs on the command line: their table, files, and going on where one ended."""
+"""Benchmarks of programs on the command line: table, files, resumption."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SAVE_EVERY_S = 1.0  # Assumed: as much work as one may lose to a process that i
 
 
 def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) -> None:
-    """Benchmark a program: print its table as it grows, and write what was asked for.
+    """Benchmark a program: print its table as it grows, and write the requested files.
 
     Raises:
         Exit: A run failed.
@@ -83,7 +83,7 @@ class SweepResults(Results):
             write_text(self._saved_to, self.document(f"{len(self.rows)} rows, then nothing yet"))
 
     def to_resume(self) -> dict[str, Any]:
-        """Return which runs the rows are of, and what they depend on."""
+        """Return the key of a run to resume: its runs and their dependencies."""
         return {"config": self._fingerprint, "cells": sorted(self._by_cell)}
 
     def finished(self, path: str | None) -> Mapping[int, Row]:

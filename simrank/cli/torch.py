@@ -1,4 +1,4 @@
-"""`simrank torch`: what torch programs need on this machine."""
+"""`simrank torch`: the C++ library of torch programs on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(
 
 
 def _library() -> Any:  # noqa: ANN401 - a module that needs torch
-    """Return what builds and loads the library.
+    """Return the module that builds and loads the library.
 
     Raises:
         UnsupportedError: torch is not installed.

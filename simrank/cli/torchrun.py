@@ -1,4 +1,4 @@
-"""torchrun's options: what they mean here, which say nothing here, and which are refused."""
+"""torchrun's options: supported, ignored and rejected ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LaunchCommand(TyperCommand):
     """A command that stands where torchrun does: it says which of its options it leaves aside."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
-        """Parse as typer does, and look at what stands before the program."""
+        """Parse as typer does, and check the options before the program."""
         given = list(args)
         try:
             rest = super().parse_args(ctx, args)
@@ -102,7 +102,7 @@ def num_nodes(text: str | None) -> int | None:
 
 
 def num_ranks(cluster: Cluster, nproc_per_node: str | None) -> int:
-    """Return how many ranks run: all devices, or the first ones of a single node.
+    """Return the number of ranks: all devices, or the first ones of a single node.
 
     Raises:
         ConfigError: A node has no such number of devices.

@@ -1,4 +1,4 @@
-"""Collective algorithms as data, and what they do: the numbers they leave and the time they take.
+"""Collective algorithms as schedules, their results and their simulated time.
 
 Reading order: `schedule` (the data), `algorithms/ring.py` (one pure function), `play` (data and
 time of all ranks), then `cost` and `choice`. Beside them: `bounds` (theory),

@@ -1,4 +1,4 @@
-"""Which algorithm a collective runs, apart from what it costs: forced by name, or `auto`.
+"""Choice of a collective's algorithm: forced by name, or `auto`.
 
 `auto` is what NCCL would choose, where the cluster says what NCCL finds on it; else the fastest of
 our own algorithms for this problem on these devices when all ranks arrive together.
@@ -32,7 +32,7 @@ MAX_CHOICES = 1024  # Assumed: distinct calls of one program.
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an algorithm would take.
+    """The estimated time of an algorithm.
 
     Attributes:
         algorithm: Its name.
@@ -45,7 +45,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs, and why.
+    """The chosen algorithm, and the reason.
 
     Attributes:
         algorithm: Name of what was chosen.
@@ -110,7 +110,7 @@ class Chooser:
         options: Mapping[str, int] | None = None,
         tuning: Tuning | None = ANY,
     ) -> Choice:
-        """Return what a collective runs.
+        """Return the choice for a collective.
 
         Args:
             problem: The collective and its sizes; how its ranks stand on nodes is filled in.
@@ -143,7 +143,7 @@ class Chooser:
     def _by_nccl(
         self, problem: Problem, devices: IntArray, algorithm: str, tuning: Tuning
     ) -> Choice | None:
-        """Return what NCCL runs; None where it has no such algorithm, or the ranks are not its."""
+        """Return NCCL's choice; None if NCCL has no algorithm or cannot run on the ranks."""
         level = self.nccl
         if level is None or not level.admits(problem, devices):
             return None

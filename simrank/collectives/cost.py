@@ -27,11 +27,11 @@ class CostModel(Protocol):
 
     @property
     def level(self) -> str:
-        """Name of the level, for reports: "schedule", and others when they exist."""
+        """Name of the level, for reports: "schedule" or "nccl"."""
 
     @property
     def network(self) -> Interconnect:
-        """The hardware that it is about."""
+        """The hardware of the level."""
 
     @property
     def version(self) -> int:
@@ -58,7 +58,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a library takes, and what the schedule that stands for it takes when it is played.
+    """A library's predicted time, and the time of the schedule that represents it.
 
     A library's closed form says how long a collective takes when all ranks arrive together on the
     cluster as it is described. Its schedule says what late ranks and slow links change. So its
@@ -109,7 +109,7 @@ class Stretch:
 
 
 def cost_level(network: Interconnect) -> CostModel:
-    """Return the cost level in force on some hardware; the one place where it is chosen."""
+    """Return the cost level of some hardware; the only place that chooses it."""
     return ScheduleCost(network)
 
 

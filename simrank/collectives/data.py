@@ -1,4 +1,4 @@
-"""Moves data through folds: a schedule compiled once into a few numpy calls for the whole group.
+"""Data of collectives by folds: a schedule compiled to a few numpy calls for all ranks.
 
 A schedule is run once on *names* of values instead of values. A copy only passes a name on; equal
 sums of several ranks get one name. What is left are folds (values reduced in a given order, many
@@ -42,7 +42,7 @@ Rows = slice | np.ndarray[Any, Any]
 
 
 class Fold(NamedTuple):
-    """Values that are reduced from others, one row each.
+    """Values that are reduced from other values, one row each.
 
     Attributes:
         sources: Per operand, in order, a row of the workspace for each result.
@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What some ranks get: all of them the same values.
+    """The output of some ranks, all with the same values.
 
     Attributes:
         ranks: The ranks.
@@ -84,7 +84,7 @@ class Output(NamedTuple):
 
 
 class _Names:
-    """The names of what lies in every chunk of every rank while a schedule is compiled.
+    """The names of the values in every chunk of every rank while a schedule is compiled.
 
     The name of a value is a row of the workspace: INPUT's chunks first, then results.
     """
@@ -109,7 +109,7 @@ class _Names:
         return slots
 
     def filled(self, slots: IntArray) -> IntArray:
-        """Return how many elements of chunks hold values."""
+        """Return the number of elements of chunks that hold values."""
         return self._filled[slots]
 
     def write(self, slots: IntArray, names: IntArray, num_elements: IntArray) -> None:
@@ -125,7 +125,7 @@ class _Names:
         self._filled[slots] = num_elements
 
     def outputs(self) -> IntArray:
-        """Return the names of what every rank gets, per rank and chunk of OUTPUT."""
+        """Return the names of the final values, per rank and chunk of OUTPUT."""
         first = self._bases[Buffer.OUTPUT]
         held = self.held[first : self._bases[Buffer.SCRATCH]]
         return held.reshape(self.schedule.world_size, self.schedule.output.num_chunks)
@@ -332,7 +332,7 @@ def _destinations(
 
 
 def _distinct_columns(sources: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the columns that differ from each other, and for each column which one it is."""
+    """Return the distinct columns, and the index of each column among them."""
     if (sources == sources[:, :1]).all():
         return sources[:, :1], np.zeros(sources.shape[1], np.int64)
     distinct, inverse = np.unique(sources, axis=1, return_inverse=True)
@@ -344,7 +344,7 @@ def _distinct_columns(sources: IntArray) -> tuple[IntArray, IntArray]:
 def _assign_rows(
     folds: Sequence[_Pending], num_names: int, num_inputs: int, outputs: IntArray
 ) -> tuple[IntArray, int]:
-    """Return the row of each name, and how many rows there are: those no longer read are reused."""
+    """Return the row of each name and the number of rows; rows are reused after the last read."""
     fold_of = np.full(num_names, -1, np.int64)
     for index, fold in enumerate(folds):
         fold_of[fold.first_name : fold.first_name + fold.sources.shape[1]] = index
@@ -388,7 +388,7 @@ def _fold(rows: IntArray, fold: _Pending) -> Fold:
 
 
 def _rows(rows: IntArray) -> Rows:
-    """Return rows as a slice, where they are in order: that is a view and not a copy."""
+    """Return rows as a slice if they are consecutive: a view and not a copy."""
     if len(rows) == 1:
         return slice(int(rows[0]), int(rows[0]) + 1)
     step = int(rows[1] - rows[0])
@@ -398,7 +398,7 @@ def _rows(rows: IntArray) -> Rows:
 
 
 def _runs_of_ranks(table: ChunkTable, rows: IntArray) -> list[Output]:
-    """Return where the chunks of every rank lie, and their rows; equal ranks together."""
+    """Return the chunks of every rank with their rows, grouped by equal ranks."""
     starts = np.broadcast_to(table.start, rows.shape)
     sizes = np.broadcast_to(table.size, rows.shape)
     ranks_of: dict[bytes, list[int]] = {}
@@ -446,7 +446,7 @@ MAX_WORKSPACE_BYTES = 256 << 20
 
 
 class DataPlayer:
-    """Moves the data of one schedule, as often as it is asked to; see `play_data`.
+    """Player of one schedule's data, for any number of calls; see `play_data`.
 
     It trusts its caller: the arrays are as `play_data` checks that they are.
 
@@ -547,7 +547,7 @@ def _play_stacked(
 
 
 def _stack(arrays: RankArrays, num_elements: int) -> AnyArray:
-    """Return the ranks' arrays as contiguous rows: the same memory if they are that already."""
+    """Return the ranks' arrays as contiguous rows, without a copy if they are that already."""
     if isinstance(arrays, np.ndarray) and arrays.flags.c_contiguous:
         return arrays
     stack = np.zeros((len(arrays), num_elements), arrays[0].dtype)

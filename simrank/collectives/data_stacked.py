@@ -81,7 +81,7 @@ class StackedPlayer:
                 self._play_general(steps)
 
     def _common_class(self, steps: Round) -> _Class | None:
-        """Return what all steps share, or None unless they do, with one chunk and target each."""
+        """Return the class that all steps share, with one chunk and target each, or None."""
         key = tuple(
             map(
                 id,
@@ -291,7 +291,7 @@ def _layers(group: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _strided_pieces(row_sets: IntArray) -> list[list[slice]] | None:
-    """Return slices that select the rows in order, or None if they are not few regular runs.
+    """Return slices that select the rows in order; None unless they are few regular runs.
 
     Shapes: (k row sets, m steps)
         row_sets: [k, m]

@@ -1,4 +1,4 @@
-"""What an algorithm has to solve: one collective, its ranks and its sizes."""
+"""The problem of an algorithm: one collective, its ranks and its sizes."""
 
 from dataclasses import dataclass
 

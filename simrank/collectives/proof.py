@@ -1,4 +1,4 @@
-"""Proves that a schedule computes its collective, without any numbers: who contributed to what.
+"""Proof that a schedule computes its collective, from the contributions to each chunk.
 
 What a chunk holds is a multiset of input chunks: a copy passes it on, a reduction adds two of them,
 and a contribution that is counted twice is as wrong as one that is missing. The rounds are run on
@@ -37,7 +37,7 @@ _LARGE = {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """What is wrong with a schedule: the first thing, in the order of rounds.
+    """The first flaw of a schedule, in the order of rounds.
 
     Attributes:
         what: One line.
@@ -66,7 +66,7 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found out about a schedule.
+    """The result of a proof.
 
     Attributes:
         flaw: What is wrong with it; None: it is proved.
@@ -110,7 +110,7 @@ def prove(schedule: Schedule, problem: Problem) -> Proof:
 
 
 class _Memory:
-    """What every chunk of every rank holds.
+    """The contents of every chunk of every rank.
 
     Attributes:
         schedule: Whose chunks.
@@ -152,7 +152,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Write:
-    """What a round does to one chunk.
+    """The write of a round to one chunk.
 
     Attributes:
         operand: Chunk that the arriving ones are added to; None after a COPY.
@@ -193,7 +193,7 @@ def _play(memory: _Memory, steps: Round, number: int) -> Flaw | None:
 
 
 def _apply(memory: _Memory, writes: dict[int, _Write], number: int) -> Flaw | None:
-    """Write what a round writes, all at once."""
+    """Apply the writes of a round at once."""
     results = {}
     for slot, write in writes.items():
         reads = write.sources
@@ -227,7 +227,7 @@ def _sum(contents: list[Content]) -> Content:
 
 
 def _first_wrong(memory: _Memory, problem: Problem) -> Flaw | None:
-    """Return what is wrong with the outputs: the first chunk of the first rank."""
+    """Return the first wrong chunk of the outputs."""
     schedule = memory.schedule
     expected = _Expected(schedule)
     wrong: dict[tuple[int, int], tuple[str, str]] = {}
@@ -261,7 +261,7 @@ def _first_wrong(memory: _Memory, problem: Problem) -> Flaw | None:
 
 
 class _Expected:
-    """What outputs should hold, in chunks.
+    """The expected outputs, in chunks.
 
     Attributes:
         schedule: Whose chunks.
@@ -285,7 +285,7 @@ class _Expected:
                 yield chunk, start, size
 
     def content(self, piece: Piece, start: int, size: int) -> Content:
-        """Return what a chunk of a piece should hold.
+        """Return the expected contents of a chunk of a piece.
 
         A source that is cut into other chunks is named as chunk -1, which nobody holds.
         """
@@ -316,7 +316,7 @@ def _covers(chunks: list[tuple[int, int, int]], piece: Piece) -> bool:
 
 
 class _Traffic:
-    """What ranks send to each other.
+    """The traffic between ranks.
 
     Attributes:
         elements: [n, 2] sent and received by each rank.
@@ -348,7 +348,7 @@ class _Traffic:
 
 
 def content_text(content: Content | None) -> str:
-    """Return what a chunk holds in words, for example `the sum of chunk 2 of ranks 0-3`."""
+    """Return the text of a chunk's contents, for example `the sum of chunk 2 of ranks 0-3`."""
     if content is None:
         return "nothing"
     if not content:

@@ -38,7 +38,7 @@ _UFUNCS: dict[str, np.ufunc] = {
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How two elements become one, and what happens before and after.
+    """The combination of two elements, with the steps before and after.
 
     Attributes:
         combine: Takes operand, arriving elements and `out`, all of the storage dtype.
@@ -57,7 +57,7 @@ class Reduction:
 
 @lru_cache(maxsize=1024)
 def reduction(reduce_op: str, dtype: np.dtype[Any], world_size: int) -> Reduction:
-    """Return how a reduce op works on a dtype.
+    """Return the reduction of an op on a dtype.
 
     `avg` is NCCL's: floats are multiplied by 1 / n, in their own dtype, before the sum; integers
     are summed and then divided, rounding towards zero. `sum` of bools is their maximum.

@@ -1,4 +1,4 @@
-"""What a collective must leave in its outputs, and how far rounding may take it from that.
+"""Reference outputs of collectives, and tolerances of rounding.
 
 The reference is computed in float64 (integers: in their own dtype, where every order gives the
 same bits), without looking at any schedule. It works in cache-sized blocks, so checking 8 ranks of
@@ -86,7 +86,7 @@ def _exchanged(problem: Problem) -> Iterator[Piece]:
 def reference(
     problem: Problem, inputs: RankArrays, *, reduce_op: str = "sum"
 ) -> list[AnyArray | None]:
-    """Return what each rank's output must be, None where a rank receives nothing.
+    """Return each rank's reference output; None for ranks that receive nothing.
 
     Args:
         problem: The collective.
@@ -121,7 +121,7 @@ def count_wrong(
     reduce_op: str = "sum",
     only: int | None = None,
 ) -> int:
-    """Return how many output elements are further from the reference than rounding explains.
+    """Return the number of output elements outside of the tolerance of rounding.
 
     Args:
         problem: The collective.
@@ -155,7 +155,7 @@ def tolerance(
     magnitude: npt.ArrayLike,
     growth: npt.ArrayLike = 1.0,
 ) -> FloatArray:
-    """Return how far a result may be from the exact one, whatever the order of reduction.
+    """Return the tolerance of a result, for any order of reduction.
 
     Each of the n - 1 operations may err by half a unit in the last place of its result, and so
     may scaling and the final rounding.

@@ -30,7 +30,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 class Buffer(IntEnum):
-    """Where a chunk lives on its rank; SCRATCH belongs to the collective."""
+    """The buffer of a chunk; SCRATCH belongs to the collective."""
 
     INPUT = 0
     OUTPUT = 1
@@ -38,7 +38,7 @@ class Buffer(IntEnum):
 
 
 class Op(IntEnum):
-    """What arriving elements do: COPY replaces, REDUCE combines with the step's operand."""
+    """The effect of arriving elements: COPY replaces, REDUCE combines with the operand."""
 
     COPY = 0
     REDUCE = 1
@@ -87,7 +87,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ChunkTable:
-    """Where the chunks of one buffer lie, in elements.
+    """The chunks of one buffer, in elements.
 
     Shapes: (C chunks, n ranks)
         start, size: [C] when all ranks share them, or [n, C]
@@ -186,7 +186,7 @@ class Phase(NamedTuple):
 
     @property
     def ends(self) -> tuple[IntArray, IntArray]:
-        """Who sends and who receives in each step."""
+        """Senders and receivers of the steps."""
         return self.rings.reshape(-1), np.roll(self.rings, -1, axis=-1).reshape(-1)
 
     def step_elements(self, tables: Tables) -> int:
@@ -285,7 +285,7 @@ def cut_tables(schedule: Schedule, first: int, limit: int) -> Tables:
 
 
 def step_elements(tables: Tables, steps: Round) -> IntArray:
-    """Return how many elements each step of a round moves.
+    """Return the number of elements of each step of a round.
 
     Args:
         tables: Chunk tables in the order of `Buffer`.
@@ -304,7 +304,7 @@ def step_elements(tables: Tables, steps: Round) -> IntArray:
 
 
 def crosses_links(steps: Round) -> npt.NDArray[np.bool_]:
-    """Return which steps use links: those between ranks, and a rank's own share of a fan."""
+    """Return the steps that use links: between ranks, and a rank's own share of a fan."""
     between: npt.NDArray[np.bool_] = steps.src != steps.dst
     return between if steps.fan is None else between | (steps.fan >= 0)
 

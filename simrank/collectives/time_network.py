@@ -1,4 +1,4 @@
-"""What the time model needs to know of the hardware, and what one step of a round costs.
+"""The hardware of the time model, and the costs of one step of a round.
 
 Source:
     Alexandrov, Ionescu, Schauser and Scheiman, "LogGP", SPAA 1995, for the two ends of a message.
@@ -42,7 +42,7 @@ class Paths(Protocol):
 
 
 class CollectiveCosts(Protocol):
-    """What the collective library adds."""
+    """Costs of the collective library."""
 
     @property
     def launch_latency_ps(self) -> int:
@@ -50,7 +50,7 @@ class CollectiveCosts(Protocol):
 
     @property
     def step_overhead_ps(self) -> int:
-        """What a step costs its sender besides its bytes, at most, in picoseconds."""
+        """The largest overhead of a step for its sender, in picoseconds."""
 
     @property
     def num_channels(self) -> int:
@@ -88,7 +88,7 @@ class Interconnect(Protocol):
 
 
 class StepCosts(NamedTuple):
-    """What each step of a round costs its two ends (as in LogGP: o + m G, and L + m G).
+    """Costs of each step at its two ends (as in LogGP: o + m G, and L + m G).
 
     Attributes:
         busy_ps: How long the sender is busy: latency up to the library's overhead, and transfer.
@@ -132,7 +132,7 @@ class Lane:
         self.ps_per_byte: FloatArray = ps_per_byte[links].max(axis=1, initial=0.0)
 
     def costs(self, step_bytes: IntArray | int) -> StepCosts:
-        """Return what each step costs, its transfer rounded up once to picoseconds.
+        """Return the cost of each step, its transfer rounded up once to picoseconds.
 
         Args:
             step_bytes: Bytes of each step.
@@ -191,7 +191,7 @@ def _link_load(
     fan: IntArray | None,
     repeats: IntArray | None,
 ) -> IntArray | FloatArray:
-    """Return how many steps share each link; the steps of one fan count once."""
+    """Return the number of steps per link; the steps of one fan count once."""
     if repeats is not None:
         weights = np.repeat(repeats, links.shape[1])
         return np.bincount(links.ravel(), weights, minlength=num_links)

@@ -28,7 +28,7 @@ _NEVER = -(1 << 62)  # Below every walk, and costs can still be taken from it.
 
 
 class RingCosts(NamedTuple):
-    """What the message of each rank to the next one costs, the same in every round.
+    """Costs of each rank's message to the next rank, equal in every round.
 
     Attributes:
         stay_ps: How long the sender is busy.
@@ -50,7 +50,7 @@ class RingCosts(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Rounds of a ring whose messages are alike.
+    """Rounds of a ring with equal messages.
 
     Attributes:
         step_bytes: Bytes of a message.
@@ -255,7 +255,7 @@ def _window_max(values: IntArray, first: IntArray, last: IntArray) -> IntArray:
 def ring_rounds(
     start_ps: IntArray, costs: RingCosts, num_rounds: int, *, is_eager: bool
 ) -> IntArray:
-    """Return what `ring_times` returns, by playing every round; also for rendezvous messages.
+    """Return the result of `ring_times` by playing every round; also for rendezvous messages.
 
     Args:
         start_ps: Clocks before the first round.

@@ -33,7 +33,7 @@ ROUND_STEPS = 16
 
 
 class _Sent(NamedTuple):
-    """The steps of a round between ranks, with what they cost.
+    """The steps of a round between ranks, with their costs.
 
     Attributes:
         src: Lane that sends.
@@ -125,7 +125,7 @@ class TimePlayer:
         return self.round_completions(arrivals_ps)
 
     def round_completions(self, arrivals_ps: npt.ArrayLike) -> IntArray:
-        """Return what `completions` does, without closed forms: every round is played."""
+        """Return the result of `completions` by playing every round."""
         num_lanes = self._schedule.num_lanes or self._schedule.num_channels
         clocks = np.tile(self._start(arrivals_ps), num_lanes)
         gates, at = self._gates, len(clocks)
@@ -144,7 +144,7 @@ class TimePlayer:
 
     @cached_property
     def _gates(self) -> IntArray | None:
-        """Which clock each step waits for, if any does."""
+        """The clock that each step waits for, if any."""
         return window_gates(self._schedule, self._itemsize, room_bytes=self._room_bytes)
 
     @cached_property
@@ -264,7 +264,7 @@ class Channels:
         self._lane = Lane(network, (devices[ends[0]], devices[ends[1]]), repeats=repeats)
 
     def costs(self, step_bytes: int) -> Iterator[RingCosts]:
-        """Yield what messages of a size cost on each channel, as its rings are: [R, m].
+        """Yield the costs of messages of a size on each channel, in ring order: [R, m].
 
         Args:
             step_bytes: Bytes of every message.

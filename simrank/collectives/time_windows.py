@@ -25,7 +25,7 @@ MEETS = -1  # Instead of a clock: the message starts when its receiver is ready 
 
 
 class Ends(NamedTuple):
-    """Where the steps of a round begin and end.
+    """The ends of the steps of a round.
 
     Attributes:
         src: Lane that sends.
@@ -53,7 +53,7 @@ def timed_rounds(schedule: Schedule) -> Iterator[Round]:
 
 
 def window_gates(schedule: Schedule, itemsize: int, *, room_bytes: int) -> IntArray | None:
-    """Return which clock each step waits for besides its sender's; None if there is room for all.
+    """Return the clock that each step waits for besides its sender's; None with room for all.
 
     Clocks are numbered: those of all lanes at the start, then, step by step through rounds and
     loops, that of the step's receiver after its round. Local steps are only counted where they
@@ -91,7 +91,7 @@ class _Sent(NamedTuple):
 
 
 def _all_sent(schedule: Schedule, itemsize: int, room_bytes: int) -> _Sent | None:
-    """Return all steps; None if they are too many."""
+    """Return all steps, or None if there are too many."""
     found: list[tuple[IntArray, IntArray, IntArray]] = []
     left = MAX_WINDOW_STEPS
     for loop in range(schedule.num_loops):

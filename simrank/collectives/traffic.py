@@ -1,4 +1,4 @@
-"""What a collective moves: bytes over each link, and in the memory of each device."""
+"""Traffic of collectives: bytes per link, and in each device's memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def link_bytes(
 def link_loads(
     schedule: Schedule, network: Interconnect, devices: IntArray, itemsize: int
 ) -> tuple[IntArray, IntArray]:
-    """Return what a collective puts on its links, as time sees it: the steps of rings are padded.
+    """Return the load of links as the time model counts it: ring steps are padded.
 
     Shapes: (k links)
         returns: [k] links and [k] their bytes
@@ -71,7 +71,7 @@ def link_loads(
 def uplink_slowdown(
     schedule: Schedule, network: Interconnect, devices: IntArray, itemsize: int
 ) -> float:
-    """Return how much longer a collective's busiest link needs if those between pods count too."""
+    """Return the slowdown of a collective by links between pods."""
     first = network.first_uplink
     if first == len(network.link_bandwidth_bytes_per_s) - 1:
         return 1.0
@@ -82,7 +82,7 @@ def uplink_slowdown(
 
 
 def _by_ends(schedule: Schedule) -> Iterator[tuple[Round, IntArray]]:
-    """Yield rounds with the elements of each step; those without fans are added up in one.
+    """Yield rounds with the elements of each step; rounds without fans are summed up.
 
     The rounds of a ring are all alike: 2,046 of them on 1,024 ranks.
     """
@@ -113,7 +113,7 @@ def _pairs_round(src: IntArray, dst: IntArray) -> Round:
 
 
 def _weights(steps: Round, links: npt.NDArray[np.integer[Any]], moved: IntArray) -> IntArray:
-    """Return what each step puts on each of its links; the steps of one fan share theirs.
+    """Return each step's load per link; the steps of one fan share it.
 
     Shapes: (k steps, H links of a route)
         links, result: [k, H]
@@ -131,7 +131,7 @@ def _weights(steps: Round, links: npt.NDArray[np.integer[Any]], moved: IntArray)
 
 
 def memory_bytes(schedule: Schedule, itemsize: int) -> int:
-    """Return what a collective reads and writes in the memory of a device, the mean over ranks.
+    """Return the bytes that a collective reads and writes per device, the mean over ranks.
 
     A step reads what it sends and writes what it receives; one that reduces reads its operand too.
     Inside a switch a multicast is read once, and what is reduced on the way is written once.

@@ -165,7 +165,7 @@ def _files(value: object) -> tuple[str, ...]:
 
 
 class Iterations(Model):
-    """How often each collective is issued, as nccl-tests' -w and -n.
+    """Numbers of warm-up and timed calls per collective, as nccl-tests' -w and -n.
 
     Attributes:
         warmup: Iterations before the clock starts.
@@ -297,7 +297,7 @@ def bench_from_source(source: Source) -> BenchConfig:
 
 
 def _clusters(source: Source, problems: list[ConfigProblem]) -> list[ClusterConfig]:
-    """Return the clusters of a benchmark and note what is wrong with them."""
+    """Return the clusters of a benchmark, and collect their problems."""
     data = source.data
     assert isinstance(data, Mapping)
     given = [key for key in ("cluster", "clusters") if key in data]
@@ -324,7 +324,7 @@ def _clusters(source: Source, problems: list[ConfigProblem]) -> list[ClusterConf
 
 
 def _swept_sizes(source: Source, problems: list[ConfigProblem]) -> tuple[int, ...] | None:
-    """Return the sizes of a range, or None if they are not given as one."""
+    """Return the sizes of a range; None for a list of sizes."""
     data = source.data
     assert isinstance(data, Mapping)
     if not isinstance(data.get("sizes"), Mapping):
@@ -339,7 +339,7 @@ def _swept_sizes(source: Source, problems: list[ConfigProblem]) -> tuple[int, ..
 
 
 def _faults(source: Source, problems: list[ConfigProblem]) -> FaultList:
-    """Return the faults of a benchmark and note what is wrong with them."""
+    """Return the faults of a benchmark, and collect their problems."""
     try:
         return faults_from_source(source)
     except ConfigError as error:
@@ -348,7 +348,7 @@ def _faults(source: Source, problems: list[ConfigProblem]) -> FaultList:
 
 
 def _measured(source: Source, words: tuple[str, ...], problems: list[ConfigProblem]) -> list[Path]:
-    """Return the measured tables of a benchmark and note those that do not exist."""
+    """Return the measured tables of a benchmark, and collect missing ones."""
     paths = []
     for word in words:
         try:

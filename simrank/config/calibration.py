@@ -1,4 +1,4 @@
-"""Constants of NCCL's laws that were fitted to measured times; start with `load_calibration`.
+"""Constants of NCCL's laws, fitted to measured times; start with `load_calibration`.
 
 ```yaml
 cluster: h100_efa
@@ -48,7 +48,7 @@ def _number(value: object, sub: tuple[str, ...] = ()) -> float:
 
 
 def _constants(value: object) -> Mapping[str, float]:
-    """Validate fitted constants: some of those that there are."""
+    """Validate the names and values of fitted constants."""
     if not isinstance(value, Mapping):
         raise reject("a mapping from constants to numbers")
     for key in value:
@@ -61,7 +61,7 @@ Positive = Annotated[float, BeforeValidator(_number)]
 
 
 class ResidualConfig(Model):
-    """What a fit leaves in one class of size.
+    """Residual errors of a fit in one size class.
 
     Attributes:
         up_to_bytes: The largest size of the class; None: all that are larger.
@@ -76,7 +76,7 @@ class ResidualConfig(Model):
 
 
 class FittedConfig(Model):
-    """What was measured.
+    """The measured system of a calibration.
 
     Attributes:
         collective: For example all_reduce.
@@ -90,7 +90,7 @@ class FittedConfig(Model):
 
 
 class CalibrationConfig(Model):
-    """Fitted constants, of what, and how well they fit.
+    """Fitted constants, with the measured system and the residual errors.
 
     Attributes:
         cluster: The cluster that they are of.

@@ -1,4 +1,4 @@
-"""What `simrank check` does: recognise a file and say all that is wrong with it."""
+"""`simrank check`: recognise the kind of a file and list all of its problems."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The YAML of a cluster: its nodes, their devices, switches and links, and what joins the nodes.
+"""The YAML of a cluster: nodes, devices, switches, links, and the fabric.
 
 Start with `ClusterConfig`; `configs/clusters/hgx_h100.yaml` is an example. How `between` names
 vertices is in `simrank.config.topology`.
@@ -40,7 +40,7 @@ MAX_RANGE = 65_536  # Assumed: vertices that one entry such as `nic0..7` may nam
 
 
 def expand_range(text: str) -> list[str] | None:
-    """Return the names behind `nic0..7` (or the one name), or None if it is neither."""
+    """Return the names of a range such as `nic0..7`, or the one name; None if invalid."""
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", text, re.ASCII):
         return [text]
     match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_-]*?)(\d{1,9})\.\.(\d{1,9})", text, re.ASCII)
@@ -128,7 +128,7 @@ class Sourced(Model):
 
 
 def given_keys(block: Sourced) -> set[str]:
-    """Return the keys of a block whose numbers need a source: not those that have no value."""
+    """Return the keys of a block that have a value and need a source."""
     fields = type(block).model_fields.items()
     keys = {field.alias or name for name, field in fields if getattr(block, name) is not None}
     return keys - NOT_MEASURED
@@ -218,7 +218,7 @@ class PodsConfig(Sourced):
 
 
 class FabricConfig(Model):
-    """What joins the nodes: switches that exist once, and links from every node to them.
+    """The fabric: shared switches, and links from every node to them.
 
     Attributes:
         switches: Vertices shared by all nodes, or by those of a pod.
@@ -249,7 +249,7 @@ class CollectivesConfig(Sourced):
 
 
 class NcclConfig(Sourced):
-    """What NCCL (or RCCL) finds on these nodes; its closed forms predict times from it.
+    """NCCL's (or RCCL's) view of the nodes, from which its closed forms predict times.
 
     Attributes:
         architecture: The rows of NCCL's tables that hold: volta, ampere, hopper, blackwell.

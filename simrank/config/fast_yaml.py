@@ -16,7 +16,7 @@ _MAX_KNOWN = 100_000  # Scalars whose data is remembered.
 
 
 class Places(Protocol):
-    """What knows where everything stands.
+    """The interface to positions of data in a file.
 
     Attributes:
         lines: Line of each key path.
@@ -28,7 +28,7 @@ class Places(Protocol):
 
 
 class Late:
-    """Lines and texts that are read when the first of them is asked for.
+    """Lines and texts, read at the first access.
 
     Args:
         read: Reads them.
@@ -59,7 +59,7 @@ class _LateMapping(Mapping[Any, Any]):
 
 
 def scalar_data(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> object:
-    """Return what a scalar stands for: text where it is nothing that configurations have."""
+    """Return the value of a plain scalar; other types of YAML stay text."""
     text = str(node.value)
     if len(text) > _MAX_DIGITS:
         return text
@@ -93,7 +93,7 @@ def plain_data(text: str, max_depth: int) -> object:
 
 
 def places_of(text: str) -> Places:
-    """Return where everything stands in text whose data `plain_data` has returned."""
+    """Return the positions of the data that `plain_data` has read from a text."""
     placer = _Placer(len(text))
     _build(text, placer)
     return placer
@@ -101,7 +101,7 @@ def places_of(text: str) -> Places:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the collector of cycles from walking through what is read, again and again."""
+    """Disable the garbage collector while large data are read."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -179,7 +179,7 @@ class _Builder:
         self._add(data)
 
     def refuse(self, _event: object) -> None:
-        """Leave what is an alias to a closer look."""
+        """Reject an alias: the full loader reads such files."""
         raise _UnusualError
 
     def _add(self, item: object) -> None:
@@ -190,7 +190,7 @@ class _Builder:
             self._key = None
 
     def _resolved(self, value: str) -> object:
-        """Return what a plain scalar stands for."""
+        """Return the value of a plain scalar."""
         item = self._known.get(value, self)
         if item is self:
             tag = self._loader.resolve(yaml.ScalarNode, value, (True, False))  # type: ignore[no-untyped-call]
@@ -224,7 +224,7 @@ class _Placer(_Builder):
         super().open(event, data)
 
     def close(self, event: object) -> None:
-        """End what is open."""
+        """Close the open collection."""
         self._paths.pop()
         super().close(event)
 

@@ -90,7 +90,7 @@ class Kill(Model):
 
 
 class Deactivate(Model):
-    """A rank is declared broken: collectives skip it, those in flight and later ones.
+    """A rank is declared broken: collectives in flight and later ones skip it.
 
     Attributes:
         ranks: Which.
@@ -158,7 +158,7 @@ class PortConflict(Model):
 
 
 class DropLink(Model):
-    """A link carries nothing any more: what needs it never ends.
+    """A link fails: transfers over it never end.
 
     Attributes:
         link: (node or None, the vertex it leaves, the one it enters, both directions).

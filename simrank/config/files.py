@@ -1,4 +1,4 @@
-"""Reading and writing files of users: whole or not at all, and with errors that name the file."""
+"""Files of users: written whole or not at all, with errors that name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the built-in configurations lie. It imports nothing that reads them."""
+"""Folders of the built-in configurations, without imports of their readers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which code a benchmark of a program would run, found without running it."""
+"""The code that a benchmark of a program would run, found without running it."""
 
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
@@ -9,7 +9,7 @@ from simrank.errors import ConfigError
 
 
 def describe_program(config: SweepConfig) -> str:
-    """Return what running a benchmark imports: `mlp of step.py in /home/me`.
+    """Return the text of a benchmark's program: `mlp of step.py in /home/me`.
 
     Modules are looked for beside the file, in the current folder, and where Python looks.
 
@@ -24,7 +24,7 @@ def describe_program(config: SweepConfig) -> str:
 
 
 def program_file(config: SweepConfig) -> Path | None:
-    """Return the file that running a benchmark imports first, or None if it is none of Python.
+    """Return the Python file that a benchmark imports first, or None.
 
     Raises:
         ConfigError: There is no such module.

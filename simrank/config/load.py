@@ -1,4 +1,4 @@
-"""From a name, a path or a mapping to a checked configuration; start with `load_cluster_config`."""
+"""Loading of configurations by name, path or mapping; start with `load_cluster_config`."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
 
 
 def _with_calibration(config: ClusterConfig, source: Source, key_path: KeyPath) -> ClusterConfig:
-    """Return a cluster whose calibration, where it is a file, is named from anywhere."""
+    """Return a cluster with the absolute path of its calibration file."""
     word = config.calibration
     if word is None or word == NO_CALIBRATION:
         return config
@@ -149,7 +149,7 @@ def _with_calibration(config: ClusterConfig, source: Source, key_path: KeyPath) 
 
 
 def _with_gemm_table(config: ClusterConfig, source: Source, key_path: KeyPath) -> ClusterConfig:
-    """Return a cluster whose table of products, where it is a file, is named from anywhere."""
+    """Return a cluster with the absolute path of its table of products."""
     word = config.device.gemm_table
     if word is None or word in builtin_names("gemm"):
         return config
@@ -202,7 +202,7 @@ def _builtin(source: Source, key_path: KeyPath, word: object) -> Mapping[str, Ma
 
 
 def _merged(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
-    """Return a device block in which own keys win; sources stay with the numbers they are of."""
+    """Return a device block merged with a base; its own keys win, with their sources."""
     merged: dict[str, object] = {**base, **own}
     base_source, own_source = base["source"], own.get("source", {})
     if not isinstance(base_source, Mapping):

@@ -1,4 +1,4 @@
-"""Where configurations lie: built-in ones by name, the user's own by path.
+"""Locations of configurations: built-in ones by name, the user's own by path.
 
 A word that names a built-in file wins over a file of the same name in the current folder; write
 `./name` for the latter.
@@ -45,7 +45,7 @@ def is_file(path: Path) -> bool:
 
 
 def located(kind: str, word: str, source: Source, key_path: KeyPath) -> Path:
-    """Return the file that a word in a configuration stands for, beside it or built in.
+    """Return the file of a name in a configuration, beside it or built in.
 
     Raises:
         ConfigError: There is none, with the line of the word.
@@ -63,7 +63,7 @@ def located(kind: str, word: str, source: Source, key_path: KeyPath) -> Path:
 
 
 def locate(kind: str, word: str, base: Path | None = None) -> Path:
-    """Return the file that a name or path stands for.
+    """Return the file of a name or path.
 
     Args:
         kind: "clusters", "bench", "calibrations", "measured" or "gemm".

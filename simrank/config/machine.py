@@ -1,4 +1,4 @@
-"""On what a published table was measured: a YAML file beside it; start with `load_machine`.
+"""The measured machine of a published table: a YAML file beside it; see `load_machine`.
 
 ```yaml
 cluster: h200_ib      # a built-in cluster, or a file
@@ -28,7 +28,7 @@ MODES = ("back_to_back", "torch", "xla")
 
 
 class MachineConfig(Model):
-    """What a table was measured on, and how.
+    """The machine and the method of a measured table.
 
     Attributes:
         cluster: The cluster that describes the machine.
@@ -52,7 +52,7 @@ class MachineConfig(Model):
 
 
 def load_machine(table: Path) -> MachineConfig | None:
-    """Read what stands beside a table.
+    """Read the machine file beside a table.
 
     Args:
         table: The CSV file of the table.
@@ -68,7 +68,7 @@ def load_machine(table: Path) -> MachineConfig | None:
 
 
 def machine_from_source(source: Source) -> MachineConfig:
-    """Return what a table was measured on, from the data of its file.
+    """Return the machine of a table, from the data of its file.
 
     Raises:
         ConfigError: With every problem of the file, in file order.

@@ -20,7 +20,7 @@ class Model(BaseModel):
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
-        """Return the keys as they are written in YAML."""
+        """Return the keys as written in YAML."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
 
@@ -64,7 +64,7 @@ def custom_problem(source: Source, key_path: KeyPath, error: PydanticCustomError
 
 
 def in_file_order(problems: list[ConfigProblem]) -> list[ConfigProblem]:
-    """Return problems sorted by line; those of one line keep their order."""
+    """Return problems sorted by line, stable within a line."""
     return sorted(problems, key=lambda problem: problem.line or 0)
 
 

@@ -12,7 +12,7 @@ from simrank.errors import ConfigError, ConfigProblem
 
 
 class ProjectSettings(NamedTuple):
-    """What a project says once for all its runs.
+    """Settings of a project for all of its runs.
 
     Attributes:
         private: Packages and modules that each rank executes for itself.

@@ -1,4 +1,4 @@
-"""Where the numbers of a cluster come from: calibrated, from a source that is named, or assumed."""
+"""Provenance of a cluster's numbers: calibrated, sourced or assumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
-    """Return where each number of a checked configuration comes from, in its order."""
+    """Return the provenance of each number of a configuration, in its order."""
     provenances = []
     for name, block in _blocks(config):
         keys, given = type(block).keys(), given_keys(block)

@@ -77,7 +77,7 @@ def _quantity(
 
 
 def _unit_hint(text: str, unit: str, example: str, parse: Callable[[str], int]) -> str | None:
-    """Return what to write where a number lacks its unit, or has another's, else None."""
+    """Return the correct text for a number without its unit, or with a wrong one, else None."""
     match = re.fullmatch(r"\s*([\d_.]+(?:[eE][+-]?\d+)?)\s*(.*?)\s*", text, re.ASCII | re.DOTALL)
     if match is None:
         return None
@@ -310,7 +310,7 @@ _WORDS = (
 
 
 def closest_units(written: str) -> list[str]:
-    """Return the units that a wrong one may stand for: of bits or of bytes, if it says which.
+    """Return the units that are closest to a wrong one, of bits or bytes if it says which.
 
     Args:
         written: For example `GBps` or `MB/sec`. A rate may lack its `/s`.

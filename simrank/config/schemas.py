@@ -124,7 +124,7 @@ def _reached(part: object, definitions: Json) -> set[str]:
 
 
 def _as_written(model: type[Model], definition: Json) -> None:
-    """Turn what pydantic says of a model into what may be written in YAML."""
+    """Convert pydantic's schema of a model to the schema of its YAML."""
     definition.pop("title", None)
     for name, field in model.model_fields.items():
         key = field.alias or name

@@ -77,7 +77,7 @@ class Cell(NamedTuple):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What it is: the first columns of its row."""
+        """The first columns of the run's row."""
         if self.forced is None:
             return {"cluster": self.cluster.name, **self.chosen}
         named = self.forced
@@ -87,7 +87,7 @@ class Cell(NamedTuple):
 
 
 class _Keys(Model):
-    """The keys as they are written; see `SweepConfig`."""
+    """The keys as written in YAML; see `SweepConfig`."""
 
     program: Text
     cluster: object = None
@@ -198,7 +198,7 @@ def load_sweep(path: str | Path) -> SweepConfig:
 
 
 def _check_ranks(config: SweepConfig) -> None:
-    """Raise ConfigError for what is no number of ranks, and where no run has devices enough.
+    """Raise ConfigError for invalid numbers of ranks, or more ranks than devices.
 
     Those that have too few beside others that do not are rows that say so.
     """

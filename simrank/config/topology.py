@@ -31,7 +31,7 @@ def expand(config: ClusterConfig) -> Topology:
 
 
 def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
-    """Return what is wrong with a cluster beyond single keys.
+    """Return the problems of a cluster beyond single keys.
 
     Args:
         config: The cluster, valid key by key.
@@ -58,7 +58,7 @@ def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str, str | No
 
 
 def _clusters_of_nodes(name: str) -> str:
-    """Return which built-in clusters have a fabric: of these GPUs, by name, if there are any."""
+    """Return the names of built-in clusters with a fabric, of these GPUs if possible."""
     paths = sorted((configs_dir() / "clusters").glob("*.yaml"))
     joined = [path.stem for path in paths if "\nfabric:" in path.read_text("utf-8")]
     alike = [each for each in joined if set(each.split("_")) & set(name.split("_"))]
@@ -66,7 +66,7 @@ def _clusters_of_nodes(name: str) -> str:
 
 
 class _Expansion:
-    """Resolves the ends of all links and collects what is wrong with them."""
+    """Resolution of the ends of all links, with their problems."""
 
     def __init__(self, config: ClusterConfig, source: Source) -> None:
         self._config = config
@@ -102,7 +102,7 @@ class _Expansion:
         )
 
     def _pods(self) -> Pods | None:
-        """Return what groups the nodes; uplinks that share evenly are one of their joint rate."""
+        """Return the pods; parallel uplinks count as one of their joint rate."""
         pods = None if self._config.fabric is None else self._config.fabric.pods
         if pods is None:
             return None

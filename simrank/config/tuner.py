@@ -56,7 +56,7 @@ _NUM_NEEDED = 8
 
 @dataclass(frozen=True, slots=True)
 class TunerRow:
-    """What to choose for some sizes of a collective.
+    """A choice for some sizes of a collective.
 
     Attributes:
         file: Where the row stands.

@@ -1,4 +1,4 @@
-"""What a checked cluster consists of, as plain data: wires, vertices, where numbers come from.
+"""A checked cluster as plain data: wires, vertices, provenance.
 
 It imports nothing: who has a cluster that was built before needs no YAML, and no pydantic.
 """
@@ -10,7 +10,7 @@ CALIBRATED, SOURCED, ASSUMED = KINDS = ("calibrated", "sourced", "assumed")
 
 
 class Provenance(NamedTuple):
-    """Where one number comes from.
+    """The provenance of one number.
 
     Attributes:
         key: The number, for example `device.memory` or `link each gpu - nvswitch.latency`.
@@ -55,7 +55,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Groups of nodes, each with the switches of the fabric for itself, and what joins them.
+    """Pods: groups of nodes with fabric switches of their own, and the uplinks.
 
     Attributes:
         num_nodes: Nodes of a pod.
@@ -72,7 +72,7 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One node, and the fabric that all nodes, or those of a pod, share.
+    """One node, and the fabric of all nodes or of a pod.
 
     Attributes:
         vertices: Names: the devices of a node, its switches and NICs, then the fabric's switches.

@@ -1,4 +1,4 @@
-"""XML that others wrote, with the line of every element, so that complaints say where.
+"""XML with the line of every element, for error messages.
 
 Start with `parse_xml`; `read_bytes` reads the file.
 """
@@ -72,7 +72,7 @@ class Element:
         return text
 
     def number(self, key: str, lowest: int, highest: int, default: int | None = None) -> int:
-        """Return an attribute that is a whole number between two others."""
+        """Return an integer attribute within bounds."""
         text = self.attributes.get(key, None if default is None else str(default))
         digits = (text or "").removeprefix("-")
         is_number = digits.isascii() and digits.isdecimal() and len(digits) < 10

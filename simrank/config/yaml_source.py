@@ -57,7 +57,7 @@ class Source:
         return None
 
     def describe(self, key_path: KeyPath, value: object) -> str:
-        """Return what stands at a key in words that fit after "got"."""
+        """Return the text of a value, to follow "got"."""
         if value is None:
             return "nothing"
         if isinstance(value, dict):
@@ -165,7 +165,7 @@ def read_text(path: Path) -> str:
 
 
 class _ShallowLoader(yaml.SafeLoader):
-    """A loader that refuses what no configuration nests, before Python's own limit does."""
+    """A loader that rejects deep nesting before Python's recursion limit."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)

@@ -271,7 +271,7 @@ LOAD_PS = 300_000_000  # assumed: 0.3 ms for the code of one kernel
 
 
 class Loading(Handle):
-    """The load of a kernel's code: its host waits for the device to be quiet, others for the load.
+    """The load of a kernel's code: the host waits for an idle device, other hosts for the load.
 
     Attributes:
         behind: What other hosts of the device wait to issue until the code is there.

@@ -1,4 +1,4 @@
-"""Memory: one simulated address space, its storages, their pending writes, and buffers in them."""
+"""Memory: a simulated address space with storages, pending writes and buffers."""
 
 from __future__ import annotations
 

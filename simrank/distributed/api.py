@@ -1,4 +1,4 @@
-"""The functions of torch.distributed on single tensors; see its documentation for their meaning.
+"""The collectives of torch.distributed; see its documentation for their meaning.
 
 Every collective costs the launch latency of the collective library once, then what its schedule
 costs on the cluster's links, from the last arrival that a rank depends on; launching charges the

@@ -1,4 +1,4 @@
-"""One collective of one group: calls of all ranks matched, then data and times of all at once."""
+"""One collective of one group: the ranks' calls are matched, then run all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collective in flight: the ends of its ranks, projected from what is left and a rate (E11)."""
+"""A collective in flight: end times of its ranks, projected from remaining work (E11)."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ _OF_ONE_TENSOR = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_s
 
 
 def _described(request: Request, backend: str) -> tuple[str, Sizes, Sizes]:
-    """Return a collective's name, and the sizes of its inputs and outputs, as torch records them.
+    """Return a collective's name and its sizes of inputs and outputs, as torch records them.
 
     Source: the `initWork` calls of ProcessGroupNCCL: lists are one tensor with a dim more.
     """

@@ -1,4 +1,4 @@
-"""Process groups: their members, the calls that members have under way, and the streams they use.
+"""Process groups: members, their calls in flight, and their streams.
 
 `ProcessGroup` is one group, shared by its members; `World` holds the groups of one spawn;
 `Membership` is what one rank knows of them.

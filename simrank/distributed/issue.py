@@ -114,7 +114,7 @@ def run_known(
     *,
     async_op: bool,
 ) -> Work | None:
-    """Run a collective on one input and one output; what its metadata decides is worked out once.
+    """Run a collective on one input and one output; its metadata are evaluated once.
 
     Args:
         call: The function's name.
@@ -473,7 +473,7 @@ def _only_reads(signature: Signature, group_rank: int, backend: str) -> bool:
 
 
 def stream_for(tensor: Buffer) -> Stream:
-    """Return the current stream of a tensor's device, on which nccl works; of a host tensor's rank.
+    """Return the current stream of a tensor's device; for host tensors, of the rank's device.
 
     It need not be the rank's current device.
     """

@@ -1,4 +1,4 @@
-"""The collective library of one Context: its costs and choices, and the state of all its groups.
+"""The collective library of one Context: costs, choices, and the state of all groups.
 
 Recorders and followers of calls are reached through protocols: they live above.
 """

@@ -1,4 +1,4 @@
-"""The error of calls that differ: every distinct call, with the ranks and the line that made it."""
+"""The error of mismatched calls: every distinct call, with its ranks and line."""
 
 from __future__ import annotations
 

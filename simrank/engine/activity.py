@@ -1,4 +1,4 @@
-"""Things in flight that take time while they share resources: work left, a rate, demands (E11)."""
+"""Activities in flight that share resources: remaining work, rate, demands (E11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeded, bounded delays at every host call, wakeup, operation and transfer: to find bugs of order.
+"""Seeded, bounded delays of host calls, wakeups, operations and transfers, to find races.
 
 How long a delay is depends only on the seed and on its point: the kind, the rank, and the number of
 the point among those of that kind on that rank. So one delay can be left out without moving the

@@ -1,4 +1,4 @@
-"""Tasks on OS threads, driven in lockstep: exactly one of them runs, or the hub does (rule E2).
+"""Tasks on OS threads, driven in lockstep: exactly one runs, or the hub (rule E2).
 
 Who has the turn is the last of a list, `Turns.order`; everybody else sleeps on a bell of its own
 until that says that it is its turn. A bell that rings once too often is harmless, and the list is

@@ -1,4 +1,4 @@
-"""Handles, tasks and groups of tasks: the objects that the engine completes, runs and aborts."""
+"""Handles, tasks and task groups: objects that the engine completes, runs and aborts."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class StoppedByWatchdog(RankAborted):
 
 
 class Watchdog(SwitchObserver):
-    """Watches one engine; it is an observer, so that it sees whether the hub still gets its turn.
+    """Watchdog of one engine; as an observer it sees whether the hub still gets its turn.
 
     Args:
         engine: What it watches, from the thread that runs it.

@@ -182,7 +182,7 @@ class BodyError(SimrankError):
 
 
 class RanksPartedError(PoolError, TimeoutError):
-    """Ranks wait in collectives that others never enter: the program's fault, and a time limit's.
+    """Ranks wait in collectives that other ranks never enter, up to a time limit.
 
     Attributes:
         waits_for: Rank -> the ranks that had not entered the call it was in.

@@ -1,4 +1,4 @@
-"""The simulated cluster: devices, links, routes and what they cost; start with `cluster.py`."""
+"""The simulated cluster: devices, links, routes and costs; start with `cluster.py`."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def solve_rates(activities: Sequence[Activity]) -> Sequence[float]:
-    """Return the rate of each activity that shares resources with the others.
+    """Return the rates of activities that share resources.
 
     A resource gives what is not held; an activity never runs faster than alone.
     """

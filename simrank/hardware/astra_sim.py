@@ -1,4 +1,4 @@
-"""A cluster as ASTRA-sim's network YAML, where it is a product of dimensions.
+"""Clusters as ASTRA-sim's network YAML, if they are products of dimensions.
 
 What it becomes is what its routes are: how the devices of a node reach each other, and what joins
 devices of one position on all nodes. What the format has no words for is refused.
@@ -91,7 +91,7 @@ def _inside(cluster: Cluster, local: int) -> Dimension:
 
 
 def _dimension(kind: str, size: int, route: _Route, num_links: int) -> Dimension:
-    """Return a dimension whose links carry what a route does, and share its latency."""
+    """Return a dimension with a route's bandwidth and latency."""
     latency_ns = route.latency_ps / units.PS_PER_NS / num_links
     return Dimension(kind, size, route.bytes_per_s / BYTES_PER_GB, latency_ns)
 
@@ -108,7 +108,7 @@ def _common(cluster: Cluster, src: np.ndarray, dst: np.ndarray) -> _Route | None
 
 
 def _check_apart(cluster: Cluster, local: int) -> None:
-    """Refuse nodes whose devices share what leads out of them."""
+    """Raise for nodes whose devices share the links out of the node."""
     here = np.arange(local)
     links = cluster.paths(here, here + local).links
     used = links[links != cluster.num_links]

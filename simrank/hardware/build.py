@@ -127,7 +127,7 @@ def _both_ways(number: PerDirection) -> tuple[int, int]:
 def _per_link(
     of_node: list[tuple[int, int]], num_nodes: int, of_fabric: list[tuple[int, int]]
 ) -> Int64Array:
-    """Return one number per directed link: those of each node, then those of the fabric."""
+    """Return one number per directed link: links of each node, then of the fabric."""
     repeated = np.tile(np.array(of_node, dtype=np.int64).ravel(), num_nodes)
     return np.concatenate([repeated, np.array(of_fabric, dtype=np.int64).ravel()])
 

@@ -136,7 +136,7 @@ class Cluster:
         return pods is not None and len(np.unique(nodes // pods.num_nodes)) > 1
 
     def links_on(self, nodes: Int64Array, links: Int64Array) -> Int64Array:
-        """Return links of the first nodes as those of the nodes that they stand for.
+        """Return links of the first nodes, translated to the nodes that they represent.
 
         Shapes: (m nodes, k links)
             nodes: [m]; links, returns: [k]
@@ -228,7 +228,7 @@ class Cluster:
         bandwidth_bytes_per_s: float | None = None,
         latency_ps: int | None = None,
     ) -> Cluster:
-        """Return a copy in which one direction of one link is another; routes stay as they are.
+        """Return a copy with one direction of one link replaced; routes stay.
 
         Args:
             src_vertex: Name of the vertex the link leaves.
@@ -275,7 +275,7 @@ class Cluster:
 
     @cached_property
     def _link_templates(self) -> dict[tuple[str, str], tuple[int, bool]]:
-        """Return the template index of each link by its ends, and if it is the fabric's."""
+        """Return the template index of each link by its ends and whether it is the fabric's."""
         names = self.topology.vertices
         link_between = {}
         for wires, is_fabric in (

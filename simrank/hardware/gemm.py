@@ -1,4 +1,4 @@
-"""How long a library's matrix product takes: interpolated between measured ones.
+"""Times of a library's matrix products, interpolated between measured ones.
 
 In logarithms of sizes, measured times are smooth around `floor + flops / best rate`; what is left
 is fitted locally, by a plane through the neighbours of a shape. Outside of the measured sizes the
@@ -76,7 +76,7 @@ class GemmCurve:
         return self.floor_us + 2 * sizes.prod(axis=-1) / self.best_flops_per_us
 
     def time_us(self, batch: int, m: int, n: int, k: int) -> float:
-        """Return how long `batch` products of m x k by k x n matrices take, in microseconds."""
+        """Return the time of `batch` products of m x k by k x n matrices, in microseconds."""
         sizes = np.array([batch, m, n, k], dtype=np.float64)
         log_size = np.clip(np.log2(sizes), self._low, self._high)
         offsets = self._log_sizes - log_size
@@ -128,7 +128,7 @@ def gemm_ps(path: str, dtype: str, batch: int, m: int, n: int, k: int) -> int | 
 
 
 def size_class_errors(rows: tuple[GemmRow, ...]) -> dict[str, list[float]]:
-    """Return the relative error of each row, predicted by all the others, by size class."""
+    """Return the leave-one-out relative errors of rows, by size class."""
     errors_by_size: dict[str, list[float]] = {">= 1024": [], "< 1024": []}
     for index, row in enumerate(rows):
         curve = GemmCurve(rows[:index] + rows[index + 1 :])

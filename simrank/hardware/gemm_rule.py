@@ -1,4 +1,4 @@
-"""How long a library's matrix product takes on a device where none was measured; `rule_us`.
+"""Times of matrix products on devices without measurements; see `rule_us`.
 
 A product is cut into tiles, and its sum over k into splits; the device's SMs take them in waves. A
 tile takes as long as its arithmetic, the way of its operands from the cache, and the steps of its
@@ -81,7 +81,7 @@ class Machine(NamedTuple):
 def rule_us(
     machine: Machine, sizes: Array, itemsize: int = 2, constants: RuleConstants = CONSTANTS
 ) -> Array:
-    """Return how long products take, in microseconds.
+    """Return the times of products, in microseconds.
 
     Args:
         machine: The device.

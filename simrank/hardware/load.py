@@ -49,7 +49,7 @@ def load_cluster(cluster: ClusterRef, nodes: int | None = None) -> Cluster:
 
 @lru_cache(maxsize=8)  # Nobody changes a cluster.
 def _load(source: Path, fingerprint: bytes, nodes: int | None) -> Cluster:
-    """Return a built-in cluster; as its file says it is kept, unless it has been."""
+    """Return a built-in cluster, cached on disk."""
     cluster = source.stem
     if nodes is not None:
         return _build(cluster, nodes)
@@ -78,7 +78,7 @@ def _builtin_file(cluster: object) -> Path | None:
 
 
 def _kept_file(source: Path) -> Path:
-    """Return where a built cluster is kept, under the rules for byte code."""
+    """Return the cache file of a built cluster, under the rules for byte code."""
     return Path(cache_from_source(str(source.with_suffix(".py")))).with_suffix(".cluster")
 
 

@@ -1,4 +1,4 @@
-"""Pods: nodes with fabric switches of their own, which uplinks join to the spines above (C2).
+"""Pods: nodes with fabric switches of their own, joined by uplinks to spines (C2).
 
 Routes within a pod are those of the nodes and the fabric as described. A route to another pod
 leaves the switch that it has come to over one of its uplinks, and comes down from that spine to the
@@ -60,7 +60,7 @@ class Uplinks:
         return f"pod {pod}: " + " -> ".join(reversed(ends) if down else ends)
 
     def index(self, tail: str, head: str, pod: int | None) -> int | None:
-        """Return the link from one to the other; None: they are no switch and a spine of it.
+        """Return the link between a switch and its spine, or None.
 
         Raises:
             ValueError: The pod is missing, or there is none of that number.
@@ -135,7 +135,7 @@ class PodRoutes:
 
 
 def _spread(src: Int64Array, dst: Int64Array) -> Int64Array:
-    """Return a number for each pair that says nothing about those of its neighbours.
+    """Return a hash for each pair of nodes.
 
     Source: the finalizer of splitmix64 (S. Vigna, public domain).
     """

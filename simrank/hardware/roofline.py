@@ -1,4 +1,4 @@
-"""How long a kernel takes that has a device to itself: the roofline, above a floor."""
+"""Times of kernels alone on a device: the roofline, above a floor."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kernel_ps(
 
 
 def started_ps(work_ps: int) -> int:
-    """Return how long a kernel takes from its launch, given what its work alone would take.
+    """Return the time of a kernel from its launch, given the time of its work.
 
     It takes 2.35 us until it is under way, and works at half its rate for as long again.
     """

@@ -119,7 +119,7 @@ class ShortestRoutes:
         return distance
 
     def _relaxed(self, num_vertices: int, targets: Int64Array) -> Int64Array:
-        """Relax until nothing improves (Bellman-Ford), by what changed in the round before."""
+        """Relax until no distance improves (Bellman-Ford), from the last round's changes."""
         distance = np.full((num_vertices, len(targets)), _FAR, dtype=np.int64)
         column = np.arange(len(targets))
         distance[targets, column] = 0

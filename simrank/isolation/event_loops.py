@@ -1,4 +1,4 @@
-"""asyncio in ranks: each has loops of its own, and a loop that waits is an engine wait (rule E7).
+"""asyncio in ranks: own loops per rank, whose waits are waits of the engine (rule E7).
 
 A thread has one running loop and one pair of hooks for asynchronous generators; ranks that
 share the thread exchange these at every switch while one of them runs a loop.

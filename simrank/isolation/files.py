@@ -1,4 +1,4 @@
-"""The current folder of ranks: what one rank changes it to, no other finds, nor the main program.
+"""The current folder of ranks, each with its own.
 
 The operating system knows one per process, so it is changed whenever another rank gets its turn:
 an observer of switches, there only once a rank has called `os.chdir`. The mask of `os.umask`, and

@@ -373,7 +373,7 @@ class ReentrantLock:
 
 
 class PropertyLock:
-    """Stands for the lock that `cached_property` has until Python 3.11, for all objects of a class.
+    """Replacement of the lock of `cached_property` (until Python 3.11).
 
     Each rank has its own, as each process has: its objects are not another rank's, and what one
     computes may wait for the others.

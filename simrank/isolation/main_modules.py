@@ -1,4 +1,4 @@
-"""A rank's `__main__`: the script that it runs, and runs again in each process that it spawns."""
+"""A rank's `__main__`: its script, which each process that it spawns runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mock.patch` and pytest's `monkeypatch` in ranks: what one has patched, no other finds patched.
+"""Patches of `mock.patch` and pytest's `monkeypatch`, swapped per rank.
 
 A patch replaces an attribute of something all ranks share. One that a rank holds while it waits is
 taken back when another rank gets its turn, and put in place again when its own comes: processes

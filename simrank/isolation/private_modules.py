@@ -1,4 +1,4 @@
-"""Modules that each rank executes for itself, as each process would: own globals, own classes.
+"""Private modules: each rank executes them for itself, with own globals and classes.
 
 Their code is read once. While a rank has the turn, `sys.modules` holds its own copies; a rank that
 is carried by a greenlet shares the modules of all. What a rank spawns has copies of its own again.

@@ -1,4 +1,4 @@
-"""State that each rank has for itself, as each process would: random numbers, environment, argv.
+"""Dispatched state of processes: random numbers, environment, argv, process ids.
 
 It is made at first use and dispatched: what stands in asks who runs, and nothing is swapped when
 ranks take turns. Outside ranks everything is the process's own.

@@ -1,4 +1,4 @@
-"""Loops that read what ranks share until another rank changes it: such a read is a poll (E8).
+"""Loops that read shared state until another rank changes it: such reads are polls (E8).
 
 One read is no poll: a program may look at a counter as often as it likes. One that has read the
 same things many times, and has done nothing else meanwhile, waits for somebody else.

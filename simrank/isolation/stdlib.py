@@ -1,4 +1,4 @@
-"""The standard library while a Context is entered: clocks, locks and queues of ranks (rule E7).
+"""Patches of the standard library while a Context is entered (rule E7).
 
 `install` replaces them for the first Context, `remove` restores them after the last one. What
 stands in asks who runs, and is the original everywhere but in a task. Names that the program's

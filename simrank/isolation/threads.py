@@ -1,4 +1,4 @@
-"""Threads that a rank starts: further tasks of the same rank, in the same lockstep (rules E2, E7).
+"""Threads that a rank starts: further tasks of the rank, in lockstep (rules E2, E7).
 
 Where ranks are threads themselves (`Context(carrier="thread")`), `threading.Thread.start`,
 `_thread.start_new_thread` and all that is built on them (timers, executors, thread pools) make an
@@ -373,7 +373,7 @@ def on_hub(task: Task, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - the ca
 
 
 def rank_returns(program: Program) -> None:
-    """Wait for the threads of a rank that has nothing else to do, and end those that are daemons.
+    """Wait for the threads of a returned rank, and end its daemon threads.
 
     As a process does at its exit: executors are shut down, so that their idle threads end.
     """

@@ -1,4 +1,4 @@
-"""Values on their way between ranks through queues and pipes: pickled where modules are private."""
+"""Values sent between ranks through queues and pipes; pickled if modules are private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules are the program's own: not simrank's, not installed, not the standard library's."""
+"""Modules of the program: not simrank's, installed or of the standard library."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class _Reader:
         self._rank = -1
 
     def trace(self, lines: Iterator[tuple[int, str]]) -> Trace:
-        """Return what all lines say."""
+        """Return the trace of all lines."""
         for number, text in lines:
             self._line = number
             if not self._ranks:

@@ -1,4 +1,4 @@
-"""What one rank of a replay does: it begins each node as soon as the trace lets it."""
+"""Player of one rank: each node begins as soon as its dependencies have ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Player:
         self.end_ps = self.calc_ps = 0
 
     def play(self) -> None:
-        """Do everything; returns when all of it is over."""
+        """Run all nodes, and return after the last."""
         dist.init_process_group("gloo")  # The backend with tags, and receives from any rank.
         for ranks in self._group_ranks:  # Every rank makes all of them, in one order.
             self._groups[ranks] = dist.new_group(list(ranks), backend="nccl")
@@ -91,7 +91,7 @@ class Player:
                 progress.end(number)
 
     def _wait(self) -> None:
-        """Wait until a node is over; what goes wrong with a message names its nodes."""
+        """Wait for a node; errors of messages name the nodes."""
         assert self._awaited is not None
         try:
             self._context.wait(self._awaited)
@@ -130,7 +130,7 @@ class Player:
         return handle
 
     def _cost(self, node: Node) -> int:
-        """Return how long a calc takes: as it says, or what the device takes for it."""
+        """Return the time of a calc node: as given, or the device's cost."""
         if node.duration_ps or not (node.num_ops or node.size_bytes):
             return node.duration_ps
         return kernel_ps(self._context.cluster.device, node.num_ops, _DTYPE, node.size_bytes)
@@ -160,7 +160,7 @@ class Player:
         return handle
 
     def _buffer(self, use: str, size_bytes: int) -> Tensor:
-        """Return where data are sent from, or come to: nobody looks at what is there."""
+        """Return a buffer for a message, whose contents are never read."""
         key = use, max(size_bytes, 1)
         if key not in self._buffers:
             self._buffers[key] = self._context.empty(key[1], dtype=self._context.uint8)

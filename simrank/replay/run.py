@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """What a replay says of one rank.
+    """The times of one rank in a replay.
 
     Attributes:
         rank: Its number.

@@ -1,4 +1,4 @@
-"""What a trace holds: for each rank its nodes, and which of them wait for which."""
+"""Traces: the nodes of each rank, and their dependencies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What all ranks do.
+    """The nodes of all ranks.
 
     Attributes:
         file: Where it stands, for messages.
@@ -88,7 +88,7 @@ class Trace:
 
 
 class Progress:
-    """Which nodes of a rank may begin, as others begin and end.
+    """The ready nodes of a rank, updated as nodes begin and end.
 
     Args:
         nodes: What the rank does.
@@ -124,7 +124,7 @@ class Progress:
 
 
 def in_cycle(nodes: Sequence[Node]) -> Node | None:
-    """Return the first node that waits for itself by way of others, or None."""
+    """Return the first node of a cycle of dependencies, or None."""
     progress = Progress(nodes)
     left = set(range(len(nodes)))
     while begun := list(progress.begun()):

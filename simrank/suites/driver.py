@@ -89,7 +89,7 @@ class Driver:
             self._restarts.parse_s += time.perf_counter() - before_s
 
     def _folder(self) -> str | None:
-        """Return where ranks make temporary files."""
+        """Return the folder of the ranks' temporary files."""
         factory = getattr(self._config, "_tmp_path_factory", None)
         return None if factory is None else f"{factory.getbasetemp()}/ranks{self._num_worlds}-"
 
@@ -146,7 +146,7 @@ class Driver:
 
     @contextmanager
     def _captured(self) -> Iterator[None]:
-        """Keep what ranks print outside of tests."""
+        """Capture the ranks' output outside of tests."""
         capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
         if getattr(capture, "_global_capturing", None) is None:  # Off, or over.
             yield
@@ -159,7 +159,7 @@ class Driver:
             capture.read_global_capture()
 
     def _replay_warnings(self, sessions: Sequence[RankSession]) -> None:
-        """Tell the driving session of the ranks' warnings, equal ones once."""
+        """Report the ranks' warnings to the driving session, equal ones once."""
         seen = set()
         for session in sessions:
             for warning in session.take_warnings():
@@ -173,7 +173,7 @@ class Driver:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Let the ranks collect in place of this session, unless it has workers for that."""
+        """Collect on the ranks instead of in this session, unless xdist's workers collect."""
         if not self._config.pluginmanager.hasplugin("dsession"):
             ours: Any = session
             ours.perform_collect = lambda *_args, **_kwargs: self._collect(session)
@@ -292,18 +292,18 @@ class Driver:
         return "passed", ".", f"PASSED ({text})"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say how long ranks took to start anew, and which file they imported longest."""
+        """Print the times of restarts, and the slowest import."""
         line = self._restarts.text(self._num_ranks)
         if line is not None:
             terminalreporter.write_line(line)
 
     def pytest_report_header(self) -> str:
-        """Say that ranks are simulated."""
+        """Return the header line: ranks are simulated."""
         return f"simrank: every test runs on {self._num_ranks} simulated rank(s)"
 
 
 class _Restarts:
-    """How often ranks have started anew, and what took how long.
+    """Numbers and times of restarts of ranks.
 
     Attributes:
         num: How often.
@@ -347,7 +347,7 @@ def _runs_alone(item: pytest.Item) -> bool:
 
 
 def _collect_reports(sessions: Sequence[RankSession]) -> list[pytest.CollectReport]:
-    """Return the reports of collecting: failures of ranks together, and what differs."""
+    """Return the reports of collection: merged failures of ranks, and differences."""
     by_node: dict[str, dict[int, pytest.CollectReport]] = {}
     for rank, session in enumerate(sessions):
         for report in session.collect_reports:
@@ -368,7 +368,7 @@ def _collect_reports(sessions: Sequence[RankSession]) -> list[pytest.CollectRepo
 
 
 def _different_tests(groups: Mapping[tuple[str, ...], Sequence[int]]) -> pytest.CollectReport:
-    """Return what says that ranks have collected different tests."""
+    """Return the report of different collected tests."""
     everywhere = set.intersection(*map(set, groups))
     lines = ["ranks have collected different tests; they must agree, in order:"]
     for names, ranks in groups.items():
@@ -425,7 +425,7 @@ def _report_of_hang(item: RanksItem, world: World, error: Hang | Failed) -> pyte
 
 
 def _teardown(item: RanksItem) -> pytest.TestReport:
-    """Return the report of a teardown that nobody came to."""
+    """Return the report of a teardown that no rank reached."""
     return pytest.TestReport(
         item.nodeid, item.location, dict(item.keywords), "passed", None, "teardown"
     )
@@ -454,7 +454,7 @@ def _without_those_at_rest(error: Hang) -> Hang:
 
 
 def _what_others_did(error: Hang) -> list[str]:
-    """Return where the ranks were that a failure has ended."""
+    """Return the positions of ranks that a failure has ended."""
     waiting = [state for state in error.waits if state.state not in _AT_REST and state.waits]
     return ["", "ended there:", *(f"  {state}" for state in waiting)] if waiting else []
 
@@ -478,12 +478,12 @@ class RanksItem(pytest.Item):
         raise AssertionError("ranks run it")
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Return where the test is."""
+        """Return the location of the test."""
         return self.of_rank.reportinfo()
 
 
 class _RanksCollector(pytest.Collector):
-    """What a test is in: a folder, a file, a class."""
+    """A collector of a test: a folder, a file, a class."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Return nothing: ranks collect."""
@@ -491,7 +491,7 @@ class _RanksCollector(pytest.Collector):
 
 
 class Stand:
-    """Makes what stands for a rank's tests, and for what they are in.
+    """Factory of the session's items and collectors for the ranks' tests.
 
     Args:
         session: The driving session.
@@ -502,7 +502,7 @@ class Stand:
         self._session = session
 
     def item(self, of_rank: pytest.Item) -> RanksItem:
-        """Return what stands for a test."""
+        """Return the item of a test."""
         assert of_rank.parent is not None, "it is in a file"
         parent = self._collector(of_rank.parent)
         kind: Any = type(type(of_rank).__name__, (RanksItem,), {})
@@ -526,7 +526,7 @@ class Stand:
 
 
 def _take_over(node: Any, of_rank: Any) -> None:
-    """Let a node have the marks and keywords of another."""
+    """Copy the marks and keywords of another node."""
     node.path = of_rank.path
     node.own_markers = list(of_rank.own_markers)
     node.keywords.update({name: of_rank.keywords[name] for name in of_rank.keywords})

@@ -1,4 +1,4 @@
-"""Which frames pytest shows of a failure on simulated ranks: the suite's own, not of libraries.
+"""Frames that pytest shows of failures on simulated ranks: the suite's, not libraries'.
 
 `--full-trace` shows all of them, as it does for pytest's own.
 """
@@ -64,7 +64,7 @@ def folded(item: pytest.Item, excinfo: Excinfo) -> Iterator[None]:
 
 
 def name_the_test(report: pytest.TestReport, item: pytest.Item, excinfo: Excinfo) -> None:
-    """Let the failure of ranks that no frame of the suite led to be shown at the test itself."""
+    """Locate a failure without frames of the suite at the test itself."""
     if not _hides_frames(excinfo.value):
         return
     shown: Any = report.longrepr

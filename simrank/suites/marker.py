@@ -1,4 +1,4 @@
-"""The marker `ranks`: how many ranks a test asks for, where they run, and what it asks of them.
+"""The marker `ranks`: number of ranks, where they run, and options.
 
 pytest loads this in every run: everything else is imported when the first marked test needs it.
 """
@@ -32,17 +32,17 @@ _VERDICTS = ("seeds", "races", "strict", "faults", "delays", "on_failure", "data
 
 
 class PerRank:
-    """Stands for a fixture's value that every rank has for itself."""
+    """Placeholder for a fixture's value that every rank makes itself."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __repr__(self) -> str:
-        """Return what it stands for."""
+        """Return the name of the fixture."""
         return f"<{self._name} of a rank>"
 
     def __getattr__(self, name: str) -> Any:
-        """Say that there is no value here."""
+        """Raise: the value exists on ranks only."""
         raise AttributeError(
             f"fixture '{self._name}' has a value on the ranks only, not in other fixtures"
         )
@@ -52,7 +52,7 @@ RANK = PerRank("rank")
 
 
 class Asked(NamedTuple):
-    """What a marker says: ranks, where they may run (nothing: everywhere), and options."""
+    """A parsed marker: ranks, places (none: all) and options."""
 
     num_ranks: int
     on: tuple[str, ...]
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
 
 
 def asked(node: pytest.Item) -> Asked:
-    """Return what a marked test asks for.
+    """Parse the marker of a test.
 
     Raises:
         UsageError: The marker is written wrongly.
@@ -89,7 +89,7 @@ def _places_of(nodeid: str, given: Any) -> tuple[str, ...]:
 
 
 def _beside(node: pytest.Item, value: Any) -> Any:
-    """Return the path of a YAML file that lies beside the test; anything else as it is."""
+    """Return the path of a YAML file beside the test; other values unchanged."""
     if isinstance(value, str) and value.endswith((".yaml", ".yml")):
         beside = node.path.parent / value
         return str(beside) if beside.exists() else value
@@ -126,12 +126,12 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 def places(config: pytest.Config) -> list[str]:
-    """Return where the ranks of this session run, in the order of the command line."""
+    """Return the places of this session's ranks, in the order of the command line."""
     return list(dict.fromkeys(config.getoption("--ranks-on") or [SIMULATED]))
 
 
 def place_of(item: pytest.Item) -> str:
-    """Return where a marked test runs."""
+    """Return the place of a marked test."""
     callspec = getattr(item, "callspec", None)
     chosen: str | None = None if callspec is None else callspec.params.get("ranks_on")
     return chosen or places(item.config)[0]
@@ -143,7 +143,7 @@ def is_real(item: pytest.Item) -> bool:
 
 
 def limits(config: pytest.Config, own_s: float | None = None) -> tuple[float, float]:
-    """Return how many seconds a body may take on real processes, and its test in all.
+    """Return the time limits in seconds of a body on real processes, and of its test.
 
     Args:
         config: Of the session, whose option or ini file may say it. Else it is 30, as cuda-python
@@ -169,7 +169,7 @@ def limits(config: pytest.Config, own_s: float | None = None) -> tuple[float, fl
 
 
 def check_places(config: pytest.Config) -> None:
-    """Refuse a session whose ranks cannot be had.
+    """Raise for a session whose ranks are not available.
 
     Raises:
         UsageError: They need torch, which is not installed.

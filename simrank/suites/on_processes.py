@@ -1,4 +1,4 @@
-"""The body of a marked test on real processes: one pool for each number of ranks and backend."""
+"""Bodies of marked tests on real processes: one pool per number of ranks and backend."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COLLECTED = pytest.StashKey[dict[int, dict[str, Any]]]()
 
 
 class RealRanks:
-    """The pools of a session of pytest, started when they are first needed.
+    """The pools of a pytest session, started at their first use.
 
     Args:
         config: Of the session.
@@ -96,7 +96,7 @@ class RealRanks:
             pytest.skip(f"needs {needed} GPUs, found {found}")
 
     def restarts(self) -> list[str]:
-        """Return, for each pool whose workers were started again, how often and why."""
+        """Return the restarts of each pool, with reasons."""
         return [text for pool in self._pools.values() for text in pool.restarts()]
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class RealRanks:
 
 
 def _session_of(config: pytest.Config) -> Session:
-    """Return how workers are to read the command line: to the same end, wherever they stand."""
+    """Return the command line for workers, independent of their current folder."""
     params = config.invocation_params
     found = [f"--import-mode={config.getoption('importmode')}", f"--rootdir={config.rootpath}"]
     if config.inipath is not None:
@@ -137,7 +137,7 @@ def _session_of(config: pytest.Config) -> Session:
 
 
 class _Pool:
-    """A pool, and what its workers have loaded."""
+    """A pool, and the modules of its workers."""
 
     def __init__(self, num_ranks: int, place: str, config: pytest.Config) -> None:
         self.num_ranks = num_ranks
@@ -165,13 +165,13 @@ class _Pool:
         return not self._pool.pids
 
     def outputs(self, error: PoolError | None) -> dict[int, str]:
-        """Return what ranks have printed: of those that are gone as the error has it."""
+        """Return the ranks' output; of ended ranks from the error."""
         if self.is_down:
             return {} if error is None else error.outputs
         return {rank: self._pool.output(rank) for rank in range(self.num_ranks)}
 
     def restarts(self) -> list[str]:
-        """Return how often workers were started, and why, if that was more than once."""
+        """Return the number of restarts of workers, with reasons."""
         if self._pool.num_starts < 2:
             return []
         many = f"{self.num_ranks} ranks on {self._place} were started {self._pool.num_starts} times"
@@ -186,7 +186,7 @@ class _Pool:
 
 
 def remember(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Note what modules and classes hold after collection, and give tests their time limits.
+    """Save the attributes of modules and classes after collection, and set time limits.
 
     Setup functions may add to a module and a class. A `timeout` that the user wrote is the limit of
     the body; the test in all has a margin more.
@@ -217,7 +217,7 @@ def _owners(item: pytest.Item) -> list[Any]:
 
 
 def _values(item: pytest.Function, instance: Any, values: Mapping[str, Any]) -> Values:
-    """Return what a body is given; what is the main program's alone is refused by name."""
+    """Return the arguments of a body; raise for values that only the main program has."""
     instance = getattr(item, "instance", None) if instance is None else instance
     arguments = dict(values)
     made_there: dict[str, Any] = {}
@@ -244,7 +244,7 @@ def _values(item: pytest.Function, instance: Any, values: Mapping[str, Any]) -> 
 
 
 def _check_patches(item: pytest.Function) -> None:
-    """Refuse a test whose fixtures have patched what workers do not share with this process."""
+    """Raise for a test whose fixtures patch objects that workers do not share."""
     patches: Any = item.funcargs.get("monkeypatch")
     if isinstance(patches, pytest.MonkeyPatch):
         names = [name for _, name, _ in patches._setattr]
@@ -256,7 +256,7 @@ def _check_patches(item: pytest.Function) -> None:
 
 
 def _attributes(instance: Any) -> dict[str, Any]:
-    """Return what setup functions have given to a test's instance."""
+    """Return the attributes that setup functions have set on a test's instance."""
     if instance is None:
         return {}
     own = dict(vars(instance))
@@ -309,7 +309,7 @@ def _named(values: Values) -> Iterator[tuple[str, Any]]:
 
 
 def _raise(item: pytest.Function, error: PoolError, *, is_killed: bool) -> None:
-    """Raise what is a failure of the test; like those of simulated ranks."""
+    """Raise the failures of ranks, as for simulated ranks."""
     expected = expected_by(item)
     if isinstance(error, RanksRaisedError):
         failures = {rank: _reported(error, rank) for rank in error.errors}
@@ -321,7 +321,7 @@ def _raise(item: pytest.Function, error: PoolError, *, is_killed: bool) -> None:
 
 
 def _reported(error: RanksRaisedError, rank: int) -> Reported:
-    """Return what a rank failed with, as it was shown there."""
+    """Return a rank's failure, as it was shown there."""
     found = error.errors[rank]
     if not isinstance(found, BodyError):
         shown = error.tracebacks.get(rank, str(found))
@@ -337,7 +337,7 @@ def _reported(error: RanksRaisedError, rank: int) -> Reported:
 
 
 def _others(error: RanksRaisedError) -> list[str]:
-    """Return where the ranks were that a failure has ended."""
+    """Return the positions of ranks that a failure has ended."""
     alike: dict[tuple[str, str | None, int | None], list[int]] = {}
     for rank, facts in error.facts.items():
         if facts.waits:
@@ -347,7 +347,7 @@ def _others(error: RanksRaisedError) -> list[str]:
 
 
 def _add_output(item: pytest.Function, outputs: Mapping[int, str]) -> None:
-    """Let a report show what ranks have printed, equal texts once."""
+    """Add the ranks' output to a report, equal texts once."""
     alike: dict[str, list[int]] = {}
     for rank, text in outputs.items():
         if text.strip():

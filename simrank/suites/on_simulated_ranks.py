@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Run a marked test as its marker asks."""
+    """Run a marked test."""
     __tracebackhide__ = True
     num_ranks, _, options = asked(item)
     test = _Test(item, body, values, num_ranks)
@@ -54,7 +54,7 @@ class _Test:
         self._expected = expected_by(item)
 
     def run_traced(self, context: Context) -> None:
-        """Run it in a Context, and write its timeline where one is asked for."""
+        """Run a test in a Context, and write its timeline if requested."""
         __tracebackhide__ = True
         if self._trace_path is None:
             self.run(context)
@@ -70,7 +70,7 @@ class _Test:
             timeline.write(self._trace_path)
 
     def run(self, context: Context) -> None:
-        """Run it in a Context; what ranks raise is told by rank."""
+        """Run a test in a Context; failures are reported by rank."""
         __tracebackhide__ = True
         values = dict(self._values)
         if "ctx" in values:
@@ -142,7 +142,7 @@ def _failing_as_exception(once: Callable[[Delays], None]) -> Callable[[Delays], 
 
 
 def _trace_path(item: pytest.Item) -> Path | None:
-    """Return where the timeline of a test is written; None if none is asked for."""
+    """Return the path of a test's timeline; None without one."""
     folder: str | None = item.config.getoption("--simrank-trace")
     if folder is None:
         return None

@@ -53,7 +53,7 @@ def add_options(group: Any) -> None:
 
 
 def driver_for(config: pytest.Config) -> Driver | None:
-    """Return what drives the ranks if `--simrank` is given, and let it load conftests.
+    """Return the driver of ranks if `--simrank` is given; it loads conftests.
 
     Raises:
         UsageError: The number of ranks is below one.

@@ -1,4 +1,4 @@
-"""What came of a body on its ranks: one failure of what they raised, simulated and real alike."""
+"""Outcomes of a body on its ranks: one failure for all, simulated or real."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Reported(NamedTuple):
-    """What a rank failed with.
+    """The failure of a rank.
 
     Attributes:
         error: The exception, with its frames where it was raised in this process.
@@ -36,7 +36,7 @@ class Reported(NamedTuple):
 
 
 def finish(result: object) -> None:
-    """Run what an `async def` returned; refuse a body that has not run.
+    """Run the coroutine of an `async def`; raise for a body that has not run.
 
     Raises:
         Failed: The body is a generator, of which nothing runs by itself.
@@ -53,7 +53,7 @@ def finish(result: object) -> None:
 
 
 def reported(error: BaseException) -> Reported:
-    """Return what is told of an exception, from the user's frames on."""
+    """Return the report of an exception, from the user's frames on."""
     excinfo = pytest.ExceptionInfo.from_exception(error)
     last = users_frames(excinfo)[-1]
     shown = str(excinfo.getrepr(style="long", tbfilter=users_frames))
@@ -67,7 +67,7 @@ def raise_by_rank(
     expected: tuple[type[BaseException], ...],
     end: Sequence[str] = (),
 ) -> None:
-    """Raise one failure that shows what the ranks raised, equal ones together.
+    """Raise one failure that shows the ranks' exceptions, equal ones once.
 
     What `xfail` expects is raised as it is, and so are skips if there is nothing else.
 
@@ -106,7 +106,7 @@ def raise_by_rank(
 
 
 def expected_by(item: pytest.Item) -> tuple[type[BaseException], ...]:
-    """Return what `xfail(raises=...)` expects a test to raise."""
+    """Return the exceptions of `xfail(raises=...)`."""
     found: list[type[BaseException]] = []
     for marker in item.iter_markers("xfail"):
         raises = marker.kwargs.get("raises") or ()
@@ -115,14 +115,14 @@ def expected_by(item: pytest.Item) -> tuple[type[BaseException], ...]:
 
 
 def skip_exceptions() -> tuple[type[BaseException], ...]:
-    """Return what pytest takes for a skip."""
+    """Return the exceptions that pytest counts as a skip."""
     unittest = sys.modules.get("unittest")
     own = (pytest.skip.Exception, pytest.xfail.Exception)
     return own if unittest is None else (*own, unittest.SkipTest)
 
 
 def _refusals() -> tuple[type[BaseException], ...]:
-    """Return what is no failure of a rank: `pytest.exit`, and Hypothesis' of a bad example."""
+    """Return the exceptions that are not failures: `pytest.exit`, Hypothesis' bad examples."""
     errors: Any = sys.modules.get("hypothesis.errors")
     own = (pytest.exit.Exception,)
     return own if errors is None else (*own, errors.UnsatisfiedAssumption, errors.StopTest)

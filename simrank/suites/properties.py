@@ -24,7 +24,7 @@ _OWN_FIXTURES = "simrank.pytest_plugin"
 
 
 def tell(item: pytest.Function) -> None:
-    """Tell Hypothesis what holds for a property that runs on ranks, before it looks itself.
+    """Configure Hypothesis for a property that runs on ranks.
 
     The plugin's fixtures are new for every example, and a deadline that nobody asked for, in
     wall-clock time, says nothing about ranks.
@@ -97,7 +97,7 @@ def _context_of(item: pytest.Function) -> tuple[int, dict[str, Any]]:
 def _example(
     item: pytest.Function, inner: Callable[..., Any], runner: Runner
 ) -> Callable[..., None]:
-    """Return what runs one example of a property on simulated ranks."""
+    """Return a function that runs one example of a property on simulated ranks."""
     variable: Any = control._current_build_context  # What note() and draw() ask for.
 
     @functools.wraps(inner)
@@ -119,7 +119,7 @@ def _example(
 def _example_for_real(
     item: pytest.Function, inner: Callable[..., Any], runner: Runner
 ) -> Callable[..., None]:
-    """Return what runs one example of a property on real processes."""
+    """Return a function that runs one example of a property on real processes."""
 
     @functools.wraps(inner)
     def run_example(*_: object, **kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""One report of what several ranks have reported, equal ones told once."""
+"""One report from the reports of several ranks, equal ones once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_LINES = 3  # Of a message whose place has been shown in full.
 
 
 class Failure(NamedTuple):
-    """What ranks have failed with: who (nobody: all together), where, why, what is shown."""
+    """A failure of ranks (none: all): place, reason, text."""
 
     ranks: list[int]
     path: str
@@ -35,7 +35,7 @@ class Failure(NamedTuple):
 
 
 class RanksRepr(TerminalRepr):
-    """How the failures of ranks are shown.
+    """The text of the ranks' failures.
 
     Args:
         failures: Equal ones together.
@@ -81,7 +81,7 @@ class RanksRepr(TerminalRepr):
 
 
 def failures_of(reports: Mapping[int, Any]) -> list[Failure]:
-    """Return what ranks have failed with: equal places and messages together."""
+    """Return the failures of ranks, grouped by place and message."""
     found: dict[tuple[str, int, str], Failure] = {}
     for rank, report in reports.items():
         if not report.failed:
@@ -137,7 +137,7 @@ def merged(
 
 
 def skip_text(reports: Mapping[int, Sequence[pytest.TestReport]]) -> str | None:
-    """Return which ranks have skipped a test and why; None where all have, or nobody."""
+    """Return the text of skips by some ranks; None if all or none skipped."""
     skips = {
         rank: report
         for rank, of_rank in reports.items()
@@ -162,7 +162,7 @@ def _reason(report: pytest.TestReport) -> str:
 
 
 def _sections(reports: Mapping[int, pytest.TestReport], num_ranks: int) -> list[tuple[str, str]]:
-    """Return what ranks have printed and logged, equal texts once."""
+    """Return the ranks' output and logs, equal texts once."""
     ranks_by_section: dict[tuple[str, str], list[int]] = {}
     for rank, report in reports.items():
         for section in report.sections:

@@ -1,4 +1,4 @@
-"""The pytest session of one rank: parsed, configured, collected and run on that rank's thread."""
+"""The pytest session of one rank, which runs on the rank's thread."""
 
 from __future__ import annotations
 
@@ -128,16 +128,16 @@ class RankSession:
 
     @property
     def collect_reports(self) -> list[pytest.CollectReport]:
-        """What collecting has reported."""
+        """The reports of collection."""
         return self._recorder.collected
 
     def take_reports(self) -> list[pytest.TestReport]:
-        """Return the reports since this was last asked."""
+        """Return the reports since the last call."""
         taken, self._recorder.reports = self._recorder.reports, []
         return taken
 
     def take_warnings(self) -> list[dict[str, Any]]:
-        """Return the warnings since this was last asked, as keywords of the hook."""
+        """Return the warnings since the last call, as keywords of the hook."""
         taken, self._recorder.warnings = self._recorder.warnings, []
         return taken
 
@@ -148,7 +148,7 @@ class RankSession:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
     def note_end(self) -> None:
-        """Note that the rank is ended: what it reports from now on is of no account."""
+        """Mark the rank as ended: later reports are ignored."""
         self._recorder.is_over = True
 
     def is_expected(self, error: BaseException) -> bool:
@@ -165,7 +165,7 @@ class RankSession:
 
 
 def abandon(session: RankSession) -> None:
-    """Close what a session has open whose rank has ended in the midst of it."""
+    """Close the open resources of a session whose rank has ended."""
     plugin = (
         None
         if session.config is None
@@ -182,7 +182,7 @@ def current_session() -> RankSession | None:
 
 
 class _Recorder:
-    """A plugin of a rank's session that keeps what it reports."""
+    """Plugin of a rank's session that keeps its reports."""
 
     def __init__(
         self, phase_over: Callable[[bool], None], note_lasting: Callable[[], None]
@@ -230,7 +230,7 @@ class _Recorder:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Say that the body is over; who has failed waits until all others are through theirs.
+        """Report the end of the body; a failed rank waits for the other ranks' bodies.
 
         Its teardown must not answer calls that the others make in their bodies.
         """
@@ -244,7 +244,7 @@ class _Recorder:
 
 
 class _Endings:
-    """A plugin of a rank's session that says little of ranks that are ended: nobody reads it.
+    """Plugin of a rank's session that shortens reports of ended ranks.
 
     Args:
         recorder: That of the session.
@@ -265,7 +265,7 @@ class _Endings:
 
 
 def _go_on(failed: bool) -> None:
-    """Wait for nobody."""
+    """Continue without a wait."""
 
 
 class LoneSession(RankSession):
@@ -297,7 +297,7 @@ class LoneSession(RankSession):
 
 
 def _keep_logs_apart(plugin: Any, session: RankSession) -> None:
-    """Let the handlers of a rank's `caplog` leave out what other ranks log."""
+    """Filter other ranks' records from the handlers of a rank's `caplog`."""
     if plugin is not None:
         for name in ("caplog_handler", "report_handler", "log_file_handler", "log_cli_handler"):
             getattr(plugin, name).addFilter(lambda _: current_session() in (session, None))

@@ -55,7 +55,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a test is, for a worker.
+    """A test, for a worker.
 
     Attributes:
         session: Of the main program.
@@ -82,7 +82,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What a body is given by value.
+    """Arguments of a body, by value.
 
     Attributes:
         arguments: Name -> value.
@@ -136,7 +136,7 @@ def _module(session: Session, path: str) -> types.ModuleType:
 
 
 def run(body: Body) -> list[Warned]:
-    """Run a body on this rank; return what it warned of.
+    """Run a body on this rank; return its warnings.
 
     Raises:
         BodyError: It raised; the error has what pytest shows of that.
@@ -175,7 +175,7 @@ def run(body: Body) -> list[Warned]:
 
 
 def _filter_warnings(filters: Sequence[Filter]) -> None:
-    """Let warnings be told, hidden or raised as in the main program."""
+    """Filter warnings as in the main program."""
     warnings.resetwarnings()
     for action, message, category, module, line in reversed(filters):
         texts = [getattr(pattern, "pattern", pattern) or "" for pattern in (message, module)]
@@ -186,7 +186,7 @@ def _filter_warnings(filters: Sequence[Filter]) -> None:
 def _callable(
     module: types.ModuleType, body: Body, values: Values, patches: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    """Return the function of a test, bound to an instance where it is a method."""
+    """Return the function of a test; of a method, bound to an instance."""
     owners: list[Any] = [module]
     for name in body.names[:-1]:
         owners.append(getattr(owners[-1], name))
@@ -218,14 +218,14 @@ def _call(call: Callable[..., Any], values: Values) -> None:
 
 
 def _made(kind: Any) -> Any:
-    """Return a context of what each process has for itself."""
+    """Return the context of a fixture that each process makes itself."""
     if kind is pytest.MonkeyPatch:
         return pytest.MonkeyPatch.context()
     return _Captured(kind)
 
 
 class _Captured:
-    """Captures what this process prints, as `capsys` and `capfd` do."""
+    """Captures the output of this process, as `capsys` and `capfd`."""
 
     def __init__(self, kind: type) -> None:
         self._fixture: Any = CaptureFixture(kind, None, _ispytest=True)  # type: ignore[arg-type]

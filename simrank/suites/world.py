@@ -1,4 +1,4 @@
-"""The simulation that the ranks' sessions live in; the hub tells all ranks what to do next."""
+"""The simulation of the ranks' sessions; the hub gives all ranks their next order."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class World:
         return not library.leaks.unreceived() and all(group.is_even() for group in groups)
 
     def tell(self, order: Order) -> None:
-        """Let the ranks carry out an order, and return when all have.
+        """Send an order to the ranks, and wait until all have carried it out.
 
         Args:
             order: Called with the session of each.
@@ -132,7 +132,7 @@ class World:
             raise failure
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the ranks where they are, and leave the simulation."""
+        """End the ranks, and leave the simulation."""
         if self.is_over:
             return
         self.is_over = True
@@ -172,7 +172,7 @@ class World:
                 self._done.finish(engine)
 
     def _phase_over(self, rank: int, failed: bool) -> None:
-        """Note that a rank's body has ended; wait for the others if it has failed."""
+        """Record the end of a rank's body; a failed rank waits for the other ranks."""
         self._through += 1
         if failed:
             self.failed.add(rank)

@@ -1,4 +1,4 @@
-"""Megatron-style tensor parallelism on simrank tensors: the names of megatron.core, no autograd.
+"""Megatron-style tensor parallelism on simrank tensors: megatron.core's names, no autograd.
 
 Read `parallel_state`, then `mappings` and `layers`. State is per rank, never per process.
 """

@@ -1,4 +1,4 @@
-"""Matrix products as a Triton kernel: fp16 and bf16 (and others), accumulated in fp32."""
+"""Matrix products as a Triton kernel: fp16, bf16 and other floats, accumulated in fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers split over ranks: megatron.core's ColumnParallelLinear and RowParallelLinear.
+"""Linear layers split over ranks: ColumnParallelLinear and RowParallelLinear.
 
 There is no autograd: `forward` keeps what `backward` needs, and `backward` takes the gradient of
 the output, adds to the `grad` of the parameters, and returns the gradient of the input.
@@ -117,7 +117,7 @@ class _ParallelLinear:
         raise NotImplementedError
 
     def backward(self, grad_output: Tensor) -> Tensor:
-        """Return the gradient of the input, and add to those of the parameters."""
+        """Return the gradient of the input, and add to the parameters' gradients."""
         raise NotImplementedError
 
     # ---- parts ----
@@ -235,7 +235,7 @@ class ColumnParallelLinear(_ParallelLinear):
             self.bias = Parameter(zeros, 0)
 
     def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return this rank's part of the output, or all of it, and the bias if it is skipped.
+        """Return this rank's part of the output, or the whole, and the bias if it is skipped.
 
         Raises:
             RuntimeError: The input has another size or type than the layer.
@@ -257,7 +257,7 @@ class ColumnParallelLinear(_ParallelLinear):
         return mappings.gather_first_dim(input_, self.group)
 
     def backward(self, grad_output: Tensor) -> Tensor:
-        """Return the input's gradient; add to those of weight and bias.
+        """Return the input's gradient, and add to the gradients of weight and bias.
 
         Raises:
             RuntimeError: The gradient has another size or type, or there was no forward.
@@ -376,7 +376,7 @@ class RowParallelLinear(_ParallelLinear):
         return output + self.bias.data, None
 
     def backward(self, grad_output: Tensor) -> Tensor:
-        """Return the input's gradient; add to those of weight and bias.
+        """Return the input's gradient, and add to the gradients of weight and bias.
 
         Raises:
             RuntimeError: The gradient has another size or type, or there was no forward.

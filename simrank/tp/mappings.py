@@ -1,4 +1,4 @@
-"""How activations are moved between ranks, forward and backward: megatron.core's `mappings`.
+"""Communication of activations, forward and backward: megatron.core's `mappings`.
 
 Each is called with an activation, and its `backward` with the gradient of what it returned.
 """
@@ -123,7 +123,7 @@ class Mapping:
         return self._forward(input_, _group(group))
 
     def backward(self, grad_output: Tensor, group: ProcessGroup | None = None) -> Tensor:
-        """Move the gradient of what the call returned; gives that of what it was given."""
+        """Return the gradient of the input for that of the output."""
         return self._backward(grad_output, _group(group))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which ranks split a layer, and which hold copies of it: megatron.core's `parallel_state`.
+"""Groups of tensor and data parallelism: megatron.core's `parallel_state`.
 
 Ranks next to each other form a tensor-parallel group; those at the same rank of every such group
 form a data-parallel one. With 8 ranks and tensor-parallel size 4: tensor-parallel groups 0-3 and
@@ -117,7 +117,7 @@ def get_tensor_model_parallel_world_size() -> int:
 
 
 def get_tensor_model_parallel_rank() -> int:
-    """Return this rank's number among those that split layers with it."""
+    """Return this rank's number within its tensor-parallel group."""
     return dist.get_rank(_state("tensor model parallel group").tensor_group)
 
 
@@ -127,7 +127,7 @@ def get_tensor_model_parallel_src_rank() -> int:
 
 
 def get_data_parallel_world_size() -> int:
-    """Return how many copies of each part of a layer there are."""
+    """Return the size of the data-parallel group."""
     return dist.get_world_size(_state("data parallel group").data_group)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers of tensor-parallel ranks: one stream that all share, one that each has alone.
+"""Random numbers of tensor-parallel ranks: a shared stream, and one per rank.
 
 Full weights are drawn from the shared stream and cut, so that a layer has the same weights at every
 tensor-parallel size.

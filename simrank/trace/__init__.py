@@ -1,4 +1,4 @@
-"""Observers that write what happened: start with `timeline`, then `summary`."""
+"""Observers that write events of a run: start with `timeline`, then `summary`."""
 
 from simrank.trace.summary import Summary, summary_json, summary_text
 from simrank.trace.timeline import Timeline

@@ -1,4 +1,4 @@
-"""A kernel's source beside what each line did, and what that takes of the device, as text.
+"""A kernel's source as text, with counts and times per line.
 
 A line's time is its share of what the whole kernel takes of a resource: of the tensor cores by its
 operations, of memory and L2 by its bytes. Resources work beside each other: times do not add up.
@@ -39,7 +39,7 @@ class SourceLine(NamedTuple):
 
 
 def source_lines(profile: KernelProfile) -> Iterator[SourceLine]:
-    """Yield the lines of a kernel in order, then those of functions elsewhere that it calls."""
+    """Yield the lines of a kernel in order, then lines of called functions in other files."""
     weights = {key: _weights(line) for key, line in profile.lines.items()}
     totals = {part: sum(own[part] for own in weights.values()) for part in PARTS}
     spent = {**profile.parts_ps, "waiting": _waiting_ps(profile)}
@@ -64,7 +64,7 @@ def source_lines(profile: KernelProfile) -> Iterator[SourceLine]:
 
 
 def _weights(line: Line) -> dict[str, float]:
-    """Return how much a line has of what is shared out for each resource."""
+    """Return a line's share of each resource's time."""
     fused, simple, special = line.operations
     return {
         "tensor": line.flops,
@@ -78,7 +78,7 @@ def _weights(line: Line) -> dict[str, float]:
 
 
 def _waiting_ps(profile: KernelProfile) -> float:
-    """Return how long a program was parked, in the mean."""
+    """Return the mean waiting time of a program."""
     parked_ps = sum(line.parked_ps for line in profile.lines.values())
     return parked_ps / max(profile.num_programs, 1)
 
@@ -115,7 +115,7 @@ _LIMITERS = {"programs": "waiting (barriers, flags)"}
 
 
 def headline(profile: KernelProfile) -> str:
-    """Return what a kernel took in all, and what limited it."""
+    """Return a kernel's total time and its limiter."""
     limiters = ", ".join(
         f"{_LIMITERS.get(name, name)} ({count})"
         for name, count in sorted(profile.limiters.items(), key=lambda i: -i[1])
@@ -128,14 +128,14 @@ def headline(profile: KernelProfile) -> str:
 
 
 def _parts(profile: KernelProfile) -> str:
-    """Return what a kernel takes of each resource, were it the only one."""
+    """Return a kernel's time per resource, without overlap."""
     parts = {**profile.parts_ps, "waiting": round(_waiting_ps(profile))}
     reported = [f"{name} {format_time(parts[name])}" for name in PARTS if parts.get(name)]
     return f"time per resource, without overlap: {', '.join(reported) or 'nothing'}"
 
 
 def _balance(profile: KernelProfile) -> str:
-    """Return how the programs of a kernel with dots lay on the SMs; of others empty."""
+    """Return the SM load balance of a kernel with dots; empty for other kernels."""
     if not profile.parts_ps.get("tensor"):
         return ""
     held = "one program" if profile.per_sm == 1 else f"{profile.per_sm} programs"
@@ -149,7 +149,7 @@ def _balance(profile: KernelProfile) -> str:
 
 
 def _hints(profile: KernelProfile) -> Iterator[str]:
-    """Yield what an author may do about what no line shows."""
+    """Yield advice for costs that belong to no line."""
     if "latency" in profile.limiters:
         yield (
             "too few loads are in flight to saturate the memory: use more stages, larger tiles or "
@@ -163,7 +163,7 @@ def _hints(profile: KernelProfile) -> Iterator[str]:
 
 
 def summary(profile: KernelProfile) -> list[str]:
-    """Return what is said of a kernel above its lines."""
+    """Return the text above a kernel's lines."""
     reported = (headline(profile), _parts(profile), _balance(profile), *_hints(profile))
     return [*filter(None, reported)]
 

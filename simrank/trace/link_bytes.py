@@ -1,4 +1,4 @@
-"""How many bytes crossed each link of a run: an observer of copies, messages and collectives."""
+"""Bytes per link of a run: an observer of copies, messages and collectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LinkBytes(SwitchObserver):
-    """Adds up what crosses links; a collective counts when its last rank ends."""
+    """Sum of bytes per link; a collective counts when its last rank ends."""
 
     def __init__(self) -> None:
         self._total: Counter[str] = Counter()

@@ -27,7 +27,7 @@ _BYTES_BY_UNIT = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 
 
 class Seen(NamedTuple):
-    """What was seen of a run.
+    """The observed data of a run.
 
     Attributes:
         summary: Of its operations.
@@ -136,7 +136,7 @@ def _named(what: str, numbers: Sequence[int]) -> str:
 
 
 def _unit(values: Sequence[float], scale_by_unit: Mapping[str, float]) -> tuple[str, float]:
-    """Return the unit that suits the largest value, and how much it is."""
+    """Return the unit for the largest value, and its factor."""
     largest = max(values, default=0.0)
     for unit, scale in scale_by_unit.items():
         if largest >= scale:

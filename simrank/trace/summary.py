@@ -1,4 +1,4 @@
-"""Where the simulated time of a run went, per set of equal ranks, and its costliest collectives."""
+"""Breakdown of a run's simulated time per set of equal ranks, and its costliest collectives."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CollectiveCost:
 
 
 class Summary:
-    """Adds up what ran on each rank; an observer of the engine.
+    """Sums of operations per rank: an observer of the engine.
 
     Everything needed is kept per rank as intervals until `ranks` is asked for.
     """
@@ -138,7 +138,7 @@ class Summary:
 
 
 def _covered_ps(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return how much time a set of intervals covers."""
+    """Return the time that a set of intervals covers."""
     covered = end = 0
     for start_ps, end_ps in sorted(intervals):
         if end_ps > end:
@@ -168,7 +168,7 @@ def summary_text(
     peak_bytes: dict[int, int],
     provenance: Sequence[Provenance] = (),
 ) -> str:
-    """Return a run's summary for people; it names the constants that nobody has measured."""
+    """Return the summary of a run as text, with the assumed constants."""
     lines = [f"simulated time: {end_ps / PS_PER_US:.3f} us"]
     for times in summary.ranks(end_ps, peak_bytes):
         who = "rank" if len(times.ranks) == 1 else "ranks"
@@ -192,7 +192,7 @@ def summary_text(
 
 
 def constants_text(provenance: Sequence[Provenance]) -> str:
-    """Return how many constants are calibrated, sourced and assumed, the last by name."""
+    """Return the numbers of calibrated, sourced and assumed constants, with the assumed names."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for constant in provenance:
         by_kind[constant.kind].append(constant.key)

@@ -29,7 +29,7 @@ _GB = 1e9
 
 
 class _Slice(NamedTuple):
-    """What a track shows for a while; written out as an event when the timeline is.
+    """A slice of a track; it becomes an event as the timeline is written.
 
     A run makes many: only what it costs to remember them is paid while it goes on.
     """
@@ -43,7 +43,7 @@ class _Slice(NamedTuple):
     section: str
 
     def event(self, lines: dict[tuple[int, int], str]) -> dict[str, Any]:
-        """Return it as the trace event; a wait says what for.
+        """Return the slice as a trace event; a wait names its operation.
 
         Args:
             lines: Lines of the program that were looked up before.
@@ -77,7 +77,7 @@ class _Part(NamedTuple):
 
 
 class _Collective:
-    """The parts of a collective that have ended, and what it sends over which links."""
+    """The ended parts of a collective, and its bytes per link."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _Collective:
         self._waits = waits
 
     def rates(self) -> Iterator[tuple[str, tuple[int, int], float]]:
-        """Yield for each link when it is used, and its mean rate in GB/s.
+        """Yield the busy times of each link, with its mean rate in GB/s.
 
         Where every rank needs all others, nothing crosses before the last one has come.
         """
@@ -108,7 +108,7 @@ class _Collective:
 
 
 class Timeline:
-    """Records what an engine's ranks and streams do; one process per rank, a track per stream.
+    """Timeline of an engine's ranks and streams: a process per rank, a track per stream.
 
     It is an observer: `ctx.observe(timeline)`. Everything is held in memory until `write`.
 
@@ -130,7 +130,7 @@ class Timeline:
         self._last_ps = 0
 
     def begin_section(self, name: str) -> None:
-        """Put what follows (another run, from time 0) after what is there."""
+        """Begin a section: the next run, from time 0, follows the recorded ones."""
         self._section = name
         self._offset_ps = self._last_ps
         self._counters.end_all(self._last_ps)
@@ -226,7 +226,7 @@ class Timeline:
         return sorted(self._tracks.items())
 
     def _all_counters(self) -> Counters:
-        """Return the counters, with what collectives add to links: known when they have ended."""
+        """Return the counters, with the bytes of ended collectives."""
         counters = self._counters.copy()
         for collective in self._collectives.values():
             for link, span_ps, rate in collective.rates():
@@ -269,7 +269,7 @@ def _name(kind: str, rank: int, track: int, value: str | int) -> dict[str, Any]:
 
 
 def _line(site: CallSite, known: dict[tuple[int, int], str]) -> str:
-    """Return a line of the user's program as reports show it; `known` is what was looked up."""
+    """Return a line of the user's program as in reports; `known` is a cache."""
     key = id(site.code), site.instruction  # Equal code may stand in several files.
     line = known.get(key)
     if line is None:
@@ -312,7 +312,7 @@ class Counters:
         self._units: dict[tuple[int, str], str] = {}
 
     def add(self, process: int, name: str, unit: str, time_ps: int, change: float) -> None:
-        """Let a value rise or fall.
+        """Add to a value.
 
         Args:
             process: Number of the process that shows it.
@@ -336,7 +336,7 @@ class Counters:
         return (process, name) in self._changes
 
     def end_all(self, time_ps: int) -> None:
-        """Let every value fall to zero: what is counted is gone."""
+        """Set every value to zero at the end of a section."""
         for (process, name), changes in self._changes.items():
             left = sum(change for _, change in changes)
             if round(left, _DIGITS):

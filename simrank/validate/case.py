@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a rank answered to a request.
+    """A rank's answer to a request.
 
     Attributes:
         is_return: Whether it returned; else it raised.
@@ -35,7 +35,7 @@ class Answer:
     traceback: str = ""
 
     def exception(self) -> BaseException:
-        """Return what the rank raised: itself, or its text where it cannot be had."""
+        """Return the rank's exception, or its text if it cannot be unpickled."""
         try:
             error: BaseException = pickle.loads(self.body)
         except Exception:  # noqa: BLE001 - none was sent, or its class is not importable here

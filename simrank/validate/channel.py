@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Kind(IntEnum):
-    """What a frame is; the first three go to a worker, the others come from one."""
+    """Kinds of frames; the first three go to a worker, the rest come from one."""
 
     SETUP = 1
     RUN = 2
@@ -53,7 +53,7 @@ class Frame:
     body: bytes = b""
 
     def __bytes__(self) -> bytes:
-        """Return it as it goes over the wire."""
+        """Return the encoded frame."""
         return _HEAD.pack(_MARK, self.kind, self.request, len(self.body)) + self.body
 
 

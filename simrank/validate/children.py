@@ -1,4 +1,4 @@
-"""Child processes of tests that start their own: killed at the end, counted, given a time limit.
+"""Guards of tests that start child processes: killed at the end, counted, time-limited.
 
 The order at every join is: wait with a limit, kill who is left, assert that nobody was, assert exit
 codes; with several children, gather all of that first. Semantics as in cuda-python's
@@ -21,17 +21,17 @@ CHILD_S, MARGIN_S = 30.0, 30.0  # As there; a test's own limit is their sum.
 
 
 def child_timeout() -> float:
-    """Return how many seconds a child may take: 30, or longer under a sanitizer."""
+    """Return the time limit of a child in seconds: 30, longer under a sanitizer."""
     return CHILD_S * timeout_factor()
 
 
 def outer_timeout() -> float:
-    """Return how many seconds a test with children may take: they run side by side."""
+    """Return the time limit of a test in seconds; its children run side by side."""
     return child_timeout() + MARGIN_S
 
 
 def kill_subprocesses(*processes: BaseProcess) -> list[BaseProcess]:
-    """Kill those that are alive, wait for their end, and return exactly those.
+    """Kill the live children, wait for their end, and return them.
 
     Whoever was never started, has ended or was closed is passed over; nothing is raised for it.
     """
@@ -47,7 +47,7 @@ def kill_subprocesses(*processes: BaseProcess) -> list[BaseProcess]:
 
 @contextmanager
 def track_child_processes() -> Iterator[weakref.WeakSet[BaseProcess]]:
-    """Note every process of multiprocessing that is made inside, and kill who is left at the end.
+    """Track processes of multiprocessing within the block, and kill the rest at its end.
 
     It is to be the outermost guard: enter it before whatever a child could keep from closing.
     """

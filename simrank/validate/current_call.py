@@ -1,4 +1,4 @@
-"""What a worker is doing, published: its stage, or the collective that it is in.
+"""A worker's published state: its stage, or its current collective.
 
 The functions of torch.distributed are wrapped when torch has been imported, before the program's
 modules bind them. A nested call belongs to the outermost one, which is the program's.
@@ -88,7 +88,7 @@ class Calls:
 
     @contextmanager
     def _message(self, op: str, group: str, peer: int | None) -> Iterator[dict[str, Any]]:
-        """Publish a message while it is issued; each pair of ranks counts its own."""
+        """Publish a message during its call, numbered per pair of ranks."""
         ranks = [] if peer is None else [peer]
         self._check(op, group, ranks)
         seq = 0
@@ -202,7 +202,7 @@ class Calls:
         return self._label(group, dist), self._ranks[group]
 
     def _is_queued(self, group: Any, dist: Any) -> bool:  # noqa: ANN401 - torch's
-        """Whether a call returns when it is queued on a stream: the rank waits elsewhere for it."""
+        """Return whether a call returns once it is queued on a stream."""
         is_members = group is not dist.GroupMember.NON_GROUP_MEMBER
         if not (is_members and _is_known(group or dist.group.WORLD, dist)):
             return False
@@ -218,7 +218,7 @@ class Calls:
         )
 
     def begin(self) -> None:
-        """Begin a case: calls are counted anew."""
+        """Begin a case: reset the counts of calls."""
         self.counts.clear()
         self.members.clear()
 

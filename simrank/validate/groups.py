@@ -1,4 +1,4 @@
-"""The process groups of a worker: made once, tried once, left without asking anybody."""
+"""The process groups of a worker: made and tested once, destroyed without peers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Groups:
         return sys.modules["torch.distributed"].PrefixStore(f"simrank {name}", self._store)
 
     def drop_strangers(self) -> None:
-        """Destroy what a case made and did not destroy; the pool's own groups stay."""
+        """Destroy a case's remaining groups; the pool's own groups stay."""
         dist: Any = sys.modules["torch.distributed"]
         own = list(self._own.values())
         for group in _all_groups():
@@ -118,7 +118,7 @@ class Groups:
 
 
 def drop_all() -> None:
-    """In a pool without groups: destroy what a case left, so that the next may begin anew."""
+    """Destroy the groups that a case left, in a pool without groups of its own."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         with suppress(Exception):  # Perhaps broken; the next case says so if it is.

@@ -1,4 +1,4 @@
-"""The keeper of one worker: a small process between the pool and the worker, run as a script.
+"""The keeper of one worker: a small process between pool and worker, run as a script.
 
 It starts the worker in a session of its own, and outlives it only to see that nothing of it is
 left. When its lifeline to the pool closes, or the pool's process is gone, it kills the worker and
@@ -121,7 +121,7 @@ def _be_worker(config: dict[str, Any], keeper: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask Linux; elsewhere there is no such thing, and groups and the lifeline must do."""
+    """Call Linux's prctl; other systems rely on process groups and the lifeline."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 

@@ -40,7 +40,7 @@ def timeout_factor() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a pool waits, in seconds; each is assumed, none was measured to be needed.
+    """Time limits of a pool in seconds; all assumed.
 
     Attributes:
         case_s: For the answers to one request.
@@ -58,7 +58,7 @@ class Limits:
 
     @property
     def outer_s(self) -> float:
-        """Return the limit of whoever waits for a whole case: workers run side by side."""
+        """Return the time limit of a whole case; workers run side by side."""
         return self.case_s + self.margin_s
 
     def scaled(self) -> Limits:

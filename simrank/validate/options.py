@@ -1,4 +1,4 @@
-"""What a pool is told, what it tells its workers, and what it returns for each of many cases."""
+"""Options and results of a pool, and the setup of its workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is rarely set.
+    """Rarely used options.
 
     Attributes:
         limits: All wall-clock limits but a case's, which is the pool's `timeout`.
@@ -35,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one case of `WorkerPool.map`.
+    """The result of one case of `WorkerPool.map`.
 
     Attributes:
         results: What each active rank returned; empty if the case failed.
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every generation of a pool's workers is started with.
+    """The setup of a pool's workers.
 
     Attributes:
         num_workers: How many.

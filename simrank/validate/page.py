@@ -1,4 +1,4 @@
-"""A page of memory on which a worker says what it is doing; its parent reads it at any time.
+"""A page of shared memory with a worker's state, which its parent may read at any time.
 
 Nothing is sent: a rank that hangs in C code, is stopped, or has died can still be asked. The writer
 counts up before and after, so a reader that sees an odd or changed count reads again.
@@ -40,7 +40,7 @@ class Page:
         self._version = 0
 
     def write(self, record: dict[str, Any]) -> None:
-        """Publish a record of plain data; what does not fit is left out, longest value first."""
+        """Publish a record of plain data; the longest values are dropped if it does not fit."""
         body = json.dumps(record).encode()
         while len(body) > SIZE_BYTES - _HEAD.size:
             record = dict(record)
@@ -52,7 +52,7 @@ class Page:
         _HEAD.pack_into(self._map, 0, self._version, len(body))
 
     def read(self) -> dict[str, Any]:
-        """Return what was published last; nothing, if a writer died in the middle of it."""
+        """Return the last record; empty if its writer died during the write."""
         for _ in range(_TRIES):
             version, length = _HEAD.unpack_from(self._map, 0)
             body = self._map[_HEAD.size : _HEAD.size + length]

@@ -1,4 +1,4 @@
-"""How functions, arguments and results go between the pool and its workers: pickled, by value.
+"""Pickling of functions, arguments and results between a pool and its workers, by value.
 
 A function goes by name, with the file of its module: a worker imports modules by name where that
 finds the same file, and from the file otherwise (test modules are often not importable by name).
@@ -41,12 +41,12 @@ class Parcel:
     main: dict[str, Any] | None
 
     def __bytes__(self) -> bytes:
-        """Return it as bytes."""
+        """Return the encoded value."""
         return pickle.dumps((self.body, self.files, self.main), _PROTOCOL)
 
 
 class _Handing:
-    """Stands for a process that is being spawned: queues and locks only go to such.
+    """A spawning process for the pickler: queues and locks are pickled for such only.
 
     Descriptors are handed over by a socket, once for each pickle.
     """
@@ -63,7 +63,7 @@ class _Handing:
 
 
 class _Pickler(pickle.Pickler):
-    """Notes the modules of what goes by name."""
+    """A pickler that records the modules of values pickled by name."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, _PROTOCOL)
@@ -83,7 +83,7 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(value: object) -> bytes:
-    """Return a value for a worker; `parcels` says what it raises."""
+    """Pickle a value for a worker; see `parcels` for its errors."""
     return parcels(value, 1)[0]
 
 
@@ -132,7 +132,7 @@ def _parcel(value: object) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:  # noqa: ANN401 - what was packed
-    """Return what the pool packed, in a worker; its modules are imported."""
+    """Unpickle a value of the pool in a worker, with its modules imported."""
     body, files, main = pickle.loads(data)
     if main:
         mp_spawn.prepare(main)  # A second time does nothing: it is the main module by then.
@@ -151,7 +151,7 @@ def _place(name: str) -> str | list[str] | None:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a function or class
-        """Find it in what was loaded from a file, too: no package need be above that."""
+        """Find a class, also in modules that were loaded from a file."""
         if module not in sys.modules:
             return super().find_class(module, name)
         found: Any = sys.modules[module]
@@ -192,7 +192,7 @@ class _ResultPickler(pickle.Pickler):
     """Takes results off their devices: the pool's process uses none."""
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - pickle's
-        """Return how a tensor of a GPU is made anew on the host."""
+        """Return the reduction of a GPU tensor to a copy on the host."""
         if type(value).__module__.partition(".")[0] == "torch" and getattr(value, "is_cuda", False):
             tensor: Any = value
             return tensor.detach().cpu().__reduce_ex__(_PROTOCOL)
@@ -214,7 +214,7 @@ def result(value: object) -> bytes:
 
 
 def failure(error: BaseException) -> bytes | None:
-    """Return an exception pickled, or None if it would not come back as what it is."""
+    """Return a pickled exception; None if it would not unpickle as its class."""
     try:
         data = pickle.dumps(error, _PROTOCOL)
         return data if type(pickle.loads(data)) is type(error) else None

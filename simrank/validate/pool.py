@@ -45,7 +45,7 @@ BACKENDS = ("gloo", "nccl", None)
 
 
 class WorkerPool:
-    """Workers with ranks 0 to `num_workers - 1`, started when they are first needed.
+    """Workers with ranks 0 to `num_workers - 1`, started at their first use.
 
     Args:
         num_workers: How many; for nccl at most the number of GPUs.
@@ -98,7 +98,7 @@ class WorkerPool:
         timeout: float | None = None,
         fresh: bool = False,
     ) -> list[Any]:
-        """Run `fn(*args)` on every rank, or on some, and return what each returned, by rank.
+        """Run `fn(*args)` on all or some ranks, and return the results by rank.
 
         Args:
             fn: A function of a module; `simrank.validate.rank()` tells it where it runs.
@@ -149,7 +149,7 @@ class WorkerPool:
         ranks: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
-        """Run `fn(*case)` for every case, whatever comes of the ones before.
+        """Run `fn(*case)` for every case, failed ones included.
 
         Returns:
             One outcome per case, in order.
@@ -179,7 +179,7 @@ class WorkerPool:
         return [process.pid for team in self._teams for process in team.processes]
 
     def output(self, rank: int) -> str:
-        """Return the tail of what a rank has printed since the last case began."""
+        """Return the tail of a rank's output since the last case began."""
         for team in self._teams:
             team.processes[rank].output.drain()
             return team.processes[rank].output.tail()
@@ -191,7 +191,7 @@ class WorkerPool:
             self._team()
 
     def close(self) -> None:
-        """End the workers, in bounded time, whatever they do; then what was entered."""
+        """End the workers in bounded time, then the entered contexts."""
         with self._lock:
             self._is_closed = True
             try:
@@ -267,7 +267,7 @@ class WorkerPool:
     def _ask(
         self, team: Team, ranks: tuple[int, ...], parcels: Sequence[bytes], limit_s: float
     ) -> list[Any]:
-        """Ask a team; keep it only if it is fit for another case."""
+        """Send a request to a team, and replace the team if it is not reusable."""
         try:
             case = team.ask(self._case, ranks, parcels, limit_s)
             error = verdict(team, case)
@@ -312,7 +312,7 @@ class WorkerPool:
 
 
 def _end(teams: list[Team], resources: ExitStack, owner: int) -> None:
-    """End what a pool leaves behind; not in a fork of its process, whose workers they are not."""
+    """End the workers of a dropped pool; a fork of its process leaves them alone."""
     if os.getpid() == owner:
         for team in teams:
             team.end(at_once=True)
@@ -341,7 +341,7 @@ _CAUSE_S = 0.25  # assumed: peers of a rank that dies fail within this, before i
 
 
 def verdict(team: Team, case: Case) -> PoolError | None:
-    """Return what is wrong with a case that is over, or None.
+    """Return the error of a finished case, or None.
 
     A rank that died is the cause of what its peers raised at about that time; a rank that raised
     is the cause of those that still wait.

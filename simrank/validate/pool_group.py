@@ -23,7 +23,7 @@ _wrapped: list[str] = []  # The names, once they are.
 
 
 def lend() -> None:
-    """Let the default process group be none until the program makes one; before every body."""
+    """Unset the default process group before a body, until the program makes one."""
     found = worker()
     if found.backend is None:
         return
@@ -62,7 +62,7 @@ def _init_with(original: Callable[..., None], found: Worker) -> Callable[..., No
         store: Any = None,  # noqa: ANN401 - torch's
         **others: Any,  # noqa: ANN401 - torch's
     ) -> None:
-        """Stand for torch's, with its parameters.
+        """Replace torch's function of this name, with its parameters.
 
         Raises:
             UnsupportedError: It names another backend than the one that the ranks run on.
@@ -102,7 +102,7 @@ def _is_own_device(device_id: Any, rank: int) -> bool:  # noqa: ANN401 - torch's
 
 def _destroy_with(original: Callable[..., None], found: Worker) -> Callable[..., None]:
     def destroy_process_group(group: Any = None) -> None:  # noqa: ANN401 - torch's
-        """Stand for torch's: of all groups the pool's own stay."""
+        """Replace torch's function of this name; the pool's own groups stay."""
         default = _c10d().GroupMember.WORLD
         is_others = default is None or (group is not None and group is not default)
         if is_others or found.is_leaving:

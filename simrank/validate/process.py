@@ -1,4 +1,4 @@
-"""One worker as its pool sees it: a keeper process, a channel, what it prints and publishes."""
+"""One worker as its pool sees it: keeper process, channel, output, published state."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ class Process:
         return True
 
     def ask_stacks(self, number: int) -> None:
-        """Ask for the stacks of all its threads: they are written whoever holds its interpreter."""
+        """Request the stacks of all threads, which are written without the interpreter's lock."""
         os.ftruncate(self._stacks, 0)
         if self.pid and not self.has_ended():
             with suppress(OSError):
                 os.kill(self.pid, number)
 
     def stacks(self) -> str:
-        """Return the stacks that were asked for, or written by a crash; empty if there are none."""
+        """Return the stacks that were requested or written by a crash; empty without any."""
         deadline, text = time.monotonic() + (0.0 if self.ended else _STACKS_S), ""
         while True:
             found = os.pread(self._stacks, 1 << 20, 0).replace(b"\0", b"").decode(errors="replace")
@@ -131,7 +131,7 @@ class Process:
             select.select([], [], [], _LOOK_S)
 
     def release(self) -> None:
-        """Close the lifeline: the keeper kills the worker and whoever descends from it."""
+        """Close the lifeline: the keeper kills the worker and its descendants."""
         with suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_WR)
 
@@ -161,7 +161,7 @@ class Process:
 
 
 def _ended(status: bytes) -> str:
-    """Return how a process ended, of its wait status as the keeper sent it."""
+    """Return the text of a process's end from its wait status."""
     if len(status) < 4:
         return "killed, and its keeper with it"
     code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
@@ -184,7 +184,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Output:
-    """The reading end of what a worker prints.
+    """The output of a worker.
 
     Args:
         fd: Owned and closed by this; made non-blocking.
@@ -205,7 +205,7 @@ class Output:
         return self._fd
 
     def drain(self) -> bool:
-        """Take what there is, without waiting; return False once nothing can come any more."""
+        """Read available output without waiting; return False at its end."""
         while self._fd >= 0:
             try:
                 piece = os.read(self._fd, _CHUNK_BYTES)
@@ -233,7 +233,7 @@ class Output:
         return "".join(text.splitlines(keepends=True)[-MAX_LINES:])[-MAX_CHARS:]
 
     def forget(self) -> None:
-        """Start anew: what was printed belongs to a case that is over."""
+        """Drop the output of a finished case."""
         self._kept.clear()
 
     def close(self) -> None:

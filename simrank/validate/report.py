@@ -1,4 +1,4 @@
-"""What is told of a failed case: who did what, who waits for whom."""
+"""Reports of failed cases: the ranks' states, and which rank waits for which."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OWN = tuple(f'File "{os.path.join(_SHOWN, name)}' for name in ("validate", "sui
 def facts_of(
     rank: int, page: Mapping[str, Any], answer: Answer | None, ended: str = ""
 ) -> WorkerFacts:
-    """Return what is known of a rank."""
+    """Return the facts of a rank."""
     if answer is not None and answer.is_return:
         facts = WorkerFacts(rank, "returned")
     elif answer is not None:
@@ -93,7 +93,7 @@ def _has_come(rank: int, call: Mapping[str, Any], other: int, page: Mapping[str,
 def never_come(
     pages: Mapping[int, Mapping[str, Any]], waits: Mapping[int, tuple[int, ...]]
 ) -> bool:
-    """Whether a rank waits for one that has answered, or made another call in that one's place."""
+    """Return whether a rank waits for a rank that has ended or made a different call."""
     for rank, others in waits.items():
         call = call_of(pages[rank]) or {}
         for other in others:
@@ -115,7 +115,7 @@ def are_in_a_ring(waits: Mapping[int, tuple[int, ...]]) -> bool:
 
 
 def waits_text(waits: Mapping[int, tuple[int, ...]]) -> list[str]:
-    """Return who waits for whom, one line for ranks that wait for the same."""
+    """Return the text of waits, one line for ranks that wait for the same."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for rank, others in waits.items():
         alike.setdefault(others, []).append(rank)
@@ -133,7 +133,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def stacks_text(written: str) -> str:
-    """Return stacks as a report shows them: without addresses, and without the worker's own frames.
+    """Return stacks without addresses and without the worker's own frames.
 
     Args:
         written: What faulthandler wrote.
@@ -148,7 +148,7 @@ def stacks_text(written: str) -> str:
 
 
 def are_even(states: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Return whether workers may run another case: all made the same calls, and kept their groups.
+    """Return whether workers are reusable: equal calls on all, and intact groups.
 
     A rank that raised before a call that its peers have made would take part in the wrong one.
 

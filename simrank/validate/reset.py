@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Baseline:
-    """The state of the process as it is now, and of libraries as they are first seen."""
+    """A snapshot of the process, and of libraries at their first import."""
 
     def __init__(self) -> None:
         self._saved: list[tuple[Part, Any]] = []
@@ -110,7 +110,7 @@ class Baseline:
 
 
 def _is_own_change(module: str, value: object) -> bool:
-    """Return whether torch replaced a function of torch: parts of it do as they are imported."""
+    """Return whether torch itself replaced one of its functions at an import."""
     of = getattr(value, "__module__", None)
     return module.partition(".")[0] == "torch" and str(of).partition(".")[0] in {"torch", "simrank"}
 
@@ -181,7 +181,7 @@ def _umask() -> int:
 
 
 def _handlers() -> dict[int, Any]:
-    """Return the handlers of signals that Python knows; those of C code are left alone."""
+    """Return the Python handlers of signals; handlers of C code are skipped."""
     found = {number: signal.getsignal(number) for number in signal.valid_signals()}
     return {number: handler for number, handler in found.items() if handler is not None}
 
@@ -210,7 +210,7 @@ def _write_filters(value: tuple[list[Any], list[Any]]) -> None:
 
 
 def _loggers() -> Part:
-    """Return the part for the loggers that there are now: those of later imports keep their own."""
+    """Return the part for existing loggers; loggers of later imports keep their settings."""
     named = list(logging.root.manager.loggerDict.items())
     known = [logging.root, *(each for _, each in named if isinstance(each, logging.Logger))]
 
@@ -270,7 +270,7 @@ _PARTS = (
 
 
 def _restore_streams() -> None:
-    """Open standard output and error anew where a case closed the objects themselves."""
+    """Reopen standard output and error if a case closed them."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None and getattr(sys, name).closed:
             raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
@@ -298,7 +298,7 @@ class _Descriptors:
         self._known = _open_descriptors()
 
     def restore(self) -> list[str]:
-        """Put them back; return what only a new process is free of."""
+        """Restore the snapshot; return leftovers that need a new process."""
         for fd, kept in self._standard.items():
             if _identity(fd) != _identity(kept):
                 os.dup2(kept, fd)
@@ -327,7 +327,7 @@ def _open_descriptors() -> set[int]:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Return which file a descriptor is of, or None if it is closed."""
+    """Return the identity of a descriptor's file, or None if it is closed."""
     try:
         found = os.fstat(fd)
     except OSError:

@@ -81,7 +81,7 @@ def spawn(  # noqa: PLR0913 - torch's signature
 
 
 class SpawnContext:
-    """What `spawn(join=False)` returns.
+    """The result of `spawn(join=False)`.
 
     Args:
         fn: As `spawn` has it.
@@ -162,7 +162,7 @@ class SpawnContext:
 def _program(
     fn: Callable[..., Any], args: tuple[Any, ...], environment: dict[str, str], folder: str
 ) -> None:
-    """Be a rank, as a new child of the process that asked would be."""
+    """Run as a rank, as a new child of the calling process would."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -1,4 +1,4 @@
-"""One generation of workers: started together, asked together, ended together.
+"""One generation of workers, started, called and ended together.
 
 A team judges nothing and retries nothing: it says what each rank answered, and what of the others
 is known. `pool` decides.
@@ -129,7 +129,7 @@ class Team:
         return PoolStartError(f"rank {process.rank} could not start", facts)
 
     def _facts(self, *, with_stacks: bool = False) -> list[WorkerFacts]:
-        """Return what is known of workers that answer no request."""
+        """Return the facts of workers that do not answer."""
         pages = self.pages(range(len(self.processes)))
         for process in self.processes if with_stacks else ():
             process.pid = process.pid or pages[process.rank].get("pid", 0)
@@ -183,7 +183,7 @@ class Team:
     def ask(
         self, number: int, ranks: Sequence[int], parcels: Sequence[bytes], timeout_s: float
     ) -> Case:
-        """Send a request to some ranks and wait for what comes of it.
+        """Send a request to some ranks, and wait for the answers.
 
         One that fails shortens the wait for the others: they get a moment to fail, too.
 
@@ -230,7 +230,7 @@ class Team:
         return case.has_diverged
 
     def facts(self, case: Case, *, with_stacks: bool) -> list[WorkerFacts]:
-        """Return what is known of each rank that was asked, or ended without being asked."""
+        """Return the facts of each requested rank, and of ranks that ended."""
         known = [p for p in self.processes if p.rank in case.ranks or p.ended]
         if with_stacks:
             for process in known:
@@ -253,11 +253,11 @@ class Team:
         return found
 
     def pages(self, ranks: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Return what ranks have published."""
+        """Return the published states of ranks."""
         return {rank: self.processes[rank].page.read() for rank in ranks}
 
     def end(self, *, at_once: bool) -> None:
-        """End all workers, whatever they do; a second time does nothing.
+        """End all workers; later calls do nothing.
 
         Args:
             at_once: Whether to kill them; else they are told to leave, and killed after a while.
@@ -295,7 +295,7 @@ _BACKLOG = 128
 
 
 def bound(port: int = 0) -> socket.socket:
-    """Return a socket that listens on this machine; whoever gets it by descriptor owns the port.
+    """Return a listening socket; the process that gets its descriptor owns the port.
 
     Args:
         port: 0: a free one.
@@ -319,7 +319,7 @@ def bound(port: int = 0) -> socket.socket:
 
 
 def holder(port: int) -> str | None:
-    """Return who listens on a port, as `name (pid N)`; None if the system does not tell."""
+    """Return the listener of a port as `name (pid N)`, or None if unknown."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
     if not sockets:
         return None

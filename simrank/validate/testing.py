@@ -1,4 +1,4 @@
-"""What a suite imports to test that its guards are there.
+"""Tests for suites to import: they check that guards are in place.
 
 from simrank.validate.testing import test_every_test_on_real_ranks_has_an_outer_time_limit
 """

@@ -1,4 +1,4 @@
-"""The worker that this process is: its rank, its pool's groups, and who takes part in a request."""
+"""The worker of this process: rank, groups, and the ranks of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORKER: list[Worker] = []
 
 
 class Worker:
-    """What a worker knows of itself.
+    """The state of this process's worker.
 
     Attributes:
         rank: Its rank.
@@ -73,12 +73,12 @@ class Worker:
         return self._groups.of(self.active)
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - torch's
-        """Return a part of the workers' store that nobody else uses."""
+        """Return an unused part of the workers' store."""
         assert self._groups is not None, "the pool has a backend"
         return self._groups.store(name)
 
     def leave(self) -> None:
-        """Destroy the groups, each on its own; nobody is asked, and a failure keeps none."""
+        """Destroy each group without peers; a failure does not stop the rest."""
         self.is_leaving = True
         if self._groups is not None:
             self._groups.leave()
@@ -131,7 +131,7 @@ def active_group() -> Any:  # noqa: ANN401 - a torch group
 
 
 def collective(op: str, group: str = "workers", ranks: Sequence[int] | None = None) -> Any:  # noqa: ANN401 - a context
-    """Say that this rank waits in a collective of its own making, for reports of hangs.
+    """Publish that this rank waits in a collective of the program, for reports of hangs.
 
     Args:
         op: Its name.

@@ -32,7 +32,7 @@ STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 3) + 3
 
 
 def main(config: dict[str, Any]) -> None:
-    """Be a worker until the pool says it is over, or is gone.
+    """Run as a worker until the pool ends it, or is gone.
 
     Args:
         config: As for `keeper.main`.
@@ -70,7 +70,7 @@ def _next(channel: Channel) -> Frame | None:
 
 
 def _prepare(worker: Worker, setup: dict[str, Any], listener: int | None) -> None:
-    """Do what is done once: modules, process groups, and a first collective."""
+    """Import modules, make process groups, and run a first collective."""
     calls = worker.calls
     calls.stage("preparing")
     os.chdir(setup["folder"])
@@ -121,7 +121,7 @@ def _flush() -> None:
 
 
 def _end_fork(pid: int, error: BaseException | None = None) -> None:
-    """End this process if it is a fork that a case has made and let return: its parent answers.
+    """End this process if it is a fork that a case made; its parent answers.
 
     Otherwise there would be two workers of one rank, on one channel.
 

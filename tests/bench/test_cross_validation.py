@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simrank.bench.accuracy import builtin_tables, mean_errors, table_series
-from simrank.bench.cross_validation import FITS, Bench, held_out_errors
+from simrank.bench.cross_validation import FITS, Bench, cross_validation_errors
 from simrank.bench.targets import groups
 from simrank.collectives.nccl import Calibration, predict_times
 
@@ -34,7 +34,7 @@ def made(name, calibration, noise=0.0):
 
 def test_the_law_itself_is_found_again_in_sizes_that_were_held_out():
     """Times that follow the law leave no error, whatever the constants."""
-    found = held_out_errors(made(NEBIUS, Calibration(launch_us=6.0, hop_net=1.5, ramp=1.3)))
+    found = cross_validation_errors(made(NEBIUS, Calibration(launch_us=6.0, hop_net=1.5, ramp=1.3)))
     assert np.abs(found.error).mean() < 0.02
     assert (np.diff(found.size_bytes) > 0).all()
     assert found.parts_us.sum(axis=0) == pytest.approx(found.predicted_us)

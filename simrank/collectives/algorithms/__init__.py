@@ -96,7 +96,7 @@ def collectives_with(name: str) -> list[str]:
 
 
 def auto_algorithms(collective: str, world_size: int, *, library: bool = False) -> list[str]:
-    """Return the names among which `auto` chooses: those that are not too slow to estimate.
+    """Return the candidates of `auto`: algorithms that are fast to estimate.
 
     Args:
         collective: What is computed.

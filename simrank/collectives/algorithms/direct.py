@@ -1,4 +1,4 @@
-"""Direct algorithms: every rank reads what it needs from all others at once.
+"""Direct algorithms: every rank reads from all other ranks at once.
 
 Source:
     one-shot and two-shot all_reduce as in TensorRT-LLM's and vLLM's custom all_reduce kernels;
@@ -23,7 +23,7 @@ def admits(world_size: int) -> bool:
 
 
 def one_shot_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let every rank read all inputs and reduce them itself.
+    """Return the schedule in which every rank reads all inputs and reduces them.
 
     Rounds: 1, in which every rank receives n - 1 whole inputs.
     Buffers: no SCRATCH; an INPUT under OUTPUT is copied first.
@@ -49,7 +49,7 @@ def one_shot_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedul
 
 
 def two_shot_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let every rank reduce one chunk of all inputs, then collect the others' results.
+    """Return the schedule in which every rank reduces one chunk, then reads the other chunks.
 
     Rounds: 2, in each of which every rank receives n - 1 chunks of count / n elements.
     Buffers: no SCRATCH.
@@ -68,7 +68,7 @@ def two_shot_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedul
 
 
 def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let every rank copy all inputs.
+    """Return the schedule in which every rank copies all inputs.
 
     Rounds: 1, in which every rank receives n - 1 chunks of count elements.
     Buffers: no SCRATCH.
@@ -87,7 +87,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let every rank reduce its chunk of all inputs.
+    """Return the schedule in which every rank reduces its chunk of all inputs.
 
     Rounds: 1, in which every rank receives n - 1 chunks of count elements.
     Buffers: no SCRATCH.

@@ -15,7 +15,7 @@ OPTIONS: Mapping[str, int] = {}
 
 
 def direct_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let every rank send its input to the root.
+    """Return the schedule in which every rank sends its input to the root.
 
     Rounds: 1, in which all messages share the root's way in.
     Buffers: no SCRATCH; only the root's OUTPUT is written.
@@ -33,7 +33,7 @@ def direct_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def direct_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let the root send each rank its part.
+    """Return the schedule in which the root sends each rank its part.
 
     Rounds: 1, in which all messages share the root's way out.
     Buffers: no SCRATCH; only the root's INPUT is read.
@@ -51,7 +51,7 @@ def direct_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def _tables(problem: Problem) -> tuple[ChunkTable, ChunkTable]:
-    """Return the chunks of the root's long buffer, and of everybody's short one."""
+    """Return the chunks of the root's long buffer and of every rank's short one."""
     sizes = np.full(problem.world_size, problem.count, dtype=np.int64)
     return ChunkTable.from_sizes(sizes), ChunkTable.split(problem.count, 1)
 

@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: exchange with partners at distances that are powers of two.
+"""Recursive halving and doubling: exchange with partners at power-of-two distances.
 
 Source:
     Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
@@ -86,7 +86,7 @@ def all_gather(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Recursive halving: send the half that is not one's own, at distances n / 2, ..., 2, 1.
+    """Recursive halving: send the partner's half, at distances n / 2, ..., 2, 1.
 
     Admits numbers of ranks that are powers of two.
 

@@ -70,7 +70,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def all_to_all(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Give each local rank what is for its equals on all nodes; then exchange with those.
+    """Sort chunks by local rank within nodes, then exchange with equal local ranks of all nodes.
 
     Rounds: g - 1 inside nodes of g ranks, N - 1 between N nodes, and two that are local.
     Buffers: what a rank has collected lies in SCRATCH, by sender, then by node; an INPUT under
@@ -114,7 +114,7 @@ def all_to_all(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def _exchanged(problem: Problem, grid: IntArray) -> tuple[ChunkTable, ChunkTable, ChunkTable]:
-    """Return INPUT by the place that chunks go to, OUTPUT by sender, and what is collected."""
+    """Return the tables of INPUT by destination, OUTPUT by sender, and SCRATCH."""
     size, (num_nodes, num_local) = problem.world_size, grid.shape
     by_place = grid.T.reshape(-1)  # Ranks in the order of INPUT's chunks.
     if problem.splits is None:
@@ -133,7 +133,7 @@ def _exchanged(problem: Problem, grid: IntArray) -> tuple[ChunkTable, ChunkTable
 
 
 def _by_node(grid: IntArray) -> Round:
-    """Return the local round that sorts what was collected by the node that it goes to."""
+    """Return the local round that sorts collected chunks by destination node."""
     num_nodes, num_local = grid.shape
     sender, node = (part.reshape(-1) for part in np.indices((num_local, num_nodes)))
     ranks = np.repeat(grid.reshape(-1), grid.size)

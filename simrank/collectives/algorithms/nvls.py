@@ -26,7 +26,7 @@ MAX_WORLD_SIZE = 1024  # Assumed: each rank takes steps with all others of its n
 
 
 def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Let the switch reduce a part of the data for each rank, and spread it.
+    """Return the schedule in which the switch reduces and multicasts a part per rank.
 
     Of more ranks than `MAX_WORLD_SIZE`, the double tree stands for it.
 
@@ -42,7 +42,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def tree_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Reduce in the switch of every node, up and down two trees of nodes, spread in the switches.
+    """Reduce in every node's switch, then over two trees of nodes, and multicast in the switches.
 
     Where nodes have different numbers of ranks, and of more ranks than `MAX_WORLD_SIZE`, the double
     tree stands for it.

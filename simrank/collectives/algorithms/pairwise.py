@@ -43,7 +43,7 @@ def _schedule(
     *,
     shifts: Sequence[IntArray],
 ) -> Schedule:
-    """Return the schedule whose rounds send to the ranks that many positions further on."""
+    """Return the schedule whose rounds send over the given distances."""
     num_ranks = problem.world_size
     ranks = np.arange(num_ranks, dtype=np.int64)
     matrix: IntArray | None = None

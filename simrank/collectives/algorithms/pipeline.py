@@ -1,4 +1,4 @@
-"""Pipelines: parts of the data that take the same hops piece by piece, one round after another.
+"""Pipelines: the pieces of a part of the data take the same hops, round after round.
 
 A hop of the first piece happens in its `begin` round, that of the next piece a round later. So what
 a tree or a switch does with a piece is written once, and rounds follow from it.
@@ -58,7 +58,7 @@ class Hops:
         return len(self.src)
 
     def num_rounds(self, num_pieces: int) -> int:
-        """Return how many rounds some pieces take."""
+        """Return the number of rounds of some pieces."""
         return int(self.begin.max(initial=0)) + num_pieces
 
     def rounds(self, num_pieces: int) -> Iterator[Round]:

@@ -1,4 +1,4 @@
-"""Rounds of rings that several algorithms share: partial sums go around, finished chunks follow."""
+"""Rounds of rings for several algorithms: partial sums, then finished chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 
 
 def num_rails(problem: Problem) -> int:
-    """Return how many rings through all ranks share no link between nodes, or on a mesh none."""
+    """Return the number of rings that share no link between nodes, or on a mesh no link."""
     if _is_small_mesh(problem):
         return len(disjoint_rings(problem.world_size))
     return problem.node_size if problem.num_nodes > 1 else 1
@@ -95,14 +95,14 @@ class Rings:
         return ChunkTable.from_sizes([table.max_size] * (2 * len(self._ranks) * self._num_chunks))
 
     def phase(self, num_passes: int = 1) -> Phase:
-        """Return what some passes around the rings are."""
+        """Return the phase of some passes around the rings."""
         return Phase(self._ranks, num_passes * self.num_hops, self._num_chunks)
 
 
 def reduce_rounds(
     rings: Rings, *, first_shift: int, last: Callable[[IntArray], IntArray]
 ) -> Iterator[Round]:
-    """Yield hops of partial sums through SCRATCH; `last` maps a chunk to where its sum is stored.
+    """Yield hops of partial sums through SCRATCH; `last` maps a chunk to the place of its sum.
 
     Buffers: partial sums travel through two SCRATCH slots per channel (NCCL's connection buffer)
         and are rounded to the storage dtype at each hop; OUTPUT is written in the last one.

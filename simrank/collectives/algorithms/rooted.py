@@ -150,7 +150,7 @@ def chain_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def _complete_chain(problem: Problem, options: Mapping[str, int]) -> dict[str, int]:
-    """Return the options with what they leave open: a channel for each rail, and chunks."""
+    """Return the options with defaults: a channel per rail, and the chunk size."""
     if options["num_channels"] > MAX_CHANNELS:
         given = options["num_channels"]
         raise ValueError(f"num_channels may be at most {MAX_CHANNELS}, got {given}")

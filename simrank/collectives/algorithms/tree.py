@@ -1,4 +1,4 @@
-"""Double binary tree: sums go up two trees to their roots, each with half of the data, and down.
+"""Double binary tree: each of two trees sums half of the data, and copies it down.
 
 A node that is inside one tree is a leaf of the other, so that both together load every node alike.
 Inside a node the ranks are a chain, whose head is the node's member of the tree.

@@ -1,4 +1,4 @@
-"""Algorithms from MSCCL's XML, in the table of algorithms under `msccl:` and the file's name."""
+"""Algorithms from MSCCL's XML, registered under `msccl:` and the file's name."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def schedule_of(program: Program, problem: Problem, rounds: Rounds | None = None
 
 
 def rounds_of(program: Program) -> Rounds:
-    """Return the rounds of a program that ends, whatever the order of what nothing orders.
+    """Return the rounds of a program after checks of deadlocks and races.
 
     Raises:
         ScheduleError: It would wait for ever, or depends on an order that nothing decides.
@@ -217,7 +217,7 @@ _Chunk: TypeAlias = tuple[int, str, int]
 
 
 def check_races(order: Order) -> None:
-    """Refuse a program whose result depends on which of two steps comes first.
+    """Raise for a program whose result depends on the order of two unordered steps.
 
     Raises:
         ScheduleError: Two steps touch a chunk, one of them writes it, and nothing orders them.
@@ -249,7 +249,7 @@ def check_races(order: Order) -> None:
 
 
 class _Told:
-    """What steps know when they end, until the last step that waits for them has heard of it."""
+    """Vector clocks of steps, kept until the last dependent step has read them."""
 
     def __init__(self, order: Order) -> None:
         self._sources: dict[int, list[int]] = {}
@@ -264,7 +264,7 @@ class _Told:
         self._kept: dict[int, IntArray] = {}
 
     def hear(self, number: int, clock: IntArray) -> None:
-        """Learn what the steps knew that a step waits for."""
+        """Merge the clocks of a step's dependencies."""
         for source in self._sources.get(number, ()):
             np.maximum(clock, self._kept[source], out=clock)
             self._listeners[source] -= 1
@@ -272,7 +272,7 @@ class _Told:
                 del self._kept[source]
 
     def tell(self, number: int, clock: IntArray) -> None:
-        """Keep what a step knows, if any waits for it."""
+        """Keep the clock of a step that other steps wait for."""
         if number in self._listeners:
             self._kept[number] = clock.copy()
 

@@ -1,4 +1,4 @@
-"""Turns an MSCCL program into rounds: a thread block is a lane, a message waits on one of its own.
+"""Lowering of MSCCL programs to rounds: a lane per thread block and per waiting message.
 
 Steps that have equally many others before them share a level, and a level is up to four rounds:
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Rounds(NamedTuple):
-    """What a program does, for any size.
+    """The rounds of a program, for any size.
 
     Attributes:
         rounds: The rounds.
@@ -60,7 +60,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Slot:
-    """Where a message or a clock waits.
+    """The place of a waiting message or clock.
 
     Attributes:
         lane: Its lane on its rank.
@@ -75,7 +75,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Steps:
-    """The steps of a round, while it is made."""
+    """The steps of a round under construction."""
 
     rows: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -163,7 +163,7 @@ class _Lowering:
         return taken, received, sent, kept
 
     def _receive(self, received: _Steps, number: int, node: Node) -> None:
-        """Add what a step does on its own GPU."""
+        """Add the part of a step on its own GPU."""
         step, kind = node.step, node.step.kind
         lane = node.block.number
         if kind.receives:
@@ -191,7 +191,7 @@ class _Lowering:
         sent.add(src, dst, node.step.count, lanes=(node.block.number, slot.lane))
 
     def _result(self, node: Node) -> _Place:
-        """Return where a step puts what it has received: `rrs` keeps it nowhere else."""
+        """Return the destination of a step's received data: `rrs` keeps it nowhere else."""
         if node.step.kind.writes:
             return self._memory.place(node.rank, node.step.dst)
         key = node.lane, node.step.count
@@ -200,7 +200,7 @@ class _Lowering:
         return _Place(node.rank, Buffer.SCRATCH, self._temporary[key])
 
     def _message_slots(self) -> dict[int, _Slot]:
-        """Return where each message waits, by the node that receives it."""
+        """Return the slot of each message, by the receiving node."""
         order, slots = self._order, {}
         by_sending = sorted(order.messages, key=lambda number: (order.level[number], number))
         for sender in by_sending:
@@ -212,7 +212,7 @@ class _Lowering:
         return slots
 
     def _kept_clocks(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return where clocks are kept, by the node whose end it is, and where they are taken.
+        """Return the slots of clocks, by ending node and by waiting node.
 
         A thread block that does nothing in between keeps its clock itself.
         """
@@ -233,7 +233,7 @@ class _Lowering:
         return kept, carried
 
     def _slot(self, key: tuple[int, ...], begins: int, ends: int) -> _Slot:
-        """Return a free slot of a pool: whatever waits on one lane comes in order of time.
+        """Return a free slot of a pool; entries of one lane are in order of time.
 
         Args:
             key: Rank, who it is from, and for messages how many chunks.
@@ -257,7 +257,7 @@ class _Lowering:
 
 
 class _Memory:
-    """Where the chunks of a program's buffers lie.
+    """The placement of a program's buffers.
 
     INPUT is the caller's and is never written: a program that works in place, or that writes its
     input, works on a copy. In place that copy is OUTPUT, where output is the larger one.
@@ -284,7 +284,7 @@ class _Memory:
         return self._num_scratch + self._copies_in_scratch * self._program.num_inputs
 
     def place(self, rank: int, chunk: tuple[str, int]) -> _Place:
-        """Return where a chunk of the program lies."""
+        """Return the place of a chunk of the program."""
         name, number = self._program.place(rank, chunk)
         in_copy = name == "i" and self._copies_in_scratch
         return _Place(rank, self._buffers[name], number + in_copy * self._num_scratch)

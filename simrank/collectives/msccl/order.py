@@ -1,4 +1,4 @@
-"""In which order the steps of an MSCCL program can run: who waits for whom, and whether it ends.
+"""Order of the steps of an MSCCL program: dependencies, levels and deadlocks.
 
 A step comes after the one before it in its thread block, after the step it depends on, and, if it
 receives, after the step that sends what it receives: the k-th message of a connection is the k-th
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Node(NamedTuple):
-    """A step, with who does it.
+    """A step, with its GPU and thread block.
 
     Attributes:
         rank: The GPU.
@@ -94,7 +94,7 @@ def order_of(program: Program) -> Order:
 
 
 def describe(program: Program, node: Node) -> str:
-    """Return who a step is, and where it stands."""
+    """Return the text of a step and its position in the file."""
     where = f" at {program.file}:{node.step.line}" if node.step.line else ""
     return (
         f"gpu {node.rank}, thread block {node.block.number}, step {node.step.number} "
@@ -196,7 +196,7 @@ def _deadlock(
     *,
     stuck: set[int],
 ) -> ScheduleError:
-    """Return the error of a program whose steps wait for each other, step by step."""
+    """Return the error of a deadlocked program, with its cycle of steps."""
     number, seen = min(stuck), list[tuple[int, str]]()
     while number not in [earlier for earlier, _ in seen]:
         edge = next(edge for edge in waits[number] if edge.source in stuck)

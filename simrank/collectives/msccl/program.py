@@ -27,7 +27,7 @@ BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
 
 
 class Kind(NamedTuple):
-    """What a type of step does, in this order.
+    """The actions of a type of step, in this order.
 
     Attributes:
         receives: Takes the next message of its thread block's peer.
@@ -83,7 +83,7 @@ class Step:
 
     @property
     def kind(self) -> Kind:
-        """What it does."""
+        """The kind of the step."""
         return KINDS[self.type]
 
 
@@ -110,7 +110,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What one rank does.
+    """The thread blocks of one rank.
 
     Attributes:
         rank: The rank.
@@ -168,7 +168,7 @@ class Program:
         return self.per_rank if self.collective == "reduce_scatter" else self.num_chunks
 
     def place(self, rank: int, chunk: tuple[str, int]) -> tuple[str, int]:
-        """Return where a chunk lies: in place, chunks of input and output can be the same one.
+        """Return the place of a chunk; in place, input and output chunks can coincide.
 
         Args:
             rank: On whose GPU.

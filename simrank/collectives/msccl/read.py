@@ -1,4 +1,4 @@
-"""Reads MSCCL's XML; whatever is wrong with a file is a ConfigError with its line."""
+"""Reader of MSCCL's XML; errors are ConfigErrors with the line."""
 
 from __future__ import annotations
 

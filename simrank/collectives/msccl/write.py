@@ -126,7 +126,7 @@ class _Row:
     operand: tuple[str, int] | None
 
     def add(self, schedule: Schedule, gpus: list[_Gpu]) -> None:
-        """Add it to those who do it."""
+        """Add the step to the thread blocks of its ranks."""
         sender, receiver = (gpus[rank] for rank in self.ranks)
         if sender is not receiver:
             # A message names the other end's buffer too, though nobody reads that.
@@ -181,7 +181,7 @@ class _Gpu:
         dst: tuple[str, int],
         count: int,
     ) -> None:
-        """Add a step to the thread block of a peer and channel, with what it waits for."""
+        """Add a step to the thread block of a peer and channel, with its dependencies."""
         block = self._blocks.setdefault(key, _Block(len(self._blocks)))
         step = Step(0, kind, src, dst, count)
         reads = [(src[0], src[1] + i) for i in range(count)] if step.kind.reads else []
@@ -200,7 +200,7 @@ class _Gpu:
             self._readers[chunk][block.number] = number
 
     def _unknown(self, block: _Block, waits: dict[int, int]) -> list[tuple[int, int]]:
-        """Return what a thread block does not know yet to be done; those it waits for signal."""
+        """Return the dependencies that a thread block still has to wait for; they signal."""
         by_number = list(self._blocks.values())
         found = []
         for other, number in sorted(waits.items()):
@@ -216,7 +216,7 @@ class _Gpu:
         return found
 
     def done(self, num_scratch: int) -> Gpu:
-        """Return what the rank does."""
+        """Return the rank's GPU of the program."""
         blocks = [
             ThreadBlock(block.number, *key, tuple(block.steps))
             for key, block in self._blocks.items()
@@ -241,7 +241,7 @@ class _Block:
     knew: list[dict[int, int]] = field(default_factory=list)
 
     def add(self, step: Step, waits: list[tuple[int, int]]) -> int:
-        """Add a step that waits for others, and return its number: all but the last are nops."""
+        """Add a step with dependencies, and return its number; extra dependencies become nops."""
         for wait in waits[:-1]:
             self._append(Step(0, "nop", *_NOWHERE, 0, wait))
         return self._append(replace(step, depends_on=waits[-1] if waits else None))

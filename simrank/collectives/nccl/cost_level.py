@@ -1,4 +1,4 @@
-"""The cost level *nccl*: what NCCL would run for a call, and how long it would take.
+"""The cost level *nccl*: NCCL's choice for a call, and its time.
 
 Which of our schedules moves the data, and shows how ranks depend on each other, is said here too.
 """
@@ -68,7 +68,7 @@ _STAND_INS = (  # Their schedules end alike, but nobody means them by these name
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a user, or a reduction, leaves NCCL to choose from.
+    """Restrictions of NCCL's choice by the user or by the reduction.
 
     Attributes:
         algorithms: Names of NCCL's algorithms; None: any.
@@ -87,7 +87,7 @@ NO_SWITCH = Tuning(algorithms=frozenset([RING, TREE]))  # For what a switch cann
 
 @dataclass(frozen=True, slots=True)
 class NcclChoice:
-    """What NCCL runs.
+    """NCCL's choice.
 
     Attributes:
         algorithm: NCCL's name of it, for example nvls_tree; p2p of messages.
@@ -105,7 +105,7 @@ class NcclChoice:
 
 
 class MessageTime(NamedTuple):
-    """How long a message takes.
+    """The time of a message.
 
     Attributes:
         latency_ps: Launch, set-up and steps, in picoseconds.
@@ -156,7 +156,7 @@ class NcclLevel:
         return Communicator(shape, spec, constants_on(self._cluster))
 
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning) -> NcclChoice:
-        """Return what NCCL runs for a problem that it admits.
+        """Return NCCL's choice for a problem that it admits.
 
         Raises:
             ValueError: The tuning leaves nothing that NCCL has for the collective here.
@@ -185,7 +185,7 @@ class NcclLevel:
         )
 
     def message(self, devices: tuple[int, int], size: int, num_members: int) -> MessageTime | None:
-        """Return how long NCCL takes for a message; None: it has no way between these devices.
+        """Return NCCL's time of a message; None without a path between the devices.
 
         Args:
             devices: Of the sender and of the receiver.
@@ -219,7 +219,7 @@ class NcclLevel:
 
 
 def schedules_of(collective: str, algorithm: str, *, is_one_node: bool = True) -> tuple[str, ...]:
-    """Return the schedules that do what an algorithm of NCCL does."""
+    """Return the schedules that represent an algorithm of NCCL."""
     if algorithm == NVLS and not is_one_node:  # The network's switches stand where trees would.
         algorithm = NVLS_TREE
     return _SCHEDULES[collective, algorithm]

@@ -49,7 +49,7 @@ def parse_protocols(text: str, collective: str) -> frozenset[str] | None:
 def _parse(
     variable: str, text: str, collective: str, known: Mapping[str, str]
 ) -> frozenset[str] | None:
-    """Return what the lists of a value leave a collective: its own list wins over that of all."""
+    """Return the names that a value allows a collective; its own list overrides the common one."""
     found = None
     for number, part in enumerate(text.split(";")):
         prefix, colon, listed = part.rpartition(":")

@@ -62,7 +62,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a fit found.
+    """The result of a fit.
 
     Attributes:
         calibration: The constants.
@@ -129,7 +129,7 @@ def _calibration(x: Floats, names: Sequence[str], start: Calibration) -> Calibra
 def _residuals(
     x: Floats, names: Sequence[str], start: Calibration, tables: Sequence[Measured]
 ) -> Floats:
-    """Return the square roots of what is minimised: of the data, then of the prior."""
+    """Return the residuals of the data, then of the prior."""
     calibration = _calibration(x, names, start)
     parts = []
     for table in tables:

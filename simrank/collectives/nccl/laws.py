@@ -1,4 +1,4 @@
-"""How long a collective of NCCL takes, in closed form, for whole arrays of sizes.
+"""Closed-form times of NCCL's collectives, for whole arrays of sizes.
 
     t = L + base + D + W + k sqrt(D W)
 
@@ -60,7 +60,7 @@ P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a measured table may change: factors of NCCL's constants, but for the launch.
+    """Fitted factors of NCCL's constants, and the time of a launch.
 
     Attributes:
         launch_us: L, in microseconds.
@@ -95,7 +95,7 @@ UNCALIBRATED = Calibration()
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """NCCL's word for a group of ranks: which they are, on what, and what that costs.
+    """A group of ranks as NCCL sees it: shape, hardware and constants.
 
     Attributes:
         shape: Which ranks take part.
@@ -177,7 +177,7 @@ def terms(
 
 
 def base_us(algorithm: str, protocol: str) -> float:
-    """Return what NCCL sets up for an algorithm and protocol."""
+    """Return the base latency of an algorithm and protocol."""
     known = constants.BASE_US.get(algorithm)
     return 0.0 if known is None else known[PROTOCOLS.index(protocol)]
 
@@ -190,7 +190,7 @@ def num_steps(collective: str, num_ranks: int) -> int:
 
 
 def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int]:
-    """Return how many steps lie one after the other inside nodes, and between them."""
+    """Return the number of successive steps inside nodes, and between them."""
     nodes, depth = shape.num_nodes, shape.depth
     if algorithm == RING:
         passes = 2 if collective == "all_reduce" else 1
@@ -223,7 +223,7 @@ def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, f
 
 
 def nic_latency_us(protocol: str, spec: NcclSpec) -> float:
-    """Return what a step pays for a network card's own latency: Simple twice, for it flushes."""
+    """Return the network card's latency per step; twice for Simple, which flushes."""
     return spec.nic_latency_ps / PS_PER_US * (2 if protocol == constants.SIMPLE else 1)
 
 
@@ -237,7 +237,7 @@ def _latency_us(collective: str, algorithm: str, protocol: str, comm: Communicat
 
 
 def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) -> Volumes:
-    """Return what the busiest links carry of one collective, in bytes."""
+    """Return the bytes of a collective on its busiest links."""
     shape, nics = comm.shape, max(comm.spec.nics, 1)
     n, local, nodes = shape.num_ranks, shape.num_local, shape.num_nodes
     crossing = sizes if nodes == 2 else 2 * sizes  # An inner node sends three halves, and one.
@@ -260,7 +260,7 @@ def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) 
 
 
 def collnet_factor(algorithm: str, comm: Communicator) -> float:
-    """Return what CollNet reaches of the bus: direct, ranks without a card of their own cost."""
+    """Return CollNet's share of the bus; CollNet direct loses where ranks share network cards."""
     if algorithm == COLLNET_CHAIN:
         return 1.0
     ranks_per_nic = comm.shape.num_local / max(comm.spec.nics, 1)
@@ -348,7 +348,7 @@ def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: i
 
 
 def message_bytes_per_s(comm: Communicator) -> float:
-    """Return what a port carries of messages, all channels together; between nodes, a card."""
+    """Return the message rate of a port over all channels; between nodes, of a network card."""
     if comm.shape.num_nodes == 1:
         return comm.spec.ring_bytes_per_s_of(2) * comm.calibration.bandwidth_intra
     return _nic_bytes_per_us(comm) * _PER_US

@@ -1,4 +1,4 @@
-"""What NCCL finds for some ranks of a cluster, and the constants that were fitted to it."""
+"""NCCL's view of some ranks of a cluster, and the cluster's fitted constants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shape_on(nodes: IntArray) -> Shape:
 
 
 def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
-    """Return what NCCL finds for some ranks of a cluster: a rank uses the network cards beside it.
+    """Return NCCL's view of some ranks of a cluster; each rank uses its nearest network cards.
 
     Args:
         cluster: The cluster.
@@ -48,7 +48,7 @@ def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> Ncc
 
 
 def spec_within(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
-    """Return the same as if all nodes were of one pod."""
+    """Return NCCL's view of the ranks as if all nodes were in one pod."""
     spec = cluster.nccl
     if spec is None:
         raise UnsupportedError(
@@ -65,7 +65,7 @@ def spec_within(cluster: Cluster, shape: Shape, nics_used: int | None = None) ->
 
 
 def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | None:
-    """Return the calibration that a word asks for: "auto", a name or a file; None: none.
+    """Return a calibration by "auto", name or file; None: uncalibrated.
 
     Raises:
         ConfigError: There is none of that name, or something in it is wrong.

@@ -1,4 +1,4 @@
-"""Which ranks take part: how many, on how many nodes, and how many of them share one."""
+"""Shapes of groups: numbers of ranks and nodes, and ranks per node."""
 
 from __future__ import annotations
 

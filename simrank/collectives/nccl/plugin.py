@@ -1,4 +1,4 @@
-"""What NCCL's example tuner plugin would choose, by the rows of its file.
+"""Choices of NCCL's example tuner plugin, from the rows of its file.
 
 Rules: the first row that matches and that NCCL offers is taken; a row that asks for what NCCL does
 not offer is passed over, and so are algorithms that are not modelled (CollNet). A collective
@@ -27,7 +27,7 @@ _ONE_CALL, _NOT_REGISTERED = 1, 0
 
 
 def matching(rows: Sequence[TunerRow], collective: str, shape: Shape) -> list[TunerRow]:
-    """Return the rows that match a collective on some ranks, whatever its size."""
+    """Return the rows that match a collective on some ranks, for any size."""
     return [
         row
         for row in rows
@@ -40,7 +40,7 @@ def matching(rows: Sequence[TunerRow], collective: str, shape: Shape) -> list[Tu
 
 
 def asked_for(row: TunerRow, choices: Sequence[tuple[str, str]]) -> int | None:
-    """Return the number of the choice that a row asks for; None: NCCL does not offer it."""
+    """Return the index of a row's choice; None if NCCL does not offer it."""
     for number, (algorithm, protocol) in enumerate(choices):
         if (algorithm, protocol.lower()) == (row.algorithm, row.protocol):
             return number
@@ -53,7 +53,7 @@ def overridden(
     choices: Sequence[tuple[str, str]],
     rows: Sequence[TunerRow],
 ) -> npt.NDArray[np.int64]:
-    """Return what is taken for each size, with the overrides of rows.
+    """Return the choice for each size, with the rows' overrides.
 
     Args:
         chosen: [m] The number of NCCL's own choice for each size.
@@ -72,7 +72,7 @@ def overridden(
 def deciding(
     size: float, choices: Sequence[tuple[str, str]], rows: Sequence[TunerRow]
 ) -> tuple[TunerRow | None, list[TunerRow]]:
-    """Return the row that decides on a size, if one does, and those before it that are ignored."""
+    """Return the deciding row of a size, if any, and the ignored rows before it."""
     ignored: list[TunerRow] = []
     for row in rows:
         if row.min_bytes <= size <= row.max_bytes:

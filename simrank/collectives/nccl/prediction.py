@@ -1,4 +1,4 @@
-"""What NCCL would choose for each size, and how long that would take."""
+"""Predictions of NCCL's choices and times by size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def considered(
     algorithms: Collection[str] | None = None,
     protocols: Collection[str] | None = None,
 ) -> list[Candidate]:
-    """Return what is there to choose from, with NCCL's estimates.
+    """Return the candidates with NCCL's estimates.
 
     Args:
         collective: For example all_reduce.
@@ -86,7 +86,7 @@ def predict_times(
     protocols: Collection[str] | None = None,
     tuner_rows: Sequence[TunerRow] = (),
 ) -> Prediction:
-    """Predict what nccl-tests would print.
+    """Predict the times that nccl-tests would print.
 
     Args:
         collective: For example all_reduce.

@@ -1,4 +1,4 @@
-"""Which algorithm and protocol NCCL takes, for whole arrays of sizes: its own estimates compared.
+"""NCCL's tuner: algorithm and protocol by its own estimates, for whole arrays of sizes.
 
 Source: NVIDIA/nccl v2.30.7, src/graph/tuning.cc (estimates) and src/enqueue.cc (the least wins).
 These estimates choose; how long the choice takes is `laws`.
@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(collective: str, sizes_bytes: npt.ArrayLike, comm: Communicator) -> list[Candidate]:
-    """Return what NCCL considers for a collective, with its estimates.
+    """Return NCCL's candidates for a collective, with its estimates.
 
     Args:
         collective: For example all_reduce.
@@ -78,7 +78,7 @@ def candidates(collective: str, sizes_bytes: npt.ArrayLike, comm: Communicator) 
 
 
 def is_ready_made(collective: str) -> bool:
-    """Whether NCCL has algorithms for a collective; it makes others of sends and receives."""
+    """Return whether NCCL has algorithms for a collective; it builds the rest from sends."""
     return collective in _ALGORITHMS
 
 
@@ -181,7 +181,7 @@ def _network_GBps(comm: Communicator) -> float:  # noqa: N802 - the unit's name
 
 
 def _crossing_GBps(comm: Communicator) -> float:  # noqa: N802 - the unit's name
-    """Return what trees get through the network: on two nodes each of them crosses only once."""
+    """Return the network bandwidth of trees; on two nodes each tree crosses once."""
     return _network_GBps(comm) * (2 if comm.shape.num_nodes == 2 else 1)
 
 

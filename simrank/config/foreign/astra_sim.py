@@ -1,4 +1,4 @@
-"""ASTRA-sim's network YAML: a product of dimensions as a cluster; start with `network_cluster`.
+"""ASTRA-sim's network YAML (a product of dimensions) as a cluster; see `network_cluster`.
 
 NPU number `i` has the coordinates `i mod n0`, `i / n0 mod n1`, and so on. A last dimension that is
 a switch becomes the nodes of the cluster, with a switch of the fabric for each position in a node;
@@ -97,7 +97,7 @@ def _is_number(value: object, above: float) -> bool:
 
 
 def network_cluster(source: Source, device: str | None) -> dict[str, Any]:
-    """Return what the YAML of a network as a cluster holds.
+    """Return the cluster YAML of a network.
 
     Args:
         source: The network.

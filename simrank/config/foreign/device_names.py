@@ -1,4 +1,4 @@
-"""Which built-in cluster describes a device that another's file names only by a number."""
+"""Built-in clusters for devices that files name by a PCI number."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _BY_PCI_ID = {
 
 
 def device_of_pci(vendor: str, device: str) -> str | None:
-    """Return the built-in cluster whose device has these PCI numbers, or None."""
+    """Return the built-in cluster of a device's PCI numbers, or None."""
     return _BY_PCI_ID.get((vendor.lower(), device.lower()))
 
 
 def device_named(word: str) -> str:
-    """Return the built-in cluster that a word of `--device` stands for.
+    """Return the built-in cluster of a `--device` value.
 
     Raises:
         ConfigError: There is none.
@@ -55,6 +55,6 @@ def device_named(word: str) -> str:
 
 
 def name_of(file: str) -> str:
-    """Return the name of a cluster that stands in a file, without what names may not hold."""
+    """Return the cluster name of a file, without characters that names may not have."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(file).stem)
     return name if re.match(r"[A-Za-z_]", name) else f"node_{name}"

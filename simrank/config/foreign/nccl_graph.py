@@ -1,4 +1,4 @@
-"""NCCL's graph XML (`NCCL_GRAPH_DUMP_FILE`): what its search found; start with `read_graph`.
+"""NCCL's graph XML (`NCCL_GRAPH_DUMP_FILE`): its search results; start with `read_graph`.
 
 Its channels and speeds replace what a cluster only assumes of them: `keys_of` says which keys of
 the block `nccl` they are, and `with_graph` puts them into a cluster.
@@ -42,7 +42,7 @@ _MAX_GBPS = 1_000_000.0  # Assumed: more is a mistake.
 
 
 class Graph(NamedTuple):
-    """What NCCL's search found for one pattern.
+    """The result of NCCL's search for one pattern.
 
     Attributes:
         file: Where it stands.
@@ -78,7 +78,7 @@ class Found(NamedTuple):
 
 
 def read_graph(path: str | Path) -> list[Graph]:
-    """Read what NCCL's search found, one entry for each pattern.
+    """Read the results of NCCL's search, one per pattern.
 
     Raises:
         ConfigError: The file is none that NCCL writes.
@@ -87,7 +87,7 @@ def read_graph(path: str | Path) -> list[Graph]:
 
 
 def parse_graph(data: bytes, file: str) -> list[Graph]:
-    """Read what NCCL's search found from the content of a file; as `read_graph`."""
+    """Read the results of NCCL's search from the content of a file; see `read_graph`."""
     root = parse_xml(data, file, _PARENTS, skips_others=True)
     found = [_graph(each) for each in root.inside("graph")]
     if not any(graph.pattern == _RING and graph.num_channels for graph in found):
@@ -138,7 +138,7 @@ def keys_of(graphs: list[Graph]) -> dict[str, Found]:
 
 
 def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
-    """Return a cluster whose block `nccl` has what a graph knows instead of its own numbers.
+    """Return a cluster whose block `nccl` has the values of a graph.
 
     Raises:
         ConfigError: It has no such block, whose other keys are needed.
@@ -157,7 +157,7 @@ def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
 
 
 def nccl_block(like: str, host: str | None, found: dict[str, Found]) -> dict[str, Any]:
-    """Return a block `nccl` of what a graph knows; the rest is a built-in cluster's.
+    """Return a block `nccl` with a graph's values, the rest from a built-in cluster.
 
     Args:
         like: That cluster.
@@ -180,7 +180,7 @@ def _parsed(value: str | int) -> object:
 
 
 def _together(graph: Graph) -> Found:
-    """Return what all channels of a pattern carry."""
+    """Return the bandwidth of all channels of a pattern."""
     text = f"{graph.num_channels} channels x {graph.intra_gbps:g} GB/s, {_place(graph)}"
     return Found(f"{graph.num_channels * graph.intra_gbps:g} GB/s", text)
 

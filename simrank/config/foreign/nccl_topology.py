@@ -1,4 +1,4 @@
-"""NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`): one node as a cluster; start with `read_topology`.
+"""NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`) as a cluster; start with `read_topology`.
 
 What the file says becomes vertices and links: NVLink between devices or to switches, the PCI tree
 down to devices and network cards, the sockets. What it does not say has a source that says so: what
@@ -52,7 +52,7 @@ _MAX_RATE = 1_000_000  # Assumed: GB/s and links above which a number is a mista
 
 
 class _Rate(NamedTuple):
-    """What a wire carries in one direction, in GB/s, and who says so."""
+    """The rate of a wire in one direction, in GB/s, with its source."""
 
     gbps: float
     source: str
@@ -76,7 +76,7 @@ def read_topology(path: str | Path, device: str | None = None) -> dict[str, Any]
 
 
 def host_of(path: str | Path) -> str | None:
-    """Return who made the processors of a node, as NCCL's tables have it; None: neither.
+    """Return the CPU vendor of a node as NCCL's tables name it, or None.
 
     Raises:
         ConfigError: As `read_topology`.
@@ -93,7 +93,7 @@ def parse_topology(data: bytes, file: str, device: str | None = None) -> dict[st
 
 
 class _Node:
-    """What a file says of a node, as vertices and links of a cluster."""
+    """A node of a file, as vertices and links of a cluster."""
 
     def __init__(self, root: Element) -> None:
         self._root = root
@@ -112,7 +112,7 @@ class _Node:
         self._nics: list[Element] = []
 
     def cluster(self, device: str | None) -> dict[str, Any]:
-        """Return what the YAML of the node as a cluster holds."""
+        """Return the cluster YAML of the node."""
         like = device_named(device) if device else self._like()
         has_switch = self._add_nvlinks()  # First: of routes that take as long it is NVLink's.
         host_gbps = self._add_pci()
@@ -233,7 +233,7 @@ class _Node:
         return _Rate(count * each, source)
 
     def _add_pci(self) -> float | None:
-        """Add the PCI trees; return what all devices have towards their host, if the file says."""
+        """Add the PCI trees; return the host link of all devices if the file has it."""
         whole = _Rate(math.inf, "")
         for number, cpu in enumerate(self._cpus):
             for child in cpu.inside("pci", "nic"):
@@ -245,7 +245,7 @@ class _Node:
         return rates.pop() or None if len(rates) == 1 else None
 
     def _attach(self, element: Element, above: str, rate: _Rate) -> None:
-        """Join what is in an element to the vertex above it, with a switch where it is several."""
+        """Join an element's children to the vertex above, with a switch for several."""
         if element.name == "pci":
             rate = min(rate, self._pcie(element), key=lambda each: each.gbps)
         ends = element.inside("pci", "gpu", "nic") if element.name == "pci" else [element]
@@ -270,7 +270,7 @@ class _Node:
                 self._attach(end, above, rate)
 
     def _pcie(self, pci: Element) -> _Rate:
-        """Return what NCCL takes a PCIe link for; unknown generations are its third."""
+        """Return NCCL's rate of a PCIe link; unknown generations count as the third."""
         text = pci.attributes.get("link_speed", "")
         generation = text.removesuffix(" PCIe").removesuffix(" GT/s").removesuffix(".0")
         lanes = pci.number("link_width", 0, 64, default=0) or _LANES
@@ -293,7 +293,7 @@ class _Node:
                 self._link((f"cpu{first}", f"cpu{second}"), rate, 0.1, "assumed")
 
     def _socket_rate(self, cpu: Element) -> _Rate:
-        """Return what NCCL takes the link between two sockets for."""
+        """Return NCCL's rate of a link between two sockets."""
         vendor, arch = (cpu.attributes.get(key, "") for key in ("vendor", "arch"))
         source = f"{_NCCL}/topo.h, {vendor or arch} in {self._file}"
         if arch == "ppc64":

@@ -1,4 +1,4 @@
-"""New tensors: memory, and a view of all of it. Tensors and what they are made of both need it."""
+"""Allocation of tensors: memory, and a view of all of it."""
 
 from __future__ import annotations
 

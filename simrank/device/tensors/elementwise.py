@@ -153,7 +153,7 @@ _NOT_OF_WIDE_UNSIGNED = {
 
 
 def not_of_unsigned(name: str, dtype: DType) -> Exception | None:
-    """Return torch's error where a function is not defined for wide unsigned integers, else None.
+    """Return torch's error for functions without wide unsigned integers, else None.
 
     Kernels compute with them; torch stores, copies, compares for equality and multiplies them.
     """

@@ -1,4 +1,4 @@
-"""Device memory that ranks left behind in globals: a process would have given it back at its end.
+"""Device memory that ranks keep in globals after their end; a process would free it.
 
 What a rank hands to its parent stays allocated too, and is meant to; so only tensors that are
 reached from the globals of the program's own modules count.

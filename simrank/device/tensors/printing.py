@@ -1,4 +1,4 @@
-"""How reports show a tensor, without waiting for it; other libraries add how theirs are shown."""
+"""Text of tensors in reports, without waits; other libraries register their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors: shape and dtype at once, numbers in stream order, host reads as barriers (D4, D6).
+"""Tensors: shape and dtype at once, values in stream order, host reads as barriers (D4, D6).
 
 `HOST_READS` is the closed list of what waits for a tensor's values; nothing else does.
 """

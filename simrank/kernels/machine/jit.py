@@ -38,9 +38,9 @@ class Jit(Protocol):
 
 
 # ---- Cached facts, kept in an attribute of the kernel ----
-# A table in this module would grow with kernels that a function makes for every call, and a table by
-# `id` would confuse new kernels with freed ones. A `WeakKeyDictionary` would keep all of them, as
-# facts refer to their kernel, and triton's hash of a kernel reads all of its source.
+# A table in this module would grow with kernels that a function makes for every call, and a table
+# by `id` would confuse new kernels with freed ones. A `WeakKeyDictionary` would keep all of them,
+# as facts refer to their kernel, and triton's hash of a kernel reads all of its source.
 
 _NAME = "__simrank_kept__"
 

@@ -1,4 +1,4 @@
-"""What both forms of a Chakra trace hold, under the names of its schema.
+"""Nodes of Chakra traces, under the names of their schema.
 
 Source:
     mlcommons/chakra, `schema/protobuf/et_def.proto`, schema 0.0.4: messages, and numbers of fields
@@ -78,7 +78,7 @@ class RawNode:
 
 
 def check_version(version: str, schema: str, file: str, line: int | None) -> None:
-    """Refuse a schema that nobody has looked at.
+    """Raise for an unknown version of the schema.
 
     Args:
         version: Of the global metadata.

@@ -61,7 +61,7 @@ def chakra_trace(
 
 
 def _named(ranks: Sequence[Sequence[RawNode]]) -> dict[str, tuple[int, ...]]:
-    """Return who names each process group."""
+    """Return the naming nodes of each process group."""
     found: dict[str, list[int]] = defaultdict(list)
     for rank, raws in enumerate(ranks):
         for name in dict.fromkeys(_group_name(raw) for raw in raws if raw.type == "COMM_COLL_NODE"):
@@ -100,7 +100,7 @@ def _rank(
 
 
 def _node(raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]], num_ranks: int) -> Node:
-    """Return a node without what it waits for."""
+    """Return a node without its dependencies."""
     where = Path(raw.file).name
     place = f"{where}, node {raw.id}" if raw.line is None else f"{where}:{raw.line}"
     label = raw.name or f"node {raw.id}"
@@ -148,7 +148,7 @@ def _collective(raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]]) 
 
 
 def _issued_in_order(nodes: list[Node]) -> tuple[Node, ...]:
-    """Let each collective of a group begin after the one before it in the group."""
+    """Make each collective of a group depend on the previous one."""
     progress, last = Progress(nodes), dict[tuple[int, ...], int]()
     while begun := list(progress.begun()):
         for number in begun:

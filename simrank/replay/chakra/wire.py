@@ -1,4 +1,4 @@
-"""Chakra's binary form: messages of protobuf, each behind its length; start with `read_wire`.
+"""Chakra's binary form: length-prefixed protobuf messages; start with `read_wire`.
 
 The few messages are read by hand (ADR 0036). Source of the encoding: protobuf.dev, "Encoding".
 """
@@ -24,7 +24,7 @@ _BOOL, _STRING = 27, 29
 
 
 class _Field(NamedTuple):
-    """A field of a message: its number, how it is encoded, its value, and where that stands."""
+    """A field of a message: number, encoding, value, position."""
 
     number: int
     kind: int
@@ -33,7 +33,7 @@ class _Field(NamedTuple):
 
 
 class _Reader:
-    """Reads a file; whatever is wrong is said with the byte where it stands."""
+    """Reader of a file; errors name the byte position."""
 
     def __init__(self, data: bytes, file: str) -> None:
         self._data = data

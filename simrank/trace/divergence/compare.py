@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 class Element(NamedTuple):
-    """What happens in a frame, apart from what it calls.
+    """A step of a frame, without its calls.
 
     Attributes:
         level: 0 in the frame; -1 in the one that called it, and so on.
@@ -49,7 +49,7 @@ class Element(NamedTuple):
 
 
 def elements(events: array[int], index: int) -> Iterator[Element]:
-    """Yield what happens from an index on, in the frame that runs there and those below it."""
+    """Yield the steps from an index on, in the running frame and the frames below it."""
     level = depth = 0
     for at in range(index, len(events)):
         event = events[at]
@@ -107,7 +107,7 @@ class Walk:
         return Place(even.ours + self._first.ours, even.theirs + self._first.theirs)
 
     def aligned(self, start: Place, target: int) -> int | None:
-        """Return where their track is together with a position of ours; None where it never is."""
+        """Return the position in another track that corresponds to one here, or None."""
         self._target = target - self._first.ours
         self._walked(start)
         return None if self._found is None else self._found + self._first.theirs

@@ -80,13 +80,13 @@ class Divergence:
 
     @property
     def findings(self) -> list[str]:
-        """What a user should know though nothing failed: equal calls that ranks have swapped."""
+        """Findings of a run without failures: equal calls that ranks have swapped."""
         return list(self._swaps.found.values())
 
     # ---- while they run ----
 
     def followed(self, task: Task, world: World, body: Callable[[], None]) -> Callable[[], None]:
-        """Return the program of a rank, followed; where another tracer runs, it is left alone."""
+        """Wrap a rank's program with the tracer, unless another tracer runs."""
         for other in [t for t in self._tracks if t.finished and self._worlds[t] is not world]:
             del self._tracks[other], self._worlds[other]
 
@@ -106,7 +106,7 @@ class Divergence:
         return None if task is None else self._tracks.get(task)
 
     def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
-        """Note a rank's call of a collective, before it is matched."""
+        """Record a rank's call of a collective, before it is matched."""
         frame = user_frame()
         if frame is not None:
             self._swaps.note(group, rank, request, frame)
@@ -215,7 +215,7 @@ class Divergence:
     def _reported(
         self, tracks: dict[int, Track], ours: Track, spot: _Spot
     ) -> DivergencePoint | None:
-        """Return what each rank did at a line of a track; None where all did the same."""
+        """Return each rank's step at a line of a track; None if all are equal."""
         event = ours.events[spot.line - ours.first]
         code, line = self._codes.codes[number_of(event)], line_of(event)
         statement = code.statements.get(line)
@@ -259,7 +259,7 @@ def _start(ours: Track, theirs: Track) -> Place | None:
 
 
 def _failed_at(track: Track, together: int) -> bool:
-    """Return whether the line is that of a call which the group refused: its error tells more."""
+    """Return whether the line made a rejected call, whose error is more specific."""
     last, line = (
         line_before(track.events, i) for i in (len(track.events) - 1, together - track.first)
     )
@@ -274,7 +274,7 @@ def _is_between(key: tuple[Any, ...], pair: tuple[int, ...]) -> bool:
 
 
 def _pairs_of_hang(engine: Engine, tracks: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield ranks that wait with those that they wait for, then all with the lowest."""
+    """Yield pairs of a waiting and an awaited rank, then each rank with the lowest."""
     for operation in engine.pending:
         waiting = [rank for rank, _, _ in operation.pending_ranks() if rank is not None]
         absent = [rank for rank, _ in operation.absent_ranks()]
@@ -292,7 +292,7 @@ def _pairs_of_mismatch(error: CollectiveMismatchError) -> Iterator[tuple[int, in
 
 
 def _merged(values: Sequence[dict[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return what names stood for on several ranks: in their order, equal values once."""
+    """Return the values of names on several ranks, equal values once."""
     reported = []
     for name in dict.fromkeys(name for own in values for name in own):
         texts = [own.get(name, "?") for own in values]
@@ -303,7 +303,7 @@ def _merged(values: Sequence[dict[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def _did(track: Track, together: int, statement: Statement | None) -> tuple[str, dict[str, str]]:
-    """Return what a rank did after a place, and what its names stood for."""
+    """Return a rank's next step after a position, and its names' values."""
     index = together - track.first
     line = line_before(track.events, index)
     assert line is not None, "it is where another one is"
@@ -381,7 +381,7 @@ class Monitoring:
                 self._stop()
 
     def without(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
-        """Call a function; only the user's code is followed, and it is none of that."""
+        """Call a function: with sys.monitoring, library code is not traced."""
         return call()
 
     def _start(self) -> None:
@@ -434,7 +434,7 @@ class Monitoring:
             track.begin(own)
 
     def _within(self, code: CodeType) -> Track | None:
-        """Return the track of who runs, if it has seen the frame begin."""
+        """Return the running rank's track, if it has recorded the frame's begin."""
         own = self._codes.code(code)
         track = None if own is None else self._track()
         return track if own is not None and track is not None and track.is_in(own) else None
@@ -487,7 +487,7 @@ class Tracing:
         return sys.gettrace() is self._enter
 
     def is_free(self) -> bool:
-        """Return whether nobody else traces this thread: coverage, or a debugger."""
+        """Return whether no other tracer (coverage, debugger) uses this thread."""
         return self._is_on or sys.gettrace() is None
 
     def run(self, body: Callable[[], None], *, is_shared: bool) -> None:
@@ -514,7 +514,7 @@ class Tracing:
                 builtins.__import__ = self._import
 
     def _entered(self, frame: FrameType, _: str, __: object) -> Callable[..., Any] | None:
-        """Note that a frame begins, or goes on (a generator); return what follows its lines."""
+        """Record the begin or resumption of a frame; return its line tracer."""
         code = self._codes.code(frame.f_code)
         track = None if code is None else self._track()
         if code is None or track is None:
@@ -523,7 +523,7 @@ class Tracing:
         return _following(track, code)
 
     def without(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
-        """Call a function with the tracer off; return what it does."""
+        """Call a function with the tracer off; return its result."""
         if not self._is_on:
             return call()
         sys.settrace(None)
@@ -540,7 +540,7 @@ class Tracing:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:  # noqa: ANN401 - as Python's
-        """Import as ever, with the tracer off if it is a library's module."""
+        """Import a module, with the tracer off for libraries."""
         original = self._import
         if not self._is_on or not _is_library(_top_of(name, globals, level)):
             return original(name, globals, locals, fromlist, level)
@@ -555,7 +555,7 @@ def _top_of(name: str, names: Mapping[str, object] | None, level: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_library(top: str) -> bool:
-    """Return whether a package is no part of the program: it is installed, or Python's own."""
+    """Return whether a package is a library: installed, or Python's own."""
     if top in sys.stdlib_module_names:
         return True
     try:
@@ -569,7 +569,7 @@ def _is_library(top: str) -> bool:
 
 
 def _following(track: Track, code: Code) -> Callable[..., Any]:
-    """Return what Python calls for the lines of a frame.
+    """Return the line tracer of a frame.
 
     A generator may be closed where nobody is followed, or another rank: that is none of the track.
     """

@@ -1,4 +1,4 @@
-"""What stands at a line: its statement, the names that its condition reads, its body."""
+"""Statements by line: the names that a condition reads, and its body."""
 
 from __future__ import annotations
 

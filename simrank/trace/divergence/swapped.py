@@ -33,7 +33,7 @@ _MAX_FOUND = 16
 
 
 class _Given(NamedTuple):
-    """What a rank gave to a call: from which line, and where the program keeps the tensor."""
+    """A rank's argument of a call: its line and the tensor's name in the program."""
 
     line: SourceLine
     labels: frozenset[str]
@@ -48,7 +48,7 @@ class _Call(NamedTuple):
 
 
 class Swaps:
-    """The latest calls of each group, and those that were swapped.
+    """The latest calls of each group, and swapped ones.
 
     Attributes:
         found: What findings say of them.
@@ -60,7 +60,7 @@ class Swaps:
         self._latest: WeakKeyDictionary[ProcessGroup, list[_Call]] = WeakKeyDictionary()
 
     def note(self, group: ProcessGroup, rank: int, request: Request, frame: FrameType) -> None:
-        """Note a call before it is matched; of the last member, compare it with those before."""
+        """Record a call before it is matched; compare the last member's with the earlier ones."""
         signature, seq = request.signature, group.num_calls(group.group_rank(rank)) + 1
         if signature.op not in _ALIKE or request.is_staged:
             return
@@ -115,7 +115,7 @@ def _clearest(labels: frozenset[str]) -> str:
 
 
 def _labels(address: int | None, frame: FrameType) -> frozenset[str]:
-    """Return where the program keeps a tensor, and the line that runs."""
+    """Return the program's names of a tensor, and the running line."""
     labels = {f"line {frame.f_lineno}"}
     if address is not None:
         for name, value in list(frame.f_locals.items()):

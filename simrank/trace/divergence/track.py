@@ -1,4 +1,4 @@
-"""The lines of one rank, as they are executed: numbers in an array, and what conditions saw.
+"""The executed lines of one rank as an array of numbers, and the values of conditions.
 
 A line is one number: which code, which line, and what happened. Only the user's files are
 followed, not those of installed packages. What was recorded first is dropped once there is too
@@ -41,7 +41,7 @@ def encode(kind: int, number: int, line: int = 0) -> int:
 
 
 def kind_of(event: int) -> int:
-    """Return what happened."""
+    """Return the kind of the step."""
     return event & 3
 
 
@@ -51,17 +51,17 @@ def line_of(event: int) -> int:
 
 
 def number_of(event: int) -> int:
-    """Return the number of the code, or of what a call of a group is."""
+    """Return the number of the code, or of a group's call."""
     return event >> (_KIND_BITS + _LINE_BITS)
 
 
 def is_installed(file: str) -> bool:
-    """Return whether a file is a library's: those that libraries call run on some ranks only."""
+    """Return whether a file belongs to a library."""
     return is_library(file) or any(part in file for part in _INSTALLED)
 
 
 def _later_half(held: dict[_K, _V]) -> dict[_K, _V]:
-    """Return what was put in last; dropping one by one would look at all that was dropped."""
+    """Return the later half of a dict; single deletions would scan all deleted entries."""
     return dict(islice(held.items(), len(held) // 2, None))
 
 
@@ -89,7 +89,7 @@ class Code:
 
 
 class Codes:
-    """The numbers of codes, and of what calls of groups are; all ranks of a Context share them."""
+    """The numbers of codes and of groups' calls, shared by the ranks of a Context."""
 
     def __init__(self) -> None:
         self.codes: list[Code] = []
@@ -102,7 +102,7 @@ class Codes:
         self._key_numbers: dict[Key, int] = {}
 
     def code(self, code: CodeType) -> Code | None:
-        """Return the code of a frame; None where it is not the user's."""
+        """Return the code of a frame; None for library code."""
         file = code.co_filename
         is_users = self._is_users.get(file)
         if is_users is None:
@@ -132,7 +132,7 @@ class Codes:
         return [code for code, _ in self._known.values()]
 
     def key(self, key: Key) -> int:
-        """Return the number of what a call of a group is."""
+        """Return the number of a group's call."""
         number = self._key_numbers.get(key)
         if number is None:
             number = self._key_numbers[key] = len(self.keys)
@@ -172,7 +172,7 @@ class _Frame:
 
 
 class Track:
-    """What one rank has executed.
+    """The executed lines of one rank.
 
     Attributes:
         rank: The rank.
@@ -220,7 +220,7 @@ class Track:
             self._drop()
 
     def raises(self, frame: FrameType, kind: type[BaseException]) -> None:
-        """Note that an exception was raised in the line that runs, or in what it called."""
+        """Record an exception of the running line, or of its calls."""
         own = self._stack[-1]
         if own.asking is not None:
             self._note_values(own, frame, own.asking)

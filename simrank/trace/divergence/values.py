@@ -1,4 +1,4 @@
-"""What names stand for at a line, without running any code of the program's or waiting."""
+"""Values of names at a line, read without running code of the program and without waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Path(NamedTuple):
 
 
 class Shown(str):
-    """What is shown of a value that is not kept."""
+    """The text of a value that is not kept."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ def paths_of(names: Sequence[str]) -> tuple[Path, ...]:
 
 
 def values_of(frame: FrameType, paths: tuple[Path, ...]) -> Values:
-    """Return the names that stand for data in a frame, with small values as they are."""
+    """Return the data names of a frame with their values; large values as text."""
     own, shared = frame.f_locals, frame.f_globals
     reported: list[tuple[str, object]] = []
     for name, first, attributes in paths:

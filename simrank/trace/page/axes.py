@@ -46,7 +46,7 @@ class Axis:
         return math.isfinite(value) and (value > 0 or not self.is_log)
 
     def place(self, value: float) -> float:
-        """Return where a value stands, at most at the ends."""
+        """Return the position of a value, clamped to the axis."""
         if self.is_log:
             value = max(value, self.low)  # It may be zero: the low end of an interval.
             place = math.log(value / self.low) / math.log(self.high / self.low)

@@ -1,4 +1,4 @@
-"""Bars of several parts, one under the other, each with its name: a table whose cells are drawn."""
+"""Stacked bars with names, as a table with drawn cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves over size as one SVG picture; what was chosen stands in strips below, in line with it."""
+"""Curves over size as one SVG picture, with strips of choices below."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class _Picture:
         return bands
 
     def strip(self, points: Sequence[Point], label: str, index: int) -> list[Markup]:
-        """Return what was chosen from where to where, below the axis."""
+        """Return the strip of choices below the axis."""
         top = self._height + index * (_STRIP + _STRIP_GAP)
         places = [self.at_x(point.x) for point in points]
         middles = [(one + other) / 2 for one, other in pairwise(places)]
@@ -213,7 +213,7 @@ _SHAPES = (  # Around 0; each colour has one of its own.
 
 
 def _dot(x: float, y: float, curve: Curve, text: str = "", *, has_changed: bool = False) -> Markup:
-    """Return the mark of a value: a diamond if it is measured, a ring where the choice changes."""
+    """Return the mark of a value: a diamond if measured, a ring at a change of choice."""
     inside = (element("title", text),) if text else ()
     if has_changed:
         return element("circle", *inside, cx=x, cy=y, r=_DOT + 2, class_="change")

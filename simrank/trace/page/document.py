@@ -61,14 +61,14 @@ def notes(lines: Iterable[str]) -> Markup:
 
 
 def folded(title: str, *parts: Markup) -> Markup:
-    """Return what is shown when its title is opened."""
+    """Return a section that opens at a click on its title."""
     return joined("\n", element("details", element("summary", title), *parts))
 
 
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], class_: str = "rows"
 ) -> Markup:
-    """Return a table, which scrolls where it is too large.
+    """Return a table that scrolls if it is too large.
 
     Args:
         title: What it shows, for those who cannot see it.
@@ -99,7 +99,7 @@ def folded_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str
 
 
 def heat(text: str, value: float | None, steps: Sequence[float]) -> Markup:
-    """Return a cell of a table whose colour says how far a value is from zero, and to which side.
+    """Return a table cell whose colour shows a value's distance and sign from zero.
 
     Args:
         text: What it says.

@@ -1,4 +1,4 @@
-"""HTML and SVG as text that cannot be wrong: whatever is not markup already is escaped."""
+"""HTML and SVG as text; strings that are not markup are escaped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
 
 
 def joined(*parts: str) -> Markup:
-    """Return parts one after the other; what is not markup is escaped."""
+    """Return joined parts; strings that are not markup are escaped."""
     return Markup("".join(p if isinstance(p, Markup) else escape(p, quote=False) for p in parts))
 
 

@@ -1,4 +1,4 @@
-"""What a page looks like: colours that differ to every eye, on a light and on a dark ground."""
+"""The style of pages: colour-blind-safe colours, on light and dark backgrounds."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _REAL = "measured"  # The cost level of a row that nobody simulated.
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What real processes ran on.
+    """The hardware and software of real processes.
 
     Attributes:
         backend: "gloo" or "nccl".
@@ -58,13 +58,13 @@ class Where:
 
     @property
     def title(self) -> str:
-        """What it is, for headings and the `system` of a table."""
+        """The title, for headings and the `system` of a table."""
         return f"this machine ({self.device or 'host'}, {self.backend})"
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What the workers do in one request: one case."""
+    """One case, which workers run in one request."""
 
     case: Case
     iterations: Iterations
@@ -74,7 +74,7 @@ class _Task:
 
 
 def measured_series(config: BenchConfig, num_ranks: int, backend: str) -> list[Series]:
-    """Return what of a benchmark a real library can be asked for: no algorithm is forced on it.
+    """Return the series of a benchmark that a real library can run: without forced algorithms.
 
     Raises:
         ConfigError: The backend does not carry a type.
@@ -126,7 +126,7 @@ def measure(
 
 
 def about(pool: WorkerPool) -> Where:
-    """Return what a pool's workers run on."""
+    """Return the hardware and software of a pool's workers."""
     return Where(pool.backend or "", *pool.run(_about)[0])
 
 
@@ -208,7 +208,7 @@ def _time_us(task: _Task) -> float:
 
 
 def _num_wrong(task: _Task) -> int:
-    """Run a case once on data; every rank looks at what it has got itself."""
+    """Run a case once on data, checked by every rank."""
     import torch.distributed as dist  # noqa: PLC0415 - optional, and only in workers
 
     case, rank = task.case, worker_rank()
@@ -248,7 +248,7 @@ def _synchronize(task: _Task) -> None:
 
 
 def with_simulated(rows: Sequence[Row], times_us: dict[object, float]) -> list[Row]:
-    """Return measured rows with the simulated times beside them, where they are known."""
+    """Return measured rows with the simulated times, where known."""
     found = []
     for row in rows:
         own_us = times_us.get(_key(row))
@@ -260,7 +260,7 @@ def with_simulated(rows: Sequence[Row], times_us: dict[object, float]) -> list[R
 
 
 def as_measured(row: Row) -> dict[str, Any]:
-    """Return a measured row with the columns of a benchmark's JSON file; what stands beside it."""
+    """Return a measured row with the columns of a benchmark's JSON file."""
     columns = as_columns(row, several_clusters=False)
     columns["simulated_us"] = columns.pop("measured_us")
     for name in ("algorithm", "protocol", "calibration", "interval_us", "channels"):
@@ -330,7 +330,7 @@ def _one_per_size(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def check_config(config: BenchConfig) -> None:
-    """Refuse what a real machine cannot be told.
+    """Raise for settings that a real machine does not have.
 
     Raises:
         ConfigError: Several clusters, or faults.

@@ -1,4 +1,4 @@
-"""The calls of a rank, from what torch's flight recorder keeps of them on either side.
+"""The calls of a rank, from torch's flight recorder on either side.
 
 The simulator writes the same records as torch does at the same places: where a process group is
 asked, whoever asks (a program, DDP's reducer in C++, an object collective). A record's group is a
@@ -29,7 +29,7 @@ _BATCH = "coalesced"
 
 
 class Kept(FlightRecorder):
-    """The simulator's recorder, which keeps what others write to files.
+    """The simulator's flight recorder with its records in memory.
 
     Attributes:
         calls: By rank, once the run is over: collectives and messages.
@@ -42,7 +42,7 @@ class Kept(FlightRecorder):
         self.num_lost: dict[int, int] = {}
 
     def write(self) -> None:
-        """Keep the calls of every rank, as they are now."""
+        """Save the calls of every rank."""
         if not self.calls:
             self.calls = {
                 rank: _split([_of_entry(entry) for entry in log.entries])
@@ -91,7 +91,7 @@ def _call(
 
 
 def _elements(dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return how many elements there are of each type."""
+    """Return the number of elements by type."""
     found: Counter[str] = Counter()
     for dtype, shape in zip(dtypes, shapes, strict=True):
         found[dtype] += prod(shape)
@@ -135,7 +135,7 @@ class Followed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put back what was replaced."""
+        """Restore the patched functions."""
         while self._restore:
             owner, name, original = self._restore.pop()
             setattr(owner, name, original)

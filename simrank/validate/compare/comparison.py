@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Comparison:
-    """What a comparison came to.
+    """The result of a comparison.
 
     Attributes:
         job: What ran.
@@ -126,7 +126,7 @@ def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
 
 
 def _notes(found: Comparison) -> Iterator[str]:
-    """Yield what the comparison cannot see."""
+    """Yield the limits of the comparison."""
     sides = [found.simulated, *([] if found.real is None else [found.real])]
     lost = max(record.num_lost for side in sides for record in side.records)
     if lost:
@@ -168,7 +168,7 @@ def is_same_device(described: str, found: str) -> bool:
 
 
 def ending_text(record: Record, *, several: bool = False) -> str:
-    """Return how a rank, or several alike, ended, in words."""
+    """Return the text of how equal ranks ended."""
     at = at_text(record.file, record.line)
     if record.ending == RAISED:
         text = f": {record.text}" if record.text else ""
@@ -191,12 +191,12 @@ def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
 
 
 def _is_same_error(mine: Record, theirs: Record) -> bool:
-    """Return whether errors are of one class; one of simrank's is whatever it derives from."""
+    """Return whether errors share a class; simrank's errors match their base classes."""
     return mine.error == theirs.error or theirs.error in mine.error_kinds
 
 
 def _is_same_wait(mine: Record, theirs: Record) -> bool:
-    """Whether ranks wait in the same operation; what waits in C++ is not known on real ranks."""
+    """Return whether ranks wait in the same operation; unknown for real waits in C++."""
     words = [record.error.partition(" ")[0] for record in (mine, theirs)]
     is_known = " on group " in mine.error and " on group " in theirs.error
     return words[0] == words[1] or not is_known
@@ -255,7 +255,7 @@ def _diverged(topic: str, one: Sequence[Issued], other: Sequence[Issued], i: int
 
 
 def counts_text(records: Sequence[Record]) -> str:
-    """Return how many calls ranks issued: `7 collectives`, or `7-9 collectives, 1 message`."""
+    """Return the text of call counts: `7 collectives`, or `7-9 collectives, 1 message`."""
     parts = []
     for topic in (COLLECTIVES, MESSAGES):
         numbers = [len(getattr(record, topic)) for record in records]
@@ -267,7 +267,7 @@ def counts_text(records: Sequence[Record]) -> str:
 
 
 def ops_text(records: Sequence[Record]) -> str:
-    """Return what ranks issued, with how often, most frequent first."""
+    """Return the text of operations with their counts, most frequent first."""
     ops = Counter(call.op for record in records for call in record.collectives)
     return ", ".join(f"{number} {op}" for op, number in ops.most_common(6))
 
@@ -320,7 +320,7 @@ def _made_by_gloo(mine: Sequence[Issued], theirs: Sequence[Issued]) -> Iterator[
 
 
 def _nums(one: Issued) -> tuple[int, ...]:
-    """Return how many calls a reduce_scatter may be: one for each tensor of a list, or one."""
+    """Return the possible numbers of calls of a reduce_scatter: one per tensor, or one."""
     size = len(one.ranks)
     if any(one.elements.values()):
         return 1, size  # Which one is told by what they reduce.

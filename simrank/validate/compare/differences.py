@@ -1,4 +1,4 @@
-"""Where two returned values differ: the first places, with how far, element by element."""
+"""Differences of two returned values: the first places and errors, element by element."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Difference:
     detail: str = ""
 
     def __str__(self) -> str:
-        """Return it as reports show it."""
+        """Return the text for reports."""
         detail = f" ({self.detail})" if self.detail else ""
         what = f"value{self.place}" if self.place else "the value"
         return f"{what}: simulated {self.simulated}, real {self.real}{detail}"
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Likeness:
-    """What the comparison of two values came to.
+    """The result of a comparison of two values.
 
     Attributes:
         num_values: Tensors, arrays and plain values that were compared.
@@ -83,7 +83,7 @@ def _compare(one: Any, other: Any, tolerance: Tolerance, place: str, found: Like
 
 
 def _as_arrays(one: float, other: float) -> tuple[Array, Array]:
-    """Return numbers of Python as arrays; both of float32 are likely what `item()` gave of one."""
+    """Return Python numbers as arrays; values of float32 precision come from `item()`."""
     with np.errstate(over="ignore"):
         is_narrow = all(float(np.float32(each)) == each for each in (one, other))
     dtype = "float32" if is_narrow else "float64"
@@ -141,7 +141,7 @@ def _of_elements(one: Array, other: Array, outside: Any, place: str) -> Differen
 
 
 def _how_far(mine: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - arrays
-    """Yield the largest error, the steps of its type that it is there, and whether NaNs differ."""
+    """Yield the largest error, its ulps, and whether NaNs differ."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(wide(mine) - wide(theirs))
     known = np.isfinite(apart)

@@ -1,4 +1,4 @@
-"""What is run on both sides, and what each rank of it left."""
+"""Jobs that run on both sides, and the records of their ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAKES_GROUP = "init_process_group"
 
 
 class NoFunctionError(ConfigError):
-    """The file has no function of the name that was asked for."""
+    """The file lacks the requested function."""
 
 
 class MissingError(SimrankError):
@@ -74,12 +74,12 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What it is, for reports."""
+        """The title, for reports."""
         return f"{self.path}:{self.function}" if self.function else self.path
 
 
 def _names(code: CodeType, name: str) -> bool:
-    """Return whether code, or what it defines, mentions a name."""
+    """Return whether code, or nested code, mentions a name."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return name in code.co_names or any(_names(each, name) for each in inner)
 
@@ -112,7 +112,7 @@ class Issued:
 
 @dataclass(slots=True)
 class Record:
-    """What one rank left.
+    """The record of one rank.
 
     Attributes:
         rank: The rank.

@@ -1,4 +1,4 @@
-"""Kernel cases on a real GPU beside the emulation: outputs and times; start with `compare_kernels`.
+"""Kernel cases on a real GPU and emulated: outputs and times; see `compare_kernels`.
 
 A file of cases is a module with `RUNS`, a dict of names and functions. Each takes a `Bench`, puts
 arrays on the device, launches kernels and says what it expects of their outputs.
@@ -43,7 +43,7 @@ Times = list[tuple[str, float]]
 
 
 class Bench:
-    """What a case is given: it makes inputs, launches, and keeps outputs; see its two forms.
+    """The interface of a case: it makes inputs, launches kernels and keeps outputs.
 
     Attributes:
         rng: Of the inputs, alike on both sides.
@@ -72,7 +72,7 @@ class Bench:
         return found[0] if len(found) == 1 else found
 
     def expect(self, tensor: Any, wanted: Any = None, tolerance: float = 1e-5) -> None:  # noqa: ANN401 - arrays
-        """Keep an output as it is now.
+        """Save a copy of an output.
 
         Args:
             tensor: On the device.
@@ -167,7 +167,7 @@ class SimulatedBench(Bench):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What one case left on one side.
+    """The outputs and times of one case on one side.
 
     Attributes:
         results: As `Bench.results`.
@@ -317,7 +317,7 @@ def _all(
 
 @contextlib.contextmanager
 def cases_of(path: str) -> Iterator[Mapping[str, Callable[[Any], object]]]:
-    """Import a file of cases, as a part of the package that it lies in; what it has in `RUNS`.
+    """Import a file of cases as part of its package, and return its `RUNS`.
 
     Raises:
         ConfigError: It has none.
@@ -340,7 +340,7 @@ def cases_of(path: str) -> Iterator[Mapping[str, Callable[[Any], object]]]:
 
 
 def row_of(name: str, theirs: Ran, ours: Ran) -> KernelRow:
-    """Compare what the two sides of a case left."""
+    """Compare the two sides of a case."""
     for side, found in (("gpu", theirs), ("simrank", ours)):
         if found.error:
             return KernelRow(name, ok=False, error=f"{side}: {found.error}")

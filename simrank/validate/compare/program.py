@@ -1,4 +1,4 @@
-"""What a rank of either side runs: the program, and what it leaves, told alike on both."""
+"""The program of a rank, recorded in the same way on both sides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OWN = str(Path(__file__).resolve().parents[2])
 
 
 def recorded(job: Job, rank: int, body: Callable[[], Any]) -> Record:
-    """Run a rank's program and return what it left; what it raises is part of that."""
+    """Run a rank's program, and return its record, exceptions included."""
     record = Record(rank)
     if job.backend == "gloo":  # Which moves host tensors: there is no GPU on either side.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

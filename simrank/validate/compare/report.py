@@ -50,7 +50,7 @@ def text(found: Comparison) -> list[str]:
 
 
 def _calls(records: Sequence[Record]) -> list[str]:
-    """Return what ranks issued, in the order of the first of them, equal calls once."""
+    """Return the calls of ranks in the first rank's order, equal calls once."""
     ranks: dict[str, dict[int, int]] = {}
     for record in records:
         for call in (*record.collectives, *record.messages):
@@ -81,7 +81,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def facts(found: Comparison) -> list[tuple[str, str]]:
-    """Return what stands at the top of a report, as names and values."""
+    """Return the head of a report, as names and values."""
     reported = [("simulated", _about(found.simulated))]
     if found.real is not None:
         reported.append(("real", _about(found.real)))
@@ -96,7 +96,7 @@ def _about(side: Side) -> str:
 
 
 def _endings(records: Sequence[Record]) -> str:
-    """Return how ranks ended: `all returned`, or each way with its ranks."""
+    """Return the text of endings: `all returned`, or each ending with its ranks."""
     ways: dict[str, list[int]] = {}
     for record in records:
         ways.setdefault(ending_text(record), []).append(record.rank)
@@ -148,7 +148,7 @@ def _agrees(found: Comparison, topics: Iterable[str], ranks: Sequence[int]) -> s
 
 
 def _values_text(records: Sequence[Record]) -> str:
-    """Return what ranks returned, each value once."""
+    """Return the text of returned values, equal ones once."""
     ways: dict[str, list[int]] = {}
     for record in records:
         if record.ending == RETURNED:

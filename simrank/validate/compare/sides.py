@@ -100,7 +100,7 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment, which ranks inherit, unless it is set."""
+    """Set an environment variable for a block unless it is set; ranks inherit it."""
     before = os.environ.get(name)
     os.environ.setdefault(name, value)
     try:
@@ -112,7 +112,7 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what ranks print to themselves: real ones print into their pool."""
+    """Capture the ranks' output, as a pool does."""
     hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with redirect_stdout(hidden), redirect_stderr(hidden):
         yield
@@ -144,7 +144,7 @@ def real(job: Job, timeout_s: float = 90.0) -> Side:
 
 
 def pool_for(job: Job, timeout_s: float = 90.0) -> WorkerPool:
-    """Return workers for a job, and for others with as many ranks and the same needs.
+    """Return a pool for jobs with the same number of ranks and the same needs.
 
     Raises:
         MissingError: torch is not installed.
@@ -185,7 +185,7 @@ def check_torch() -> None:
 
 
 def check_real(backend: str, num_ranks: int) -> None:
-    """Look, before anything runs for long, whether this machine has what the real side needs.
+    """Check early whether this machine can run the real side.
 
     Args:
         backend: "gloo" or "nccl".
@@ -221,7 +221,7 @@ def _environment(job: Job) -> dict[str, str | None]:
 
 
 def _rank(job: Job, folder: str) -> tuple[str, str]:
-    """Be a real rank: run the program, leave the record, and raise what it raised."""
+    """Run the program as a real rank, save its record, and raise its exception."""
     import torch  # noqa: PLC0415 - optional, and only in workers
 
     rank, device = worker_rank(), ""
@@ -254,6 +254,6 @@ def _read(folder: str, rank: int) -> Record | None:
 
 
 def _of_facts(fact: WorkerFacts) -> Record:
-    """Return what is known of a real rank that left nothing."""
+    """Return the record of a real rank that left none."""
     ending = DIED if fact.ended else WAITS
     return Record(fact.rank, ending, error=fact.doing, file=fact.file, line=fact.line)

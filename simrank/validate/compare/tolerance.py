@@ -1,4 +1,4 @@
-"""How far numbers of the two sides may be from each other."""
+"""Tolerances of numbers between the two sides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXACT = (0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What the user allows.
+    """A tolerance.
 
     Attributes:
         relative: To the real value, instead of each type's own; None: that.
@@ -41,7 +41,7 @@ class Tolerance:
 
     @classmethod
     def parse(cls, text: str | None) -> Tolerance:
-        """Return what `1e-3`, `1e-3,1e-6`, `4ulp` or `exact` stands for; None: each type's own.
+        """Parse `1e-3`, `1e-3,1e-6`, `4ulp` or `exact`; None: the defaults of each type.
 
         Raises:
             ConfigError: It is none of them.
@@ -61,7 +61,7 @@ class Tolerance:
             raise ConfigError(problem) from None
 
     def __str__(self) -> str:
-        """Return what a report says of it."""
+        """Return the text for reports."""
         if self.ulp is not None:
             return f"{self.ulp} ulp"
         if self.relative is None:
@@ -71,7 +71,7 @@ class Tolerance:
         return f"{self.relative:g} of the real value, and {self.absolute:g}"
 
     def is_outside(self, simulated: Values, real: Values, dtype: str) -> Values:
-        """Return which elements differ by more than is allowed; NaN equals NaN.
+        """Return a mask of elements outside of the tolerance; NaN equals NaN.
 
         Args:
             simulated: Elements of one type.
@@ -100,7 +100,7 @@ def _not_negative(value: Any) -> Any:  # noqa: ANN401 - a number
 
 
 def _bits_alike(one: Values, other: Values) -> Values:
-    """Return which elements are equal, or NaN on both sides."""
+    """Return a mask of equal elements; NaN equals NaN."""
     with np.errstate(invalid="ignore"):
         return np.asarray((one == other) | ((one != one) & (other != other)))  # noqa: PLR0124 - NaN
 
@@ -112,7 +112,7 @@ def wide(values: Values) -> Values:
 
 
 def ulps(one: Values, other: Values) -> Values:
-    """Return how many steps of their type lie between elements; of complex ones, the most.
+    """Return the distance of elements in ulps; for complex ones the larger part.
 
     Where only one of them is NaN, it is the largest number there is.
     """
@@ -127,7 +127,7 @@ def ulps(one: Values, other: Values) -> Values:
 
 
 def _ordered(values: Values) -> Values:
-    """Return floats as unsigned integers in the same order, one apart where they are neighbours."""
+    """Return floats as unsigned integers in the same order; neighbours differ by one."""
     width = 8 * values.dtype.itemsize
     bits = np.ascontiguousarray(values).view(f"u{width // 8}").reshape(values.shape)
     bits = bits.astype(np.uint64)

@@ -1,4 +1,4 @@
-"""What a rank returned, as plain data that travels and is compared without torch."""
+"""Returned values as plain data, compared without torch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """An object of another class: its class, and what it shows of itself.
+    """An object of another class: the class and its repr.
 
     Attributes:
         kind: Its class.
@@ -103,7 +103,7 @@ def _of_torch(tensor: Any) -> Array:  # noqa: ANN401 - torch's
 
 
 def of_array(tensor: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - torch's
-    """Return a dense tensor of torch as an array, whatever numpy knows of its type."""
+    """Return a dense tensor of torch as an array, also of types that numpy lacks."""
     tensor = tensor.cpu().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _WIDE:
@@ -143,7 +143,7 @@ _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
 
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:  # noqa: ANN401 - as above
-    """Return the parts of a container, or None where it is none."""
+    """Return the parts of a container; None for other values."""
     if isinstance(value, dict):
         return [(f"[{key!r}]", part) for key, part in value.items()]
     names = getattr(value, "_fields", None)
