@@ -74,7 +74,7 @@ class DevicesByIndex(Protocol):
     """The devices of a cluster, each made when it is first used."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of entries."""
 
     def __getitem__(self, index: int) -> Device:
         """Return a device."""

@@ -107,7 +107,7 @@ def ctx(request: pytest.FixtureRequest) -> Context:
 
 @pytest.fixture
 def ranks_on(request: pytest.FixtureRequest) -> str:
-    """Where the ranks of this test run: `simrank`, `gloo`, `nccl` or `processes`."""
+    """The place of this test's ranks: `simrank`, `gloo`, `nccl` or `processes`."""
     marker.asked(request.node)
     return marker.place_of(request.node)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MAX_FIRST_LINE = 90
 
@@ -68,8 +67,11 @@ _VERBS = """
     visit wait wake walk warm warn watch widen wrap write yield
 """
 VERBS = frozenset(_VERBS.split())
-# Rule 1 of docstrings: an imperative verb and a concrete object.
-_NOT_IMPERATIVE = re.compile(r"(Return what|Let|Have|Be|What|Who|Whoever)\b")
+# Rule 1 of docstrings: an imperative verb and a concrete object; a noun for classes and modules.
+_NO_NOUN = re.compile(
+    r"(Return (what|who|how|which|where|it)|Let|Have|Be|Tell|What|Who|How|Which|Where|In which"
+    r"|Stands? (for|in))\b|.*\b(who|whom|whoever|whatever|nobody|somebody|everybody)\b"
+)
 
 
 def breaches_of_page(text: str) -> Iterator[str]:
@@ -120,9 +122,4 @@ def _is_command(node: ast.AST) -> bool:
 def poor_first_lines(tree: ast.Module) -> list[str]:
     """Return first lines of docstrings that are too long, or that no plain verb begins."""
     lines = [(ast.get_docstring(node) or "").partition("\n")[0] for node in _documented(tree)]
-    return [line for line in lines if len(line) > MAX_FIRST_LINE or _NOT_IMPERATIVE.match(line)]
-
-
-def package_of(module: Path) -> str:
-    """Return the package of a path below `simrank/`; "." for a module at its top."""
-    return module.parts[0] if len(module.parts) > 1 else "."
+    return [line for line in lines if len(line) > MAX_FIRST_LINE or _NO_NOUN.match(line)]

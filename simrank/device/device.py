@@ -244,7 +244,7 @@ class Devices:
         self._num_devices = num_devices
 
     def __len__(self) -> int:
-        """Return how many devices the cluster has."""
+        """Return the number of the cluster's devices."""
         return self._num_devices
 
     def __getitem__(self, index: int) -> Device:

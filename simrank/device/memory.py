@@ -101,7 +101,7 @@ class WatchesMemory(Protocol):
 
 
 class AddressSpace:
-    """Which storage a simulated address belongs to; one table for all devices of a Context.
+    """Storages by simulated address; one table for all devices of a Context.
 
     Attributes:
         watchers: Who waits for memory to change, once somebody does; see `watch`.
@@ -240,7 +240,7 @@ class DeviceMemory:
         self._gaps.insert(index, _Gap(start, end))
 
     def site(self, address: int) -> CallSite | None:
-        """Return where a block was allocated."""
+        """Return the call site of a block's allocation."""
         return self._live[address].site
 
     def owner(self, address: int) -> int | None:
@@ -346,7 +346,7 @@ class Storage:
         return self._bytes.view(dtype)
 
     def site(self) -> CallSite | None:
-        """Return where it was allocated; None where that is not known."""
+        """Return the call site of the allocation, or None if unknown."""
         if self.device is None or not self.address:
             return self._site
         return self.device.memory.site(self.address)

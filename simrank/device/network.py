@@ -26,7 +26,7 @@ class _Route(NamedTuple):
 
 
 class Pace(Protocol):
-    """How a library lets a message flow, where that is not what its links would do."""
+    """A library's flow of a message, instead of the links' own."""
 
     @property
     def latency_ps(self) -> int:
@@ -34,7 +34,7 @@ class Pace(Protocol):
 
     @property
     def flow_ps(self) -> int:
-        """Return how long its bytes flow, alone."""
+        """Return the time of its bytes on idle links."""
 
     @property
     def bytes_per_s(self) -> float:

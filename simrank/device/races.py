@@ -471,7 +471,7 @@ class SharedAccesses(Protocol):
         """Note that an operation has ended."""
 
     def met(self, operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
-        """Compare what an operation touches once it has met those of other ranks.
+        """Check an operation's accesses after it has synchronized with other ranks.
 
         Args:
             operation: It runs.

@@ -96,7 +96,7 @@ class Operation(Handle):
 
     @property
     def issued_at(self) -> CallSite | None:
-        """Return where the user's program issued it."""
+        """Return the call site of the operation."""
         return self._site
 
     def describe(self) -> str:
@@ -105,7 +105,7 @@ class Operation(Handle):
         return self.name if blocker is self else blocker.describe()
 
     def site(self) -> CallSite | None:
-        """Return where the user's program issued what blocks it."""
+        """Return the call site of the blocking operation."""
         blocker = self.blocker()
         return self._site if blocker is self else blocker.site()
 
@@ -602,7 +602,7 @@ class DevicesByIndex(Protocol):
     """The devices of a cluster, by index."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of entries."""
 
     def __getitem__(self, index: int) -> Device:
         """Return one of them."""

@@ -1,4 +1,4 @@
-"""Which memory a transport reaches: host, device, or fabric memory, which peers may map.
+"""Memory in reach of a transport: host, device, or fabric memory, which peers may map.
 
 A buffer that a transport does not reach is an error at the call. On hardware, what is tagged as
 device memory and lies on the host is written to in vain, and whoever waits for it waits for ever.

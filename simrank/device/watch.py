@@ -89,10 +89,10 @@ class WaitingKernel(Protocol):
 
     @property
     def device(self) -> Device:
-        """Return where it runs."""
+        """Return the device."""
 
     def waiting_programs(self, storage: Storage) -> str:
-        """Return which of its programs wait for a storage, and what for, for reports."""
+        """Return the programs that wait for a storage, with their conditions, for reports."""
 
 
 class Watch(Handle):

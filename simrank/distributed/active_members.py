@@ -1,4 +1,4 @@
-"""Which members of a group take part in its collectives, where some may sit out.
+"""Active members of groups: some members may be inactive.
 
 A collective belongs to those that were active when the first of them called it, without those that
 were deactivated before their part was decided. Numbers of calls go on across changes; who comes
@@ -318,7 +318,7 @@ class Part(ProcessGroup):
         return self._whole.next_seq(self.positions[group_rank])
 
     def num_calls(self, group_rank: int) -> int:
-        """Return how many collectives a member has called, in the group."""
+        """Return the number of collectives that a member has called in the group."""
         return self._whole.num_calls(self.positions[group_rank])
 
     def lose(self, rank: int | None, error: BaseException) -> None:

@@ -256,7 +256,7 @@ def factor_of(reduction: ReduceOp | PremulSum) -> float | Tensor | None:
 
 
 def _elements(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int) -> Sequence[int]:
-    """Return how many elements of a tensor belong to each member.
+    """Return the number of a tensor's elements per member.
 
     Raises:
         RuntimeError: They do not add up.

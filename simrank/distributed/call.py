@@ -50,7 +50,7 @@ class Splits:
 
 
 class _Split(NamedTuple):
-    """How many elements a member sends to another one, or expects from it."""
+    """The number of elements that a member sends to, or expects from, another member."""
 
     group_rank: int
     num_elements: int

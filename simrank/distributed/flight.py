@@ -157,7 +157,7 @@ class Flight:
 
 
 class Speed(NamedTuple):
-    """How fast a collective uses its links, as they are at one time.
+    """Rates of a collective on its links at one time.
 
     Attributes:
         alone_ps: How long its busiest link needs, alone; infinite where one is down.
@@ -173,7 +173,7 @@ class Speed(NamedTuple):
 
 
 def speed_of(num_bytes: IntArray, capacities: FloatArray) -> Speed:
-    """Return how fast bytes cross links.
+    """Return the rate of bytes over links.
 
     Shapes: (k links)
         num_bytes: [k]; capacities: [k] in bytes per picosecond; 0 where a link is down.
@@ -226,7 +226,7 @@ class LinkLoads:
 
     @property
     def speed(self) -> Speed:
-        """How fast it is as links are now."""
+        """Speed at current link capacity."""
         if self._version != self._network.version:
             self._version = self._network.version
             self._speed = speed_of(self._carried.num_bytes, self._capacities())
@@ -239,7 +239,7 @@ class LinkLoads:
 
     @property
     def slowdown(self) -> float:
-        """How much longer its busiest link needs than on the cluster as described, if it works."""
+        """Slowdown of the busiest link against the cluster as described, if the link works."""
         capacities, nominal_ps = self._capacities(), self._carried.nominal.alone_ps
         works = capacities > 0
         times_ps = self._carried.num_bytes[works] / capacities[works]
@@ -291,11 +291,11 @@ class Shares(Protocol):
         """Its loads on the links."""
 
     def flow_ps(self, took_ps: int) -> int:
-        """Return how long bytes flow, of what it takes from its last arrival to its last end."""
+        """Return the time of bytes on links, within the last arrival and the last end."""
 
 
 class Flow:
-    """How the bytes of one collective flow; a newcomer on the network.
+    """The flow of one collective's bytes on the network.
 
     Args:
         network: The links.

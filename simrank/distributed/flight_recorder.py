@@ -288,7 +288,7 @@ class FlightRecorder:
 
 
 def _buffer_size() -> int:
-    """Return how many calls the running rank's environment says that are kept."""
+    """Return the number of kept calls from the running rank's environment."""
     for name in SIZE_VARIABLES:
         text = os.environ.get(name, "")
         if text.isdecimal():

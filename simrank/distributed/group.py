@@ -201,7 +201,7 @@ class ProcessGroup:
         return self._num_calls[group_rank]
 
     def num_calls(self, group_rank: int) -> int:
-        """Return how many collectives a member has called."""
+        """Return the number of collectives that a member has called."""
         return self._num_calls[group_rank]
 
     def is_even(self) -> bool:
@@ -294,7 +294,7 @@ class World:
 
     @property
     def has_guests(self) -> bool:
-        """Whether some who have joined it go on."""
+        """Whether members that have joined the group still run."""
         return not all(task.finished for task in self._joined)
 
     def number(self, members: Sequence[int]) -> None:

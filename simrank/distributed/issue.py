@@ -1,4 +1,4 @@
-"""How a call reaches its stream: checks, matching, and what the host waits for.
+"""Issue of calls: checks, matching, streams, and waits of the host.
 
 With nccl, `async_op=False` runs on the current stream, `async_op=True` on the group's own stream
 after the current stream's work. With gloo every call runs beside the device, in the order of the

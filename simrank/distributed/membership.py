@@ -42,13 +42,13 @@ class _World(type):
 
 
 class GroupMember(metaclass=_World):
-    """Stands for the default group, and for a group that one is no member of."""
+    """Marker of the default group, and of groups without the caller."""
 
     NON_GROUP_MEMBER = NON_GROUP_MEMBER
 
 
 class group(metaclass=_World):  # noqa: N801 - torch's name
-    """Stands for the default group."""
+    """Marker of the default group."""
 
 
 # ---- joining and leaving ----

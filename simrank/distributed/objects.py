@@ -222,7 +222,7 @@ def _run(
 
 
 def _all_sizes(op: str, caller: Caller, data: Bytes) -> list[int]:
-    """Return how many bytes each member has."""
+    """Return the number of bytes of each member."""
     sizes = _integers(caller.group.size())
     _run(op, caller, None, (_sizes_tensor([data]), sizes), 1)
     return [int(size) for size in sizes.array]

@@ -217,7 +217,7 @@ class Plan:
         return memory_bytes(self.schedule, self._itemsize)
 
     def flow_ps(self, took_ps: int) -> int:
-        """Return how long bytes flow, of what it takes from its last arrival to its last end."""
+        """Return the time of bytes on links, within the last arrival and the last end."""
         stretch = self._stretch
         if stretch is None:
             return int(min(took_ps, self.loads.speed.alone_ps))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(StrEnum):
-    """How elements of different ranks are combined."""
+    """Reduce operations: the combination of elements of different ranks."""
 
     SUM = "sum"
     AVG = "avg"

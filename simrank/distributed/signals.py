@@ -28,7 +28,7 @@ _FLAG = np.dtype(np.uint32)
 
 
 class Flags(NamedTuple):
-    """Where the flags of one member are.
+    """The flags of one member.
 
     Attributes:
         pads: The signal pads of all members.

@@ -307,12 +307,12 @@ class SymmetricMemory:
 
     @property
     def buffer_ptrs_dev(self) -> int:
-        """Return where on this device the addresses of the buffers stand, as int64."""
+        """Return the device address of the table of buffers, as int64."""
         return self._known.tables[self.rank].buffers.address
 
     @property
     def signal_pad_ptrs_dev(self) -> int:
-        """Return where on this device the addresses of the signal pads stand, as int64."""
+        """Return the device address of the table of signal pads, as int64."""
         return self._known.tables[self.rank].pads.address
 
     def get_buffer(

@@ -161,7 +161,7 @@ class ActivityPool:
         self._changed: dict[Resource, None] = {}
 
     def __len__(self) -> int:
-        """Return how many activities are in flight."""
+        """Return the number of activities in flight."""
         return len(self._active)
 
     def start(self, activity: Activity) -> None:

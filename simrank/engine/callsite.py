@@ -1,4 +1,4 @@
-"""Where the user's program was, cheap to take and read only when a report is built."""
+"""Call sites of the user's program: cheap to take, read only for reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def is_simranks(filename: str) -> bool:
 
 
 def _skipped_folders() -> list[str]:
-    """Return where the skipped packages are; one that is not imported has no frames."""
+    """Return the folders of skipped packages; packages without an import have no frames."""
     modules = [sys.modules[name] for name in _skipped if name in sys.modules]
     return [
         folder + "/" for module in modules for folder in attributes_of(module).get("__path__", ())
@@ -87,7 +87,7 @@ def site_of_frame(frame: FrameType | None) -> CallSite | None:
 
 
 def user_site(depth: int = 1) -> CallSite | None:
-    """Return where the user's program called into simrank.
+    """Return the call site at which the user's program entered simrank.
 
     Args:
         depth: Frames of simrank's that are known to lie between: Python need not make them.

@@ -124,7 +124,7 @@ class Delays:
         return f"{self.seed}:{','.join(str(point) for point in sorted(self.only))}"
 
     def afresh(self, only: Iterable[Point] | None = None) -> Delays:
-        """Return the same delays for another run; with `only`, at these points alone."""
+        """Return equal delays for another run; with `only`, at these points alone."""
         return Delays(self.seed, max_ps=self.max_ps, only=self.only if only is None else only)
 
     def draw(self, kind: str, rank: int | None, site: Callable[[], CallSite | None]) -> int:

@@ -31,7 +31,7 @@ class Reason(Protocol):
         """Return the operation in the user's words, for example `all_reduce #7 on group 'tp0'`."""
 
     def site(self) -> CallSite | None:
-        """Return where the user's program asked for it, or None if the waiting line says it."""
+        """Return the call site of the request, or None if it is the waiting line."""
 
 
 class Handle:
@@ -60,7 +60,7 @@ class Handle:
         return "a handle"
 
     def site(self) -> CallSite | None:
-        """Return where the user's program asked for it; None: where it waits."""
+        """Return the call site of the request; None: the waiting line."""
         return None
 
     def on_complete(self, callback: Callable[[], None]) -> None:
@@ -252,7 +252,7 @@ class Task:
                 self.engine.retire(self)
 
     def site(self) -> CallSite | None:
-        """Return where the user's program is suspended, or None."""
+        """Return the call site at which the user's program is suspended, or None."""
         return site_of_frame(self.carrier.frame)
 
     @property

@@ -1,4 +1,4 @@
-"""How ranks end other than by returning; names and attributes of torch.multiprocessing."""
+"""Abnormal ends of ranks, with names and attributes of torch.multiprocessing."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class PoolError(SimrankError):
 
     @property
     def ended(self) -> dict[int, str]:
-        """Return how processes ended that ended by themselves, by rank."""
+        """Return the ends of processes that ended by themselves, by rank."""
         return {rank: fact.ended for rank, fact in self.facts.items() if fact.ended}
 
     @property

@@ -136,7 +136,7 @@ RankLoop.run_in_executor = _run_in_executor
 
 
 class _Running(SwitchObserver):
-    """Which task runs which loop: an observer that exchanges them at every switch."""
+    """Loops by task: an observer that swaps them at every switch."""
 
     def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine

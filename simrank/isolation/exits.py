@@ -1,4 +1,4 @@
-"""How a rank ends as a process does: by a signal, or at once without a word (`os._exit`)."""
+"""Ends of ranks as of processes: by a signal, or at once by `os._exit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules go with private packages: those that have taken something of one.
+"""Importers of private packages, which become private, too.
 
 A process that is spawned imports the module of its function, and with that the package, for itself.
 A rank that had the package for itself and not the module would call what the main program has
@@ -72,7 +72,7 @@ def importers_of(names: frozenset[str]) -> Mapping[str, str]:
 
 
 def _closure(held: Mapping[str, frozenset[str]], names: frozenset[str]) -> dict[str, str]:
-    """Return which modules hold something of private ones, or of a module that does."""
+    """Return the modules that hold objects of private ones, directly or through importers."""
     found: dict[str, str] = {}
     all_homes = sorted(frozenset[str]().union(*held.values()))
     left = {name: of for name, of in held.items() if not is_within(names, name)}

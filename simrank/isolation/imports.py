@@ -23,7 +23,7 @@ _MAX_FILES = 2000  # Assumed: no program's own part is larger; beyond, it is not
 
 
 def will_import(code: CodeType, libraries: Sequence[str]) -> list[str]:
-    """Return which libraries a program imports: itself, by its own modules, or by a package.
+    """Return the libraries that a program imports, directly or through modules and packages.
 
     Read without running anything: the import statements of the program and of all its own modules,
     and what installed packages that it imports say that they require.

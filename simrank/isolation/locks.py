@@ -129,7 +129,7 @@ class LockWait(Handle):
 
 
 class Lock:
-    """Stands for `_thread.lock`: the same methods, engine waits in a rank.
+    """Replacement of `_thread.lock`: waits of ranks are the engine's.
 
     Whoever waited longest gets it on release.
     """
@@ -308,7 +308,7 @@ class LibraryLock(Lock):
 
 
 class ReentrantLock:
-    """Stands for `_thread.RLock`: held by one rank, or one thread, as often as it likes."""
+    """Replacement of `_thread.RLock`: reentrant for one rank or one thread."""
 
     __slots__ = ("__weakref__", "_count", "_lock", "_owner")
 

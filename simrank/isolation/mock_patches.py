@@ -122,7 +122,7 @@ def _rank_of(task: Task) -> Task:
 
 
 class _Patches(SwitchObserver):
-    """Which rank's task holds which patches; an observer of its engine while one does."""
+    """Patches by task: an observer of the engine while a rank holds patches."""
 
     def __init__(self) -> None:
         self._held: dict[Task, list[_Held]] = {}

@@ -377,6 +377,6 @@ def _to_follow(behind: Iterable[object], found: list[object]) -> Iterable[object
 
 
 def _is_followed(kind: type) -> bool:
-    """Whether to look who holds objects of a class: frames and functions hold for a while."""
+    """Whether holders of a class's objects are followed: frames and functions are temporary."""
     home = str(kind.__module__).partition(".")[0]
     return home not in ("simrank", "builtins", "types", "_frozen_importlib")

@@ -31,7 +31,7 @@ _OUTPUT, _WRITES_AS = "output", "output as"
 
 @dataclass(frozen=True)
 class Output:
-    """Where the lines of ranks go.
+    """Destination of the ranks' lines.
 
     Attributes:
         prefix: What each line of a rank starts with.
@@ -53,7 +53,7 @@ def set_output(program: Program, output: Output) -> None:
 
 
 def _output_of(program: Program) -> tuple[int, Output]:
-    """Return where a rank's lines go, and as whose.
+    """Return the destination and the prefix of a rank's lines.
 
     What it spawned writes as it does, as child processes write to their parent's streams.
     """
@@ -82,7 +82,7 @@ def _writer() -> Program | None:
 
 
 class RankStream(io.TextIOBase):
-    """Stands for `sys.stdout` or `sys.stderr`: keeps a rank's text until its line is complete.
+    """Replacement of `sys.stdout` or `sys.stderr`: buffers a rank's text to whole lines.
 
     It is in the module's names, where `print` looks, and forwards to what a rank has put in its
     place. A rank that asks for `sys.stdout` gets `plain`, which forwards nothing: a tee may write

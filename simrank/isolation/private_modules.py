@@ -134,7 +134,7 @@ class PrivateModules:
             self.parent, self.begins_with = parent, parent.main
 
     def spec_of(self, name: str) -> ModuleSpec | None:
-        """Return where the rank has found a module that it has for itself, or None."""
+        """Return the path of a rank's private module, or None."""
         spec: ModuleSpec | None = getattr(self._own.get(name), "__spec__", None)
         return spec
 

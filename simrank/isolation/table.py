@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Scope(enum.Enum):
-    """Which ranks see a value that one rank assigns, and by which mechanism.
+    """The visibility of a value that one rank assigns, and its mechanism.
 
     Attributes:
         DISPATCHED: The rank alone: each read and write goes to the running rank's value.

@@ -1,4 +1,4 @@
-"""Channels between ranks for Triton kernels: slots with credits, and barriers, as NCCL has them.
+"""Channels between ranks for Triton kernels: slots with credits, and barriers, as in NCCL.
 
 Plain `@triton.jit` functions: they run here, and compile for GPUs, where memory comes from torch's
 symmetric memory. A connection is one way, from a sender to a receiver. The receiver has `num_slots`

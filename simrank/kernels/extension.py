@@ -157,6 +157,6 @@ class KernelExtension(Extension):
         return kernels
 
     def make_context(self, context: Any) -> None:
-        """Let the race checker of a Context compare the accesses of its kernels."""
+        """Register access checks of kernels with a Context's race checker."""
         if context.race_checker is not None:
             import_module("simrank.kernels.races.operations").accesses_of(context.race_checker)

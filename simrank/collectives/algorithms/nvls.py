@@ -42,7 +42,7 @@ def all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def tree_all_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
-    """Reduce in every node's switch, then over two trees of nodes, and multicast in the switches.
+    """Reduce in every node's switch and over two trees of nodes, then multicast in the switches.
 
     Where nodes have different numbers of ranks, and of more ranks than `MAX_WORLD_SIZE`, the double
     tree stands for it.

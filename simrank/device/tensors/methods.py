@@ -1,4 +1,4 @@
-"""Which function is which method of a tensor: data, so that `x.f(...)` is `torch.f(x, ...)`.
+"""Methods of tensors by function, as data: `x.f(...)` is `torch.f(x, ...)`.
 
 A function of this package whose first argument is a tensor becomes a method by standing here.
 What only reads metadata, waits or reads values is in `tensor` itself.

@@ -89,7 +89,7 @@ class TorchNames:
         return NoGrad()
 
     def inference_mode(self, mode: bool = True) -> NoGrad:
-        """Return the same, under its newer name."""
+        """Return the same value under its newer name."""
         del mode
         return NoGrad()
 
@@ -214,7 +214,7 @@ class CudaNames:
     is_initialized = is_available
 
     def device_count(self) -> int:
-        """Return how many devices the cluster has."""
+        """Return the number of the cluster's devices."""
         return len(devices_of(self._context.running()))
 
     def current_device(self) -> int:

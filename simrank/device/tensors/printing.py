@@ -25,7 +25,7 @@ def tensor_text(tensor: Tensor) -> str:
 
 
 def address_of(value: object) -> int | None:
-    """Return where the first element of a tensor is in this process's memory; None: no tensor."""
+    """Return the address of a tensor's first element in this process; None for other values."""
     if type(value).__module__.startswith("simrank.") and hasattr(type(value), "cuda_device"):
         tensor: Any = value
         if not tensor.storage.has_values or not tensor.array.size:

@@ -255,13 +255,13 @@ def _refuse(name: str, tensor: Tensor) -> None:
 
 
 def argmax(tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return where the largest element is, over one dim or in the flattened tensor."""
+    """Return the index of the largest element, over one dim or in the flattened tensor."""
     _refuse("argmax", tensor)
     return _position("max", np.argmax, tensor, dim, keepdim)
 
 
 def argmin(tensor: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return where the smallest element is, over one dim or in the flattened tensor."""
+    """Return the index of the smallest element, over one dim or in the flattened tensor."""
     _refuse("argmin", tensor)
     return _position("min", np.argmin, tensor, dim, keepdim)
 
@@ -377,7 +377,7 @@ def sort(
 
 
 def argsort(tensor: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """Return where the values of a dim are, in order."""
+    """Return the indices that sort the values of a dim."""
     return sort(tensor, dim, descending, stable).indices
 
 

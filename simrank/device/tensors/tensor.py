@@ -173,7 +173,7 @@ class Tensor(TensorMethods):
         return strides if dim is None else strides[wrap_dim(dim, self.ndim)]
 
     def storage_offset(self) -> int:
-        """Return where the first element lies in the storage, in elements."""
+        """Return the offset of the first element in the storage, in elements."""
         return self._offset_bytes() // self.dtype.itemsize
 
     def data_ptr(self) -> int:
@@ -252,7 +252,7 @@ class Tensor(TensorMethods):
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Tensor:
-        """Return it on another device or with another dtype; itself if nothing changes.
+        """Return the tensor on another device or with another dtype; itself if nothing changes.
 
         Args:
             target: A device, a dtype, both in this order, or a tensor that has both; then
@@ -279,17 +279,17 @@ class Tensor(TensorMethods):
         return self.to("cpu")
 
     def cuda(self, device: object = None, non_blocking: bool = False) -> Tensor:
-        """Return it on a device (default: the current one)."""
+        """Return the tensor on a device (default: the current one)."""
         return self.to("cuda" if device is None else device, non_blocking=non_blocking)
 
     def type(self, dtype: object = None) -> Any:  # noqa: ANN401 - a name or a tensor
-        """Return it with another dtype; without one, torch's name of its type."""
+        """Return the tensor with another dtype; without one, torch's name of its type."""
         if dtype is not None:
             return self.to(dtype=as_dtype(dtype))
         return f"torch.{'cuda.' if self.is_cuda else ''}{_TYPE_NAMES.get(self.dtype.name, '?')}"
 
     def type_as(self, other: Tensor) -> Tensor:
-        """Return it with the dtype and on the device of another tensor."""
+        """Return the tensor with the dtype and on the device of another tensor."""
         return self.to(other)
 
     # ---- new tensors beside this one ----

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def view(tensor: Tensor, *shape: int | Sequence[int] | DType) -> Tensor:
-    """Return the same bytes under another shape, or as elements of another type.
+    """Return a view of the bytes with another shape or another dtype.
 
     Raises:
         RuntimeError: The tensor is not contiguous in the way that needs.
@@ -37,7 +37,7 @@ def view(tensor: Tensor, *shape: int | Sequence[int] | DType) -> Tensor:
 
 
 def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
-    """Return the same bytes as elements of another type; the last dim's size changes with it."""
+    """Return a view of the bytes with another dtype; the last dim's size changes."""
     try:
         seen = tensor.array.view(dtype.numpy)
     except ValueError as error:
@@ -51,12 +51,12 @@ def _as_type(tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def view_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return the same bytes under the shape of another tensor."""
+    """Return a view of the bytes with the shape of another tensor."""
     return view(tensor, other.shape)
 
 
 def reshape(tensor: Tensor, *shape: int | Sequence[int]) -> Tensor:
-    """Return it under another shape; a copy only if a view cannot do."""
+    """Return the tensor with another shape, as a view if possible."""
     new_shape = resolve(as_shape(shape), tensor.numel())
     try:
         return view(tensor, new_shape)
@@ -65,7 +65,7 @@ def reshape(tensor: Tensor, *shape: int | Sequence[int]) -> Tensor:
 
 
 def flatten(tensor: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return it with dims `start_dim` to `end_dim` as one."""
+    """Return the tensor with dims `start_dim` to `end_dim` merged."""
     first, last = wrap_dim(start_dim, tensor.ndim), wrap_dim(end_dim, tensor.ndim)
     if first > last:
         raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
@@ -74,7 +74,7 @@ def flatten(tensor: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(tensor: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Return it with one dim split into several."""
+    """Return the tensor with one dim split into several."""
     dim = wrap_dim(dim, tensor.ndim)
     inner = resolve(tuple(sizes), tensor.shape[dim])
     return view(tensor, (*tensor.shape[:dim], *inner, *tensor.shape[dim + 1 :]))

@@ -1,4 +1,4 @@
-"""What triton asks a driver for, answered by the simulated device of the running program.
+"""Triton's driver on the simulated device of the running program.
 
 Programs that ask for the active device at import time, autotune, and `triton.testing.do_bench` work
 without a GPU; what they measure is simulated time.
@@ -69,7 +69,7 @@ def clear_l2() -> None:
 
 
 class EmptyCache:
-    """Stands for the tensor that benchmarks fill between runs, so that caches hold nothing else."""
+    """Replacement of the tensor that benchmarks fill to flush caches."""
 
     def zero_(self) -> EmptyCache:
         """Keep the device busy for as long as that takes."""
@@ -78,7 +78,7 @@ class EmptyCache:
 
 
 class Loaded(NamedTuple):
-    """What triton's driver returns of a binary: handles, and what a thread takes of it."""
+    """A loaded binary: handles, and resources per thread."""
 
     module: object
     function: object
@@ -92,7 +92,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
 
     @classmethod
     def is_active(cls) -> bool:
-        """Return True: somebody has entered a Context."""
+        """Return True: a Context is entered."""
         return True
 
     def map_python_to_cpp_type(self, ty: str) -> str:
@@ -100,7 +100,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         raise UnsupportedError(f"the C type of {ty}: no launcher is built for simulated devices")
 
     def get_current_target(self) -> GPUTarget:
-        """Return what the compiler would build for the current device."""
+        """Return the compiler's target for the current device."""
         return target_of(_device().spec)
 
     def get_current_device(self) -> int:
@@ -127,11 +127,11 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         return _cuda_of("get_device_interface")
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """Return what autotune measures with: simulated time."""
+        """Return autotune's benchmarker: simulated time."""
         return do_bench
 
     def get_empty_cache_for_benchmark(self) -> EmptyCache:
-        """Return what stands for the memory that benchmarks write between runs."""
+        """Return the replacement of the memory that benchmarks write between runs."""
         return EmptyCache()
 
     def clear_cache(self, cache: object) -> None:
@@ -142,7 +142,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
     launcher_cls = SimulatedLauncher
 
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> Loaded:
-        """Return what a binary takes; there is nothing to load.
+        """Return the resources of a binary, without a load.
 
         Raises:
             UnsupportedError: It is none of NVIDIA's.
@@ -161,7 +161,7 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         return self
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Return what kernels are sized by.
+        """Return the device properties that kernels are sized by.
 
         Source: CUDA C++ Programming Guide, technical specifications per compute capability; the
         number of SMs is the simulated device's. Of AMD's devices the LDS: CDNA 3 and 4 ISA guides.

@@ -24,7 +24,7 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
 class Used(NamedTuple):
-    """What a thread of a binary takes.
+    """Resources per thread of a binary.
 
     Attributes:
         registers: Registers.
@@ -36,7 +36,7 @@ class Used(NamedTuple):
 
 
 def used_by(cubin: bytes) -> Used:
-    """Return what NVIDIA's own tool reads from a binary.
+    """Return the resources that NVIDIA's tool reads from a binary.
 
     Raises:
         UnsupportedError: The tool that triton brings along says nothing of registers.
@@ -54,7 +54,7 @@ def used_by(cubin: bytes) -> Used:
 
 
 class SimulatedLauncher:
-    """What launches a compiled kernel: its source, with its constants and options.
+    """Launcher of a compiled kernel: its source, with its constants and options.
 
     Args:
         source: What triton compiled.

@@ -1,4 +1,4 @@
-"""What the real compiler says about a kernel: registers, shared memory, programs per SM (rule K5).
+"""The real compiler's facts of kernels: registers, shared memory, programs per SM (rule K5).
 
 No GPU is needed. It costs a third of a second for the first kernel of a process, so it is asked
 only where the answer decides something: how many programs run at once, or where a launch asks.
@@ -48,7 +48,7 @@ COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
 class Resources(NamedTuple):
-    """What one program of a compiled kernel takes.
+    """Resources of one program of a compiled kernel.
 
     Attributes:
         registers: Per thread.
@@ -70,7 +70,7 @@ class Resources(NamedTuple):
 def resources(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> Resources | None:
-    """Compile a kernel for a device and return what it takes; None where that is not known.
+    """Compile a kernel for a device, and return its resources; None if unknown.
 
     Args:
         jit: The kernel.
@@ -100,7 +100,7 @@ def resources(
 def problem_of(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], target: GPUTarget
 ) -> str | None:
-    """Return what the compiler has against a kernel for a target, in its words; None: nothing."""
+    """Return the compiler's error for a kernel and a target, or None."""
     described = _signature(jit, bound)
     if described is None:
         return "not compiled: an argument has no plain type"
@@ -129,7 +129,7 @@ def _compile(
 
 
 class Described(NamedTuple):
-    """What a launch is compiled for.
+    """The signature and constants of a launch, for the compiler.
 
     Attributes:
         signature: Types of the arguments by name.
@@ -143,7 +143,7 @@ class Described(NamedTuple):
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Return what tells it from others."""
+        """Return the cache key."""
         return *self.signature.items(), repr(self.constants), repr(self.attributes)
 
 
@@ -166,7 +166,7 @@ def warm_kernel(
 
 
 def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
-    """Return what a launch is compiled for; None for arguments that have no plain type.
+    """Return the compiler's signature of a launch; None for arguments without a plain type.
 
     As Triton specialises: integers that are 1 are constants, and of integers and addresses that are
     multiples of 16 the compiler is told, without which it moves and pipelines otherwise.
@@ -202,7 +202,7 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
 
 
 class Pointer(NamedTuple):
-    """What a kernel is compiled for of a tensor, which need not stay for it.
+    """The compiler's facts of a tensor argument, without the tensor.
 
     Attributes:
         type: Of its elements, as signatures write it.
@@ -216,7 +216,7 @@ class Pointer(NamedTuple):
 
 
 def pointer_of(value: object) -> Pointer | None:
-    """Return what an argument is compiled for; None for what is no tensor and no descriptor."""
+    """Return the compiler's facts of a tensor or descriptor; None for other arguments."""
     if isinstance(value, Pointer):
         return value
     if isinstance(value, Tensor):
@@ -251,7 +251,7 @@ def may_not_fit(copied_bytes: int, target: GPUTarget) -> bool:
 
 
 def _check_fits(shared_bytes: int, arch: int) -> None:
-    """Raise what a launch on a GPU would raise.
+    """Raise the error of a launch on a GPU.
 
     Raises:
         OutOfResources: A program takes more shared memory than it can have.
@@ -292,7 +292,7 @@ _MATRIX_BYTES = 8 * 8 * 2
 
 
 class _Work(NamedTuple):
-    """Operations of a warp's dots, and what it reads for them."""
+    """Operations of a warp's dots, and the bytes of their operands."""
 
     num_flops: int
     read_bytes: int
@@ -312,7 +312,7 @@ def operand_bytes_per_flop(ptx: str) -> float:
 
 
 def _loops_with_dots(ptx: str) -> list[tuple[int, int]]:
-    """Return where loops begin and end: a branch goes back to a label before it."""
+    """Return the begins and ends of loops: branches back to a label."""
     labels = {match.group(1): match.start() for match in _LABEL.finditer(ptx)}
     branches = ((labels.get(each.group(1)), each.end()) for each in _BRANCH.finditer(ptx))
     loops = [(start, stop) for start, stop in branches if start is not None and start < stop]

@@ -1,4 +1,4 @@
-"""Raise what the compiler would refuse in a kernel as Triton's CompilationError."""
+"""The compiler's errors of kernels, raised as Triton's CompilationError."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 
 class CompilationValueError(CompilationError, ValueError):  # type: ignore[misc] # Triton's class.
-    """The compiler would refuse a value; it is caught as either type."""
+    """A value that the compiler would reject; also a ValueError."""
 
 
 class CompilationTypeError(CompilationError, TypeError):  # type: ignore[misc]
-    """The compiler would refuse a type; it is caught as either type."""
+    """A type that the compiler would reject; also a TypeError."""
 
 
 class CompilationNameError(CompilationError, NameError):  # type: ignore[misc]
-    """The compiler does not know a name; it is caught as either type."""
+    """A name that the compiler does not know; also a NameError."""
 
 
 class CompilationAttributeError(CompilationError, AttributeError):  # type: ignore[misc]
-    """The compiler does not know an attribute; it is caught as either type."""
+    """An attribute that the compiler does not know; also an AttributeError."""
 
 
 class CompilationIndexError(CompilationError, IndexError):  # type: ignore[misc]
-    """An index is out of range at compile time; it is caught as either type."""
+    """An index out of range at compile time; also an IndexError."""
 
 
 class CompilationKeyError(CompilationError, KeyError):  # type: ignore[misc]
-    """A key is missing at compile time; it is caught as either type."""
+    """A missing key at compile time; also a KeyError."""
 
 
 class CompilationAssertionError(CompilationError, AssertionError):  # type: ignore[misc]
-    """An assertion of the language does not hold; it is caught as either type."""
+    """A failed assertion of the language; also an AssertionError."""
 
 
 class CompilationNotImplementedError(CompilationError, NotImplementedError):  # type: ignore[misc]
-    """The compiler does not implement a construct; it is caught as either type."""
+    """A construct that the compiler does not implement; also a NotImplementedError."""
 
 
 _BY_TYPE: dict[type[Exception], type[CompilationError]] = {
@@ -82,7 +82,7 @@ def raising(body: Callable[[], object], jit: Jit, first_line: int) -> Callable[[
 
 
 def _node_at(traceback: TracebackType | None, jit: Jit, first_line: int) -> ast.AST:
-    """Return a node that stands for the kernel's line at which an error was raised."""
+    """Return an AST node for the kernel's line that raised an error."""
     node = ast.Pass()
     while traceback is not None:
         code = traceback.tb_frame.f_code

@@ -1,4 +1,4 @@
-"""What kernels are compiled for, by the name of the device."""
+"""Compiler targets by the name of the device."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SHARED_BYTES_RESERVED = 1024
 
 
 def shared_bytes_of_sm(arch: int) -> int:
-    """Return how much shared memory an SM of NVIDIA's devices has."""
+    """Return the shared memory of an SM of NVIDIA's devices, in bytes."""
     return _SHARED_BYTES.get(arch, _SHARED_BYTES_OF_OTHERS)
 
 
 def most_shared_bytes(arch: int) -> int:
-    """Return how much of it one program can have."""
+    """Return the largest shared memory of one program, in bytes."""
     return shared_bytes_of_sm(arch) - SHARED_BYTES_RESERVED
 
 
 def target_of(spec: DeviceSpec) -> GPUTarget:
-    """Return what the compiler would build for a device; an H100 where its name says nothing."""
+    """Return the compiler's target for a device; an H100's for unknown names."""
     return _target(spec.name)
 
 
@@ -52,7 +52,7 @@ def _target(name: str) -> GPUTarget:
 
 
 def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:
-    """Return the NVIDIA GPU that a device stands for in a kernel; an H100 for those of others."""
+    """Return the NVIDIA target of a device in kernels; an H100's for other vendors."""
     target = target_of(spec)
     return target if target.backend == "cuda" else _HOPPER
 

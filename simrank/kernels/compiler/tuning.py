@@ -1,4 +1,4 @@
-"""Autotuners of triton, whose findings are the running program's own.
+"""Autotuners of triton, with results per program.
 
 What a tuner found holds for the device that it measured: ranks measure side by side, and another
 Context may be another cluster. It goes to no file either, where a real GPU would find it.
@@ -20,7 +20,7 @@ _NAMES = (*_SHOWN, "nargs", "cache", "restore_copies")
 
 
 def _state(tuner: Any) -> dict[str, Any]:  # noqa: ANN401 - an Autotuner
-    """Return what is known of a tuner here: to the running program, or outside every Context."""
+    """Return a tuner's results of the running program, or of programs outside of Contexts."""
     program = current_program()
     if program is None:
         outside: dict[str, Any] = vars(tuner)
@@ -70,7 +70,7 @@ def _check_disk_cache(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def install(tuners: type[Any]) -> None:
-    """Let a class of tuners keep what it finds for each program; once."""
+    """Patch a class of tuners to keep results per program, once."""
     if isinstance(vars(tuners).get("cache"), _OwnName):
         return
     for name in _NAMES:

@@ -1,4 +1,4 @@
-"""What one access of a program costs it, while other programs run beside it (rule K4)."""
+"""Costs of single accesses of a program beside other programs (rule K4)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Route(NamedTuple):
 
 
 class AccessCosts:
-    """What accesses cost the programs of one launch.
+    """Costs of accesses for the programs of one launch.
 
     Args:
         device: Where they run.
@@ -63,7 +63,7 @@ class AccessCosts:
         self._known: dict[tuple[Device | None, int, int], int] = {}
 
     def first_ps(self, storage: Storage, *, writes: bool) -> int:
-        """Return the latency of a load, or what issuing a store costs.
+        """Return the latency of a load, or the issue cost of a store.
 
         Later loads from the same memory are on their way by then: compilers pipeline loops.
         """
@@ -87,13 +87,13 @@ class AccessCosts:
         return cost_ps
 
     def atomic_ps(self, storages: Sequence[Storage]) -> int:
-        """Return what half an atomic costs: to the farthest of its memory, or back."""
+        """Return the one-way cost of an atomic to its farthest memory."""
         if len(storages) == 1:
             return ATOMIC_PS // 2 + self._route(storages[0].device).latency_ps
         return ATOMIC_PS // 2 + max(map(self.latency_ps, storages), default=0)
 
     def latency_ps(self, storage: Storage) -> int:
-        """Return how long it takes until something reaches a storage."""
+        """Return the one-way latency to a storage."""
         return self._route(storage.device).latency_ps
 
     def _route(self, peer: Device | None) -> _Route:

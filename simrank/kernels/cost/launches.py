@@ -1,4 +1,4 @@
-"""What a kernel costs: traffic and arithmetic of its device, in waves over the SMs (rule K4)."""
+"""Costs of kernels: traffic and arithmetic, in waves over the SMs (rule K4)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MOST_KNOWN = 1024  # costs that are kept
 
 
 class Launched(NamedTuple):
-    """How a kernel was launched.
+    """The launch parameters that costs depend on.
 
     Attributes:
         grid: Its programs along each axis.
@@ -71,12 +71,12 @@ class Launched(NamedTuple):
 
     @property
     def num_programs(self) -> int:
-        """Return how many programs it has, one at least."""
+        """Return the number of programs, at least one."""
         return max(math.prod(self.grid), 1)
 
 
 class KernelCost(NamedTuple):
-    """The time of one launch, and what it is made of; all in picoseconds but for the counts.
+    """The time of one launch and its parts, in picoseconds, with counts.
 
     Attributes:
         duration_ps: The launch, alone on its device.
@@ -116,7 +116,7 @@ class KernelCost(NamedTuple):
 
     @property
     def parts_ps(self) -> dict[str, int]:
-        """Return what it takes of each resource, were it the only one."""
+        """Return the time per resource, without overlap."""
         return {
             "tensor": self.tensor_ps,
             "vector": self.vector_ps - self.special_ps,
@@ -128,7 +128,7 @@ class KernelCost(NamedTuple):
 
 
 def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> KernelCost:
-    """Return what a launch costs that did what was counted.
+    """Return the cost of a launch from its counts.
 
     Args:
         statistics: What its programs did.
@@ -180,7 +180,7 @@ def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> K
 
 
 def roof_of(device: Device, statistics: Statistics) -> Roof:
-    """Return what a device can do at most of what a launch did."""
+    """Return the peak rates of a device for a launch."""
     spec = device.spec
     names = [PEAK_NAMES.get(dot.element, "float32") for dot in statistics.flops] or ["float32"]
     most = max(peak_flops(spec, name) or 0.0 for name in names)
@@ -213,7 +213,7 @@ def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
 
 
 def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
-    """Return how long bytes take on the route between two devices, alone on it."""
+    """Return the time of bytes on an idle route between two devices."""
     cluster = device.network.cluster
     paths = cluster.paths([peer.index], [device.index])
     rates = cluster.link_bandwidth_bytes_per_s[paths.links[0]]
@@ -223,7 +223,7 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
 def _latency_ps(
     statistics: Statistics, hbm_bytes: int, all_bytes: int, num_resident: int, num_stages: int
 ) -> int:
-    """Return how long operands of dots take of which only so many are in flight (Little's law).
+    """Return the time of dots' operands with limited loads in flight (Little's law).
 
     Loops over dots load what the next stages multiply; what else a program moves is not looked at.
     """
@@ -237,7 +237,7 @@ def _latency_ps(
 
 
 def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
-    """Return how long the vector units of the whole device take.
+    """Return the time of the device's vector units.
 
     Args:
         spec: The device.
@@ -255,7 +255,7 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
 def _units_ps(
     statistics: Statistics, spec: DeviceSpec, launched: Launched, beside: int
 ) -> tuple[int, int]:
-    """Return the times of dots, with what they read, and of vector operations."""
+    """Return the times of dots with their operands, and of vector operations."""
     num_warps, per_flop = launched.num_warps, launched.operand_bytes_per_flop
     counts = statistics.flops.items()
     read_ps = operands_ps(spec, sum(statistics.flops.values()) * per_flop)
@@ -268,13 +268,13 @@ def _units_ps(
 
 
 def _special_ps(statistics: Statistics, spec: DeviceSpec, busiest: float) -> int:
-    """Return what of the time of vector operations is that of special functions."""
+    """Return the part of special functions in the time of vector operations."""
     special_ps = operations_ps(spec, (0, 0, statistics.operations[SPECIAL]))
     return ceil(special_ps * busiest)
 
 
 def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:
-    """Return what the device's library takes for as much: no kernel's dots are faster than that.
+    """Return the library's time for the same products, a lower bound for a kernel's dots.
 
     The product's shape follows from what the kernel did: its results are m x n, its operations
     2 m n k, and the two largest tensors that it read are m x k and k x n.
@@ -371,7 +371,7 @@ class TimedStatistics(Statistics):
         sync.charge_work()
 
     def restore(self, snapshot: Counts) -> None:
-        """Set the counts back; what they hold is not charged to anybody."""
+        """Restore the counts of a snapshot, without a charge."""
         super().restore(snapshot)
         self._charged = list(self.operations)
 
@@ -406,7 +406,7 @@ def busiest_share(loads: list[Load], grid: tuple[int, int, int], num_sms: int) -
 
 
 def _works(loads: list[Load], grid: tuple[int, int, int]) -> Array:
-    """Return the work of every program; between those of a sample it goes evenly along axis 0."""
+    """Return the work of every program, interpolated along axis 0 between sampled ones."""
     wide, rest = grid[0], grid[1] * grid[2]
     sums, counts = np.zeros(wide), np.zeros(wide)
     works = np.full(wide * rest, np.nan)
@@ -446,7 +446,7 @@ PEAK_NAMES = {
 
 
 def dots_ps(spec: DeviceSpec, dot: Dot, num_flops: int, num_warps: int) -> int:
-    """Return how long the whole device takes for operations of dots.
+    """Return the device's time for operations of dots.
 
     Args:
         spec: The device.
@@ -461,7 +461,7 @@ def dots_ps(spec: DeviceSpec, dot: Dot, num_flops: int, num_warps: int) -> int:
 
 
 def operands_ps(spec: DeviceSpec, read_bytes: float) -> int:
-    """Return how long the whole device takes to read operands of dots from shared memory."""
+    """Return the device's time to read operands of dots from shared memory."""
     hz = clock_hz(spec)
     if hz is None or compute_capability(spec.name) == _HOPPER:
         return 0
@@ -469,7 +469,7 @@ def operands_ps(spec: DeviceSpec, read_bytes: float) -> int:
 
 
 def _share_of_peak(spec: DeviceSpec, dot: Dot, num_warps: int) -> float:
-    """Return what dots of a shape reach of the device's rate."""
+    """Return the share of the device's peak that dots of a shape reach."""
     if compute_capability(spec.name) != _HOPPER:
         return _EFFICIENCY
     if dot.rows < _ROWS_TOGETHER or num_warps % _WARPS_TOGETHER:
@@ -479,7 +479,7 @@ def _share_of_peak(spec: DeviceSpec, dot: Dot, num_warps: int) -> float:
 
 
 def spilled_ps(statistics: Statistics, spec: DeviceSpec, num_warps: int, num_spilled: int) -> int:
-    """Return how long a device takes to move registers that threads keep in memory.
+    """Return the device's time to move spilled registers.
 
     Assumed: each is written and read once in each step of a loop, which has one dot of each shape.
 

@@ -1,4 +1,4 @@
-"""What of a kernel's work happens at the same time: memory beside units, dots beside vectors."""
+"""Overlap of a kernel's work: memory beside units, dots beside vector operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCHEDULERS = 4  # Of an SM, each with a unit for dots. Source: NVIDIA's white p
 
 
 def num_beside(spec: DeviceSpec, num_resident: int, num_warps: int) -> int:
-    """Return how many at a time do dots and vector operations on an SM, each in its own order.
+    """Return the number of programs per SM that overlap dots and vector operations.
 
     These are its programs; where each warp does dots by itself, the warps of one scheduler.
 
@@ -32,7 +32,7 @@ def num_beside(spec: DeviceSpec, num_resident: int, num_warps: int) -> int:
 
 
 def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
-    """Return how long dots and vector operations take that alternate in programs of one SM.
+    """Return the time of alternating dots and vector operations of an SM's programs.
 
     One of them does one after the other: between the two dots of attention each step waits for the
     one before it. Of several, some do dots while others are at vector operations: a closed network
@@ -55,7 +55,7 @@ def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
 
 
 class Work:
-    """What one program keeps busy since it last met others, in picoseconds.
+    """One program's work since its last synchronization, in picoseconds.
 
     Attributes:
         memory_ps: Memory and links.
@@ -74,7 +74,7 @@ class Work:
         self._beside = beside
 
     def taken_ps(self) -> int:
-        """Return how long all of it takes: loads for what comes next are on their way meanwhile."""
+        """Return the time of the work, with loads overlapped."""
         if not self.tensor_ps:
             return max(self.memory_ps, self.vector_ps)
         units_ps = together_ps(self.tensor_ps, self.vector_ps, self._beside)

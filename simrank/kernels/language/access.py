@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BlockWindow(Protocol):
-    """What is loaded and stored as a whole; see `windows`."""
+    """A window that is loaded and stored as a whole; see `windows`."""
 
     def load_block(self, boundary_check: Any, padding_option: str) -> Block:
         """Return the block."""
@@ -47,7 +47,7 @@ def load(
     eviction_policy: str = "",
     volatile: bool = False,
 ) -> Block:
-    """Return what pointers point to; see `tl.load`. Hints to the caches change no value."""
+    """Load values; see `tl.load`. Cache hints change no value."""
     if cache_modifier or eviction_policy:
         _check_hints(cache_modifier, _LOAD_MODIFIERS, eviction_policy)
     if type(pointer) is not Block and hasattr(pointer, "load_block"):

@@ -1,4 +1,4 @@
-"""The atomic functions of `tl`; what they do to memory is in `memory/atomics.py`."""
+"""The atomic functions of `tl`; their effect on memory is in `memory/atomics.py`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _arithmetic(name: str, compute: Callable[..., Any], bits: _Bits) -> Callable
 def atomic_cas(
     pointer: Block, cmp: Operand, val: Operand, sem: str | None = None, scope: str | None = None
 ) -> Block:
-    """Write `val` where memory holds `cmp`; return what it held."""
+    """Write `val` where memory holds `cmp`; return the old values."""
     _check_kind(pointer, "atomic_cas", _ANY)
     memory.writable_pointee(pointer)
     for value, name in ((cmp, "cmp"), (val, "val")):
@@ -64,7 +64,7 @@ def atomic_cas(
 
 
 def _check_swapped(pointer: Block, value: Block, name: str) -> None:
-    """Raise if an operand of a compare-and-swap is not what memory holds: nothing converts it.
+    """Raise if an operand of a compare-and-swap has another type than memory.
 
     Raises:
         TypeError: It has another type, or another shape.
@@ -86,7 +86,7 @@ def _check_swapped(pointer: Block, value: Block, name: str) -> None:
 def atomic_load(
     pointer: Block, mask: Operand | None = None, sem: str | None = None, scope: str | None = None
 ) -> Block:
-    """Return what memory holds."""
+    """Return the values in memory."""
     order = Order(sem, scope, default="acquire")
     if order.releases:
         raise ValueError("atomic_load only supports acquire and relaxed semantics")

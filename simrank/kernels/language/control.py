@@ -120,7 +120,7 @@ def static_range(
 
 
 def assume(condition: Operand) -> None:
-    """Check what the compiler is told to assume."""
+    """Check an assumption for the compiler."""
     device_assert(condition, "tl.assume does not hold")
 
 
@@ -203,7 +203,7 @@ def device_assert(condition: Operand, message: object = "", mask: Operand | None
 
 
 def debug_barrier() -> None:
-    """Note that the threads of a program have met: here they are always together."""
+    """Record a barrier of a program's threads, which are always together here."""
     lanes = machine.now().lanes
     if lanes is not None:
         lanes.barrier()

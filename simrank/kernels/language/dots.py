@@ -1,4 +1,4 @@
-"""Products of matrices: types and limits as the compiler has them, fp32 accumulation (rule K3)."""
+"""Products of matrices: the compiler's types and limits, fp32 accumulation (rule K3)."""
 
 from __future__ import annotations
 

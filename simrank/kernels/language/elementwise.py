@@ -137,7 +137,7 @@ def clamp(
 
 
 def _in_one_type(*args: Operand) -> list[Block]:
-    """Return three operands in the type in which they are computed together.
+    """Return three operands in their common type.
 
     Blocks come first: a number takes part with their type, wherever it stands.
     """

@@ -1,4 +1,4 @@
-"""`tl.extra.libdevice` and `tl.extra.cuda`: a table of functions, and what a program can ask.
+"""`tl.extra.libdevice` and `tl.extra.cuda`: a table of functions, and queries.
 
 The table says for each function which types go in and what computes it; types, broadcasting and
 refusals are done once, in `_function`.
@@ -208,7 +208,7 @@ def _of_order(function: Callable[[int, float], float]) -> Compute:
 
 
 def _unsigned(rounded: Compute, target: ElementType) -> Compute:
-    """Return a conversion to unsigned integers, whose bits libdevice returns as signed ones."""
+    """Return a conversion to unsigned integers, returned as signed bits as in libdevice."""
     return lambda values: np.asarray(to_integer(rounded(values), target)).view(
         f"i{target.itemsize}"
     )
@@ -383,7 +383,7 @@ def num_warps() -> int:
 
 
 def num_threads() -> int:
-    """Return the number of threads of a program; CUDA's has 32 for each warp, whatever runs it."""
+    """Return the number of threads of a program: 32 per warp, as in CUDA."""
     return 32 * num_warps()
 
 

@@ -78,7 +78,7 @@ Column = tuple["Array", "ElementType"]
 def _mapped(
     scalar_fn: Callable[..., Any], columns: Sequence[Column], num_rows: int
 ) -> tuple[list[Column], bool]:
-    """Return what the function gives for each element, and whether it is one result alone."""
+    """Return the function's results for all elements, and whether it has a single result."""
     outer = machine.now()
     ids = outer.ids if num_rows > 1 else outer.ids[:1]
     setting = Setting(outer.kernel, outer.grid, outer.device, outer.statistics, outer.options)
@@ -110,7 +110,7 @@ def _call(function: Callable[..., Any], given: Sequence[Block], found: list[Any]
 
 
 class _Rows(Programs):
-    """Elements as programs: their scalars cost what elements of blocks do."""
+    """Elements as programs: their scalars cost as elements of blocks."""
 
     counts_scalars = True
 

@@ -14,7 +14,7 @@ _DROPPED_BITS = 13  # Of the 23 of float32's mantissa, tf32 keeps 10.
 
 
 def to_tf32(values: Value, *, truncates: bool = False) -> Value:
-    """Return float32 values as tf32: rounded, ties away from zero, or truncated as tensor cores do.
+    """Return float32 values as tf32: rounded (ties away from zero) or truncated.
 
     Source: PTX ISA, `cvt.rna.tf32.f32`; the docstring of `tl.dot` for the truncation.
     """

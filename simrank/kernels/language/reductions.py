@@ -1,4 +1,4 @@
-"""Reductions, scans, sorts: what goes along a dim of a block."""
+"""Reductions, scans and sorts along a dim of a block."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _argument(choose: np.ufunc | Callable[..., Any], worst: float) -> Callable[..., Any]:
-    """Return what finds the first best element; NaN is never best unless all are."""
+    """Return a function that finds the first best element; NaN only if all are NaN."""
 
     def find(values: Array, along: int) -> Value:
         if values.dtype.kind == "f":
@@ -161,7 +161,7 @@ min_ = _extreme(np.fmin, _first_smallest)
 def argmax(
     input: Operand, axis: SupportsInt | None, tie_break_left: bool = True, keep_dims: bool = False
 ) -> Block:
-    """Return where the largest element is, the leftmost of equal ones."""
+    """Return the index of the largest element, the leftmost of equal ones."""
     result: Block = max_(input, axis, True, tie_break_left, keep_dims)[1]
     return result
 
@@ -169,7 +169,7 @@ def argmax(
 def argmin(
     input: Operand, axis: SupportsInt | None, tie_break_left: bool = True, keep_dims: bool = False
 ) -> Block:
-    """Return where the smallest element is, the leftmost of equal ones."""
+    """Return the index of the smallest element, the leftmost of equal ones."""
     result: Block = min_(input, axis, True, tie_break_left, keep_dims)[1]
     return result
 
@@ -383,7 +383,7 @@ def flip(x: Block, dim: SupportsInt | None = None) -> Block:
 
 
 def histogram(input: Block, num_bins: SupportsInt, mask: Operand | None = None) -> Block:
-    """Return how often each number from 0 to num_bins - 1 occurs."""
+    """Return the counts of the numbers from 0 to num_bins - 1."""
     if len(input.shape) != 1:
         raise ValueError("histogram only supports 1D input")
     if input.element.kind not in "iu" or input.element.bits != 32:

@@ -1,4 +1,4 @@
-"""Results rounded down, up or toward zero: the neighbour of the nearest on the exact value's side.
+"""Directed rounding: the neighbour of the nearest result on the exact value's side.
 
 Exact values are fractions of Python, one by one: no kernel that matters for speed asks for them.
 """
@@ -26,7 +26,7 @@ def _is_finite(number: float) -> bool:
 
 
 def _side(gap: Gap) -> Callable[..., int]:
-    """Return which side of a result the exact value is on: -1, 0 or 1."""
+    """Return the sign of the exact value minus a result: -1, 0 or 1."""
 
     def side(near: float, *operands: float) -> int:
         if math.isnan(near) or not all(map(_is_finite, operands)):
@@ -46,7 +46,7 @@ def _side(gap: Gap) -> Callable[..., int]:
 def directed(
     mode: str, nearest: Callable[..., Any], gap: Gap, name: str = ""
 ) -> Callable[..., Any]:
-    """Return a function whose result is rounded in a direction.
+    """Return a function with directed rounding.
 
     Args:
         mode: "rd" down, "ru" up, "rz" toward zero.

@@ -166,7 +166,7 @@ def _elements(operand: _Operand) -> Array:
 
 
 def _factor(operand: _Operand, inner: int) -> int:
-    """Return how many elements along K share a scale.
+    """Return the number of elements along K per scale.
 
     Raises:
         ValueError: The scales' shape does not fit; the compiler's words.
@@ -188,7 +188,7 @@ def _factor(operand: _Operand, inner: int) -> int:
 
 
 def _scaled(operand: _Operand, values: Array, formats: tuple[str, str]) -> Array:
-    """Return elements times their scales, which are powers of two unless they are nvfp4's."""
+    """Return elements times their scales (powers of two, except nvfp4's)."""
     if operand.scale is None:
         return values
     if operand.scale.element is float8e4nv:
@@ -202,7 +202,7 @@ def _scaled(operand: _Operand, values: Array, formats: tuple[str, str]) -> Array
 
 
 def _powers(given: Array, *, has_fp16: bool) -> Array:
-    """Return what bytes of e8m0 mean."""
+    """Return the values of e8m0 bytes."""
     bits = given.astype(np.uint32) << np.uint32(23)
     if not has_fp16:
         bits = np.maximum(bits, np.uint32(1 << 22))

@@ -32,7 +32,7 @@ _SMALLEST_LOG = -750.0  # exp of it is 0 in float64.
 
 
 def _digits(x: float) -> int:
-    """Return digits with which a series is summed whose terms grow as exp(x)."""
+    """Return the precision for a series whose terms grow as exp(x)."""
     return _DIGITS + math.ceil(0.9 * abs(x))
 
 
@@ -93,7 +93,7 @@ def _is_nothing(order: int, size: float) -> bool:
 
 
 def _upward(order: int, x: float, known: list[float]) -> float:
-    """Return a function of an order from those of order 0 and 1."""
+    """Return a function of an order by recurrence from orders 0 and 1."""
     before, now = known
     if order == 0:
         return before

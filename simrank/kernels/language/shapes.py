@@ -1,4 +1,4 @@
-"""Blocks made and reshaped: what `triton.language.core` has for shapes."""
+"""Construction and shapes of blocks, as in `triton.language.core`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def settled(values: Value) -> Value:
-    """Return values, as a numpy scalar if they are one scalar that all programs share."""
+    """Return values, a scalar shared by all programs as a numpy scalar."""
     if values.ndim == 1 and len(values) == 1:
         result: Value = values[0]
         return result
@@ -30,7 +30,7 @@ def settled(values: Value) -> Value:
 
 
 def with_program_axis(block: Block) -> Array:
-    """Return a block's values as an array, also those of a shared scalar."""
+    """Return a block's values as an array, also of a shared scalar."""
     values = block.values
     if type(values) is np.ndarray:
         return values
@@ -66,7 +66,7 @@ def program_id(axis: int) -> Block:
 
 
 def num_programs(axis: int) -> Block:
-    """Return how many programs there are along an axis."""
+    """Return the number of programs along an axis."""
     return constant(machine.now().grid[int(axis)], int32)
 
 
@@ -219,7 +219,7 @@ def join(first: Operand, second: Operand) -> Block:
 
 
 def _of_one_base(first: Block, second: Block) -> tuple[Block, Block]:
-    """Return two blocks whose values go into one; pointers into different storages as addresses.
+    """Return two blocks with a common base; pointers into different storages as addresses.
 
     Raises:
         TypeError: Their types differ.

@@ -1,4 +1,4 @@
-"""Functions that kernels and the tensors of another library both have: one result, to the bit.
+"""Functions shared with another library's tensors, with bitwise equal results.
 
 CUDA's torch and Triton call one libdevice. Where a program's tensors are another library's, its
 function is used in kernels too; otherwise numpy's, or our own.

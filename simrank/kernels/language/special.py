@@ -147,7 +147,7 @@ _SPLIT = 134217729.0  # 2**27 + 1
 
 
 def normal_cdf(number: float) -> float:
-    """Return the normal distribution up to a number, exact also where it is small."""
+    """Return the normal CDF, exact also for small values."""
     if not abs(number) < 40:  # Where float64 has nothing but 0 and 1.
         return math.nan if math.isnan(number) else float(number > 0)
     z = -number * _SQRT_HALF
@@ -156,7 +156,7 @@ def normal_cdf(number: float) -> float:
 
 
 def _lost_in_product(first: float, second: float, product: float) -> float:
-    """Return what rounding a product has left out (Dekker, 1971)."""
+    """Return the rounding error of a product (Dekker, 1971)."""
     high = first * _SPLIT - (first * _SPLIT - first)
     other = second * _SPLIT - (second * _SPLIT - second)
     low, rest = first - high, second - other
@@ -182,7 +182,7 @@ def cosine_of_pi(values: Any) -> Any:
 
 
 def _quarters(values: Any) -> tuple[Any, Any]:
-    """Return which quarter of a turn x / 2 is nearest to, 0 to 3, and the rest: both exact."""
+    """Return the nearest quarter turn of x / 2 (0 to 3) and the remainder, both exact."""
     turn = np.fmod(values, 2.0)
     nearest = np.rint(2 * turn)
     return nearest % 4, turn - nearest / 2

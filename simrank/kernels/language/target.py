@@ -1,4 +1,4 @@
-"""What a kernel asks about its target: the simulated device stands for an NVIDIA GPU.
+"""Queries of a kernel for its target: simulated devices count as NVIDIA GPUs.
 
 The compute capability is of the device's name, see `hardware/capability.py`; assumed 9.0 (Hopper)
 where the name says nothing.

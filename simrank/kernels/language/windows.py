@@ -1,4 +1,4 @@
-"""Windows on tensors in memory: tensor descriptors, and the block pointers of triton up to 3.8.
+"""Windows on tensors in memory: tensor descriptors, and block pointers (triton up to 3.8).
 
 Both say once what a tensor looks like (base, shape, strides) and then load and store whole blocks
 of it, with what lies outside padded or left out.
@@ -86,7 +86,7 @@ def _scalar(value: Operand, element: ElementType) -> Block:
 
 
 def _padding(option: str, element: ElementType) -> Block:
-    """Return what stands for elements outside of the tensor.
+    """Return the padding for elements outside of the tensor.
 
     Raises:
         ValueError: There is no such option, or not for this type.
@@ -104,7 +104,7 @@ def _padding(option: str, element: ElementType) -> Block:
 
 
 class Descriptor(Window):
-    """`tl.tensor_descriptor`: blocks at any offset; what lies outside is padded or left out."""
+    """`tl.tensor_descriptor`: blocks at any offset; outside, loads pad and stores skip."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ def _check_aligned(stride: Operand, itemsize: int) -> None:
 
 
 def of_host(descriptor: Any, base: Block) -> Descriptor:
-    """Return what a kernel gets for a `triton.tools.tensor_descriptor.TensorDescriptor`."""
+    """Return the descriptor of a host `triton.tools.tensor_descriptor.TensorDescriptor`."""
     return Descriptor(
         base,
         [int(size) for size in descriptor.shape],
@@ -309,7 +309,7 @@ def store_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand], value:
 
 
 class BlockPointer(Window):
-    """What `tl.make_block_ptr` made up to triton 3.8: a window that is moved block by block.
+    """The block pointer of `tl.make_block_ptr` (triton up to 3.8): a window that advances.
 
     Attributes:
         offsets: [dim] index of the block's first element, as int64 scalars.
@@ -368,7 +368,7 @@ class BlockPointer(Window):
         return memory.load(pointer, inside, None if inside is None else fill)
 
     def store_block(self, value: Operand, boundary_check: Any) -> None:
-        """Write the block, without what is outside in the dims that are checked."""
+        """Store the block, without elements outside of checked dims."""
         pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         stored = shapes.broadcast_to(as_block(value), self.block_shape)
         memory.store(pointer, stored, inside)

@@ -44,7 +44,7 @@ _SCOPES = ("gpu", "cta", "sys")
 
 
 class Order:
-    """How an atomic orders memory.
+    """The memory order of an atomic.
 
     Attributes:
         acquires: What others published before is seen after it.

@@ -1,4 +1,4 @@
-"""Memory as kernels see it: pointers, bounds, loads, stores and atomics on simulated storages.
+"""Memory of kernels: pointers, bounds, loads, stores and atomics on simulated storages.
 
 Read `addresses` (from a pointer to a storage), `access` (loads and stores), `atomics`, and
 `illegal` (what is said of a wrong access).

@@ -36,7 +36,7 @@ _SMALL = 64  # elements; below it fancy indexing is faster than `take` (measured
 
 
 class _Store(NamedTuple):
-    """A store as it was asked for.
+    """A store with its arguments.
 
     Attributes:
         targets: What all its lanes point to.
@@ -52,7 +52,7 @@ class _Store(NamedTuple):
 
 
 def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
-    """Return what a block of pointers points to; `other` where masked off."""
+    """Load the values of a block of pointers; `other` where masked off."""
     programs = machine.now()
     machine.require_all(programs)
     element = pointee(pointer)
@@ -77,7 +77,7 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
 def _look_at_lanes(
     lanes: Lanes, pointer: Block, values: Value | None, mask: Operand | None
 ) -> None:
-    """Let an access be looked at lane by lane."""
+    """Check an access lane by lane."""
     targets, active = _lanes(pointer, values, mask)
     if type(targets) is _ndarray or active is None:
         base = 0 if pointer.base is None else pointer.base.address
@@ -92,7 +92,7 @@ def _look_at_lanes(
 def _log_load(
     programs: Programs, log: AccessLog, pointer: Block, lanes: tuple[Value, Value | None]
 ) -> None:
-    """Note a load for race checks, where the launch may write what it loads."""
+    """Log a load for race checks if the launch may write the same memory."""
     element = pointee(pointer)
     if isinstance(pointer.base, Storage) and not log.watches(pointer.base):
         return
@@ -137,7 +137,7 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
 
 
 def _owners(programs: Programs, targets: Value, values: Value, active: Value | None) -> Array:
-    """Return which program does each lane of a store; `ALL_PROGRAMS` where all do the same."""
+    """Return the program of each lane of a store; `ALL_PROGRAMS` if all do the same."""
     ids = programs.ids
     if type(targets) is not _ndarray:
         is_one = len(ids) > 1 and not (type(values) is _ndarray and len(values) == len(ids))
@@ -147,7 +147,7 @@ def _owners(programs: Programs, targets: Value, values: Value, active: Value | N
 
 
 def _copies(programs: Programs, targets: Value) -> int:
-    """Return how many programs each lane of an access stands for."""
+    """Return the number of programs that each lane of an access represents."""
     return len(programs.ids) if type(targets) is not _ndarray or len(targets) == 1 else 1
 
 
@@ -197,7 +197,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
 
 
 def active_lanes(mask: Operand) -> Value | None:
-    """Return where a mask is true; None where it is everywhere."""
+    """Return the active lanes of a mask; None if all are."""
     block = as_block(mask)
     if block.element is not int1:
         raise ValueError("Mask must have boolean scalar type")
@@ -297,7 +297,7 @@ def _gather_one(
 
 
 def _absolute(base: Anchor, index: Value, element: ElementType) -> Value:
-    """Return addresses of what has left an anchor's storage."""
+    """Return absolute addresses of elements outside of the anchor's storage."""
     return index * np.int64(element.itemsize) + np.int64(base.address)
 
 
@@ -387,7 +387,7 @@ def _publish(
     values: Value,
     extent: Extent,
 ) -> None:
-    """Write where others may see it, at the program's own time."""
+    """Write to shared memory, at the program's own time."""
     low, high, itemsize, _ = extent
     bytes_touched = low * itemsize, (high + 1) * itemsize
     if sync.races is not None:
@@ -486,7 +486,7 @@ def _least_waste(own: Value, itemsize: int) -> float:
 
 
 def _waste_along(line: Value, itemsize: int) -> float:
-    """Return what lanes along a line of elements make the memory move, for each of its bytes."""
+    """Return the moved bytes per requested byte, for lanes along a line."""
     num_sectors = len(np.unique(line * itemsize // SECTOR_BYTES))
     return max(num_sectors * SECTOR_BYTES / (len(line) * itemsize), 1.0)
 
@@ -515,7 +515,7 @@ def masked_waste(index: Value, active: Value, itemsize: int) -> float:
 
 
 def poison(element: ElementType) -> Value:
-    """Return what nobody wrote: NaN, true, or the largest integer."""
+    """Return poison for unwritten elements: NaN, true, or the largest integer."""
     if element.kind == "f":
         return element.scalar(np.nan)
     if element.kind == "b":
@@ -530,7 +530,7 @@ def past_end(
     index: Array,
     element: ElementType,
 ) -> Array:
-    """Return which lanes of a load of blocks read behind the end of a tensor.
+    """Return the lanes of a load that read past the end of a tensor.
 
     Args:
         programs: Who loads.

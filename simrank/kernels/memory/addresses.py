@@ -1,4 +1,4 @@
-"""From pointers to storages: what an address lies in, and a storage as elements."""
+"""Resolution of pointers to storages and their elements."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def segments_from(
 
 
 def owners_of(programs: Programs, lanes: Array) -> Array:
-    """Return which program does each lane of an access; `ALL_PROGRAMS` where all do the same."""
+    """Return the program of each lane of an access; `ALL_PROGRAMS` if all do the same."""
     ids = programs.ids
     rows = ids if len(lanes) == len(ids) else np.array([ALL_PROGRAMS])
     return np.broadcast_to(rows.reshape((-1,) + (1,) * (lanes.ndim - 1)), lanes.shape)
@@ -196,7 +196,7 @@ _LARGE_BYTE = 100
 
 
 class VoidView:
-    """Stands for an array whose elements are all the same, and which stores nothing.
+    """A view without values: all elements are equal, and stores have no effect.
 
     Args:
         size: Number of elements.
@@ -216,7 +216,7 @@ class VoidView:
         return self._size
 
     def __getitem__(self, index: Any) -> Value:  # noqa: ANN401 - what arrays take
-        """Return as many numbers as are asked for."""
+        """Return the requested number of elements."""
         if isinstance(index, slice):
             return np.full(len(range(*index.indices(self._size))), self._value)
         return np.full(np.shape(index), self._value)[()]

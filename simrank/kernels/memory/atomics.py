@@ -44,7 +44,7 @@ _MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is fast
 
 
 class _Atomic(NamedTuple):
-    """An atomic as it was asked for.
+    """An atomic with its arguments.
 
     Attributes:
         pointer: Where.
@@ -111,7 +111,7 @@ def modify(
     *,
     wants_old: bool = True,
 ) -> Block:
-    """Apply a function to elements in memory, atomically; return what was there before.
+    """Apply a function to elements in memory atomically, and return the old values.
 
     Args:
         pointer: Where.
@@ -269,7 +269,7 @@ def _tell(
     changed: bool,
     writes: bool,
 ) -> None:
-    """Tell whoever watches, and race checks, of an atomic on elements of one storage."""
+    """Notify waiting programs and race checks of an atomic."""
     if isinstance(index, int):
         low = high = index
     else:
@@ -386,19 +386,19 @@ def _add_many(view: Array, index: Array, values: Array, element: ElementType) ->
 
 
 def unchanged(old: Value) -> Value:
-    """Return what a look leaves."""
+    """Return the old value: a read changes nothing."""
     return old
 
 
 def replaced(old: Value, new: Value) -> Value:
-    """Return what an exchange leaves, of elements or of one."""
+    """Return the new values of an exchange."""
     if type(old) is not _ndarray:
         return new
     return np.where(True, new, old)  # Of the shape of both.
 
 
 def swap_if_equal(old: Value, expected: Value, new: Value) -> Value:
-    """Return what a compare-and-swap leaves, of elements or of one."""
+    """Return the new values of a compare-and-swap."""
     if type(old) is not _ndarray:
         return new if old == expected else old
     return np.where(old == expected, new, old)

@@ -1,4 +1,4 @@
-"""What a kernel may not touch, said with the kernel's line, programs, tensor and bounds."""
+"""Errors of illegal accesses, with line, programs, tensor and bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IllegalAccessError(SimrankError):
 
 
 class Asked:
-    """An access as it was asked for: what the message of a wrong one is made of.
+    """An access with the facts for an error message.
 
     Attributes:
         index: Elements of the storage, of all lanes.
@@ -76,7 +76,7 @@ def nowhere(programs: Programs, address: int) -> IllegalAccessError:
 
 
 def past_end_text(programs: Programs, storage: Storage) -> str:
-    """Return the hint of a load that ends behind a tensor, in what its allocation is rounded to."""
+    """Return the hint for a load past a tensor, within its rounded allocation."""
     name = programs.options.arguments.get(storage.address, ("",))[0]
     return (
         f"{_head('load past the end', programs)}: of {repr(name) if name else 'an allocation'}"

@@ -1,4 +1,4 @@
-"""The part of PTX that kernels write into `tl.inline_asm_elementwise`: signals and small numerics.
+"""Inline assembly of `tl.inline_asm_elementwise`: PTX for signals and small numerics.
 
 Read `parse` (text to instructions), `run` (lanes of one snippet), then `compute` and `convert`
 (what instructions give) and `access` (what they do to memory).

@@ -1,4 +1,4 @@
-"""What instructions do to memory: loads, stores, atomics, fences and barriers."""
+"""Instructions on memory: loads, stores, atomics, fences and barriers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HINTS = {
 
 
 class _Access:
-    """What an instruction says about its access.
+    """The access of an instruction.
 
     Attributes:
         element: Type of the elements.
@@ -75,21 +75,21 @@ class _Access:
                 raise UnsupportedError(text)
 
     def order(self) -> Order:
-        """Return how it orders memory; what does not say is relaxed."""
+        """Return the memory order; relaxed by default."""
         sem = self.sem if self.sem in ("acquire", "release", "acq_rel") else "relaxed"
         return Order(sem, "sys" if self.sem in ("volatile", "mmio") else self.scope)
 
 
 @lru_cache(maxsize=1024)
 def _access(instruction: Instruction) -> _Access:
-    """Return what an instruction says about its access; each is read once."""
+    """Return the access of an instruction, parsed once."""
     return _Access(instruction)
 
 
 def _pointer(
     lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array, width: int = 1
 ) -> Block:
-    """Return where lanes access memory: `width` elements of each, one after the other.
+    """Return the pointers of lanes, `width` consecutive elements each.
 
     Raises:
         PublishedError: Several programs run in lockstep: each must do it at its own time.
@@ -199,7 +199,7 @@ def _fence(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 
 
 def _barrier(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Do nothing: one lane stands for all threads of its block."""
+    """Do nothing: one lane represents all threads of its block."""
     del lanes_of, lanes
     if not {"sync", "arrive", "warp"} & set(instruction.opcode[1:]):
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
@@ -211,7 +211,7 @@ def _nothing(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 
 
 def _wait_for_memory(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Wait until what was stored has arrived; that orders nothing that others do."""
+    """Wait until the program's stores have arrived, without an order for other programs."""
     del lanes_of, instruction, lanes
     sync = machine.now().sync
     if sync is not None:

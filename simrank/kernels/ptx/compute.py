@@ -1,4 +1,4 @@
-"""What instructions without memory give: integers, floats, comparisons, bits.
+"""Instructions without memory: integers, floats, comparisons, bits.
 
 Registers hold bits; an instruction's type says how to read them.
 """
@@ -61,7 +61,7 @@ def is_float(kind: str) -> bool:
 
 
 def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
-    """Return what an instruction gives.
+    """Return the result of an instruction.
 
     Args:
         opcode: The instruction.
@@ -91,7 +91,7 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
 
 
 def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
-    """Return the low half, high half or whole of products of integers, plus what is added."""
+    """Return the low half, high half or whole of integer products, plus an addend."""
     first, second, *added = values
     if "wide" in opcode:
         wide = kind[0] + str(2 * int(kind[1:]))
@@ -107,7 +107,7 @@ def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Valu
 
 
 def result_kind(opcode: tuple[str, ...], kind: str) -> str:
-    """Return the type of what an instruction gives."""
+    """Return the result type of an instruction."""
     if "wide" in opcode and opcode[0] in ("mul", "mad"):
         return kind[0] + str(2 * int(kind[1:]))
     return "u32" if opcode[0] in ("popc", "clz", "bfind") else kind

@@ -28,7 +28,7 @@ _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
 
 
 class _Constraints:
-    """Which operands there are.
+    """Kinds of operands.
 
     Attributes:
         num_outputs: How many `$` numbers are outputs.
@@ -51,7 +51,7 @@ class _Constraints:
 def inline_asm_elementwise(
     asm: str, constraints: str, args: Sequence[Any], dtype: Any, is_pure: bool, pack: int
 ) -> Any:
-    """Return what PTX gives for the elements of blocks, `pack` of them at a time.
+    """Run PTX on the elements of blocks, `pack` of them at a time.
 
     Raises:
         UnsupportedError: The text has an instruction that is not emulated.
@@ -118,7 +118,7 @@ def _is_per_program(asm: str) -> bool:
 
 
 def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
-    """Return whether each thread of a kernel that asks for them must run a snippet for itself.
+    """Return whether each thread must run a snippet by itself.
 
     Raises:
         UnsupportedError: It is about a block, but differs between threads.

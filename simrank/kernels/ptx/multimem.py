@@ -1,4 +1,4 @@
-"""`multimem` instructions: one address stands for the memory of all ranks of a team."""
+"""`multimem` instructions: one address for the memory of all ranks of a team."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OTHERS = {"weak", "global", "v2", "v4", "v8"}
 
 
 class _Access:
-    """What an instruction says.
+    """The operands of an instruction.
 
     Attributes:
         kind: PTX's type of a register.
@@ -119,7 +119,7 @@ def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> Non
 
 
 def _loaded(pointers: list[Block], access: _Access) -> list[Any]:
-    """Return what memory holds at each rank; the switch asks all of them at the same time."""
+    """Return the values at each rank, which the switch loads at the same time."""
     if access.order is None:
         return [memory.load(pointer, None, None).values for pointer in _at_once(pointers)]
     result: Any = modify(_joined(pointers), [], None, access.order, unchanged).values
@@ -127,7 +127,7 @@ def _loaded(pointers: list[Block], access: _Access) -> list[Any]:
 
 
 def _at_once(pointers: list[Block]) -> Iterator[Block]:
-    """Yield what an access is made of, one part for each rank; its program pays for one."""
+    """Yield the parts of an access, one per rank; the program pays for one."""
     sync = machine.now().sync
     for number, pointer in enumerate(pointers):
         if sync is not None:

@@ -43,7 +43,7 @@ class Instruction(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the opcode as it is written."""
+        """Return the opcode as written."""
         return ".".join(self.opcode)
 
 

@@ -89,7 +89,7 @@ _MODES: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 
 def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Tell each thread for which threads of its warp a condition holds.
+    """Return to each thread the threads of its warp for which a condition holds.
 
     Raises:
         UnsupportedError: The kernel has no lane per thread, or the mode is unknown.
@@ -118,7 +118,7 @@ _LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instru
 
 
 class _Seen(NamedTuple):
-    """What was seen when a loop was last gone round."""
+    """The state at the last round of a loop."""
 
     num_effects: int
     registers: list[bytes]
@@ -198,7 +198,7 @@ class Lanes:
                 self._execute(instruction, counter, lanes)
 
     def _taking_part(self, instruction: Instruction, lanes: Array) -> Array:
-        """Return the lanes whose guard lets them run an instruction."""
+        """Return the lanes whose guard is true."""
         if not instruction.guard:
             return lanes
         truth = self._register(instruction.guard)[lanes] != 0
@@ -246,7 +246,7 @@ class Lanes:
             sync.end_wait(for_value=bool(compared) and set(compared) <= {"eq", "ne"})
 
     def _unblock(self) -> None:
-        """Let blocked lanes look again, once something they looked at may have changed."""
+        """Unblock lanes after a change of the memory that they read."""
         sync = machine.now().sync
         assert sync is not None, "only programs that wait are blocked"
         if sync.num_effects == self._blocked_effects:

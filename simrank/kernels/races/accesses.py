@@ -1,4 +1,4 @@
-"""What programs in lockstep did to memory, as plain data."""
+"""Accesses of programs in lockstep, as plain data."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Access(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether atomics of other programs race with it: it is none, or none of theirs."""
+        """Return whether atomics of other programs race with the access."""
         return self.order is None or self.order.scope == "cta"
 
     @property
     def size(self) -> int:
-        """Return how many elements it touches."""
+        """Return the number of elements."""
         return len(self.places)
 
     @property
@@ -107,7 +107,7 @@ class Access(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """Return what it does, for reports."""
+        """Return the verb, for reports."""
         if self.order is not None:
             return ATOMIC
         return "reads" if self.raw is None else "writes"

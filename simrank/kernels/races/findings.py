@@ -1,4 +1,4 @@
-"""What a finding about two programs of kernels says: who did what, and where."""
+"""Findings about two programs of kernels: their accesses and lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ProgramFindingError(RaceError):
-    """Two programs of kernels did what may go wrong on hardware; its text has a line for each.
+    """A finding about two programs of kernels; its text has a line for each.
 
     Attributes:
         time_ps: Simulated time of what the second one did.
@@ -44,11 +44,11 @@ class ProgramFindingError(RaceError):
         self.args = ("\n".join(lines),)
 
     def _head(self, time: str) -> str:
-        """Return what happened at a time."""
+        """Return the head line, with the time."""
         raise NotImplementedError
 
     def _advice(self) -> str:
-        """Return what to do about it."""
+        """Return the advice."""
         raise NotImplementedError
 
 
@@ -97,12 +97,12 @@ def _beside_atomic(*verbs: str) -> str:
 
 
 def access_at(name: str, verb: str, site: CallSite | None) -> RaceAccess:
-    """Return what a program did, as a fact of a finding."""
+    """Return a program's access as a fact of a finding."""
     file, line = (None, None) if site is None else site.line()
     return RaceAccess(name, verb, "", file, line)
 
 
 def created_at(storage: Storage) -> str | None:
-    """Return where memory was allocated, as `file.py:line`, or None."""
+    """Return the call site of an allocation as `file.py:line`, or None."""
     site = storage.site()
     return None if site is None else str(site.line())

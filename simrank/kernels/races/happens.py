@@ -49,7 +49,7 @@ _LONG_AGO = 256  # operations of its stream; then all are taken to be behind: me
 
 
 class ProgramRaces:
-    """What is known of the stores and signals of all programs of one Context."""
+    """Stores and signals of all programs of one Context."""
 
     def __init__(self, checker: RaceChecker) -> None:
         self.checker = checker
@@ -77,7 +77,7 @@ class ProgramRaces:
         self._site_numbers: dict[CallSite | None, int] = {}
 
     def launched(self, operation: Operation) -> Launched:
-        """Return what is over for a launch that begins now."""
+        """Return the operations that are complete before a launch."""
         agent = operation.stream.race_agent
         assert agent is not None, "it was issued"
         run = {} if operation.run is None else operation.run
@@ -120,7 +120,7 @@ class ProgramRaces:
             self._num_flags += len(kept)
 
     def _not_behind_all(self, clock: Clock) -> Clock:
-        """Return what is left of a clock; streams stay, of which there are few."""
+        """Return a clock without ended programs; the few streams stay."""
         return {n: e for n, e in clock.items() if n < 0 or not self._is_behind_all(n)}
 
     def over(self, behind: Launched) -> None:
@@ -147,7 +147,7 @@ class ProgramRaces:
         return ProgramClock(self, len(self.ends) - 1, device, behind)
 
     def program_ended(self, number: int, clock: Clock) -> None:
-        """Note that a program has ended, and what it was ordered behind."""
+        """Record the end of a program, with its clock."""
         self.num_ended += 1
         self.ends[number] = self.num_ended
         launch = self.launches[number]
@@ -155,7 +155,7 @@ class ProgramRaces:
         self.launches[number] = launch._replace(run={})  # Which launch it was is all that is asked.
 
     def _goes_without(self, number: int, launch: Launched) -> bool:
-        """Return whether what follows a launch is behind a stream or program without its saying."""
+        """Return whether operations after a launch follow a stream or program anyway."""
         if number < 0:
             return number == launch.stream
         other = self.launches[number]
@@ -164,7 +164,7 @@ class ProgramRaces:
 
     @contextmanager
     def at(self, site: CallSite | None) -> Iterator[None]:
-        """Let accesses be at a line within the block."""
+        """Set the line of accesses for a block."""
         self.where = lambda: site
         try:
             yield
@@ -182,7 +182,7 @@ class ProgramRaces:
 
 
 class ProgramClock(Touches):
-    """One program: what it does, and what it is ordered behind."""
+    """One program: its accesses, and its vector clock."""
 
     __slots__ = (
         "_before", "_device", "_fenced", "_launch", "_look", "_seen", "_wait", "looks", "signal",
@@ -219,7 +219,7 @@ class ProgramClock(Touches):
             known.checker.note(error, alike, is_proved=False)
 
     def _was_behind(self, number: int, epoch: int) -> bool:
-        """Return whether it was behind something when it looked last in a wait."""
+        """Return whether the program was ordered behind an event at its last read in a wait."""
         before = self._clock if self._before is None else self._before
         if before.get(number, 0) >= epoch:
             return True
@@ -247,7 +247,7 @@ class ProgramClock(Touches):
         self._clock[self._number] += 1
 
     def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
-        """Take over what an atomic's flags carry, hand over, and check and remember what it wrote.
+        """Acquire and release through an atomic's flags, and check and record its writes.
 
         Args:
             storage: Where the flags are.
@@ -292,7 +292,7 @@ class ProgramClock(Touches):
             self._clock[self._number] += 1
 
     def _note_value(self, storage: Storage, first: int, itemsize: int) -> None:
-        """Note what a flag holds, if the launch has not touched it before."""
+        """Record a flag's value before its first access in the launch."""
         raw = storage.array(np.dtype(np.uint8))[first : first + itemsize]
         value = int.from_bytes(raw.tobytes(), "little", signed=True)
         self._known.values.touched(self._launch, storage, first, value)
@@ -305,11 +305,11 @@ class ProgramClock(Touches):
         self._known.values.note(storage, first, (before, after), by_scope)
 
     def tested(self, comparison: str, bound: int) -> None:
-        """Note what a loop that waits compares what it looks at with, before it goes round."""
+        """Record the comparison of a waiting loop before its next round."""
         self._wait = Wait(comparison, bound)
 
     def passed(self) -> None:
-        """Note that a loop is over: only what its flag carried at its first chance is sure."""
+        """Record the end of a loop; acquire only the flag's clock at its first possible end."""
         look, wait, self._look, self._wait = self._look, self._wait, None, None
         self._before = None if look is None else look.before
         if look is not None and wait is not None:
@@ -328,7 +328,7 @@ class ProgramClock(Touches):
             self._clock = clock
 
     def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
-        """Note that flags were set, perhaps to what they were: that is a signal of its own."""
+        """Record that flags were set, perhaps to equal values: each set is a signal."""
         storage = storage.history_key
         if storage in self._known.signals:
             for first in (np.unique(index) * itemsize).tolist():
@@ -358,7 +358,7 @@ class ProgramClock(Touches):
             self.loaded(storage, Elements(index.reshape(-1) * itemsize, itemsize))
 
     def stores(self, storage: Storage, index: Array, values: Array) -> None:
-        """Check a store against those of other programs of other values, and remember it.
+        """Check a store against other programs' stores of other values, and record it.
 
         Raises:
             RaceError: One is not ordered before it, and races are errors.
@@ -397,7 +397,7 @@ def races_of(checker: None) -> None: ...
 
 
 def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
-    """Return what is known of programs' races in a Context; None where they are not looked for."""
+    """Return the race state of a Context; None without race checks."""
     if checker is None:
         return None
     result: ProgramRaces | None = checker.local.get(_KEY)
@@ -410,7 +410,7 @@ def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
 
 
 class StaleSignalError(ProgramFindingError):
-    """A wait was over at once: its flag still had the value that an earlier launch had waited for.
+    """A wait ended at once: its flag still had the value of an earlier launch.
 
     Suspected, as a flag may be meant to be set once for all launches; it is reported, never raised.
 
@@ -453,7 +453,7 @@ class _Taken(NamedTuple):
 
 
 class Signals:
-    """The flags of one Context whose signals have been taken, until their values change."""
+    """Flags of one Context whose signals were consumed, until their values change."""
 
     def __init__(self) -> None:
         self._taken: WeakKeyDictionary[Storage, dict[tuple[int, int], _Taken]] = WeakKeyDictionary()
@@ -495,7 +495,7 @@ class Signals:
         return before.waiter if is_same else None
 
     def wrote(self, storage: Storage, low: int, high: int) -> None:
-        """Forget signals among the bytes from `low` to `high` whose values have changed."""
+        """Drop signals among the bytes `low` to `high` whose values have changed."""
         storage = storage.history_key
         flags = self._taken.get(storage)
         if not flags:
@@ -505,7 +505,7 @@ class Signals:
                 del flags[first, last]
 
     def rewrote(self, storage: Storage, low: int, high: int, by: tuple[int, int]) -> None:
-        """Note that bytes were written again, whatever they were, and by whom at which epoch."""
+        """Record a write of bytes, with its program and epoch."""
         flags, rewritten = self._taken.get(storage), self._rewritten.setdefault(storage, {})
         for key in flags or ():
             if low <= key[0] and key[1] <= high:

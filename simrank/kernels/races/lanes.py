@@ -1,4 +1,4 @@
-"""What lanes of one program do to the same memory: threads of a program are not in lockstep.
+"""Races between lanes of one program, whose threads are not in lockstep.
 
 Two lanes that store different values to one element leave one of them, by luck. A tile that is read
 in another pattern than it was stored in goes from thread to thread through memory, which needs a
@@ -26,7 +26,7 @@ _MOST_STORES = 16  # assumed: since a barrier, of one program
 
 
 class _Tile(NamedTuple):
-    """What one program has stored at a line: the address of each lane."""
+    """One program's stores at a line: the address of each lane."""
 
     addresses: Array
     site: CallSite | None

@@ -43,7 +43,7 @@ def dependence_of(source: str, options: Mapping[str, Any]) -> Dependence:
 
 
 class LaunchAccesses:
-    """What the programs of one launch do to memory that it may write.
+    """Accesses of one launch's programs to memory that it may write.
 
     Args:
         kernel: The kernel's name.
@@ -75,7 +75,7 @@ class LaunchAccesses:
         self._done: list[Access | Fence] = []
 
     def watches(self, storage: Storage) -> bool:
-        """Return whether loads of some memory need to be noted: somebody may write it."""
+        """Return whether loads of a storage are logged: the launch may write it."""
         if any(self._dependence):
             return True
         key = storage.history_key
@@ -135,7 +135,7 @@ class LaunchAccesses:
         self._new.clear()
 
     def check(self, checker: RaceChecker) -> None:
-        """Look for races in what the launch has done.
+        """Find races within the launch.
 
         Raises:
             ProgramRaceError: There is one, and races are errors.
@@ -152,7 +152,7 @@ class LaunchAccesses:
             checker.note(error, (self._kernel, first.site, second.site, first.verb, second.verb))
 
     def check_dependent(self, checker: RaceChecker, operation: Operation) -> None:
-        """Look for races with the launch in front, if it need not have ended.
+        """Find races with the previous launch, if it may overlap.
 
         Raises:
             ProgramRaceError: There is one, and races are errors.
@@ -173,20 +173,20 @@ class LaunchAccesses:
         return [access for access in plain if access.storage in self._shared]
 
     def hints(self) -> list[str]:
-        """Return what may be a race, as lines; nothing where atomics may have ordered programs."""
+        """Return lines of possible races; none if atomics may have ordered the programs."""
         if any(isinstance(access, Access) and access.order is not None for access in self._done):
             return []
         return [self._hint(*finding) for finding in self.found()]
 
     def lacking_values(self) -> str:
-        """Return what to tell who looks for races where only a sample of the programs runs."""
+        """Return the note that race checks see only a sample of the programs."""
         return (
             f"kernel '{self._kernel}': races of its programs are not looked for, since memory that "
             "it uses has no values (data=False)"
         )
 
     def run_before(self, number: int) -> str:
-        """Return what to tell where programs ran in lockstep before one of the others published."""
+        """Return the note that programs ran in lockstep before another one published."""
         return (
             f"kernel '{self._kernel}': races between its others and the {number} programs that ran "
             "before one stored to another rank are not looked for\n    to fix: mode='tasks'"
@@ -200,7 +200,7 @@ class LaunchAccesses:
         return f"{one} where {other}: nothing orders them; races='report' looks at all of them"
 
     def found(self) -> list[Finding]:
-        """Return what would be races if nothing ordered two programs."""
+        """Return the races if the programs are unordered."""
         return pairs(self._done, orders=False)
 
     def _name(self, program: int) -> str:

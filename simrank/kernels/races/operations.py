@@ -1,4 +1,4 @@
-"""Operations of streams on memory that ranks share, as programs: compared by what orders them.
+"""Race checks between stream operations and kernels on memory that ranks share.
 
 Copies, products, collectives and launches in lockstep each count as one program, which begins
 behind what its operation is behind.
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class StreamAccesses:
-    """What operations do to shared memory; see `device.order.SharedAccesses`."""
+    """Accesses of operations to shared memory; see `device.races.SharedAccesses`."""
 
     def __init__(self, known: ProgramRaces) -> None:
         self._known = known
         self._operations: WeakKeyDictionary[Operation, ProgramClock] = WeakKeyDictionary()
 
     def began(self, operation: Operation, doubted: Collection[Storage] = ()) -> None:
-        """Compare what an operation does to memory that ranks share, but for kernels of Triton's.
+        """Check an operation's accesses to shared memory, except Triton kernels'.
 
         Args:
             operation: It begins.
@@ -58,7 +58,7 @@ class StreamAccesses:
             self._compare(operation, reads, writes, is_doubted=bool(doubted))
 
     def met(self, operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
-        """Compare what an operation touches once it has met those of other ranks.
+        """Check an operation's accesses after it has synchronized with other ranks.
 
         Raises:
             ProgramRaceError: It races, and races are errors.
@@ -82,7 +82,7 @@ class StreamAccesses:
                 clock.overwrites(buffer.storage, *elements_of(buffer))
 
     def ended(self, operation: Operation) -> None:
-        """Note that an operation has ended, and what it has left in memory."""
+        """Record the end of an operation, and its writes."""
         self._note_rewrites(operation)
         clock = self._operations.pop(operation, None)
         if clock is None or operation.touched is None:
@@ -112,7 +112,7 @@ class StreamAccesses:
         self._known.values.forget(storage, first, first + 1)
 
     def lockstep(self, operation: Operation, accesses: Iterable[Access]) -> None:
-        """Compare what a launch has done in lockstep to memory that ranks share.
+        """Check a lockstep launch's accesses to memory that ranks share.
 
         Raises:
             ProgramRaceError: It races, and races are errors.
@@ -141,7 +141,7 @@ class StreamAccesses:
 
 
 def elements_of(buffer: Buffer) -> tuple[Array, int]:
-    """Return which elements of its storage a buffer has, and their size: not what is between."""
+    """Return the elements of a buffer in its storage, without gaps, and their size."""
     view = buffer.array
     low, _ = buffer.storage.bounds(view)
     offsets = np.zeros(1, np.int64)
@@ -155,7 +155,7 @@ def elements_of(buffer: Buffer) -> tuple[Array, int]:
 
 
 def accesses_of(checker: RaceChecker) -> StreamAccesses:
-    """Return what compares the operations of a Context; made, and told of them, at first use."""
+    """Return the access checks of a Context, made and registered at first use."""
     result = checker.order.listener
     if result is None:
         result = checker.order.listener = StreamAccesses(races_of(checker))
@@ -164,7 +164,7 @@ def accesses_of(checker: RaceChecker) -> StreamAccesses:
 
 
 def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) -> None:
-    """Report races within a launch; what only some of its programs have shown is a hint.
+    """Report races within a launch; of sampled programs, as hints.
 
     Raises:
         ProgramRaceError: There is one, and races are errors.

@@ -1,4 +1,4 @@
-"""Which accesses of two programs race, in a launch of which everything is known.
+"""Racing accesses of two programs in a fully logged launch.
 
 An atomic races with what another program loads or stores there without one, whatever the values.
 
@@ -63,7 +63,7 @@ class _Rows(NamedTuple):
 
 
 def pairs(log: Log, *, orders: bool) -> list[Finding]:
-    """Return accesses of two programs that race, one for each two lines and what they do.
+    """Return racing pairs of accesses, one per pair of lines and kinds.
 
     Args:
         log: What the programs of a launch did, in an order in which it may have happened.
@@ -110,7 +110,7 @@ def beside_atomics(log: Log) -> list[Finding]:
 
 
 def _bytes_of(accesses: list[Access], atomics: list[Access]) -> Array:
-    """Return the bytes where atomics, and others, are: the first one of each element."""
+    """Return the first bytes of elements with atomics and other accesses."""
     touched = [access for access in accesses if access.is_plain]
     bytes_of: list[Array] = [
         np.unique(np.concatenate([_all_bytes(access) for access in group]))
@@ -125,7 +125,7 @@ def _all_bytes(access: Access) -> Array:
 
 
 def _beside_atomics(log: Log, storage: Storage, shared: Array) -> Iterator[Finding]:
-    """Yield what races with atomics at some bytes of a storage."""
+    """Yield accesses that race with atomics at some bytes of a storage."""
     if not len(shared):
         return
     segments = Segments(has_clocks=True)
@@ -229,7 +229,7 @@ def _parts(units: Array, accesses: list[Access]) -> Iterator[Array]:
 
 
 def _rows(log: Log, segments: Segments, storage: Storage, part: tuple[Array, int]) -> _Rows:
-    """Return what was done to some units, ordered by unit."""
+    """Return the accesses to some units, ordered by unit."""
     units, unit_bytes = part
     is_asked = np.zeros(int(units[-1]) + 1, np.bool_)
     is_asked[units] = True
@@ -249,7 +249,7 @@ def _rows(log: Log, segments: Segments, storage: Storage, part: tuple[Array, int
 
 
 def _lanes(access: Access, is_asked: Array, unit_bytes: int) -> tuple[Array, ...]:
-    """Return of an access: units, owners, whether it stores, what, and what was there before."""
+    """Return an access as arrays: units, owners, is_store, values, old values."""
     unit = access.units(unit_bytes)
     inside = unit < len(is_asked)
     inside[inside] = is_asked[unit[inside]]
@@ -272,7 +272,7 @@ def _lanes(access: Access, is_asked: Array, unit_bytes: int) -> tuple[Array, ...
 
 
 def _expecting(rows: _Rows, segments: Segments) -> _Rows:
-    """Say what loads expect."""
+    """Set the expected values of loads."""
     units = _Units(rows)
     value = np.where(rows.stores, rows.value, rows.held[units.first_store][units.number])
     behind = _behind_ordered(rows, segments) if segments.has_clocks else _behind_own(rows)
@@ -282,7 +282,7 @@ def _expecting(rows: _Rows, segments: Segments) -> _Rows:
 
 
 def _behind_own(rows: _Rows) -> Iterator[tuple[Array, Array]]:
-    """Yield the last stores of loads' own programs, and those loads, as numbers of rows."""
+    """Yield row numbers of loads and their own programs' last stores."""
     place = np.arange(len(rows.unit))
     order = np.lexsort((place, rows.owner, rows.unit))
     begins = ~_same(order, rows.unit, rows.owner)
@@ -293,7 +293,7 @@ def _behind_own(rows: _Rows) -> Iterator[tuple[Array, Array]]:
 
 
 def _behind_ordered(rows: _Rows, segments: Segments) -> Iterator[tuple[Array, Array]]:
-    """Yield stores, first ones first, and loads that they are in front of, as numbers of rows."""
+    """Yield row numbers of stores in order, and of the loads ordered after them."""
     for stores, others in _Units(rows).meetings():
         later = (others > stores) & ~rows.stores[others]
         before, loads = stores[later], others[later]
@@ -357,7 +357,7 @@ class _Units:
 
 
 def _thinned(log: Log, rows: _Rows) -> _Rows:
-    """Leave out most of what programs did alike at one line, where a unit has much of it.
+    """Drop most of the equal accesses of one line, where a unit has many.
 
     What is left has two programs and four values, if there are as many: one of another program and
     value than any access has, unless these race with each other.
@@ -388,7 +388,7 @@ def _same(order: Array, *columns: Array) -> Array:
 
 
 def _ends(same: Array) -> Array:
-    """Return which rows are the first or the last one of those that are the same."""
+    """Return the first and the last row of each run of equal rows."""
     result = ~same
     result[:-1] |= ~same[1:]
     result[-1] = True
@@ -396,7 +396,7 @@ def _ends(same: Array) -> Array:
 
 
 def _at_ends(same_line: Array, values: Array) -> Array:
-    """Return which rows have one of the first two or the last two values of their line."""
+    """Return the rows with the first two or the last two values of their line."""
     line = np.cumsum(~same_line) - 1
     starts = np.flatnonzero(~same_line)
     ends = np.append(starts[1:], len(line)) - 1
@@ -423,7 +423,7 @@ class _Segment(NamedTuple):
 
 
 class _Program:
-    """A program: what it is behind, what it hands on with relaxed signals, what it has seen.
+    """A program: its clock, its released clock, and the relaxed signals that it has read.
 
     Its clock is replaced, never changed: segments have it.
     """
@@ -469,7 +469,7 @@ class Segments:
         return self._programs[number]
 
     def are_ordered(self, before: Array, after: Array) -> Array:
-        """Return where one segment is in front of what is done in another."""
+        """Return a mask of segments that are ordered before other segments."""
         keys = before * np.int64(len(self._all)) + after
         unique, inverse = np.unique(keys, return_inverse=True)
         ordered: Array = np.array(
@@ -484,7 +484,7 @@ class Segments:
     # ---- the log ----
 
     def pass_by(self, done: Access | Fence) -> Lanes | None:
-        """Let atomics and fences order what comes behind them.
+        """Apply the order of atomics and fences.
 
         Returns:
             Of an atomic, where each lane is, of which program, and in which segment; else None.
@@ -497,7 +497,7 @@ class Segments:
         return self._atomic(done)
 
     def _atomic(self, access: Access) -> Lanes:
-        """Let each lane take over what its flag carries, and hand over."""
+        """Acquire and release through each lane's flag."""
         order = access.order
         assert order is not None, "it is an atomic"
         first, owners = access.first, access.owners
@@ -522,7 +522,7 @@ class Segments:
         return Lanes(first, owners, np.array(numbers, np.int64))
 
     def _fence(self, owners: Array) -> None:
-        """Order what programs signal after this behind all before."""
+        """Order later signals of programs behind all earlier accesses."""
         for owner in owners.tolist():
             program = self._program(owner)
             self._goes_on(program, program.seen)
@@ -531,7 +531,7 @@ class Segments:
 
     @staticmethod
     def _goes_on(program: _Program, behind: Clock) -> None:
-        """Let a program begin a new segment, which is behind something more."""
+        """Begin a new segment of a program with a larger clock."""
         program.clock = dict(program.clock)
         join(program.clock, behind)
         program.segment = None

@@ -1,4 +1,4 @@
-"""Which bytes programs have loaded, and when: what a later store must be ordered behind."""
+"""Loaded bytes of programs with times, against which later stores are checked."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Reads:
                 yield Read(reader, epoch, int(self._site[row]), bool(self._own[row]))
 
     def _meets(self, row: int, first: Array, itemsize: int) -> bool:
-        """Whether elements of some size share a byte with what was loaded, of another perhaps."""
+        """Return whether elements share a byte with loaded elements of any size."""
         scattered = self._bytes.get(row)
         if scattered is None:
             inside = (first + itemsize > self._low[row]) & (first < self._high[row])

@@ -1,4 +1,4 @@
-"""What is kept of programs and of memory, to find races between programs."""
+"""Records of programs and of memory for race checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDLE, MIXED = 1, 2
 
 
 class Shadow:
-    """Who stored each byte of a storage last: program, epoch, line of the source, and what.
+    """The last store of each byte of a storage: program, epoch, line, value.
 
     Attributes:
         writers: 0: nobody; above: a program; below: several that stored the same, see `Alike`.
@@ -69,7 +69,7 @@ class Alike:
 
 
 class Name(NamedTuple):
-    """What a program is called in reports; an operation of a stream has no number."""
+    """The name of a program in reports; operations of streams have no number."""
 
     number: int | None
     kernel: str
@@ -90,7 +90,7 @@ class Elements(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """What a launch is ordered behind, as it begins.
+    """The vector clock of a launch at its begin.
 
     Attributes:
         number: Which launch it is.
@@ -107,5 +107,5 @@ class Launched(NamedTuple):
     run: Clock
 
     def clock(self) -> Clock:
-        """Return what its programs begin behind: not their own launch, which has not ended."""
+        """Return the clock at the begin of its programs, without the launch itself."""
         return {**self.run, self.stream: self.step - 1}

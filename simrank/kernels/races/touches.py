@@ -1,4 +1,4 @@
-"""What one program does to memory, held against what others did that nothing orders before it."""
+"""Checks of a program's accesses against unordered accesses of other programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Touches:
         self._since = since
 
     def loaded(self, storage: Storage, elements: Elements) -> None:
-        """Check a load, and remember it: also whether it was of what the program itself stored."""
+        """Check and record a load, also of the program's own stores."""
         first, itemsize = elements
         self._check_atomics(storage, elements, _READS)
         known, is_own = self._known, None
@@ -131,14 +131,14 @@ class Touches:
         return shadow
 
     def _note(self, shadow: Shadow, byte: Array, itemsize: int) -> None:
-        """Remember who stores bytes."""
+        """Record the storing program of bytes."""
         shadow.finest = min(shadow.finest, itemsize)
         shadow.writers[byte] = self._number
         shadow.epochs[byte] = self._clock[self._number]
         shadow.sites[byte] = self._known.site_number()
 
     def _marks(self, shadow: Shadow, first: Array, writers: Array, differs: Array) -> Array:
-        """Return the marks of elements that are stored, and were stored by others before."""
+        """Return the records of stored elements that other programs stored before."""
         marks = shadow.marks[first]
         is_own = (writers == self._number) & (shadow.epochs[first] == self._clock[self._number])
         kept = np.where(differs, 0, marks & IDLE) | np.where(is_own, marks & MIXED, 0)
@@ -165,7 +165,7 @@ class Touches:
         return known.is_long_ago(writer)
 
     def _is_past(self, writers: Array) -> Array:
-        """Return where bytes were stored by nobody, or before this program's launch.
+        """Return a mask of bytes without a store since the program's launch.
 
         There memory has what they hold: those stores have arrived, and the host may have written
         over them. Who stores the same again does nothing that a load could see.
@@ -184,7 +184,7 @@ class Touches:
         return writer == 0 or 0 < self._known.ends[writer] <= self._since
 
     def _are_own(self, writers: Array) -> Array:
-        """Return which bytes the program itself has stored last, perhaps beside others."""
+        """Return a mask of bytes that the program itself has stored last."""
         result: Array = writers == self._number
         if len(writers) and writers.min() < 0:
             for writer in np.unique(writers[writers < 0]).tolist():
@@ -195,7 +195,7 @@ class Touches:
     # ---- checks ----
 
     def _check(self, storage: Storage, shadow: Shadow, elements: Elements, verb: str) -> None:
-        """Check elements against who stored them, where it was something else."""
+        """Check elements against stores of other values by other programs."""
         first, itemsize = elements
         if shadow.finest < itemsize:
             first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
@@ -206,7 +206,7 @@ class Touches:
                 self._report(storage, store.writer, store.site, (_WRITES, verb), store.epoch)
 
     def _stores(self, shadow: Shadow, first: Array, *, loads: bool) -> Iterator[Stored]:
-        """Yield who has stored bytes: of each program the last time.
+        """Yield the last store of bytes per program.
 
         A load gets nothing new of others that stored what the program itself did.
         """
@@ -222,7 +222,7 @@ class Touches:
                 yield Stored(writer, int(shadow.epochs[worst]), int(shadow.sites[worst]))
 
     def _check_atomics(self, storage: Storage, elements: Elements, verb: str) -> None:
-        """Check elements against what atomics of other programs have changed."""
+        """Check elements against atomics of other programs."""
         atomics = self._known.atomics.get(storage)
         if atomics is None or not elements.first.size:
             return
@@ -231,7 +231,7 @@ class Touches:
                 self._report(storage, atomic.reader, atomic.site, (ATOMIC, verb), atomic.epoch)
 
     def _check_reads(self, storage: Storage, elements: Elements, verb: str = _WRITES) -> None:
-        """Check what a store is about to change against the loads of other programs."""
+        """Check a store against loads of other programs."""
         reads = self._known.reads.get(storage)
         if reads is None:
             return
@@ -240,7 +240,7 @@ class Touches:
                 self._report(storage, read.reader, read.site, (_READS, verb))
 
     def _check_alike(self, storage: Storage, shadow: Shadow, elements: Elements) -> None:
-        """Check a store of what another one stored: against what that one had done before.
+        """Check a store of an equal value against the other program's earlier accesses.
 
         It had stored something else there, or loaded what was there.
         """
@@ -262,7 +262,7 @@ class Touches:
                 self._report(storage, read.reader, read.site, (_READS, _WRITES))
 
     def _join_alike(self, shadow: Shadow, byte: Array, before: Array, epochs: Array) -> None:
-        """Remember beside the program those that have stored the same, and that nothing orders."""
+        """Record unordered programs that have stored the same value."""
         own = Stored(self._number, self._clock[self._number], self._known.site_number())
         for writer in np.unique(before).tolist():
             if writer in (0, self._number):
@@ -284,7 +284,7 @@ class Touches:
         verbs: tuple[str, str],
         epoch: int | None = None,
     ) -> None:
-        """Report a race of this program with what another one did before, at an epoch of its."""
+        """Report a race with another program's access at an epoch."""
         known, (before, verb) = self._known, verbs
         names = known.names[other], known.names[self._number]
         sites = known.sites[site_number], known.where()

@@ -1,4 +1,4 @@
-"""What flags have held, and what whoever saw them then was behind.
+"""Past values of flags, with the clocks that their readers acquire.
 
 A wait that is over may have been over earlier: at the first of the last values that end it. Only
 what had been handed to the flag by then is sure; what came later has come by luck.
@@ -28,7 +28,7 @@ _ENDS = {
 
 
 class Wait(NamedTuple):
-    """The test of a loop: how what it looks at is compared, by the name of Python's tree."""
+    """The test of a waiting loop: a comparison, by Python's AST name."""
 
     comparison: str
     bound: int
@@ -63,7 +63,7 @@ class Look(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What a flag has held, and what it then carried for each scope."""
+    """A past value of a flag, with its clock per scope."""
 
     value: int
     clocks: dict[int, Clock]
@@ -117,11 +117,11 @@ class FlagValues:
         self._known: WeakKeyDictionary[Storage, dict[int, list[_Value]]] = WeakKeyDictionary()
 
     def of(self, storage: Storage, first: int) -> Sequence[_Value]:
-        """Return what is known of a flag by its first byte."""
+        """Return the history of a flag by its first byte."""
         return tuple(self._known.get(storage, {}).get(first, ()))
 
     def touched(self, launch: int, storage: Storage, first: int, value: int) -> None:
-        """Note what a flag held as a launch touched it, if that is the first time."""
+        """Record a flag's value at the first access of a launch."""
         self._began.setdefault((launch, storage.address, first), value)
 
     def began(self, launch: int, storage: Storage, first: int) -> int | None:
@@ -129,11 +129,11 @@ class FlagValues:
         return self._began.get((launch, storage.address, first))
 
     def launch_ended(self, launch: int) -> None:
-        """Forget what flags held as a launch began."""
+        """Drop the values of flags at a launch's begin."""
         self._began = {key: value for key, value in self._began.items() if key[0] != launch}
 
     def forget(self, storage: Storage, low: int, high: int) -> None:
-        """Forget the flags among bytes that were written by what has no order of its own."""
+        """Drop flags among bytes that were written by an unordered operation."""
         flags = self._known.get(storage)
         for first in [first for first in flags or () if low <= first < high]:
             del self._known[storage][first]
@@ -141,7 +141,7 @@ class FlagValues:
     def note(
         self, storage: Storage, first: int, value: tuple[int, int], clocks: dict[int, Clock]
     ) -> None:
-        """Note a write of a flag: what it held before and holds now, and what it carries now."""
+        """Record a write of a flag: old and new value, and its clock."""
         values = self._known.setdefault(storage, {}).setdefault(first, [])
         if not values or values[-1].value != value[0]:  # Somebody wrote it who is not seen here.
             values[:] = [_Value(value[0], _copied(clocks) if values else {})]
@@ -151,7 +151,7 @@ class FlagValues:
 
 
 def sure(look: Look, wait: Wait) -> Clock | None:
-    """Return what a flag carried when it first might have ended a wait, if that is known."""
+    """Return the flag's clock when it first could have ended a wait, if known."""
     if not look.values or not wait.is_over(look.values[-1].value):
         return None
     clocks: dict[int, Clock] = {}

@@ -1,4 +1,4 @@
-"""What SHMEM functions of kernels do, on symmetric memory; `libraries` says what they are called.
+"""SHMEM functions of kernels on symmetric memory; their names are in `libraries`.
 
 A pointer of this rank's part stands for the same bytes of a peer's. A put returns when the source
 may be reused; a fence, a quiet or a signal comes after what was put before. Where threads of a
@@ -58,7 +58,7 @@ ROCSHMEM = Codes("eq ne gt ge lt le", (0,), (1,))
 
 
 def at_peer(address: int, peer: int) -> int:
-    """Return the address at a peer of what an address of this rank's part means here."""
+    """Return the address at a peer for an address of this rank's symmetric memory."""
     storage = machine.now().device.memory.space.find(address)
     if storage is None:
         raise ValueError(f"address {address:#x} is of no allocation")
@@ -89,7 +89,7 @@ def copy(target: int, source: int, size_bytes: int) -> None:
 
 
 def alone() -> Sync:
-    """Return how the one program that runs waits and publishes."""
+    """Return the `Sync` of the single running program."""
     sync = machine.now().sync
     if sync is None:
         raise machine.PublishedError
@@ -97,7 +97,7 @@ def alone() -> Sync:
 
 
 def status() -> Block:
-    """Return what functions give that have nothing to say."""
+    """Return the success status."""
     return constant(_STATUS)
 
 
@@ -254,7 +254,7 @@ def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[...
 
 
 def fence() -> Block:
-    """Let what is put from now on arrive after what was put before."""
+    """Order later puts after earlier ones."""
     alone().fence()
     return status()
 

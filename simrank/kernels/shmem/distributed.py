@@ -1,4 +1,4 @@
-"""What Triton-distributed adds to Triton's language: signals, ranks and threads.
+"""Triton-distributed's extensions of Triton's language: signals, ranks and threads.
 
 Source:
     Triton-distributed 0.0.1, `triton_dist/language` and `lib/Conversion`: what its operations
@@ -55,7 +55,7 @@ def wait(
 
 
 def consume_token(value: Operand, token: Operand) -> Any:
-    """Return a value that is used only after what gave the token."""
+    """Return a value that depends on a token."""
     del token  # Lines run in their order.
     return value
 
@@ -79,7 +79,7 @@ def symm_at(ptr: Block, rank: Operand) -> Block:
 
 
 def _check_pointer(ptr: Block) -> ElementType:
-    """Return what a pointer points to.
+    """Return the storage and offset of a pointer.
 
     Raises:
         ValueError: It is a block of pointers, or none; the library's words.

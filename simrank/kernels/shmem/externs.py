@@ -1,4 +1,4 @@
-"""External functions that kernels call by symbol: what LLVM gives, the rest is refused by name."""
+"""External functions that kernels call by symbol: LLVM's; all others raise by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def extern_elementwise(
     is_pure: bool = False,
     **_: Any,
 ) -> Any:
-    """Return what an external function gives; see `tl.core.extern_elementwise`.
+    """Return the result of an external function; see `tl.core.extern_elementwise`.
 
     Raises:
         UnsupportedError: There is no source of it here.

@@ -1,4 +1,4 @@
-"""The functions of SHMEM libraries by name: NVSHMEM's and rocSHMEM's, as each binding has them.
+"""The functions of NVSHMEM and rocSHMEM by name, per binding.
 
 Source:
     torch 2.13, `torch/distributed/_symmetric_memory/_nvshmem_triton.py` and `_rocshmem_triton.py`;
@@ -80,7 +80,7 @@ def of_triton_distributed(codes: Codes) -> Table:
 
 
 def _of_teams(suffix: str) -> Table:
-    """Return what a team does together, by the names for one scope."""
+    """Return the collectives of teams, by their names for one scope."""
     together: Functions = {
         "barrier": teams.barrier,
         "barrier_all": teams.barrier_all,

@@ -1,4 +1,4 @@
-"""Functions of libraries that stand for something else in a kernel, by module and name.
+"""Replacements of library functions in kernels, by module and name.
 
 torch's NVSHMEM and rocSHMEM bindings, and what Triton-distributed adds to Triton.
 
@@ -109,7 +109,7 @@ PARTLY: dict[str, Table] = {
 
 
 def _find(function: object) -> Function | None:
-    """Return a library's function; None where it is none, or is not done here."""
+    """Return the replacement of a library's function, or None."""
     module, name = _name(function)
     return TABLES.get(module, PARTLY.get(module, {})).get(name)
 
@@ -119,7 +119,7 @@ def _name(function: object) -> tuple[str, str]:
 
 
 def effects(function: object) -> Effects | None:
-    """Return what a library's function does that other programs can see; None where it is none."""
+    """Return the effects of a library's function; None for other values."""
     known = _find(function)
     if known is None:  # One that is refused is so in the program that calls it.
         return PUBLISHES if _name(function)[0] in TABLES else None
@@ -127,7 +127,7 @@ def effects(function: object) -> Effects | None:
 
 
 def substitute(function: object) -> Callable[..., Any] | None:
-    """Return what stands for a library's function in a kernel; None where it is none.
+    """Return the replacement of a library's function; None for other values.
 
     One that is not done here is refused by name when it is called.
     """

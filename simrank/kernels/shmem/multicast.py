@@ -1,4 +1,4 @@
-"""Multicast addresses: one that stands for the same bytes at all ranks of a team or group.
+"""Multicast addresses: one for the same bytes at all ranks of a team or group.
 
 Those of a team are the address of this rank's part with marks above what memory has; those of a
 group are known to the address space. Only `multimem` instructions take them.
@@ -28,7 +28,7 @@ def address(own: Value, team: int) -> Value:
 
 
 def members_of(multicast: Array) -> list[Array]:
-    """Return what multicast addresses stand for: the same bytes at each rank of the team.
+    """Return the addresses at each rank of the team for multicast addresses.
 
     Raises:
         ValueError: One is no multicast address, or they are of several allocations.

@@ -1,4 +1,4 @@
-"""Functions of libraries with what they do that other programs can see: each says it itself."""
+"""Decorators that declare the effects of library functions."""
 
 from __future__ import annotations
 

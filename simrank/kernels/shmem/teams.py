@@ -61,7 +61,7 @@ def team_n_pes(team: Operand) -> Block:
 
 
 def team_translate_pe(src_team: Operand, pe: Operand, dest_team: Operand) -> Block:
-    """Return the number in a team of a rank of another team; -1 where it is not in it."""
+    """Return a rank's number in another team, or -1."""
     rank, there = members(src_team)[int(pe)], members(dest_team)
     return constant(there.index(rank) if rank in there else -1)
 
@@ -79,7 +79,7 @@ class _Barrier(Handle):
         self.clock: dict[int, int] = {}  # For race checks: what the programs that came are behind.
 
     def describe(self) -> str:
-        """Return what it is and how many are there."""
+        """Return the kind and the size of the team."""
         return f"barrier_all #{self.number} in a kernel: {len(self.came)} of {self.total} ranks"
 
 
@@ -87,7 +87,7 @@ _barriers: WeakKeyDictionary[Any, dict[Any, _Barrier]] = WeakKeyDictionary()
 
 
 def barrier(team: Operand) -> Block:
-    """Wait until a program of every rank has come, and what they put before is visible."""
+    """Wait until a program of every rank calls the barrier, and earlier puts are visible."""
     sync, program, ranks = alone(), require_rank("barrier_all"), members(team)
     sync.fence()
     engine: Engine = program.engine
@@ -113,7 +113,7 @@ def barrier(team: Operand) -> Block:
 
 
 def barrier_all() -> Block:
-    """Wait until a program of every rank has come, and what they put before is visible."""
+    """Wait until a program of every rank calls the barrier, and earlier puts are visible."""
     return barrier(WORLD)
 
 
@@ -190,5 +190,5 @@ def _size(pointer: Block, count: Operand) -> Block:
 
 
 def _arguments(*values: Operand) -> list[int]:
-    """Return what a whole block calls with, as numbers."""
+    """Return a block's arguments of a call as numbers."""
     return [int(column[0]) for column in threads.of_active(*values, scope="block")]

@@ -22,7 +22,7 @@ _ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
 
 
 class _Aggregate:
-    """What every aggregate is in the emulation."""
+    """Base class of aggregates in the emulation."""
 
     __triton_aggregate__ = True
     __aggregate_fields__: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def methods(original: Any) -> dict[str, Any]:
 
 
 def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> type:
-    """Return what stands for an aggregate class.
+    """Return the emulation of an aggregate class.
 
     Args:
         original: Triton's class.

@@ -1,4 +1,4 @@
-"""What a device function's source says of it: what it shows to other programs, what it writes.
+"""Facts of a device function from its source: effects, loads and stores.
 
 What is found here decides how a kernel runs and what waits for it, never what it computes.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def effects_of_jit(jit: Jit) -> Effects:
-    """Return what a device function, and what it calls, does that other programs can see."""
+    """Return the effects of a device function, called functions included."""
     facts = kept(jit)
     if "effects" not in facts:
         facts["effects"] = Effects()  # For functions that call themselves.
@@ -47,12 +47,12 @@ def effects_of_jit(jit: Jit) -> Effects:
 
 
 def effects_of_callee(name: ast.expr, scope: dict[str, Any]) -> Effects | None:
-    """Return the effects of the device function that an expression names; None where it is none."""
+    """Return the effects of the device function of an expression; None for other values."""
     return effects_of_value(value_of(name, scope))
 
 
 def effects_of_value(value: Any) -> Effects | None:
-    """Return the effects of a device function; None where it is none, or one of Triton's own."""
+    """Return the effects of a device function; None for other values and Triton's own."""
     of_library = libraries.effects(getattr(value, "fn", value))
     if of_library is not None:
         return of_library
@@ -67,7 +67,7 @@ def _is_dispatcher(value: Any) -> bool:
 
 
 def _effects_of_dispatcher(value: Any) -> Effects:
-    """Return the effects of what a builtin chooses to call: all there are where that depends."""
+    """Return the effects of a builtin's possible callees; all effects if they are unknown."""
     chosen = dispatch.targets(value, is_device_function)
     if chosen is None:
         return Effects(waits=True, publishes=True, reads=True)
@@ -81,12 +81,12 @@ def _effects_of_dispatcher(value: Any) -> Effects:
 
 
 def written_by_jit(jit: Jit) -> frozenset[str]:
-    """Return the parameters through which a device function, or what it calls, may write."""
+    """Return the parameters through which a device function, or its callees, may write."""
     return _touched_by_jit(jit, "written")
 
 
 def loaded_by_jit(jit: Jit) -> frozenset[str]:
-    """Return the parameters through which a device function, or what it calls, may load."""
+    """Return the parameters through which a device function, or its callees, may load."""
     return _touched_by_jit(jit, "loaded")
 
 
@@ -136,7 +136,7 @@ _OPAQUE = {"inline_asm_elementwise", "extern_elementwise"}
 
 
 class Callee(NamedTuple):
-    """A device function that is called: its parameters, and those that it may write through."""
+    """A called device function: its parameters, and the ones that it may write through."""
 
     parameters: Sequence[str]
     written: frozenset[str]
@@ -173,7 +173,7 @@ def written_parameters(
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield what a statement binds to which value."""
+    """Yield the names and values that a statement binds."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield target, node.value
@@ -228,7 +228,7 @@ def _written_by(
 
 
 def _only_reads(call: ast.Call) -> bool:
-    """Whether inline assembly, as far as it is written there, has nothing that writes memory."""
+    """Return whether literal inline assembly has no instruction that writes memory."""
     texts = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "asm")]
     if name_of(call) != "inline_asm_elementwise" or not texts:
         return False

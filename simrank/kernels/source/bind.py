@@ -74,13 +74,13 @@ def _method(name: str, function: Any, binder: Binder) -> Callable[..., Any]:
 
 
 class _Builder:
-    """What a library may ask the compiler's builder for."""
+    """The compiler's builder, as far as libraries use it."""
 
     create_barrier = staticmethod(threads.sync_threads)
 
     @property
     def options(self) -> Options:
-        """Return how the launch runs."""
+        """Return the options of the launch."""
         return machine.now().options
 
     def __getattr__(self, name: str) -> object:
@@ -91,7 +91,7 @@ class _Builder:
 
 
 class Semantic:
-    """What a library may ask of the compiler: how the launch runs, and a barrier of threads."""
+    """The compiler's semantic object for libraries: options of the launch, and a barrier."""
 
     builder = _Builder()
 
@@ -102,7 +102,7 @@ SEMANTIC = Semantic()
 
 
 class _Captured(NamedTuple):
-    """A global that a kernel names, and what it was bound to."""
+    """A global that a kernel names, with its bound value."""
 
     names: dict[str, Any]
     name: str
@@ -138,7 +138,7 @@ class BoundKernel:
         self._captured: list[_Captured] = []
 
     def is_stale(self, seen: set[int]) -> bool:
-        """Whether a global that it, or what it calls, captured is bound to something else now."""
+        """Return whether a captured global of the kernel or its callees has changed."""
         if id(self) in seen:
             return False
         seen.add(id(self))
@@ -147,7 +147,7 @@ class BoundKernel:
         return any(callee.is_stale(seen) for callee in self._callees)
 
     def capture(self, names: dict[str, Any]) -> None:
-        """Give it what its source names: globals, and variables around it."""
+        """Bind the names of its source: globals, and enclosing variables."""
         own_globals: dict[str, Any] = self.jit.fn.__globals__
         closure, binder = around(self.jit.fn), Binder(bind, self._callees)
         used = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
@@ -200,7 +200,7 @@ def _bind(jit: Jit, *, forks: str) -> BoundKernel:
 
 
 def _defaults(function: python_types.FunctionType) -> Iterator[Any]:
-    """Yield what stands for the defaults of a function's parameters."""
+    """Yield the replacements of a function's default arguments."""
     given = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     for name, value in zip(names[len(names) - len(given) :], given, strict=True):
@@ -236,7 +236,7 @@ _BINDER: Binder = Binder(bind)
 
 
 def in_kernel(value: Any) -> Any:
-    """Return what stands in a kernel for a value that it is given."""
+    """Return the replacement of a value in a kernel."""
     return substitute(value, _BINDER)
 
 

@@ -1,4 +1,4 @@
-"""How much of `triton.language` is emulated: a state for every public name."""
+"""Coverage of `triton.language`: a state for every public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builtins of libraries that choose what they call when they are called.
+"""Builtins of libraries that dispatch at their call.
 
 Libraries build them with `core.builtin` around `functools.wraps(stub)`: the stub has a signature
 and no body, and what is around it calls the function of the backend. The compiler runs what is
@@ -29,12 +29,12 @@ _VARYING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def body_of(builtin: python_types.FunctionType) -> Any:
-    """Return the function that `core.builtin` was put around: what the compiler runs."""
+    """Return the function inside `core.builtin`, which the compiler runs."""
     return builtin.__wrapped__ if builtin.__code__ is _WRAPPER else builtin  # type: ignore[attr-defined]
 
 
 def is_dispatcher(builtin: python_types.FunctionType) -> bool:
-    """Whether a builtin's body stands around another function, or takes whatever it is given."""
+    """Return whether a builtin's body wraps another function, or has variadic arguments."""
     body = body_of(builtin)
     if hasattr(body, "__wrapped__"):
         return True
@@ -110,7 +110,7 @@ def _definition(body: Any) -> ast.FunctionDef:
 
 
 class _Calls(ast.NodeTransformer):
-    """Asks for each call what is called, without what only the compiler has."""
+    """Resolver of each call's callee, without the compiler's own arguments."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Drop annotations: they belong to the original."""
@@ -132,7 +132,7 @@ class _Calls(ast.NodeTransformer):
 
 
 def without_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that leaves out what the compiler passes from one to the next."""
+    """Wrap a function to drop the compiler's own arguments."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **{n: v for n, v in kwargs.items() if n not in OF_COMPILER})
@@ -167,7 +167,7 @@ class _Unknown:
 
 
 class _DependsError(Exception):
-    """What a builtin calls depends on its arguments."""
+    """The callee of a builtin depends on its arguments."""
 
 
 def targets(

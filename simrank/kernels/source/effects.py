@@ -1,4 +1,4 @@
-"""What a kernel does that other programs can see, read off its source (rule K1).
+"""Effects of kernels on other programs, from their source (rule K1).
 
 What is found here decides how a kernel runs, never what it computes.
 """
@@ -33,7 +33,7 @@ def effects_of(
     callee: Callable[[ast.expr], Effects | None],
     text: Callable[[ast.expr], str | None],
 ) -> Effects:
-    """Return what a function does that other programs can see.
+    """Return the effects of a function.
 
     Args:
         tree: Its source.
@@ -75,7 +75,7 @@ def _add_call(
 
 
 def _add_extern(result: Effects, node: ast.Call) -> None:
-    """Note what an external function does, as far as its symbol says; what is unknown may wait."""
+    """Add the effects of an external function by its symbol; unknown ones may wait."""
     tables = [part for part in ast.walk(node) if isinstance(part, ast.Dict)]
     texts = [text for table in tables for text in _texts(table)]
     if any(text.endswith(_OF_THREAD) for text in texts):  # Each thread at its own time.
@@ -93,7 +93,7 @@ def _texts(node: ast.AST) -> list[str]:
 
 
 def _add_assembly(result: Effects, node: ast.Call, text: Callable[[ast.expr], str | None]) -> None:
-    """Note what inline assembly does; unknown text may wait and publish.
+    """Add the effects of inline assembly; unknown text may wait and publish.
 
     Of a formatted string the fixed parts are looked at: what is filled in are names.
     """

@@ -1,4 +1,4 @@
-"""Types of variables that loops and branches assign: the compiler wants them to stay the same.
+"""Types of variables in loops and branches, which the compiler requires to be constant.
 
 A variable that a loop carries has one type in all rounds; what a loop or one side of a branch
 defines is gone behind it. So the rewritten source notes the types before, and compares.
@@ -29,7 +29,7 @@ def assigned_in(body: Iterable[ast.stmt]) -> list[str]:
 
 
 def loop(node: ast.For | ast.While, names: Sequence[str], fresh: str) -> tuple[ast.stmt, ...]:
-    """Let a loop compare types after its first round; return what stands before and behind it.
+    """Return the statements before and after a loop that compare types.
 
     Args:
         node: The loop, which is changed.
@@ -45,7 +45,7 @@ def loop(node: ast.For | ast.While, names: Sequence[str], fresh: str) -> tuple[a
 
 
 def branch(node: ast.If, sides: Sequence[Sequence[str]], fresh: str) -> tuple[ast.stmt, ...]:
-    """Let a branch compare types; return what stands before and behind it.
+    """Return the statements before and after a branch that compare types.
 
     Args:
         node: The branch, which is changed.
@@ -119,7 +119,7 @@ def _shown(kind: Any) -> str:
 
 
 def _changed(before: _Types, scope: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the names whose types differ from those before, with both types."""
+    """Yield the names with changed types, and both types."""
     for name, kind in before.items():
         now = _type_of(scope[name])
         if kind != now:
@@ -127,7 +127,7 @@ def _changed(before: _Types, scope: dict[str, Any]) -> Iterator[tuple[str, str, 
 
 
 def _carried(before: _Types, scope: dict[str, Any]) -> None:
-    """Compare what a loop carries with what was there before its first round.
+    """Compare a loop's carried values with the values before its first round.
 
     Raises:
         AssertionError: A type differs.
@@ -140,7 +140,7 @@ def _carried(before: _Types, scope: dict[str, Any]) -> None:
 
 
 def _branch_types(before: _Types, scope: dict[str, Any], side: str) -> None:
-    """Compare what a side of a branch assigns with what was there before.
+    """Compare a branch side's assigned values with the values before.
 
     Raises:
         AssertionError: A type differs.

@@ -1,4 +1,4 @@
-"""What stands for each function of Triton, by its module and name: the one table of all rooms."""
+"""The emulation of each function of Triton, by module and name."""
 
 from __future__ import annotations
 

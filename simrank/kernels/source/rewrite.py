@@ -1,4 +1,4 @@
-"""Rewrites what Python would run otherwise than Triton in a kernel's source; lines stay.
+"""Rewriting of kernel sources where Python and Triton differ; lines stay.
 
 `and`, `or` and `not` become Triton's logical operators, which stop early at plain numbers only.
 Chained comparisons compare pairs. A number that is assigned to a name becomes a scalar of the
@@ -31,7 +31,7 @@ OF_COMPILER = ("_semantic", "_builder", "_generator")
 
 
 class Rewriter(ast.NodeTransformer):
-    """Rewrites one function; `HELPERS` is what the result calls.
+    """Rewriter of one function; the result calls `HELPERS`.
 
     Args:
         is_wait: Whether a loop may wait for other programs.
@@ -91,14 +91,14 @@ class Rewriter(ast.NodeTransformer):
         return ast.IfExp(decides, ast.Name(name, ast.Load()), combine)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """Let `not` work on blocks."""
+        """Rewrite `not` for blocks."""
         self.generic_visit(node)
         if not isinstance(node.op, ast.Not):
             return node
         return ast.copy_location(ast.Call(ast.Name("__not", ast.Load()), [node.operand], []), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """Split a chain into pairs; what stands in the middle is evaluated once."""
+        """Split a chained comparison into pairs; middle operands are evaluated once."""
         self.generic_visit(node)
         if len(node.ops) == 1:
             return node
@@ -132,7 +132,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Let `.value` give a constant itself, and `.type` its type: constants are plain here."""
+        """Rewrite `.value` and `.type` of constants, which are plain values here."""
         self.generic_visit(node)
         if node.attr not in ("value", "type") or not isinstance(node.ctx, ast.Load):
             return node
@@ -140,7 +140,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Call(helper, [node.value], []), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Drop what the compiler passes from one function of a library to the next.
+        """Drop the compiler's own arguments between library functions.
 
         Static assertions and prints that get it are calls of Python, and do nothing.
         """
@@ -174,7 +174,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], value), node)
 
     def visit_While(self, node: ast.While) -> Any:
-        """Ask before each round of a loop that may wait whether it should be parked."""
+        """Insert a guard before each round of a loop that may wait."""
         waits, traits = self.is_wait(node), spin_traits(node)
         names = loop_types.assigned_in(node.body)
         self.generic_visit(node)
@@ -183,7 +183,7 @@ class Rewriter(ast.NodeTransformer):
         return [*around[:2], *loop, *around[2:]]
 
     def visit_For(self, node: ast.For) -> Any:
-        """Compare the types of what a loop carries, unless the compiler unrolls it."""
+        """Insert a check of carried types, unless the compiler unrolls the loop."""
         names, unrolls = loop_types.assigned_in(node.body), is_unrolled(node)
         self.generic_visit(node)
         around = () if unrolls else self._around_loop(node, names)
@@ -196,7 +196,7 @@ class Rewriter(ast.NodeTransformer):
         return tuple(ast.copy_location(part, node) for part in parts)
 
     def visit_If(self, node: ast.If) -> Any:
-        """Compare the types of what the sides assign."""
+        """Insert a check of the types that both sides assign."""
         sides = [loop_types.assigned_in(side) for side in (node.body, node.orelse)]
         self.generic_visit(node)
         if not any(sides) or not self._checks_types:
@@ -205,7 +205,7 @@ class Rewriter(ast.NodeTransformer):
         return [ast.copy_location(part, node) for part in (keep, note, node, *forget)]
 
     def spinning(self, node: ast.While, traits: Traits) -> list[ast.stmt]:
-        """Return a loop that asks before each round whether the program should be parked."""
+        """Return a loop with a guard before each round."""
         node.test = _reported(node.test, traits.look)
         name = self.fresh()
         guard = ast.Call(ast.Name("__spin", ast.Load()), traits.guard, [])
@@ -224,13 +224,13 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """Tell an atomic whose old value nobody wants that it need not be found."""
+        """Mark an atomic whose result is unused."""
         self.generic_visit(node)
         self._without_result(node.value)
         return node
 
     def _without_result(self, call: ast.expr) -> None:
-        """Tell an atomic that nothing looks at its result."""
+        """Mark an atomic whose result is unused."""
         if isinstance(call, ast.Call) and self._is_atomic(call):
             call.keywords.append(ast.keyword("wants_old", ast.Constant(value=False)))
 
@@ -242,7 +242,7 @@ class Rewriter(ast.NodeTransformer):
 
 
 def _reported(test: ast.expr, look: str) -> ast.expr:
-    """Return the test of a loop that waits as a call that notes what it compares."""
+    """Return a waiting loop's test as a call that records its comparison."""
     if not isinstance(test, ast.Compare) or len(test.ops) > 1:
         return test
     name = ast.Constant(type(test.ops[0]).__name__)
@@ -258,7 +258,7 @@ def _call(function: ast.expr) -> ast.Call:
 
 
 class Traits(NamedTuple):
-    """What is read off a loop that may wait, as it is written.
+    """Facts of a loop that may wait, from its source.
 
     Attributes:
         guard: What its guard gets.
@@ -270,7 +270,7 @@ class Traits(NamedTuple):
 
 
 def spin_traits(loop: ast.While) -> Traits:
-    """Return what is read off a loop that may wait, before it is rewritten."""
+    """Return the facts of a loop that may wait, before it is rewritten."""
     guard: list[ast.expr] = [
         ast.Constant(is_pure_spin(loop)),
         ast.Constant(is_for_value(loop.test)),
@@ -279,7 +279,7 @@ def spin_traits(loop: ast.While) -> Traits:
 
 
 def method_of(name: str, method: str, *arguments: ast.expr) -> ast.Call:
-    """Return a call of a method of what a name is bound to."""
+    """Return a call of a method of a name's value."""
     function = ast.Attribute(ast.Name(name, ast.Load()), method, ast.Load())
     return ast.Call(function, list(arguments), [])
 
@@ -300,7 +300,7 @@ def _value(owner: Any) -> Any:
 
 
 def _type(owner: Any) -> Any:
-    """Return Triton's type of a value; of what is no block, the type of a compile-time constant."""
+    """Return Triton's type of a value; for non-blocks, of a compile-time constant."""
     if hasattr(owner, "type"):
         return owner.type
     if isinstance(owner, tuple):

@@ -1,4 +1,4 @@
-"""What names mean in a kernel's source, and which functions are device functions."""
+"""Names of a kernel's source, and device functions among them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def around(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def scope_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what names mean in a function's source: globals, and variables around it."""
+    """Return the scope of a function: globals, and enclosing variables."""
     return {**function.__globals__, **around(function)}
 
 
 def value_of(name: ast.expr, scope: dict[str, Any]) -> Any:
-    """Return what a name, or an attribute of a module, is bound to; None where that is unknown.
+    """Return the value of a name or a module's attribute; None if unknown.
 
     An attribute of what is unknown is the method of an aggregate, if one has a method of that name.
     """
@@ -82,7 +82,7 @@ def is_language(value: object) -> bool:
 
 
 def as_jit(value: Any) -> Jit | None:
-    """Return a device function as Triton's object; None where it is none whose source runs.
+    """Return Triton's object of a device function; None for other values.
 
     Libraries write their own with `core.extern` or `core.builtin` around Triton's functions: they
     are as good as `triton.jit`, once `_semantic` is left out. Those that choose what they call are
@@ -110,7 +110,7 @@ def is_of_python(jit: Jit) -> bool:
 
 
 def is_of_library(function: Any) -> bool:
-    """Return whether it is a builtin that a library added to Triton's own."""
+    """Return whether a function is a builtin of another library."""
     if not isinstance(function, python_types.FunctionType):
         return False
     module = function.__module__

@@ -1,4 +1,4 @@
-"""What stands for a value of a kernel's globals in the emulation: functions, classes, modules."""
+"""Replacements of a kernel's globals in the emulation: functions, classes, modules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Bound(Protocol):
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What runs it."""
+        """The bound function."""
         ...
 
     def is_stale(self, seen: set[int]) -> bool:
@@ -50,7 +50,7 @@ class Bound(Protocol):
 
 
 class Binder(NamedTuple):
-    """What is done with device functions.
+    """The binding of device functions.
 
     Attributes:
         bind: Binds one, for what of its callers may go different ways.
@@ -61,21 +61,21 @@ class Binder(NamedTuple):
     callees: list[Bound] | None = None
 
     def function_of(self, jit: Jit, forks: str) -> Callable[..., Any]:
-        """Return what runs a device function."""
+        """Return the bound form of a device function."""
         bound = self.bind(jit, forks)
         if self.callees is not None:
             self.callees.append(bound)
         return bound.function
 
     def for_all(self) -> Binder:
-        """Return one for what many kernels name together: it notes nothing."""
+        """Return a binder for globals shared by kernels: it records nothing."""
         return Binder(self.bind)
 
 
 def substitute(  # noqa: PLR0911 - a case each
     value: Any, binder: Binder, *, forks: str = ""
 ) -> Any:
-    """Return what stands for a value of a kernel's globals in the emulation.
+    """Return the replacement of a kernel's global in the emulation.
 
     Args:
         value: The value.
@@ -108,7 +108,7 @@ def substitute(  # noqa: PLR0911 - a case each
 
 
 def _native(function: Any) -> Callable[..., Any] | None:
-    """Return what is done here for a function by its name; None where there is no such thing."""
+    """Return the emulation of a function by its name, or None."""
     module, name = (getattr(function, n, None) for n in ("__module__", "__name__"))
     own = BY_MODULE.get(module or "", {}).get(name or "")
     return own or libraries.substitute(function)
@@ -125,7 +125,7 @@ def _of_jit(jit: Jit, binder: Binder, *, forks: str) -> Callable[..., Any]:
 
 
 def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
-    """Return the emulation of one of Triton's functions; others are what they are."""
+    """Return the emulation of a function of Triton; other functions unchanged."""
     module, name = function.__module__, function.__name__
     native = _native(function)
     if native is not None:
@@ -152,7 +152,7 @@ def _refusal(text: str) -> Callable[..., Any]:
 
 
 def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
-    """Return the emulation of a builtin that chooses what it calls."""
+    """Return the emulation of a dispatching builtin."""
 
     def called(chosen: Any) -> Callable[..., Any]:
         if is_device_function(chosen) or chosen is core.constexpr:
@@ -164,7 +164,7 @@ def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[...
 
 
 def is_device_function(value: Any) -> bool:
-    """Return whether a value is what only a kernel can call: the compiler has to know of it."""
+    """Return whether only kernels can call a value."""
     is_builtin = bool(getattr(value, core.TRITON_BUILTIN, False))
     return is_builtin or isinstance(value, JITFunction) or _native(value) is not None
 
@@ -184,7 +184,7 @@ def _constexpr_function(function: Any) -> Callable[..., Any]:
 
 
 class ModuleProxy:
-    """A module as a kernel sees it: each name replaced when it is asked for.
+    """A module as a kernel sees it; names are replaced at their first use.
 
     It does not keep the module: the kernels that name it do.
     """
@@ -195,7 +195,7 @@ class ModuleProxy:
         self.__dict__["_forks"] = forks
 
     def __getattr__(self, name: str) -> Any:
-        """Return what stands for the module's attribute, and keep it."""
+        """Return the replacement of the module's attribute, cached."""
         module = self._module()
         gone = BY_MODULE.get(module.__name__, {}).get(name)
         known = getattr(module, name) if hasattr(module, name) or not gone else gone
@@ -223,7 +223,7 @@ def _constexpr(value: Any) -> Any:
 
 
 def isinstance_(value: Any, kinds: Any) -> bool:
-    """Answer as Triton would: what is no block is a constexpr."""
+    """Emulate `isinstance`: values other than blocks are constexprs."""
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     if _constexpr in kinds:
         return type(value) is not Block

@@ -1,4 +1,4 @@
-"""What `if`, `for` and `while` become in kernels whose threads may go different ways.
+"""Rewriting of `if`, `for` and `while` in kernels with divergent threads.
 
 A statement asks which threads take part, and runs once for them all; what it assigns stays as it
 was for the others. Where all threads go the same way nothing changes.
@@ -16,7 +16,7 @@ _CAME = "__threads_that_came"
 
 
 class ThreadRewriter(Rewriter):
-    """Rewrites one function; `threads.HELPERS` is what the result calls besides."""
+    """Rewriter of one function; the result also calls `threads.HELPERS`."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 - ast's name
         """Note which threads came."""
@@ -71,7 +71,7 @@ class ThreadRewriter(Rewriter):
         return [ast.copy_location(part, node) for part in (make, node, check)]
 
     def visit_While(self, node: ast.While) -> Any:  # noqa: N802 - ast's name
-        """Go round while some thread does, and ask before each round of a loop that may wait."""
+        """Loop while any thread does, with a guard if the loop may wait."""
         names = assigned_in(node.body)
         waits, traits = self.is_wait(node), spin_traits(node)
         self.generic_visit(node)

@@ -1,4 +1,4 @@
-"""What Triton's compiler has no code for in a kernel's source: it is refused where it is reached.
+"""Constructs that Triton's compiler lacks; they raise when they are reached.
 
 The compiler reads both sides of an `if` whose condition is a value of the program, and one side
 where the condition is a compile-time constant. So a construct is refused where it stands, and
@@ -30,7 +30,7 @@ _NAMES = (*CodeGenerator.builtin_namespace, *_OF_EMULATION)
 
 
 def builtin_names() -> dict[str, Any]:
-    """Return the builtin names that a kernel's source has: those of the compiler."""
+    """Return the builtin names that the compiler knows."""
     return {name: getattr(builtins, name) for name in _NAMES if hasattr(builtins, name)}
 
 
@@ -48,7 +48,7 @@ class Refusals:
         self._found: list[tuple[ast.AST, str]] = []
 
     def apply(self, definition: ast.FunctionDef) -> None:
-        """Let a kernel's source raise where the compiler would; lines stay."""
+        """Insert the compiler's errors into a kernel's source; lines stay."""
         definition.body = self._block(definition.body, in_loop=False)
         if not knobs.compilation.allow_non_constexpr_globals:
             names = _variables_outside(definition, self._scope)
@@ -56,7 +56,7 @@ class Refusals:
                 _Outside(names).visit(definition)
 
     def helpers(self) -> dict[str, Any]:
-        """Return what the source calls."""
+        """Return the helpers that the source calls."""
         return {_REFUSE: self._refuse, _STATIC: self._static, _OUTSIDE: _refuse_variable}
 
     def _refuse(self, number: int) -> None:
@@ -116,7 +116,7 @@ def _is_loop(node: ast.AST) -> bool:
 
 
 def _outside_of_ifs(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
-    """Yield what is refused of a statement, but for the sides of its `if`s."""
+    """Yield the unsupported parts of a statement, without the sides of its `if`s."""
     yield from _of_node(node, in_loop=in_loop)
     if isinstance(node, ast.If):
         children: list[ast.AST] = [node.test]
@@ -129,14 +129,14 @@ def _outside_of_ifs(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
 
 
 def _anywhere(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
-    """Yield what is refused of a statement, the sides of its `if`s included."""
+    """Yield the unsupported parts of a statement, with the sides of its `if`s."""
     yield from _of_node(node, in_loop=in_loop)
     for child in ast.iter_child_nodes(node):
         yield from _anywhere(child, in_loop=in_loop or _is_loop(node))
 
 
 def _of_node(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
-    """Yield what is refused of one node by itself."""
+    """Yield the unsupported parts of one node."""
     if isinstance(node, ast.FunctionDef):
         yield node, "nested function definitions are not allowed inside a @triton.jit kernel"
     elif _is_unknown(node):
@@ -173,7 +173,7 @@ def _of_targets(node: ast.Assign) -> Iterator[_Hit]:
 
 
 class _Outside(ast.NodeTransformer):
-    """Refuses variables around a kernel where they are read."""
+    """Enclosing variables of a kernel, which raise when they are read."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names

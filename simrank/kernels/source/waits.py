@@ -22,7 +22,7 @@ _NEUTRAL_ZERO = {"atomic_add", "atomic_or", "atomic_xor"}  # With 0 they change 
 
 
 def name_of(node: ast.Call) -> str:
-    """Return the last name of what a call calls."""
+    """Return the last name of a call's function."""
     return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
@@ -96,7 +96,7 @@ def is_pure_spin(loop: ast.While) -> bool:
 
 
 def kind_of_look(loop: ast.While) -> str:
-    """Return what a loop's test compares first: what one read has found, with what stays the same.
+    """Return a loop's comparison of a read value with a constant one.
 
     Returns:
         "look" for a read, "change" for an atomic that may change what it reads; "" for anything
@@ -124,7 +124,7 @@ def kind_of_look(loop: ast.While) -> str:
 
 
 def _changes_nothing(read: ast.Call) -> bool:
-    """Return whether a read leaves memory as it is, as far as its arguments are written so."""
+    """Return whether a read changes no memory, from its literal arguments."""
     operands = [ast.dump(argument) for argument in read.args[1:]]
     if name_of(read) == "atomic_cas":
         return len(operands) == 2 and operands[0] == operands[1]
@@ -137,7 +137,7 @@ def _is_read(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def is_for_value(test: ast.expr) -> bool:
-    """Whether a loop with this test ends when something has a value, not when it is past one."""
+    """Return whether a loop ends at an exact value, and not past one."""
     compared = [
         (comparison, node)
         for node in ast.walk(test)

@@ -1,4 +1,4 @@
-"""What kernels compute with: types of elements, blocks of them, and their operators.
+"""Values of kernels: element types, blocks and their operators.
 
 Read `block`, then `types` (Triton's types and promotion) and `operators`.
 """

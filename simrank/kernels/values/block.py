@@ -1,4 +1,4 @@
-"""Blocks: the values of a kernel, for one program or for many that run in lockstep (rule K1).
+"""Blocks: the values of a kernel, for one program or many in lockstep (rule K1).
 
 A block's array has a leading program axis: 1 where all programs have the same values, else one
 entry per program. A scalar that all programs share is a bare numpy scalar: ten times as fast.
@@ -62,7 +62,7 @@ _EVERYTHING = slice(None)
 
 
 class Anchor:
-    """Where a number became a pointer: offsets count from its storage, but may leave it.
+    """The origin of a pointer made from a number: offsets count from its storage.
 
     Attributes:
         storage: What the number pointed into.
@@ -135,7 +135,7 @@ class Block:
 
     @property
     def storage(self) -> Storage | None:
-        """Return what a pointer counts elements in, or from; None of addresses and numbers."""
+        """Return the storage of a pointer; None for addresses and numbers."""
         base = self.base
         return base.storage if isinstance(base, Anchor) else base
 
@@ -266,11 +266,11 @@ class Block:
         return Block(~self.values, self.element)
 
     def logical_and(self, other: Block) -> Block:
-        """Return where both are true."""
+        """Return the elementwise logical and."""
         return as_logical(self) & as_logical(other)
 
     def logical_or(self, other: Block) -> Block:
-        """Return where one of them is true."""
+        """Return the elementwise logical or."""
         return as_logical(self) | as_logical(other)
 
     # Set in `operators`, from a table: + - * / // % & | ^ << >> and comparisons.
@@ -408,13 +408,13 @@ def wide(values: Any) -> Any:
 
 
 def pointee_of(element: ElementType) -> ElementType:
-    """Return what a type of pointers points to."""
+    """Return the pointee of a pointer type."""
     assert element.pointee is not None, "it is a pointer"
     return element.pointee
 
 
 def addresses(pointer: Block) -> Value:
-    """Return what a pointer block points to, as simulated addresses in bytes."""
+    """Return a pointer block's simulated addresses in bytes."""
     if pointer.base is None:
         return pointer.values
     itemsize = pointee_of(pointer.element).itemsize
@@ -422,7 +422,7 @@ def addresses(pointer: Block) -> Value:
 
 
 def bitcast_to(block: Block, target: ElementType) -> Block:
-    """Return the same bits in another type of the same width.
+    """Return the bits of a block in another type of the same width.
 
     Raises:
         ValueError: The widths differ.
@@ -441,7 +441,7 @@ def bitcast_to(block: Block, target: ElementType) -> Block:
 
 
 def as_truth(value: Operand) -> Block:
-    """Return where a block is not zero, as Triton's logical operators see it."""
+    """Return a block as booleans: true where not zero."""
     block = as_block(value)
     if block.element is int1:
         return block

@@ -123,7 +123,7 @@ def _move_pointer(first: Block, second: Operand, name: str) -> Block:
 
 
 def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
-    """Return a pointer moved by elements whose axes go together with them."""
+    """Return a pointer moved by elements, with their axes."""
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = targets + steps if name == "add" else targets - steps

@@ -78,7 +78,7 @@ class ElementType:
 
 
 def _rounder(memory: np.dtype[Any]) -> Callable[[Any], Any]:
-    """Return what rounds float32 to the nearest value of a narrower type, ties to even."""
+    """Return a function that rounds float32 to a narrower type, ties to even."""
     largest = _LARGEST.get(memory.name)
 
     def round_to(values: Value) -> Value:

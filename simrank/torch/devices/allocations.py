@@ -50,7 +50,7 @@ class Block(Storage):
         """Do nothing: torch frees it."""
 
     def site(self) -> CallSite | None:
-        """Return where the program made the tensor."""
+        """Return the call site of the tensor's allocation."""
         return self._made
 
 

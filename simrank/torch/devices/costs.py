@@ -258,7 +258,7 @@ def reduction_ps(spec: DeviceSpec, num_bytes: int) -> int:
 
 
 def times_read(name: str) -> int:
-    """Return how many times a kernel reads its inputs: 1, except for row normalizations."""
+    """Return a kernel's number of reads of its inputs: 1, except for row normalizations."""
     base = name.partition(".")[0]
     if not base.endswith(("_norm", "_norm_backward")) or "vector_norm" in base:
         return 1
