@@ -1,9 +1,9 @@
 """simrank: a multi-GPU program in one Python process, with real numbers and simulated time.
 
 Start with `Context` and `multiprocessing.spawn`. Inside a rank, torch's names are here too, of
-whoever runs: `simrank.zeros`, `simrank.bfloat16`, `simrank.cat`, `simrank.cuda.set_device`. Names
-are imported when they are first used, so `import simrank` costs next to nothing; type checkers
-read them in `__init__.pyi`.
+the running rank: `simrank.zeros`, `simrank.bfloat16`, `simrank.cat`, `simrank.cuda.set_device`.
+Names are imported when they are first used, so `import simrank` costs next to nothing; type
+checkers read them in `__init__.pyi`.
 """
 
 from functools import partial
@@ -44,7 +44,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any value
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name in __all__:

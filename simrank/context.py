@@ -65,8 +65,8 @@ class Context(TorchNames):
             simulated time.
         races: "report" collects races in `ctx.races`, "error" raises at the second access; they are
             accesses to the same bytes that nothing orders on hardware.
-        strict: What would pass in silence is an error: at the end of the block, a Work that nobody
-            waited for and a message that nobody received; at a spawn, a function or arguments that
+        strict: Findings become errors: at the end of the block, a Work that was not waited for and
+            a message that was not received; at a spawn, a function or arguments that
             real processes could not be sent. Every nccl send waits for its receiver, so that an
             exchange that works only because small messages are buffered is a deadlock. Every rank
             starts on device 0, as in torch. Kernels find poison in what they load where it is
@@ -77,12 +77,12 @@ class Context(TorchNames):
             do, fp32 inputs of `tl.dot` become tf32 unless the kernel asks otherwise, sums of halves
             are rounded on their way, and what is masked off without an `other` is poison.
         data: False runs shape-only: device tensors above 64 KiB have no values.
-        faults: What goes wrong on purpose: the path of a YAML file or a list such as
+        faults: Injected faults: the path of a YAML file or a list such as
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
-        delays: What is late on purpose, to find bugs of order: a seed from 1, the text that a
+        delays: Injected delays, to find bugs of order: a seed from 1, the text that a
             failure printed, or `Delays`. See `simrank.explore`.
         watchdog_s: Wall-clock seconds that a rank may compute without a wait before the log
-            `simrank` says where it is; None: for ever.
+            `simrank` says where it is; None: forever.
         time_limit_s: Wall-clock seconds that simulating may take in all before `TimeLimitError`
             says where each rank is; time in a debugger does not count. None: no limit.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
@@ -120,7 +120,7 @@ class Context(TorchNames):
         program: The main program, on the hub.
         multiprocessing: The names of torch.multiprocessing; `spawn` is on this Context.
         distributed: The functions of torch.distributed.
-        faults: What goes wrong on purpose, or None.
+        faults: Injected faults, or None.
         default_device: The current device of every rank at first; None: each has its own.
         strict, on_failure, carrier, compute_time: As given.
         cuda_devices: As given, or as the project says, or None.
@@ -128,7 +128,7 @@ class Context(TorchNames):
         divergence: Who follows the lines of ranks, or None.
         replicas: What compares replicas of models, or None.
         recorder: Who keeps the last calls of each rank, or None.
-        unjoined: Spawns with join=False whose end nobody has seen yet.
+        unjoined: Spawns with join=False that were not joined yet.
 
     Raises:
         ConfigError: The cluster is unknown or described wrongly.
@@ -259,9 +259,9 @@ class Context(TorchNames):
                 for processes in list(self.unjoined):
                     live = [task for task in processes.group.tasks if not task.finished]
                     if processes.was_stopped:
-                        continue  # By who started them, and asked no more.
+                        continue  # By the caller, without a wait.
                     if not live or not self.engine.reported.issuperset(live):
-                        processes.join()  # A failure that nobody joined is not lost.
+                        processes.join()  # A failure without a join is not lost.
                 if self.strict and self._untidy():
                     raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
             for extension in extensions():
@@ -416,7 +416,8 @@ class Context(TorchNames):
     def observe(self, observer: Observer) -> None:
         """Show an observer everything that happens from now on.
 
-        One that has `on_memory(device, used_bytes, change_bytes, time_ps)` is told of allocations.
+        One that has `on_memory(device, used_bytes, change_bytes, time_ps)` is notified of
+        allocations.
         """
         self.engine.observers.append(observer)
         on_memory = getattr(observer, "on_memory", None)

@@ -41,7 +41,7 @@ class OrderFailure:
     num_delays: int
 
     def __str__(self) -> str:
-        """Return the report: what failed, and what is late in it."""
+        """Return the report: the failure, and its delays."""
         seed, kept = self.delays.seed, len(self.applied)
         head = f"seed {seed} fails, {self.num_seeds} tried: shrunk from {self.num_delays} delay(s) "
         if not kept:

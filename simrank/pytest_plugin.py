@@ -117,7 +117,7 @@ def child_processes(request: pytest.FixtureRequest) -> Generator[WeakSet[BasePro
     """The processes of multiprocessing that a test and its fixtures make.
 
     Who is left when the body is over is killed before any fixture is torn down, so that none waits
-    for ever for a child in its own end.
+    forever for a child in its own end.
     """
     from simrank.validate import track_child_processes  # noqa: PLC0415 - see above
 

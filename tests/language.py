@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,13 +83,14 @@ def breaches_of_page(text: str) -> Iterator[str]:
         yield from (f"line {number}: {breach}" for breach in _breaches(line))
 
 
-def breaches_of_source(tree: ast.Module) -> Iterator[str]:
-    """Yield each phrase of a string that has a rewrite; of docstrings only those of commands."""
-    documented = {id(node.body[0].value) for node in _documented(tree) if not _is_command(node)}
-    for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and id(node) not in documented:
+def breaches_of_source(source: str) -> Iterator[str]:
+    """Yield each phrase that has a rewrite, in strings and comments of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from (f"line {node.lineno}: {breach}" for breach in _breaches(node.value))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield from (f"line {token.start[0]}: {breach}" for breach in _breaches(token.string))
 
 
 def _breaches(text: str) -> Iterator[str]:
@@ -113,10 +116,6 @@ def _documented(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.Fu
         kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
             yield node
-
-
-def _is_command(node: ast.AST) -> bool:
-    return any("command" in ast.dump(each) for each in getattr(node, "decorator_list", ()))
 
 
 def poor_first_lines(tree: ast.Module) -> list[str]:

@@ -57,7 +57,7 @@ class SeriesErrors:
         chosen: Algorithm and protocol of each prediction.
         parts_us: [5, sizes] What each prediction consists of: `PARTS`.
         fitted_to: The table that the constants were fitted to; "": they are NCCL's.
-        is_rate_known: Whether somebody measured or published the rate of the network cards, if any.
+        is_rate_known: Whether the rate of the network cards, if any, was measured or published.
         remark: What else a reader of the errors has to know.
     """
 

@@ -51,7 +51,7 @@ class Crossover:
         choices: [c] Pairs of an algorithm and a protocol.
         times_us: [c, m] The predicted time of each.
         chosen: [m] Which of them each size takes.
-        spread: [m] By which share nine of ten measured times differ at most from the chosen one's.
+        spread: [m] Half-width of the 90% interval, as a share of the chosen time.
         measured: Times of the built-in tables, if there are any.
     """
 

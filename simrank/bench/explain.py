@@ -107,7 +107,7 @@ class Explanation:
         volume: Words for W of the chosen one.
         constants: The numbers that the chosen one's time follows from.
         busbw_GBps: Its bus bandwidth.
-        spread: By which share nine of ten measured times differ at most.
+        spread: Half-width of the 90% interval, as a share.
         takes_fastest: Whether the fastest was chosen; else the least estimate.
         reason: Why the chosen one was: `as tuner.csv:3 says`, for example.
         replaced: Numbers that a graph has instead of the cluster's own, and what those were.

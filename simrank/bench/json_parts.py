@@ -117,7 +117,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant}, which is not a JSON number")
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401 - whatever JSON holds
+def _shown(value: Any) -> str:  # noqa: ANN401 - any value
     """Return a value as JSON; the type of a long one."""
     if isinstance(value, dict):
         return f"an object with {', '.join(value) or 'nothing'}"

@@ -69,7 +69,7 @@ def parse_nccl_tests(
     """Read nccl-tests' output.
 
     Args:
-        text: What it printed, from whatever line on.
+        text: The output, from any line on.
         file: Name for messages.
         collective: What ran, where the output does not say it.
         num_ranks: On how many ranks, where the output does not list them.

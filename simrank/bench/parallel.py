@@ -82,7 +82,7 @@ def in_parallel(
         workers: Who calls it.
 
     Raises:
-        ConfigError: As `Workers.check`, or nobody is at the backend's address.
+        ConfigError: As `Workers.check`, or the backend's address does not answer.
         SimrankError: A process was killed.
     """
     workers.check()

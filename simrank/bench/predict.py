@@ -146,7 +146,7 @@ def spread_of(
     shape: Shape,
     size_bytes: npt.NDArray[np.int64],
 ) -> Floats:
-    """Return by which share nine of ten measured times differ at most, for each size.
+    """Return the half-width of the 90% interval for each size, as a share.
 
     What was not fitted - another collective, another number of ranks or nodes - is as uncertain as
     without a fit.

@@ -227,7 +227,7 @@ class TestData:
         seed: Of the values.
     """
 
-    __test__ = False  # Not for pytest, whatever the name.
+    __test__ = False  # Not a test of pytest.
 
     def __init__(
         self, num_elements: int, num_ranks: int, dtype: str, redop: str, seed: int

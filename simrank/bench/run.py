@@ -65,7 +65,7 @@ def run(
         time_limit_s: Wall-clock seconds that a series may take.
 
     Raises:
-        ConfigError: Something in it is wrong; before `watcher` is told of anything.
+        ConfigError: The benchmark is invalid; raised before any call of `watcher`.
         TimeLimitError: A series takes too long.
     """
     if not isinstance(config, BenchConfig):

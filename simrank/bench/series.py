@@ -115,7 +115,7 @@ def _with_files(config: BenchConfig, calls: set[tuple[str, int]]) -> BenchConfig
 
     Raises:
         ConfigError: A file cannot be read, or is of no algorithm that the benchmark calls.
-        ScheduleError: It would wait for ever, or does not compute its collective.
+        ScheduleError: It would wait forever, or does not compute its collective.
     """
     folder = Path() if config.source.path is None else config.source.path.parent
     named = {}

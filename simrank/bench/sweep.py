@@ -76,7 +76,7 @@ def run_sweep(
 ) -> list[Row]:
     """Run a program for every cluster, combination of parameters and algorithm.
 
-    Its modules are imported anew for each run, from the folder of the file, the current one, or
+    Its modules are imported again for each run, from the folder of the file, the current one, or
     what is installed, in this order, and forgotten afterwards: no run sees what another left.
 
     Args:
@@ -86,7 +86,7 @@ def run_sweep(
         part: Who does the runs, and which are done already; None: all of them, here.
 
     Returns:
-        A row per run, in the order of `config.cells()`, whoever did it: cluster, the parameters,
+        A row per run, in the order of `config.cells()`: cluster, the parameters,
         `num_ranks`, and per timed iteration, of the rank that took longest: `step_us`,
         `compute_us`, `exposed_us` (communication that no computation hides) and `idle_us`;
         `peak_bytes` of its device; `error`, in one line, in place of these where it failed.

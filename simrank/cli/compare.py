@@ -36,7 +36,7 @@ _STATUS = (
     "exit status: 0 the sides agree; 1 they differ, or data is wrong; 2 bad usage or config; "
     "3 bug in simrank; 4 GPUs, torch or triton are missing"
 )
-_NUM_RANKS = 2  # Unless somebody says otherwise.
+_NUM_RANKS = 2  # Default.
 _REPORTS = (".html", ".htm", ".md")
 _TARGETS = ("program", "bench_file", "kernels_file")
 _WORDS = {"program": "a program", "bench_file": "--bench", "kernels_file": "--kernels"}

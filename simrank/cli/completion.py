@@ -2,7 +2,7 @@
 
 `surface.json` holds the command line as users may rely on it: each spelling of each command, and
 the words that some of them choose from. A test compares it with the commands;
-`python tests/surface.py` writes it anew.
+`python tests/surface.py` writes it again.
 """
 
 from __future__ import annotations

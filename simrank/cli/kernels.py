@@ -107,7 +107,7 @@ def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
     """Return a rank's call of a file's function, with the arguments that it names.
 
     Raises:
-        ConfigError: There is no such file or function, or it takes what nobody knows.
+        ConfigError: There is no such file or function, or it takes unknown arguments.
         SimrankError: The file raised.
     """
     function = names_of(file).get(name)

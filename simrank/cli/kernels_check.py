@@ -87,7 +87,7 @@ def _cases(file: str, names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     """Return a file's cases by name.
 
     Raises:
-        ConfigError: It has none, or one takes what nobody knows.
+        ConfigError: It has none, or one takes unknown arguments.
     """
     found: dict[str, Callable[..., Any]] = {
         n: f for n, f in names.items() if n.startswith("case") and inspect.isfunction(f)
@@ -123,7 +123,7 @@ def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
             spawn_in(context.program, on_rank, (), nproc, is_users=False)
             for name, tensor in _written(seen.launches):
                 values[name] = tensor.numpy()
-        except Exception as error:  # noqa: BLE001 - whatever a case raises is what is shown
+        except Exception as error:  # noqa: BLE001 - any exception of a case is shown
             problems.append(_text(error))
         problems += [str(race) for race in context.races]
     if not seen.launches and not problems:

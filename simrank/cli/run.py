@@ -80,7 +80,7 @@ class _Job:
     def run(self, context: Context) -> None:
         """Run the script, and restart all ranks after a failure, as torchrun.
 
-        A hang is told at once: ranks that are started anew would hang again.
+        A hang is reported at once: restarted ranks would hang again.
         """
         import_module("asyncio")  # Entering a Context prepares it only where it is imported.
         run = run_module if self.as_module else run_script
@@ -186,7 +186,7 @@ def run_command(
         if log_dir is not None:
             context.program.local[ERROR_FILES] = log_dir
         _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
-    sys.stdout.flush()  # Here, where it ends quietly if nobody reads it any more.
+    sys.stdout.flush()  # Here, where a closed pipe ends it quietly.
 
 
 def _show_surroundings(summary: str, cluster: Cluster) -> None:

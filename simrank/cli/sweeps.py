@@ -91,7 +91,7 @@ class SweepResults(Results):
         try:
             found = json.loads((b"" if path is None else read_bytes(path)) or b"{}")
         except (OSError, ValueError):
-            return {}  # No such file, or no result: it will be written anew.
+            return {}  # No such file, or no result: it will be written again.
         expected = {**self._head, "config": self._fingerprint}
         if not isinstance(found, dict) or "partial" not in found:
             return {}

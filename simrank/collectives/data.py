@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import ChunkTable, IntArray, Round, Schedule
 
 BLOCK_BYTES = 32 * 1024  # Of one chunk. Measured: 16 KiB to 128 KiB are equal within noise.
-_NOBODY = -1  # The name of what nobody has written.
+_UNWRITTEN = -1  # The name of unwritten elements.
 
 Rows = slice | np.ndarray[Any, Any]
 
@@ -94,7 +94,7 @@ class _Names:
         self._num_chunks = np.array([table.num_chunks for table in schedule.tables])
         sizes = self._num_chunks * schedule.world_size
         self._bases = np.cumsum(sizes) - sizes
-        self.held = np.full(int(sizes.sum()), _NOBODY, np.int64)
+        self.held = np.full(int(sizes.sum()), _UNWRITTEN, np.int64)
         self.num_inputs = int(sizes[Buffer.INPUT])
         self.held[: self.num_inputs] = np.arange(self.num_inputs)
         # How much of each chunk holds values.
@@ -167,7 +167,7 @@ class FoldPlayer:
         num_inputs = schedule.input.num_chunks
         ranks = np.arange(schedule.world_size)[:, None] * num_inputs
         self._inputs = _runs_of_ranks(schedule.input, ranks + np.arange(num_inputs))
-        named = np.where(outputs == _NOBODY, _NOBODY, rows[outputs])
+        named = np.where(outputs == _UNWRITTEN, _UNWRITTEN, rows[outputs])
         self._outputs = _runs_of_ranks(schedule.output, named)
         # Chunks of one size: inputs are loaded in one call, and slices over slices are aligned.
         self._is_even = all(
@@ -295,7 +295,7 @@ def _destinations(
 ) -> Iterable[tuple[IntArray, IntArray, IntArray]]:
     """Yield the chunks that a round writes: with the same number of operands at a time.
 
-    What depends on elements that nobody has written is left out: nobody reads it either.
+    Folds of unwritten elements are dropped: no rank reads them.
 
     Shapes: (m chunks, k operands)
         yields: slots [m]; names of what is reduced, in order [k, m]; elements [m]
@@ -352,7 +352,7 @@ def _assign_rows(
     for index, fold in enumerate(folds):
         used = np.unique(fold_of[fold.sources])
         last_use[used[used >= 0]] = index
-    kept = np.unique(fold_of[outputs[outputs != _NOBODY]])
+    kept = np.unique(fold_of[outputs[outputs != _UNWRITTEN]])
     last_use[kept[kept >= 0]] = len(folds)
     rows = np.arange(num_names)
     free: list[_Span] = []
@@ -413,7 +413,7 @@ def _runs_of_ranks(table: ChunkTable, rows: IntArray) -> list[Output]:
 
 def _runs(starts: IntArray, sizes: IntArray, rows: IntArray) -> Iterable[Run]:
     """Yield the runs of one rank's chunks that hold something."""
-    kept = np.flatnonzero((sizes > 0) & (rows != _NOBODY))
+    kept = np.flatnonzero((sizes > 0) & (rows != _UNWRITTEN))
     if not len(kept):
         return
     starts, sizes, rows = starts[kept], sizes[kept], rows[kept]

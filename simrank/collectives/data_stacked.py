@@ -1,6 +1,6 @@
 """Moves data of all ranks at once: for many ranks with small chunks.
 
-The buffers of all ranks are stacked, so that a round is a few numpy calls whatever the number of
+The buffers of all ranks are stacked, so that a round is a few numpy calls for any number of
 ranks. Buffers are seen as rows of `unit` elements, the largest unit that every chunk is a multiple
 of: one row per chunk where all chunks are equal, one element where they are not.
 """

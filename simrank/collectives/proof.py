@@ -45,7 +45,7 @@ class Flaw:
         buffer: Where it lies.
         chunk: Its number.
         round_number: The round that does wrong, from 0; None: what is left at the end is wrong.
-        holds: What the chunk holds, in words; None where nobody wrote it.
+        holds: What the chunk holds, in words; None if not written.
         expected: What it should hold, in words; None where a step is wrong, not its result.
         num_wrong: How many chunks are wrong at the end.
     """
@@ -73,8 +73,8 @@ class Proof:
         num_rounds: Rounds with steps between ranks.
         num_steps: Steps between ranks.
         busiest_bytes: The most bytes that a rank sends, or receives.
-        bound_bytes: What some rank must send or receive whatever the algorithm; None where a switch
-            reduces or copies, or sizes are uneven.
+        bound_bytes: The bytes that some rank must send or receive with any algorithm; None where a
+            switch reduces or copies, or sizes are uneven.
     """
 
     flaw: Flaw | None
@@ -114,7 +114,7 @@ class _Memory:
 
     Attributes:
         schedule: Whose chunks.
-        held: Per chunk its content; None: nobody has written it.
+        held: Per chunk its content; None: not written.
         filled: Per chunk how many elements hold it; SCRATCH chunks may be longer.
     """
 
@@ -287,7 +287,7 @@ class _Expected:
     def content(self, piece: Piece, start: int, size: int) -> Content:
         """Return the expected contents of a chunk of a piece.
 
-        A source that is cut into other chunks is named as chunk -1, which nobody holds.
+        A source that is cut into other chunks is named as chunk -1, which no rank holds.
         """
         key = (start, size, tuple(piece.sources))
         if key not in self._contents:

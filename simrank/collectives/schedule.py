@@ -71,7 +71,7 @@ class Round(NamedTuple):
     src_chunk: IntArray
     dst_buffer: IntArray
     dst_chunk: IntArray
-    count: IntArray  # type: ignore[assignment]  # Hides tuple.count, which nobody calls.
+    count: IntArray  # type: ignore[assignment]  # Hides tuple.count, which is unused.
     op: IntArray
     channel: IntArray
     operand_buffer: IntArray | None = None

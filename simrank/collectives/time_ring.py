@@ -9,7 +9,7 @@ rounds is the longest walk that ends there, where each of the k moves either sta
               A[b] + sum(move[b .. p-1]) + (k - (p - b)) * (highest stay among b .. p)
 
 because a walk does all its staying at the dearest rank it passes. With few distinct stays, this is
-one sliding-window maximum per stay: O(stays * n log n), whatever k is. A walk that has passed every
+one sliding-window maximum per stay: O(stays * n log n), for any k. A walk that has passed every
 rank stays at the dearest of all, so each further lap gains the same: either no such lap pays, or as
 many as fit. With one stay for all, further moves never lose, and the longest walks alone decide:
 O(n).

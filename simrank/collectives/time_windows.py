@@ -5,7 +5,7 @@ taken, so a message leaves once all that was sent, itself included, but a buffer
 taken: a late receiver finds one full buffer, however small the messages are. A rank has taken a
 message when its clock is past the round in which it got it.
 
-Rings pass all data by everybody and have closed forms. There a message beyond the buffer waits
+Rings pass all data by every rank and have closed forms. There a message beyond the buffer waits
 until its receiver has begun the phase, not for what it has taken since.
 """
 

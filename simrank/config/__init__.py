@@ -42,7 +42,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any value
     if name in _PLACES:
         return getattr(import_module(f"simrank.config.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'simrank.config' has no attribute {name!r}")

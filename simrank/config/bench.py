@@ -225,7 +225,7 @@ class BenchConfig(Model):
         measured: Measured tables to set beside the results.
         check: Whether results are checked against a float64 reference.
         seed: Seed of the data and of every tie.
-        faults: What goes wrong on purpose.
+        faults: Injected faults.
         source: Where the benchmark was written, for messages.
     """
 

@@ -23,7 +23,7 @@ from simrank.config.quantity import Count, Flag, Size, Text, choice_text, reject
 from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 
-NO_CALIBRATION = "none"  # In a cluster's file: NCCL's own constants, on purpose.
+NO_CALIBRATION = "none"  # In a cluster's file: NCCL's own constants, deliberately.
 CONSTANTS = (
     "launch_us",
     "hop_intra",
@@ -119,7 +119,7 @@ def load_calibration(word: str) -> CalibrationConfig:
         word: A cluster whose calibration is built in, or a YAML file.
 
     Raises:
-        ConfigError: There is none, or something in it is wrong.
+        ConfigError: It is missing, or something in it is wrong.
     """
     return calibration_from_source(read_yaml(locate("calibrations", word)))
 

@@ -1,4 +1,4 @@
-"""Faults that a run injects on purpose; start with `load_faults`.
+"""Faults that a run injects; start with `load_faults`.
 
 ```yaml
 faults:
@@ -97,7 +97,7 @@ class Deactivate(Model):
         at_ps: When, in picoseconds of simulated time; or
         at_collective: As it calls its n-th collective, from 1; or
         within_ps: At a time before this one, drawn by the seed.
-        for_ps: How long, until it comes back; None: for ever.
+        for_ps: How long, until it comes back; None: forever.
     """
 
     ranks: Ranks = Field(alias="deactivate")
@@ -114,7 +114,7 @@ class Slow(Model):
         ranks: Which.
         factor: How many times as long.
         from_ps: From when on; what has begun keeps its time.
-        until_ps: Until when, or None for ever.
+        until_ps: Until when, or None forever.
     """
 
     ranks: Ranks = Field(alias="slow")
@@ -176,7 +176,7 @@ class SlowLink(Model):
         link: (node or None, the vertex it leaves, the one it enters, both directions).
         factor: By how many times its bandwidth falls.
         from_ps: From when on; collectives that have begun keep their time.
-        until_ps: Until when, or None for ever.
+        until_ps: Until when, or None forever.
     """
 
     link: LinkName = Field(alias="slow_link")

@@ -48,7 +48,7 @@ def located(kind: str, word: str, source: Source, key_path: KeyPath) -> Path:
     """Return the file of a name in a configuration, beside it or built in.
 
     Raises:
-        ConfigError: There is none, with the line of the word.
+        ConfigError: It is missing, with the line of the word.
     """
     base = source.path.parent if source.path is not None else None
     try:

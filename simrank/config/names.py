@@ -58,7 +58,7 @@ COLLECTIVE_ALIASES = {
     "send_recv": "sendrecv",
 }
 
-# What NCCL's tables tell apart: architectures, what joins devices, who made the host's processor.
+# The keys of NCCL's tables: architecture, link between devices, vendor of the CPU.
 NCCL_ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 NCCL_WIRES = ("nvlink", "pci")
 NCCL_HOSTS = ("intel", "amd")

@@ -27,7 +27,7 @@ def project_settings() -> ProjectSettings:
     """Return the settings of the project that the current folder belongs to.
 
     Raises:
-        ConfigError: The section says what nobody knows.
+        ConfigError: The section has unknown keys.
     """
     folder = Path.cwd()
     for place in (folder, *folder.parents):

@@ -1,6 +1,6 @@
 """A checked cluster as plain data: wires, vertices, provenance.
 
-It imports nothing: who has a cluster that was built before needs no YAML, and no pydantic.
+It imports nothing: a cached cluster needs neither YAML nor pydantic.
 """
 
 from dataclasses import dataclass

@@ -100,7 +100,7 @@ def _index(buffer: Buffer) -> int | None:
 def upload(tensor: Buffer, values: np.ndarray[Any, Any], device: Device) -> None:
     """Fill a new tensor of `device` with a copy of an array, copied in stream order.
 
-    The values are in place at once: nobody can look at a tensor that is new without waiting for
+    The values are in place at once: no program can read a new tensor without a wait for
     the copy, and the caller may change its array as soon as this returns.
     """
     if tensor.storage.has_values:

@@ -202,7 +202,7 @@ class Device:
     def hold(self, resource: Resource, amount: float) -> None:
         """Take some of a resource away from kernels (negative: give it back): a collective runs."""
         resource.held += amount
-        if resource.users:  # Else nobody's rate changes.
+        if resource.users:  # Else no rate changes.
             self.pool.change(resource)
 
     def load_before(self, operation: Operation) -> None:
@@ -263,7 +263,7 @@ class Devices:
 
 # ---- Lazy loading: the code of a kernel comes to the device at its first launch ----
 # A load waits until the device is quiet. A kernel that spins until a later operation sets its flag
-# can therefore block the host for ever: a load between them waits for the kernel. `preload` loads
+# can therefore block the host forever: a load between them waits for the kernel. `preload` loads
 # kernels before anything runs.
 
 _MODE = "CUDA_MODULE_LOADING"
@@ -379,7 +379,7 @@ class LaunchQueue:
     def wait_for_room(self, stream: Stream) -> None:
         """Block the host until a launch to `stream` would not be one too many.
 
-        What the engine itself launches, from the hub, goes ahead: nobody is there to wait.
+        What the engine itself launches, from the hub, goes ahead: no rank waits.
         """
         while self.num_outstanding >= self.capacity:
             if self._engine.is_hub() and self._engine.is_driving:
@@ -425,7 +425,7 @@ class Room(Handle):
 # CUDA_DEVICE_MAX_CONNECTIONS says how many a process has on each device. What is first in a
 # queue and may not begin yet (its stream is busy, or waits) holds up all behind it, of other
 # streams too: a false dependency, which programs that overlap collectives with products ask for
-# on purpose. Where the variable is not set every stream has a queue of its own: which streams
+# deliberately. Where the variable is not set every stream has a queue of its own: which streams
 # share one of hardware's eight is not documented.
 #
 # Source: CUDA C++ Programming Guide 13.0, "CUDA Environment Variables". Assumed: streams take

@@ -72,7 +72,7 @@ _PYTHON: dict[type, DType] = {float: float32, int: int64, bool: bool_}
 _KINDS = ("bool", "int", "float")
 
 
-def as_dtype(dtype: Any) -> DType:  # noqa: ANN401 - whatever the user names it with
+def as_dtype(dtype: Any) -> DType:  # noqa: ANN401 - any value
     """Return the element type named by a DType, a name (torch's, or numpy's) or a numpy dtype.
 
     Raises:

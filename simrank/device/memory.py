@@ -104,7 +104,7 @@ class AddressSpace:
     """Storages by simulated address; one table for all devices of a Context.
 
     Attributes:
-        watchers: Who waits for memory to change, once somebody does; see `watch`.
+        watchers: Waits for changes of memory, once there are any; see `watch`.
         hints: What may be wrong with accesses to it, seen in passing, in order.
         sampled: By a kernel's id: the kernel, and how many of its launches were looked at.
         sampled_lanes: The same, of launches whose lanes were looked at.

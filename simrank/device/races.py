@@ -3,14 +3,14 @@
 Every stream, and every rank's host, has a vector clock. Issuing an operation orders it behind the
 host and behind its stream; an event, a wait for a Work or a synchronize orders more. Two accesses
 to the same bytes, one of them a write, that are ordered by none of these are a race on real
-hardware, whatever the simulated times say. A host read counts as a copy on the current stream.
+hardware, for any simulated times. A host read counts as a copy on the current stream.
 
 Accesses of different ranks are not compared here: each rank has its own tensors. Those to symmetric
 memory, of streams and of programs of kernels, are compared by what happens (`order`, and
 `kernels/races/happens.py`).
 
 A kernel that waits for flags in memory may order itself behind other streams. It may be waiting for
-whatever they write after its launch; and for what they wrote before it, if they then wrote integers
+its writes after the launch; and for what they wrote before it, if they then wrote integers
 that the kernel may read (ADR 0016).
 """
 
@@ -70,10 +70,10 @@ class _Access(NamedTuple):
     accessor: _Accessor
     view: Array
     waits: bool = False
-    signals: Clock | None = None  # A write of integers: what whoever sees it is ordered behind.
+    signals: Clock | None = None  # A write of integers: the clock that its readers acquire.
     waited: bool = False  # It is behind a kernel that waits, and so perhaps behind others.
     turn: Turn | None = None
-    holds: bool = False  # What it touches stays until somebody has waited for it.
+    holds: bool = False  # Its memory stays until it has been waited for.
 
 
 class _InUse(NamedTuple):
@@ -228,7 +228,7 @@ class RaceChecker:
     def host_touches(self, buffer: Buffer, *, is_write: bool) -> None:
         """Check that the host may read or write host memory: nothing in flight uses it.
 
-        What the host itself does is kept nowhere: whatever it issues later is behind that.
+        The host's own accesses are not recorded: its later operations are ordered behind them.
 
         Raises:
             RaceError: An operation that the host has not waited for writes it, or reads what is
@@ -444,14 +444,14 @@ def _as_fact(access: _Access) -> RaceAccess:
 
 # ---- Order of events across ranks, as they happen ----
 # An operation is behind what its host knew when it was issued, behind its stream, and behind
-# what its stream waits for. Members of a collective are behind each other, who receives is
-# behind who sends, who takes a signal is behind who gave it, and hosts are behind each other
+# what its stream waits for. Members of a collective are behind each other, a receiver is
+# behind its sender, a waiter is behind the signal's sender, and hosts are behind each other
 # where they meet. That something ended earlier in simulated time orders nothing: on another day
 # it is late.
 #
 # Accesses to memory that ranks share are compared by these clocks; see `SharedAccesses`.
 
-_MAX_PUTS = 8  # assumed: the last operations that wrote integers which somebody may look at
+_MAX_PUTS = 8  # assumed: the last operations that wrote integers, which may be read
 _ROOT_GIVES = ("broadcast", "scatter")
 _ROOT_TAKES = ("reduce", "gather")
 
@@ -530,7 +530,7 @@ class RunOrder:
     def issued(self, operation: Operation, stream: Agent, host: Agent) -> None:
         """Note what a new operation is behind, once ranks may share memory."""
         if not self.is_active:
-            self.is_active = "triton" in sys.modules  # Its kernels reach whatever they are told.
+            self.is_active = "triton" in sys.modules  # Its kernels reach any memory.
             if not self.is_active:
                 return
         for key, other in list(host.unseen.items()):
@@ -585,7 +585,7 @@ class RunOrder:
         """Compare an operation that begins with others that have.
 
         Returns:
-            Memory of which programs of kernels know best who touches what.
+            Memory whose accesses the programs of kernels record themselves.
         """
         result: set[Storage] = set()
         turn = operation.turn
@@ -610,7 +610,7 @@ class RunOrder:
 
         Args:
             ending: The members' parts that end.
-            arrived: Those that have begun, in whatever rank.
+            arrived: The operations that have begun, of all ranks.
             op: What the collective is called.
             root: The part of its root, or None.
         """

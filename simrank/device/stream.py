@@ -40,11 +40,11 @@ class Operation(Handle):
         stream: The stream it was issued on.
         rank: The rank that issued it, or None.
         issue_ps: The host clock when it was issued; it does not begin before.
-        touched: What it reads and writes, until it has ended; None where nobody needs to know.
+        touched: What it reads and writes, until it has ended; None if not tracked.
         start_ps: When it began, in picoseconds; -1 before.
         is_launch: Whether it takes room in the device's launch queue.
         is_implied: Whether it follows from another call: reports name that one's line.
-        details: Facts for timelines (bytes, algorithm); empty unless somebody filled it.
+        details: Facts for timelines (bytes, algorithm); empty by default.
     """
 
     clock: Clock | None  # This and those below only where races are looked for.
@@ -61,7 +61,7 @@ class Operation(Handle):
     is_launch = True
     is_implied = False
     orders_threads = False
-    holds_memory = False  # Whether what it touches stays until somebody has waited for it.
+    holds_memory = False  # Whether its memory stays until it has been waited for.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
     depth = 1  # How many frames of simrank's lie between its constructor and the user's line.
@@ -181,7 +181,7 @@ class Operation(Handle):
         Args:
             error: What is raised.
             first: What happens just before; an operation that ends there is not seen to have
-                ended by anybody who is not told of the error.
+                ended by a caller that does not get the error.
         """
         add_note(error, f"simrank: raised by {self.name}, when it ran on the stream")
         engine, task = self.stream.device.engine, self._task
@@ -550,7 +550,7 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         """Hold later operations of a stream (default: the current one) until it has happened."""
         if self._mark is None:
-            return  # As in CUDA: an event never recorded holds nobody.
+            return  # As in CUDA: an event without a record blocks no stream.
         if stream is None:
             stream = current_stream()
         stream.wait_for(self._mark)
@@ -655,7 +655,7 @@ class ProgramStreams:
     """A program's streams on one device.
 
     Each program has its own, as each process has: one of them that ends takes only its own along.
-    Streams that nobody holds and that have nothing in flight are forgotten.
+    Unreferenced streams without operations in flight are dropped.
 
     Attributes:
         default: The default stream, as in CUDA.

@@ -1,7 +1,7 @@
 """Memory in reach of a transport: host, device, or fabric memory, which peers may map.
 
 A buffer that a transport does not reach is an error at the call. On hardware, what is tagged as
-device memory and lies on the host is written to in vain, and whoever waits for it waits for ever.
+device memory and lies on the host is written to in vain, and its readers wait forever.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Watchers:
     programs that fight for a lock, one is woken; it hands over once it has looked: see `passed_on`.
 
     Attributes:
-        versions: How often each storage was written while somebody looked.
-        listener: Told of every write to what somebody has looked at, or None.
+        versions: The number of writes of each watched storage.
+        listener: Notified of every write to watched memory, or None.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Active members of groups: some members may be inactive.
 
 A collective belongs to those that were active when the first of them called it, without those that
-were deactivated before their part was decided. Numbers of calls go on across changes; who comes
-back takes part from the first number that nobody has called yet.
+were deactivated before their part was decided. Numbers of calls go on across changes; a member that
+comes back takes part from the first number that no member has called yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Absence(NamedTuple):
-    """Why a member sits out.
+    """The reason why a member is inactive.
 
     Attributes:
         since_ps: Since when.
@@ -48,8 +48,8 @@ class Roster:
 
     Attributes:
         group: The group.
-        absent: Who sits out, by group rank.
-        skips_dead: Whether a member that dies sits out, and is no error.
+        absent: The inactive members, by group rank.
+        skips_dead: Whether a member that dies is inactive, and is no error.
         masks: What programs see of it: 1 or 0 per member.
         change: The agreed change that members are meeting for, if one is.
     """
@@ -62,7 +62,7 @@ class Roster:
         self.change: Change | None = None
         self.num_changes = 0
         self._parts: dict[tuple[int, ...], Part] = {}
-        group.is_eager = True  # Its communicator does not depend on who is there.
+        group.is_eager = True  # Its communicator does not depend on the active members.
 
     def active(self) -> list[int]:
         """Return the group ranks that are active."""
@@ -91,7 +91,7 @@ class Roster:
 
         Raises:
             UnsupportedError: The collective is not defined over some members.
-            RankInactiveError: Its root sits out.
+            RankInactiveError: Its root is inactive.
         """
         if not isinstance(part, Part):
             return request
@@ -105,7 +105,7 @@ class Roster:
         """Check that both ends of every message are active.
 
         Raises:
-            RankInactiveError: One sits out.
+            RankInactiveError: One is inactive.
         """
         own = self.group.group_rank(operation.rank)
         for rank in (own, *[end.peer for end in operation.ends]):
@@ -113,7 +113,7 @@ class Roster:
                 raise self.inactive(operation.name, rank)
 
     def inactive(self, what: str, group_rank: int) -> RankInactiveError:
-        """Return the error of a call that needs a member that sits out."""
+        """Return the error of a call that needs a member that is inactive."""
         rank, absence = int(self.group.ranks[group_rank]), self.absent.get(group_rank)
         now_ps = self.group.engine.now_ps
         return RankInactiveError(now_ps, what, rank, absence.since_ps if absence else now_ps)
@@ -149,7 +149,7 @@ class Roster:
         gone = self.inactive("its part", group_rank) if error is None else error
         for boxes in self.group.mailboxes.values():
             for message in boxes.pending() if error is None else ():
-                if message.rank == rank:  # It lives, and is told as its peers are.
+                if message.rank == rank:  # It lives, and gets the error as its peers do.
                     message.stream.fail(message, gone)
             boxes.lose(group_rank, rank, gone)
         if self.change is not None:
@@ -339,7 +339,7 @@ class Part(ProcessGroup):
         return whole.stream(self.positions[group_rank], device, name, by_host=by_host)
 
 
-# ---- What a collective's request becomes where some members of its group sit out ----
+# ---- A collective's request in a group with inactive members ----
 # The parts of those that take part keep their places in the user's tensors; what belongs to the
 # others is neither sent nor written.
 
@@ -478,7 +478,7 @@ class ElasticOptions:
 
     Args:
         active_ranks: A tensor on the host with an int32 for each member, kept at 1 where it is
-            active and at 0 where it sits out; None: ask `active_ranks()`.
+            active and at 0 where it is inactive; None: ask `active_ranks()`.
         first: Global ranks that are active at first; None: all. The others join by
             `set_active_ranks`.
 

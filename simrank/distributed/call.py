@@ -260,7 +260,7 @@ class Call:
             if begin_ps + ahead[0].after_ps >= engine.now_ps:
                 self._fly(begin_ps, ahead)
                 return
-        # What was projected from fewer arrivals is projected anew: which of those at one time came
+        # What was projected from fewer arrivals is projected again: which of those at one time came
         # first decides nothing. A rank that a late one does not matter to could have ended before
         # now (an exchange with empty parts): it ends now, since only now its part is known.
         if self._flight is not None:
@@ -583,7 +583,7 @@ def end_together(operations: Sequence[CollectiveOperation]) -> None:
                 writes.settle()
 
 
-# ---- What a rank calls that sits out ----
+# ---- Calls of inactive ranks ----
 
 
 class SkippedCall:

@@ -32,10 +32,10 @@ def active_ranks(group: Group = None) -> list[int]:
 
 
 def set_active_ranks(ranks: Sequence[int], group: Group = None) -> None:
-    """Agree that these take part in the group's collectives from now on, and the others sit out.
+    """Activate these members of the group, and deactivate the remaining ones.
 
     Every member calls it that is active, or will be: it is how a subset begins, how it ends, and
-    how a rank comes back. Who sits out may call collectives: its calls end at once and move
+    how a rank comes back. Inactive ranks may call collectives: their calls end at once and move
     nothing. Simulated cost: the host waits for the last one, and a round trip.
 
     Args:
@@ -103,9 +103,9 @@ def shrink_group(
         pg_options: As of `new_group`.
 
     Raises:
-        ValueError: There is none to exclude, or nobody left, or one is no member.
+        ValueError: No rank to exclude, or no rank would be left, or one is not a member.
         RuntimeError: The caller is excluded.
-        UnsupportedError: The default group, which torch would number anew; a flag.
+        UnsupportedError: The default group, which torch would renumber; a flag.
         PeerDiedError: One of those that are left has died.
     """
     program = require_rank("shrink_group")

@@ -216,7 +216,7 @@ def mismatch(
     Args:
         group: Whose calls they are.
         number: Of the call in the group.
-        calls: In the order in which they are told; equal ones from one line are told together.
+        calls: In the order of the report; equal ones from one line are merged.
         absent: Global ranks that have not called.
     """
     made = list(calls)

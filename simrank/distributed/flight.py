@@ -122,7 +122,7 @@ class Flight:
                 self._wakeup = self._engine.call_at(self._end_ps(), self._land)
 
     def cancel(self) -> None:
-        """Forget the ends that are still ahead: they are projected anew."""
+        """Forget the ends that are still ahead: they are projected again."""
         if self._cursor < len(self._ahead) and self._rate:
             self._engine.cancel(self._wakeup)
         self._cursor = len(self._ahead)
@@ -150,10 +150,10 @@ class Flight:
 
 
 # ---- Sharing of links among collectives, messages and copies in flight (E11, C3) ----
-# A collective's latency passes whatever others do. Then its bytes flow: at full speed it uses
-# its busiest link altogether, and the others in proportion. Where links are shared, all that
-# flows through one gets an equal part of it (max-min), and the ends of the ranks move
-# accordingly. What shares with nobody ends when it would have ended anyway, to the picosecond.
+# A collective's latency passes independently of other flows. Then its bytes flow: at full speed it
+# uses its busiest link altogether, and the others in proportion. Where links are shared, all that
+# flows through one gets an equal part of it (max-min), and the ends of the ranks move accordingly.
+# A flow that shares no link ends when it would have ended anyway, to the picosecond.
 
 
 class Speed(NamedTuple):
@@ -163,7 +163,7 @@ class Speed(NamedTuple):
         alone_ps: How long its busiest link needs, alone; infinite where one is down.
         demands: [k] Bytes per picosecond of each link at full speed; empty where a link is down.
         busiest: The largest of them.
-        alone_rate: The rate at which those flow that share with nobody.
+        alone_rate: The rate of flows that share no link.
     """
 
     alone_ps: float
@@ -247,7 +247,7 @@ class LinkLoads:
 
     @property
     def claim(self) -> Claim:
-        """Its links, as those have them that use them as it does: one after the other."""
+        """Link claim, first in first out among identical flows."""
         demands = self.speed.demands
         if self._claim is None:
             links = self._network.links_of(self._links.tolist()) if demands else []
@@ -272,7 +272,7 @@ class _Bytes(Activity):
     __slots__ = ("_flight",)
 
     def __init__(self, flight: Flight, flow_ps: int, loads: LinkLoads) -> None:
-        # Equal parts of a link are equal numbers of bytes on it, whoever sends them.
+        # Equal parts of a link are equal numbers of bytes on it, for any sender.
         weight = 1 / loads.speed.busiest
         super().__init__(float(flow_ps), loads.demands, _nothing, max_rate=1.0, weight=weight)
         self.claim = loads.claim

@@ -160,7 +160,7 @@ class FlightRecorder:
         return cls(str(Path(given) / PREFIX))
 
     def begin(self, world: World) -> None:
-        """Start anew: ranks are about to be spawned."""
+        """Restart: ranks are about to be spawned."""
         self._world = world
         self._ranks = {}
         self._numbers = {}

@@ -67,7 +67,7 @@ class ProcessGroup:
         communicators: Those that are made at first use, by pair of ranks; None: of all members.
         dead: What each member raised that died while the others run on, or that gave up a call
             whose time limit passed, by global rank.
-        roster: Who is active, where members may sit out; None: all are.
+        roster: The active members, where members may be inactive; None: all are.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class ProcessGroup:
         self.dead[rank] = error
         for call in list(self.calls.values()):
             member = call.group.group_rank(rank)
-            if member >= 0:  # Some members may sit out of it.
+            if member >= 0:  # Some members may be inactive in it.
                 call.lose(member, self.world.shown(rank), error)
         for boxes in self.mailboxes.values():
             boxes.lose(group_rank, rank, error)
@@ -261,7 +261,7 @@ class World:
         has_changed: Whether its members are no more the ranks of the spawn under their numbers:
             one has died, a process has joined, or ranks have met under other numbers.
         local: What layers above keep of it, by names of their own. A table by world would keep it
-            alive for ever: what it holds knows the world.
+            alive forever: what it holds knows the world.
     """
 
     def __init__(

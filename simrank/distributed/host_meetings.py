@@ -24,7 +24,7 @@ class Meeting(Handle):
         number: How many of its kind the group had, this one included.
         order: What those that have come are behind, for race checks.
         came: Where each member called, by group rank.
-        ending: Whether all have come, and are told soon.
+        ending: Whether all have come, and will return soon.
     """
 
     __slots__ = ("came", "ending", "group", "number", "order")
@@ -50,7 +50,7 @@ class Meeting(Handle):
         return f"{self.what} #{self.number} on group '{self.group.name}'"
 
     def come(self, group_rank: int) -> None:
-        """Note that a member has come; after the last one all are told, in a round trip."""
+        """Note that a member has come; after the last one all return, in a round trip."""
         self.came[group_rank] = user_site()
         if (races := self.group.world.comm_library.races) is not None:
             races.meet(self.order)
@@ -143,7 +143,7 @@ def meet_first(group: ProcessGroup, group_rank: int, pair: Pair | None = None) -
     Args:
         group: The group.
         group_rank: The running rank's.
-        pair: Who sends and who receives, outside of a batch; None: the group's communicator.
+        pair: Sender and receiver, outside of a batch; None: the group's communicator.
     """
     if group.is_eager or group.size() == 1:
         return

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
-_MAX_FORMS = 4096  # Assumed: distinct calls of one program; beyond, they are learned anew.
+_MAX_FORMS = 4096  # Assumed: distinct calls of one program; beyond, they are learned again.
 
 
 class Form(NamedTuple):
@@ -347,7 +347,7 @@ def _launch(
 
     Raises:
         UnsupportedError: The kernel sums tensors of simrank, and this is something else, or some
-            members sit out.
+            members are inactive.
     """
     group = caller.group
     op, reduce_op, *_ = request.signature

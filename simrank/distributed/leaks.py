@@ -131,8 +131,8 @@ class Leaks:
     def report(self) -> list[RankState]:
         """Return one line per set of ranks that left equal things undone at the same line.
 
-        Those are Works that nobody waited for, messages that nobody received, groups that not all
-        have made, and calls in opposite orders.
+        Those are Works that were not waited for, messages that were not received, groups that not
+        all have made, and calls in opposite orders.
         """
         counts = {
             (f"{what} never waited for", site, rank): count

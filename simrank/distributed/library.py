@@ -100,12 +100,12 @@ class CollectiveLibrary:
         algorithms: Per collective the forced algorithm and its options; absent: "auto".
         kernels: Per collective the kernel that runs instead.
         num_sms: SMs that a collective occupies on each rank.
-        leaks: Work that nobody has waited for.
+        leaks: Work that was not waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
         makes_early: Whether groups have their communicators from the start.
         races: Who looks for races; None where that is off.
-        follower: Told of the calls of each rank; None where nobody asked.
-        recorder: Who keeps the last calls of each rank; None where nobody asked.
+        follower: Notified of the calls of each rank; None without one.
+        recorder: The recorder of each rank's last calls; None without one.
         worlds: The groups of each spawn that is alive, by its number.
         on_call: Called by each rank that calls a collective, before it is matched; or None.
     """

@@ -116,8 +116,8 @@ def _apply(options: object, made: ProcessGroup) -> None:
 def destroy_process_group(group: Group = None) -> None:
     """Leave the default group (and with it all groups), or one group.
 
-    It waits for this rank's own calls on what is destroyed, and for nobody else: if they can never
-    complete, the report of that deadlock names them.
+    It waits for this rank's own calls on the destroyed groups, and for no other rank: if they can
+    never complete, the report of that deadlock names them.
 
     Raises:
         ValueError: There is no such group.
@@ -529,7 +529,7 @@ def _check_part(group_ranks: Sequence[int], world_size: int) -> None:
 
 # ---- Members that no spawn has numbered ----
 # The ranks of a spawn are numbered from 0. Who joins a group with others takes the next number
-# of theirs, whatever rank it has there. Its death is that of a member.
+# of theirs, under any rank. Its death is that of a member.
 
 _KEY = "number as a member"  # In `Program.local`.
 

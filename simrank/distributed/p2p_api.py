@@ -192,7 +192,7 @@ def _coalescing_manager(
 
     Args:
         group: Whose calls are held back.
-        device: With one, every collective would be held back: other kinds are refused by name.
+        device: With one, every collective would be held back: other kinds raise UnsupportedError.
         async_ops: Whether to wait with `wait()` of what is yielded, and not at the end.
 
     Raises:

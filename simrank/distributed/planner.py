@@ -144,7 +144,7 @@ class Planner:
 
 
 def planner_of(group: ProcessGroup) -> Planner:
-    """Return the planner of a group, made anew after a member has moved to another device."""
+    """Return the planner of a group, rebuilt after a member has moved to another device."""
     planner: Planner | None = group.planner
     if planner is None:
         world = group.world
@@ -160,7 +160,7 @@ class Plan:
         mover: Moves its data.
         synchronizing: Whether every rank's end depends on every rank's arrival.
         details: Facts for timelines and reports.
-        meets: Whether who sends waits until its receivers have called, as hosts do with gloo.
+        meets: Whether the sender waits until its receivers have called, as hosts do with gloo.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class Plan:
         return ends
 
     def _project(self, key: tuple[int, bytes], skew_ps: IntArray) -> _Ends:
-        """Return when ranks end, as a group alike has found out before, or anew."""
+        """Return when ranks end, as for an equal group before, or projected."""
         version = key[0]
         known = {} if version else self._nominal
         ends = known.get(key)
@@ -420,7 +420,7 @@ class DataMover:
         """Return inputs and outputs of all ranks of which only those of `ending` are real.
 
         The others' outputs go to copies; ranks that have not arrived contribute zeros, which by
-        causality reach nobody that ends now.
+        causality reach no rank that ends now.
         """
         dtype = ending[0].inputs.array.dtype
         by_rank = {operation.group_rank: operation for operation in ending}

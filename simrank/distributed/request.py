@@ -35,7 +35,7 @@ class Signature(NamedTuple):
     reduce_op: str | None
     root: int | None
     dtype: str
-    count: int | str | None  # type: ignore[assignment]  # Hides tuple.count, which nobody calls.
+    count: int | str | None  # type: ignore[assignment]  # Hides tuple.count, which is unused.
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Signals between streams over the signal pads of symmetric memory.
 
-A flag goes from 0 to 1 by who signals, and back to 0 by who waits, as torch's own kernels do it:
-a signal waits until the one before was taken.
+The sender of a signal sets a flag from 0 to 1, and the waiter sets it back to 0, as torch's own
+kernels do it: a signal waits until the one before was taken.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class Future:
         def run() -> None:
             try:
                 chained._value, chained._operation = self._call(callback)
-            except Exception as error:  # noqa: BLE001 - raised by whoever waits for the value
+            except Exception as error:  # noqa: BLE001 - raised to the waiter of the value
                 text = f"{type(error).__name__}: {error}"
                 chained._error = RuntimeError(
                     f"Got the following error when running the callback: {text}"

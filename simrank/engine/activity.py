@@ -20,7 +20,7 @@ class Resource:
     """Something that activities share: SMs, memory bandwidth, one direction of a link.
 
     Args:
-        name: For reports; or what returns it, where there are many that nobody reports.
+        name: For reports; or a function that returns it, for many that are never reported.
         capacity: As the attribute.
 
     Attributes:
@@ -53,7 +53,7 @@ class Resource:
 class Claim:
     """Resources that activities with the same demands use again and again, most often alone.
 
-    While nobody else asks for one of them, a start and an end are the claim's, whose resources
+    While no other activity demands one of them, a start and an end are the claim's, whose resources
     need not be looked at: a collective crosses dozens of links, and thousands of groups do.
 
     Attributes:
@@ -97,14 +97,14 @@ class Activity:
         alone_rate: The rate when nothing is shared, where its maker knows it.
         settled_ps: Up to when its pool has accounted for the work done.
         wakeup: Where its pool has queued its end, if that is known.
-        claim: What has its resources for it where nobody else uses them; None where they are few.
+        claim: The claim of its idle resources; None if they are few.
     """
 
     __slots__ = (
         "alone_rate", "claim", "demands", "done", "max_rate", "rate", "settled_ps", "wakeup",
         "weight", "work", "work_left",
     )  # fmt: skip
-    is_collective = None  # For the deadlock report, if it stalls for ever.
+    is_collective = None  # For the deadlock report, if it stalls forever.
 
     def __init__(
         self,

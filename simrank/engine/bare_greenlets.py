@@ -2,8 +2,8 @@
 
 A bare greenlet that waits becomes a task: its parent is the hub from then on. Whoever switched
 into it still sits in that call and goes on at the same simulated time. That is the task that the
-hub resumed last, or a bare greenlet between the two; greenlet does not say who switched, so the
-latter is known only as the parent of the greenlet that waits.
+hub resumed last, or a bare greenlet between the two; greenlet does not report the switching
+greenlet, so the latter is known only as the parent of the greenlet that waits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Adoption:
         runs there.
 
         Raises:
-            UnsupportedError: Another engine runs it: who would drive this one?
+            UnsupportedError: Another engine runs it, and this one would never be driven.
         """
         engine = self._engine
         if hub_of(stack) is not engine.hub:  # A thread that has nothing to do with ranks.

@@ -33,8 +33,8 @@ class SourceLine(NamedTuple):
 def skip_package(name: str) -> None:
     """Skip a package in reports: they name the line that called it.
 
-    For a layer that stands in for a library: frames of `torch` between a rank and simrank are
-    nobody's program. simrank itself, the standard library and triton are skipped always.
+    For a layer that replaces a library: frames of `torch` between a rank and simrank are
+    not the program's. simrank itself, the standard library and triton are skipped always.
     """
     if name not in _skipped:
         _skipped.append(name)

@@ -70,7 +70,7 @@ def _let_grow_old(most_unseen: int) -> None:
 
     What thousands of ranks leave is alive: a look takes a tenth as long as their simulation, and
     as the process ends Python takes several (measured: 4.8 s after 16,384 ranks). What is garbage
-    would stay for ever: after as many objects as the ranks of a run hold there is a look at all.
+    would stay forever: after as many objects as the ranks of a run hold there is a look at all.
     """
     global _has_frozen, _num_unseen  # noqa: PLW0603 - likewise
     _num_unseen += gc.get_count()[0]
@@ -153,7 +153,7 @@ def is_looking() -> bool:
     """Return whether the collector called the caller: a finalizer, or one of `gc.callbacks`.
 
     It looks between any two lines of the engine's own, so what it calls must not yield where
-    nobody expects it (a library that measures its collector reads the clock, which is a poll).
+    it is not expected (a library that measures its collector reads the clock, which is a poll).
     """
     return _looker is not None and _looker is getcurrent()
 

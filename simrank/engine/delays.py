@@ -56,7 +56,7 @@ class Delay:
     Attributes:
         point: What was late.
         delay_ps: By how much, in picoseconds.
-        site: The user's line; None if nobody asked for it, or it is not known.
+        site: The user's line; None without a request, or if unknown.
     """
 
     point: Point

@@ -94,7 +94,7 @@ def set_handler(number: int, handler: Any, *, is_ranks: bool = False) -> Any:  #
     Args:
         number: As there.
         handler: As there.
-        is_ranks: Whether a rank sets it, whose handler nobody has after the run.
+        is_ranks: Whether a rank sets it, whose handler ends with the run.
     """
     before = get_handler(number)
     if is_ranks:

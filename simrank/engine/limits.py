@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simrank.engine.task import Task
 
 _POLLS_IN_IMPORT = 64  # Assumed: a module that asks more often while it loads waits for something.
-_LOOKS_OF_SPIN = 64  # Assumed: who looks at the clock as often in a row watches something.
+_LOOKS_OF_SPIN = 64  # Assumed: a task that reads the clock as often in a row polls.
 POLL_PS = 100_000  # assumed: a negative query costs a host about 100 ns
 MAX_POLL_PS = 1_000_000_000  # assumed: doubling ends at 1 ms, so that long polls stay cheap to run
 
@@ -78,7 +78,7 @@ def wait_with_limit(
 ) -> None:
     """Wait for `handle`, or raise `WaitTimeoutError` once `timeout_ps` have passed.
 
-    The error carries the report of who waits for whom as a note if by then nothing else could
+    The error carries the deadlock report as a note if by then nothing else could
     have completed the wait.
     """
     if task is None:
@@ -196,7 +196,7 @@ def poll(
 
 
 def host_sleep(engine: EngineInterface, task: Task, delay_ps: int, what: str) -> None:
-    """Sleep as a program does that watches something: it may go on for ever, and be reported.
+    """Sleep as a polling program does: it may go on forever, and be reported.
 
     What the garbage collector calls spends the time without yielding.
     """
@@ -275,7 +275,7 @@ class LivelockDetector:
         """Run the engine's next step for a poll of the main program.
 
         Raises:
-            DeadlockError: There is none, and the main program has asked many times.
+            DeadlockError: It is missing, and the main program has asked many times.
         """
         engine = self._engine
         self._num_vain += 1

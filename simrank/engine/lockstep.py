@@ -1,12 +1,12 @@
 """Tasks on OS threads, driven in lockstep: exactly one runs, or the hub (rule E2).
 
-Who has the turn is the last of a list, `Turns.order`; everybody else sleeps on a bell of its own
+The last task of the list `Turns.order` has the turn; every other one sleeps on a bell of its own
 until that says that it is its turn. A bell that rings once too often is harmless, and the list is
 changed by single operations of the interpreter, so anybody may be interrupted at any instruction,
 by Ctrl-C or the watchdog, without two threads ever running together.
 
 Tasks that one completion wakes pass the turn from one to the next without the hub between: half
-the switches. The hub gets it back whenever there is something for it to do: somebody ended, has
+the switches. The hub gets it back whenever there is something for it to do: a task ended, has
 not started yet, or an observer wants to see the switch.
 """
 
@@ -47,12 +47,12 @@ class Turns:
     """The turn of one engine's threads: its holder, and the order of the next ones.
 
     Attributes:
-        order: The last one has the turn, None being the hub; below it is who gets it afterwards.
+        order: The last one has the turn, None being the hub; below it are the next ones.
         bell: What the hub sleeps on.
         ended: The carrier whose program ended in the last turn, or None.
         of_hub: What is to happen as the hub goes on, or None; threads that pass the turn on among
             themselves share it.
-        sleepers: Looks at who has the turn while the hub sleeps.
+        sleepers: Watches the turn while the hub sleeps.
         has_threads: Whether there has been any.
     """
 
@@ -106,7 +106,7 @@ class Turns:
         late: BaseException | None = error
         try:  # Around every line: another signal may come at any of them.
             order = self.order
-            order[-1:-1] = [None]  # The turn comes back from whoever has it now.
+            order[-1:-1] = [None]  # The turn comes back from its current owner.
             task = order[-1]
             if task is not None:
                 assert task.carrier.thread_id is not None, "it has started"
@@ -321,7 +321,7 @@ class ThreadCarrier:
             if not is_abandoned:
                 self._context.run(self._run_in_turn)
         finally:
-            # greenlet searches every object for a dying thread's stack if somebody still knows it.
+            # greenlet searches every object for a dying thread's stack if it is still referenced.
             _hubs.pop(self.stack, None)
             del self._context, self._run
             self.stack = self._task.greenlet = None
@@ -352,7 +352,7 @@ def _abort(error: RankAborted) -> None:
 
 def raise_in(thread_id: int, kind: type[BaseException]) -> None:
     """Raise an exception in a thread, at its next instruction; the interpreter makes it there."""
-    import ctypes  # noqa: PLC0415 - nobody pays for it who is not interrupted
+    import ctypes  # noqa: PLC0415 - needed at interrupts only
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(kind))
 

@@ -48,7 +48,7 @@ class Engine:
 
     Args:
         seed: Permutes wakeups that are due at the same time; 0 keeps queueing order.
-        delays: What is late on purpose; its seed then permutes.
+        delays: Injected delays; its seed then permutes.
 
     Attributes:
         now_ps: Simulated time in picoseconds.

@@ -281,7 +281,7 @@ def _peers_text(peers: Sequence[str]) -> str:
 def _facts(engine: EngineInterface) -> Iterator[tuple[int | None, str, CallSite | None, bool]]:
     """Yield ranks that wait on the host, then ranks with work in flight, then ended ranks.
 
-    A rank is told in the first of these alone.
+    A rank is reported in the first of these alone.
     """
     reported: set[int] = set()
     for task in engine.tasks:

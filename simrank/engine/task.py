@@ -305,7 +305,7 @@ class AdoptedTask(Task):
         """Enter it, and see whether it ended."""
         try:
             self.carrier.switch()
-        except BaseException as error:  # noqa: BLE001 - kept for whoever answers for it
+        except BaseException as error:  # noqa: BLE001 - kept for its waiter
             self.error = error
         self.retire_if_dead()
 
@@ -425,7 +425,7 @@ class TaskGroup(Handle):
         if is_over and not self.complete and not self.aborting:
             if self._abortion is None:
                 self.finish(engine)
-            elif self.grace_ps:  # Nobody is left who needs it.
+            elif self.grace_ps:  # No task needs it any more.
                 engine.cancel(self._abortion)
                 engine.call_at(engine.now_ps, self.abort)
 

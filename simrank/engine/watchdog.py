@@ -81,7 +81,7 @@ class Watchdog(SwitchObserver):
     """
 
     def __init__(self, engine: Engine, watchdog_s: float | None, limit_s: float | None) -> None:
-        import logging  # noqa: PLC0415 - nobody pays for it without a watchdog
+        import logging  # noqa: PLC0415 - needed with a watchdog only
 
         for name, value in (("watchdog_s", watchdog_s), ("time_limit_s", limit_s)):
             if value is not None and value <= 0:

@@ -3,7 +3,7 @@
 ```text
 SimrankError(Exception)
   ConfigError               a YAML file or option is wrong: file:line: key.path: expected X, got Y
-    ScheduleError           an algorithm would wait for ever, or computes something else
+    ScheduleError           an algorithm would wait forever, or computes something else
   UnsupportedError          a feature that simrank refuses, by name
   HubError                  a task drove the engine; only the hub (the main greenlet) may
   NoRankError               called outside a rank, or outside a Context
@@ -11,7 +11,7 @@ SimrankError(Exception)
   OutOfMemoryError          a device's memory is full
   SimulationError           something happened inside a run, at a simulated time
     DeadlockError           nothing can ever complete what the ranks wait for (proved)
-    LivelockError           ranks poll for ever and nothing changes (suspected)
+    LivelockError           ranks poll forever and nothing changes (suspected)
     CollectiveMismatchError ranks of a group made different calls
     DistBackendError        NCCL would refuse to make the communicator
     DistNetworkError        a port that a rendezvous needs is in use
@@ -21,7 +21,7 @@ SimrankError(Exception)
     TimeOverflowError       simulated time passes its end, after 26 days
     WaitTimeoutError        an explicit time limit passed (also a TimeoutError and a RuntimeError)
     PeerDiedError           a rank died that has a part in what is waited for
-    RankInactiveError       a call needs a rank that sits out
+    RankInactiveError       a call needs a rank that is inactive
     ProcessException        torch's base of what `spawn` raises
       ProcessRaisedException
         SpawnException      a rank raised; `.errors` has every root cause
@@ -32,7 +32,7 @@ SimrankError(Exception)
     ResultError             a rank returned an object that this process cannot rebuild
     RanksPartedError        ranks wait in collectives that others never enter (also a TimeoutError)
     ChannelError            what came from a worker is no frame of simrank's
-    PortInUseError          a port is taken, and by whom (also an OSError)
+    PortInUseError          a port is taken, with its owner (also an OSError)
     TooFewDevicesError      fewer GPUs than workers
     InfrastructureError     perhaps the machine's fault; a pool tries once more
       WorkerDiedError       a worker's process ended

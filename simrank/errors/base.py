@@ -77,7 +77,7 @@ class ConfigError(SimrankError):
 
 
 class ScheduleError(ConfigError):
-    """An algorithm would wait for ever, or does not compute its collective.
+    """An algorithm would wait forever, or does not compute its collective.
 
     Attributes:
         places: Where its parts stand, one line of text for each.

@@ -1,7 +1,7 @@
 """Pickling of errors for other processes, with all their attributes.
 
-An exception that pickles but does not unpickle makes `multiprocessing.Pool` wait for ever, so an
-error is made anew from its text and attributes, not by calling its constructor, and what a
+An exception that pickles but does not unpickle makes `multiprocessing.Pool` wait forever, so an
+error is rebuilt from its text and attributes, not by calling its constructor, and what a
 program's own exceptions cannot do is replaced by what can be told of them.
 """
 
@@ -42,7 +42,7 @@ def remade(error: BaseException) -> bytes | None:
     try:
         data = pickle.dumps((type(error), tuple(map(_travelling, error.args)), attributes))
         made_again(data)
-    except Exception:  # noqa: BLE001 - whatever a program's own classes raise
+    except Exception:  # noqa: BLE001 - a program's own classes may raise anything
         return None
     return data
 
@@ -70,7 +70,7 @@ def _travelling(value: object) -> object:
 def _survives(value: object) -> bool:
     try:
         return type(pickle.loads(pickle.dumps(value))) is type(value)
-    except Exception:  # noqa: BLE001 - whatever a program's own classes raise
+    except Exception:  # noqa: BLE001 - a program's own classes may raise anything
         return False
 
 

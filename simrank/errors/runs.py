@@ -404,12 +404,12 @@ class IllegalTransportError(SimrankError, ValueError, RuntimeError):
 
 
 class RankInactiveError(SimulationError, RuntimeError):
-    """A call needs a rank that sits out: a root, or the other end of a message.
+    """A call needs a rank that is inactive: a root, or the other end of a message.
 
     Attributes:
         time_ps: Simulated time in picoseconds.
         what: What cannot complete.
-        peer: The rank that sits out.
+        peer: The rank that is inactive.
         since_ps: Since when.
     """
 

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any value
     """Import `build` on demand: it reads configurations, and `import simrank` must not."""
     if name != "build_cluster":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

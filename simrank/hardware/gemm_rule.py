@@ -107,7 +107,7 @@ def rule_us(
     waves_us = np.ceil(tiles / machine.num_sms) * (tile_us + constants.wave_us)
     moved_bytes = batch * ((m + n) * k * itemsize + 2 * m * n)
     memory_us = moved_bytes / (constants.memory * machine.memory_bytes_per_s / 1e6)
-    # Parts of sums are written as float32, and read by whoever ends last, in the same wave.
+    # Parts of sums are written as float32, and read by the last program, in the same wave.
     joined_us = 2 * splits * batch * m * n * 4 / cache_bytes_per_us
     times_us = np.maximum(waves_us, memory_us) + np.where(splits > 1, joined_us, 0.0)
     is_possible = (splits == 1) | (k / splits >= _SHORTEST_SUM)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-# Assumed: levels that agree to this are equal, whatever the rounding.
+# Assumed: levels that agree to this are equal within rounding.
 _TOLERANCE = 1e-12
 
 
@@ -72,7 +72,7 @@ def _fill(
     """Freeze bottlenecks until every activity has its rate.
 
     A resource that would be full before every other resource of its activities is a bottleneck
-    whatever happens elsewhere, because the level at which a resource is full only rises when
+    independently of the rest, because the level at which a resource is full only rises when
     others freeze. So all of them are frozen at once instead of the lowest one alone.
     """
     rates = np.full(len(cap), np.inf)

@@ -125,7 +125,7 @@ class ShortestRoutes:
         distance[targets, column] = 0
         cheapest, vertex = self._cost.min(), targets
         while len(vertex):
-            # What is within an edge of the farthest vertex improves nobody.
+            # Vertices within an edge of the farthest one improve no distance.
             near = distance[vertex, column] + cheapest < distance.max(axis=0)[column]
             vertex, column = vertex[near], column[near]
             degree = self._entering[vertex + 1] - self._entering[vertex]

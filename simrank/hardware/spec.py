@@ -28,7 +28,7 @@ class DeviceSpec:
         multicast: Whether one address may stand for the memory of all devices of its node.
         gemm_table: File of measured matrix products; None where a rule says how long they take.
         best_product_flops: Operations per second of the best bfloat16 product that was measured;
-            None: nobody has.
+            None: unknown.
         has_block_clusters: Whether blocks that run together fetch operands once.
     """
 

@@ -93,7 +93,7 @@ def refuse(original: Callable[..., Any], name: str, to_fix: str) -> Callable[...
 
 
 def of_subprocess(module: ModuleType) -> Patches:
-    """Return stand-ins for what waits for a child process."""
+    """Return patches for what waits for a child process."""
     popen: Any = module.__dict__["Popen"]
     waits = ("wait", "communicate", "send_signal", "__exit__")
     return [
@@ -128,7 +128,7 @@ def system_of(original: Callable[[str], int]) -> Callable[[str], int]:
     def system(command: str) -> int:
         if running_task() is None:
             return original(command)
-        import subprocess  # noqa: PLC0415 - these are its stand-ins
+        import subprocess  # noqa: PLC0415 - its patches
 
         status = subprocess.call(command, shell=True)
         return -status if status < 0 else status << 8
@@ -159,7 +159,7 @@ def _poll_child(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_socket(module: ModuleType) -> Patches:
-    """Return stand-ins that bound what a socket waits."""
+    """Return patches that bound what a socket waits."""
     kind: Any = module.__dict__["socket"]
     waits = ("accept", "connect", "recv", "recv_into")
     return [
@@ -205,7 +205,7 @@ def _only_others(what: str) -> str:
 
 
 def of_select() -> Patches:
-    """Return stand-ins for `select.select`."""
+    """Return patches for `select.select`."""
     original = select.select
 
     @functools.wraps(original)
@@ -223,7 +223,7 @@ def of_select() -> Patches:
 
 
 def of_selectors(module: ModuleType) -> Patches:
-    """Return stand-ins for the selectors that this system has."""
+    """Return patches for the selectors that this system has."""
     names = ("SelectSelector", "_PollLikeSelector", "EpollSelector", "DevpollSelector",
              "KqueueSelector")  # fmt: skip
     kinds: list[Any] = [module.__dict__[name] for name in names if name in module.__dict__]
@@ -264,7 +264,7 @@ interrupts.may_be_left(_at_most)
 
 
 def of_fcntl() -> Patches:
-    """Return stand-ins for the locks of files: ranks take turns as processes do."""
+    """Return patches for the locks of files: ranks take turns as processes do."""
     if sys.platform == "win32":
         return []
     import fcntl  # noqa: PLC0415 - not everywhere

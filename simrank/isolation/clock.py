@@ -1,7 +1,8 @@
 """The clocks of the standard library as a rank sees them: simulated time (rule E7).
 
-Every function here asks who runs. In a task it answers from the engine: reading a clock is charged
-as a poll (E8), sleeping lets simulated time pass. Anywhere else it is the function it stands for.
+Every function here finds the running task. In a task it answers from the engine: reading a clock is
+charged as a poll (E8), sleeping lets simulated time pass. Anywhere else it is the function it
+stands for.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def quiet_monotonic() -> float:
 
 
 _monotonic = time.monotonic
-_sleep = time.sleep  # noqa: TID251 - for everybody but ranks
+_sleep = time.sleep  # noqa: TID251 - for all callers except ranks
 
 
 @interrupts.may_be_left
@@ -147,14 +148,14 @@ _Date = dt.date
 
 
 class _StandsFor(type):
-    """Lets a stand-in make objects of the original, all of which are its instances.
+    """Lets a patch make objects of the original, all of which are its instances.
 
     Classes derived from one are as others are.
     """
 
     original: type
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it makes
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any value
         return type.__call__(cls.original if "original" in vars(cls) else cls, *args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -245,7 +246,7 @@ def remove() -> None:
 
 
 def _reduced(value: dt.date) -> tuple[Any, ...]:
-    """Pickle a date by the name that its class has now: that of the stand-in, within a Context."""
+    """Pickle a date by the name that its class has now: that of the patch, within a Context."""
     return getattr(dt, type(value).__name__), value.__reduce_ex__(2)[1]
 
 

@@ -1,7 +1,7 @@
 """Debuggers inside a rank: the simulation stops at a prompt that names rank and time.
 
 `breakpoint()`, `pdb.set_trace()` and everything else that is built on `pdb.Pdb` prompt in the rank
-that runs; nobody else does meanwhile, and simulated time does not pass. What is typed
+that runs; no other rank does meanwhile, and simulated time does not pass. What is typed
 there and would have to wait (for values that a collective still writes, say) is an error.
 """
 

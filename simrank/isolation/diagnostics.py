@@ -97,7 +97,7 @@ def remove_hooks() -> None:
 # ---- Filters of warnings: each rank's own, as each process would have them ----
 # `warnings.catch_warnings`, and what is built on it (`pytest.warns`), replaces attributes of
 # the module; ranks that take turns within such blocks would take each other's. While a Context
-# is entered, the attributes are those of who runs. A rank starts with the program's.
+# is entered, the attributes are the running rank's. A rank starts with the program's.
 
 _NAMES = ("filters", "showwarning", "_showwarnmsg_impl")
 _base: dict[str, Any] = {}

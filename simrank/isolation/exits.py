@@ -123,7 +123,7 @@ _handlers: WeakKeyDictionary[Task, dict[int, Any]] = WeakKeyDictionary()
 def _own_handlers(number: int) -> dict[int, Any] | None:
     """Return the running rank's handlers; None if the process's are meant.
 
-    Those of timers are the process's, whoever sets them: it has but one of each timer.
+    Signals of timers are the process's, which has only one of each timer.
     """
     program, task = current_program(), running_task()
     if program is None or task is None or number in _TIMERS:

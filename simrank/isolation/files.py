@@ -2,7 +2,7 @@
 
 The operating system knows one per process, so it is changed whenever another rank gets its turn:
 an observer of switches, there only once a rank has called `os.chdir`. The mask of `os.umask`, and
-`sys.path`, are everybody's.
+`sys.path`, are shared by all.
 """
 
 from __future__ import annotations

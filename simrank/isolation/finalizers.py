@@ -1,12 +1,12 @@
 """`__del__` of what a rank's own modules define: called in that rank's turns alone.
 
-Python looks for garbage in cycles whoever runs, and calls `__del__` of all that it finds. In a
-process that is the process's own; here a rank would destroy another one's groups in its own name.
-And when it looks is one pace for all ranks, where processes that do the same look at the same
+Python collects garbage in cycles during any rank's turn, and calls `__del__` of all that it finds.
+In a process that is the process's own; here a rank would destroy another one's groups in its own
+name. And when it looks is one pace for all ranks, where processes that do the same look at the same
 points: a program may do otherwise where groups of a dead object are alive still. So what is found
 is kept until its rank says `gc.collect()`, or returns: it looks once more then, as Python does at
-exit. What dies because nobody holds it any more is called there and then, and so is, in its rank's
-name and without imports, what it held as it returned; of a rank that was ended nothing is called.
+exit. Unreferenced objects are finalized there and then, and so is, in its rank's name and without
+imports, what it held as it returned; of a rank that was ended nothing is called.
 
 It does not cover classes of modules that ranks share, nor those that functions make.
 """

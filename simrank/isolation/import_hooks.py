@@ -88,6 +88,6 @@ class _Then(Loader):
         self._loader.exec_module(module)
         self._then(module)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """Return an attribute of the module's own loader."""
         return getattr(self._loader, name)

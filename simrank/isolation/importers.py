@@ -28,7 +28,7 @@ _installed: dict[frozenset[str], tuple[object, dict[str, str]]] = {}  # Stamp, a
 def private_names(fn: Callable[..., Any], asked: Iterable[str]) -> frozenset[str]:
     """Return the modules that each rank of the main program executes for itself.
 
-    That is what is asked for, `STATEFUL` packages, and every module that has taken something of
+    These are the requested ones, `STATEFUL` packages, and every module that has taken something of
     them. A function that cannot be found in a copy of such a module, as it is local or was typed at
     a prompt, calls what the main program has imported: ranks then share it, and a warning says so.
 

@@ -42,7 +42,7 @@ class Library(NamedTuple):
     """A library that needs a stack of its own for each rank: an OS thread.
 
     Attributes:
-        patches: Returns what to replace in it while a Context is entered: owner, name, stand-in.
+        patches: Returns what to replace in it while a Context is entered: owner, name, patch.
         state_of: Makes the state of a rank.
     """
 

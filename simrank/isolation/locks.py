@@ -2,7 +2,7 @@
 
 `threading` and `queue` build conditions, events, semaphores, barriers and queues from two parts,
 a lock and the lock a waiter sleeps on. While a Context is entered both are made here, so that a
-rank that has to wait goes back to the hub, and a deadlock names who holds what. On the hub such a
+rank that has to wait goes back to the hub, and a deadlock names the holders. On the hub such a
 wait drives the engine. Other threads of the process find an ordinary lock.
 
 Locks that the program's modules hold under a name of their own when the first Context is entered
@@ -69,7 +69,7 @@ def make_low_lock() -> Lock | _thread.LockType:
     if task is None or asks.startswith("simrank."):
         return allocate_lock()
     if asks.startswith(("_frozen_importlib", "importlib")):
-        # A rank that waits in the midst of an import must not stop the others who import it.
+        # A rank that waits in the midst of an import must not stop other importers.
         return allocate_lock() if task.carrier.thread_id is None else LibraryLock()
     return make_lock()
 
@@ -143,8 +143,8 @@ class Lock:
         self._waits: deque[LockWait] = deque()
         self._holder: Task | int | None = None
         self._is_waiter = is_waiter
-        self._num_calls = 0  # Of threads, that whoever takes it next is behind.
-        self._order: dict[int, int] = {}  # What who let it go was behind, for race checks.
+        self._num_calls = 0  # Of threads, which the next owner follows.
+        self._order: dict[int, int] = {}  # The clock of its last owner, for race checks.
 
     def describe(self) -> str:
         """Return the awaited lock, in the user's words."""
@@ -198,7 +198,7 @@ class Lock:
             if timeout < 0:
                 engine.wait(wait)
             else:
-                # Rounded up: who has a little left to wait has to get there.
+                # Rounded up: a small rest of a wait must end.
                 engine.wait_at_most(wait, math.ceil(timeout * PS_PER_S))
         except BaseException:
             self._give_up(wait)
@@ -419,14 +419,14 @@ def _check_arguments(blocking: bool, timeout: float) -> None:
 # A rank on a thread that is switched out while it holds a native lock (`logging._lock`, one of
 # an installed package, one that is an attribute of a class) would block every other rank that
 # wants it, and with them the whole process. While a Context whose ranks are threads is entered
-# such locks are replaced by ones that are engine waits when somebody else has them, and nothing
-# otherwise: taking a free one never yields, takes no time, and is seen by nobody.
+# such locks are replaced by ones that are engine waits when another task has them, and nothing
+# otherwise: taking a free one never yields, takes no time, and is visible to no other task.
 #
 # Found are names of modules, attributes of their classes, the locks of `cached_property` (until
 # Python 3.11) and those of the handlers of `logging`. Others stay native; see
 # `engine.sleepers`.
 
-# Their locks are held for moments, without a wait, by threads that belong to nobody too.
+# Their locks are held for moments, without a wait, also by threads without a rank.
 _OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",
                  "builtins", "sys")  # fmt: skip
 _put: list[tuple[Any, str, Any, Any]] = []  # Owner, name, the original and what stands for it.

@@ -234,7 +234,7 @@ class SharedModule(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute; if a rank does, for its turns."""
         task = running_task()
-        is_own = hasattr(type(self), name)  # A property, which asks who runs.
+        is_own = hasattr(type(self), name)  # A property, which finds the running rank.
         if task is None or task.rank is None or is_own or _is_ours(self, name, value):
             super().__setattr__(name, value)
             return
@@ -283,7 +283,7 @@ def forget(engine: EngineInterface) -> None:
 
 
 def of_mock(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return stand-ins for the two ends of a patch's block."""
+    """Return patches for the two ends of a patch's block."""
     kind = module.__dict__["_patch"]
     return [(kind, "__enter__", _enter(kind.__enter__)), (kind, "__exit__", _exit(kind.__exit__))]
 
@@ -323,7 +323,7 @@ _STREAMS = ("stdin", "stdout", "stderr", "excepthook", "argv")
 
 
 def of_monkeypatch(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return stand-ins for what changes attributes and dicts, and for what undoes it."""
+    """Return patches for what changes attributes and dicts, and for what undoes it."""
     kind = module.__dict__["MonkeyPatch"]
     changes = ("setattr", "delattr", "setitem", "delitem")
     replaced: list[tuple[Any, str, Any]] = [

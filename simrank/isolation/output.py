@@ -3,7 +3,7 @@
 Ranks write in turns: `print` waits in the midst of a line if it prints a tensor that is still being
 computed. While a Context is entered, what a rank prints is kept until its line is complete, and a
 rank that puts something else in place of `sys.stdout` (`contextlib.redirect_stdout`) does so for
-itself alone. That costs nothing when ranks take turns: the streams ask who runs.
+itself alone. That costs nothing when ranks take turns: the streams find the running rank.
 
 A front door may give the ranks of a program an `Output`: a prefix per line, a file per rank.
 """
@@ -188,7 +188,7 @@ class RankStream(io.TextIOBase):
 
     # What else streams have is the program's.
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever streams have
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """As the program's stream."""
         return getattr(self._target(), name)
 
@@ -270,7 +270,7 @@ class _PlainStream(io.TextIOBase):
         """Return True."""
         return True
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever streams have
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """As the program's stream."""
         return getattr(self._stream, name)
 
@@ -285,7 +285,7 @@ class _Bytes(io.RawIOBase):
     def __init__(self, stream: io.TextIOBase) -> None:
         self._stream = stream
 
-    def write(self, data: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+    def write(self, data: Any) -> int:  # noqa: ANN401 - any value
         """Write what the bytes say; what is no text is escaped."""
         held = bytes(data)
         self._stream.write(held.decode("utf-8", "backslashreplace"))

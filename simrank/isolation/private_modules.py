@@ -120,7 +120,7 @@ class PrivateModules:
             self.names |= joined_packages(self._program.context)
         # All of `sys.modules` is asked about, of every rank.
         self._verdicts = _verdicts.setdefault(self.names, {})
-        self._quiet: object = None  # What the stamp was when nobody had a private module.
+        self._quiet: object = None  # The stamp without private modules.
 
     def come_from(self, parent: PrivateModules, method: str) -> None:
         """Inherit modules from the parent rank; a forked process keeps them.
@@ -220,9 +220,9 @@ class PrivateModules:
     def importing(self, package: str) -> Iterator[None]:
         """Make a package private that imports from a private one, while the rank imports it.
 
-        Not if others had their turns meanwhile: they may have met it, and are told at the end.
+        Not if others had their turns meanwhile: they may have met it, and get the error at the end.
         """
-        if package in self._coming:  # It imports itself anew: an extension of the same name.
+        if package in self._coming:  # It imports itself again: an extension of the same name.
             yield
             return
         self._coming[package] = self._num_turns
@@ -364,7 +364,7 @@ class _OncePerRank(Loader):
         self.inner: Any = inner
         self._key = (spec.name, spec.origin or "")
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """Return an attribute of the module's own loader."""
         return getattr(self.inner, name)
 
@@ -590,7 +590,7 @@ class Watching(Loader):
         self._spec = spec
         self._watch = watch
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever its own loader offers
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """Return an attribute of the module's own loader."""
         return getattr(self._inner, name)
 

@@ -1,7 +1,7 @@
 """Dispatched state of processes: random numbers, environment, argv, process ids.
 
-It is made at first use and dispatched: what stands in asks who runs, and nothing is swapped when
-ranks take turns. Outside ranks everything is the process's own.
+It is made at first use and dispatched: what a patch finds the running rank, and nothing is swapped
+when ranks take turns. Outside ranks everything is the process's own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ERROR_FILES = (
     "folder of error files"  # In `Program.local`: where ranks that it starts leave theirs.
 )
-RESTARTS = "restarts"  # Likewise: how often ranks have been started anew, and may be.
+RESTARTS = "restarts"  # Likewise: how often ranks have been restarted, and may be.
 _NUMPY_KEY = "generator of numpy.random"
 # Functions of numpy.random that draw from its shared generator without being its methods.
 _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
@@ -65,7 +65,7 @@ def _python_generator(program: Program) -> random.Random:
 
 
 def _numpy_generator(program: Program) -> Any:  # noqa: ANN401 - numpy's RandomState
-    import numpy as np  # noqa: PLC0415 - loaded with its stand-ins
+    import numpy as np  # noqa: PLC0415 - loaded with its patches
 
     return np.random.RandomState([program.engine.seed % 2**32, (program.started_rank or 0) + 1])
 
@@ -75,7 +75,7 @@ def _generator_functions(
     shared: object,
     make: Callable[[Program], Any],
 ) -> list[tuple[Any, str, Any]]:
-    """Return stand-ins for the functions of a module that draw from one shared generator."""
+    """Return patches for the functions of a module that draw from one shared generator."""
     names = [
         name for name in dir(module) if getattr(getattr(module, name), "__self__", 0) is shared
     ]
@@ -185,7 +185,7 @@ class _Environment(MutableMapping[Any, Any]):
     """The storage of `os.environ`: the process's, or the running rank's copy of its parent's.
 
     Ranks of one spawn read what they inherit from one copy, until they change something or ask for
-    what each has of its own: most of many thousand ask for one name that nobody has set.
+    what each has of its own: most of many thousand ranks read one name that no rank has set.
     """
 
     def __init__(self, shared: Any) -> None:  # noqa: ANN401 - what `os.environ` stores
@@ -256,7 +256,7 @@ def _arguments_of(program: Program | None) -> list[str]:
 def argv_property() -> Any:  # noqa: ANN401 - a property
     """Return the attribute `sys.argv` while a Context is entered; a rank may bind another list."""
 
-    def get(_: ModuleType) -> Any:  # noqa: ANN401 - a list, or whatever a program put there
+    def get(_: ModuleType) -> Any:  # noqa: ANN401 - any value
         program = rank_program()
         return vars(sys)["argv"] if program is None else _arguments_of(program)
 
@@ -296,7 +296,7 @@ for _name in (
 
 # ---- Process ids of ranks ----
 # Programs name files by them and seed from them. A rank's number is its own, the same in every
-# run, and higher than any that the system gives, so that a signal for it reaches nobody else.
+# run, and higher than any that the system gives, so that a signal for it reaches no other process.
 # The standard library and packages that ranks share, which tell by it whether they were forked,
 # and psutil, which looks for the process, find the real one.
 

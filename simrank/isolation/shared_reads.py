@@ -1,7 +1,7 @@
 """Loops that read shared state until another rank changes it: such reads are polls (E8).
 
 One read is no poll: a program may look at a counter as often as it likes. One that has read the
-same things many times, and has done nothing else meanwhile, waits for somebody else.
+same things many times, and has done nothing else meanwhile, waits for another rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simrank.engine import EngineInterface, Task
 
 # Assumed: so many reads of what has been read already are a loop that waits. Locks are taken that
-# often by programs that wait for nobody; they are accused later too, as one that sleeps is.
+# often by programs that do not wait; they are accused later too, as one that sleeps is.
 _MAX_READS, _MAX_LOCKS = 100, 1000
 
 _State = tuple["Task | None", int, int]

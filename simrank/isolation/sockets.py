@@ -51,7 +51,7 @@ _bound: WeakKeyDictionary[Any, _Bound] = WeakKeyDictionary()
 
 
 def of_socket(module: ModuleType) -> Patches:
-    """Return stand-ins that take simulated ports, and bound what a socket waits."""
+    """Return patches that take simulated ports, and bound what a socket waits."""
     kind: Any = module.__dict__["socket"]
     own = [
         (kind, "bind", _bind(kind.bind)),
@@ -125,7 +125,7 @@ def _realised(original: Callable[..., Any], bind: Callable[..., None]) -> Callab
             try:
                 bind(self, waiting.address)
             except OSError:
-                if waiting.asked != 0:  # The number matters: somebody outside has it.
+                if waiting.asked != 0:  # The number matters: another process has it.
                     raise
                 bind(self, (waiting.address[0], 0, *waiting.address[2:]))
         if original.__name__ == "listen" and self in _bound:

@@ -1,9 +1,9 @@
 """Patches of the standard library while a Context is entered (rule E7).
 
 `install` replaces them for the first Context, `remove` restores them after the last one. What
-stands in asks who runs, and is the original everywhere but in a task. Names that the program's
-modules bound earlier (`from time import sleep`) are replaced and restored too; references kept in
-default arguments, classes and closures are not, nor are installed packages' own.
+a patch finds the running rank, and is the original everywhere but in a task. Names that the
+program's modules bound earlier (`from time import sleep`) are replaced and restored too; references
+kept in default arguments, classes and closures are not, nor are installed packages' own.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def install() -> None:
     _late.watch(libraries.patched_modules())
     sys.meta_path.insert(0, FINDER)
     own = own_modules()
-    # A module in another's names (hypothesis asks `threading` who runs) is that one's affair.
+    # A module in another's names (hypothesis reads `threading`'s current thread) is not handled
+    # here.
     named = [entry for entry in _replaced if not isinstance(entry[2], _HAS_NO_IDENTITY)]
     _rebind(own, {id(old): getattr(owner, name) for owner, name, old in named})
     _replace_locks(own)
@@ -78,7 +79,7 @@ def _put(patches: list[tuple[Any, str, Any]]) -> None:
 
 
 def _put_late(module: ModuleType, is_late: bool) -> None:
-    """Replace parts of a module; one that is imported late has found stand-ins to bind."""
+    """Replace parts of a module; a module that is imported late has found patches to bind."""
     first = len(_replaced)
     name = module.__name__
     _put(_LATE[name](module) if name in _LATE else [])
@@ -185,7 +186,7 @@ _USE_SPAWN = "use spawn for ranks, and locks and queues of threading and queue"
 
 
 def _refused(module: Any, names: tuple[str, ...], to_fix: str) -> list[tuple[Any, str, Any]]:  # noqa: ANN401
-    """Return stand-ins for functions that a rank may not call, where this system has them."""
+    """Return patches for functions that a rank may not call, where this system has them."""
     return [
         (
             module,
@@ -211,7 +212,7 @@ def _of_synchronize(module: ModuleType) -> list[tuple[Any, str, Any]]:
 
 def _of_sched(module: ModuleType) -> list[tuple[Any, str, Any]]:
     kind: Any = module.__dict__["scheduler"]
-    return [(kind.__init__, "__defaults__", (time.monotonic, time.sleep))]  # noqa: TID251 - stand-ins
+    return [(kind.__init__, "__defaults__", (time.monotonic, time.sleep))]  # noqa: TID251 - patches
 
 
 def _of_timeit(module: ModuleType) -> list[tuple[Any, str, Any]]:

@@ -115,7 +115,7 @@ class _Threading:
         program = rank_program()
         return threading.get_ident() if program is None else id(program)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """Return an attribute of the module."""
         return getattr(threading, name)
 

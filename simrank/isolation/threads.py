@@ -3,7 +3,7 @@
 Where ranks are threads themselves (`Context(carrier="thread")`), `threading.Thread.start`,
 `_thread.start_new_thread` and all that is built on them (timers, executors, thread pools) make an
 OS thread of the rank's own. It has the rank's program (random numbers, environment, devices) and a
-host clock that starts at its starter's; its waits block nobody else. `start` neither yields nor
+host clock that starts at its starter's; its waits block no other thread. `start` neither yields nor
 takes simulated time.
 
 A rank ends as a process does: what it returns from waits for its threads, those that are daemons
@@ -81,7 +81,7 @@ class ThreadTask(Task):
     """A thread that a rank has started.
 
     Attributes:
-        end: For whoever joins it.
+        end: For joins.
         is_daemon: Whether the rank does not wait for it.
         is_ending: Whether the rank ends it.
         program: Who runs on it: the rank, or a process that the rank has started.
@@ -545,7 +545,7 @@ class _Notifier:
     """A queue of multiprocessing between threads; it stands for its own reading end."""
 
     def __init__(self) -> None:
-        import queue  # noqa: PLC0415 - whatever stands in for it now
+        import queue  # noqa: PLC0415 - patched, or the original
 
         made: Any = queue.SimpleQueue()
         self._queue, self._reader = made, self
@@ -576,7 +576,7 @@ class _ContextOfThreads:
         """Return a queue."""
         return _Notifier()
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever is there
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any value
         """Return an attribute of the context."""
         return getattr(self._context, name)
 

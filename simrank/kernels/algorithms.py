@@ -181,7 +181,7 @@ def _load(reference: str) -> Any:
     """Return a module by file or dotted name.
 
     Raises:
-        ValueError: There is none, or it raised.
+        ValueError: It is missing, or it raised.
     """
     path = Path(reference) if reference.endswith(".py") else _path_of(reference)
     if path.is_file():

@@ -124,7 +124,7 @@ def _is_shared(kind: type) -> bool:
 class _Pickler(pickle.Pickler):
     """Pickles values; functions, classes and shared objects are indices into a table.
 
-    Of what the running rank alone has, or is to have, its name is written, and found there by who
+    Private objects of the running rank are written by name, and found there by the rank that
     reads it.
 
     The C pickler asks `reducer_override` about all but numbers, strings and plain containers.
@@ -161,7 +161,7 @@ class _Pickler(pickle.Pickler):
 class _LenientPickler(_Pickler):
     """Refers to an object that cannot be copied whole, for example one that holds an open file.
 
-    Plain containers are copied whatever is in them.
+    Plain containers are copied with any contents.
     """
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
@@ -170,7 +170,7 @@ class _LenientPickler(_Pickler):
             return NotImplemented
         try:
             _Pickler(io.BytesIO(), [], self._refer).dump(value)
-        except Exception:  # noqa: BLE001 - whatever its own methods raise: it is shared
+        except Exception:  # noqa: BLE001 - its methods may raise anything: it is shared
             return self.refer(value)
         return super().reducer_override(value)
 

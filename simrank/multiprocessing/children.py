@@ -3,8 +3,8 @@
 A rank that starts a `Process` (to write a checkpoint, say) gets a thread in the same lockstep, so
 it waits in simulated time, and a child that never ends is part of the deadlock report. The target's
 arguments are copied as pickling would. A process that is spawned executes the modules that its rank
-has for itself anew; what one that is forked changes in modules is seen by its rank. Environment and
-arguments, process id, exit and process groups are a process's own: one that joins a group is a
+has for itself again; what one that is forked changes in modules is seen by its rank. Environment
+and arguments, process id, exit and process groups are a process's own: one that joins a group is a
 member of it as any rank is, and its death is that of a member.
 """
 
@@ -55,7 +55,7 @@ _USE_THREADS = "use concurrent.futures.ThreadPoolExecutor, on ranks that are thr
 
 
 def of_module(module: ModuleType) -> Patches:
-    """Return stand-ins for the names of a module that are methods of the default context."""
+    """Return patches for the names of a module that are methods of the default context."""
     names = [*NAMES, "Pool"]
     return [(module, name, _bound(vars(module)[name], name)) for name in names]
 
@@ -188,7 +188,7 @@ class _Child:
             raise
         except SystemExit as error:
             status = error.code & 0xFF if isinstance(error.code, int) else int(bool(error.code))
-        except BaseException:  # noqa: BLE001 - as there: the parent is told by the exit code
+        except BaseException:  # noqa: BLE001 - as there: the exit code informs the parent
             status = 1
             sys.stderr.write(f"Process {self._name}:\n{traceback.format_exc()}")
         threads.rank_returns(program)

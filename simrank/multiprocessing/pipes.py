@@ -1,6 +1,6 @@
 """Pipes between a rank and its processes: a wait for the other end lets all ranks go on.
 
-The descriptors are real and both ends are in this process, so a native read would wait for ever.
+The descriptors are real and both ends are in this process, so a native read would wait forever.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _read(handle: int, size: int) -> bytes:
     return os.read(handle, size)
 
 
-def _write(handle: int, data: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+def _write(handle: int, data: Any) -> int:  # noqa: ANN401 - any value
     while True:
         is_blocking = os.get_blocking(handle)
         os.set_blocking(handle, False)

@@ -38,7 +38,7 @@ class KeepsUnjoined(Protocol):
     """The part of a Context that this module uses.
 
     Attributes:
-        unjoined: Spawns whose end nobody has seen yet.
+        unjoined: Spawns that were not joined yet.
     """
 
     unjoined: list[ProcessContext]
@@ -231,7 +231,7 @@ def _run_out(group: TaskGroup) -> None:
     try:
         run_out(group.engine)
     except DeadlockError as error:
-        if group.on_abort is not None:  # It is told once: the next spawn starts clean.
+        if group.on_abort is not None:  # It is called once: the next spawn starts clean.
             group.on_abort()
         _prefer_failure(group, error)
         raise

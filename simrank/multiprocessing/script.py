@@ -157,7 +157,7 @@ def import_program(name: str) -> ModuleType:
     """Import a module of the program's own.
 
     Raises:
-        ImportError: There is none.
+        ImportError: It is missing or unknown.
         SimrankError: It raised; the text is its error, then the frames that Python shows.
     """
     if not all(part.isidentifier() for part in name.split(".")):
@@ -183,7 +183,7 @@ def names_of(path: str | Path) -> dict[str, Any]:
         exec(load_script(path).code, names)  # noqa: S102 - the user's own file
     except SimrankError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the file does
+    except Exception as error:  # noqa: BLE001 - the file may raise anything
         raise SimrankError(users_traceback(error, report_first=True)) from None
     return names
 

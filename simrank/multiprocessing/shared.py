@@ -92,7 +92,7 @@ class Value:
         self._lock = RLock() if isinstance(lock, bool) else lock
 
     @property
-    def value(self) -> Any:  # noqa: ANN401 - whatever the user put there
+    def value(self) -> Any:  # noqa: ANN401 - any value
         """The value; a loop that reads it until it changes lets the other ranks run."""
         note_read(id(self), "a Value that no rank changes")
         return self._value
@@ -102,7 +102,7 @@ class Value:
         note_write()
         self._value = value
 
-    def get_lock(self) -> Any:  # noqa: ANN401 - whatever the user passed
+    def get_lock(self) -> Any:  # noqa: ANN401 - any value
         """Return the lock that guards it."""
         return self._lock
 
@@ -129,7 +129,7 @@ class Array:
             self._values = list(size_or_values)
         self._lock = RLock() if isinstance(lock, bool) else lock
 
-    def get_lock(self) -> Any:  # noqa: ANN401 - whatever the user passed
+    def get_lock(self) -> Any:  # noqa: ANN401 - any value
         """Return the lock that guards it."""
         return self._lock
 

@@ -331,7 +331,7 @@ def _drop(world: World, programs: Sequence[Program]) -> None:
     if not has_guests:
         world.drop()
     for program in programs:
-        if has_guests or world_of(program) is not world:  # There are others, who go on.
+        if has_guests or world_of(program) is not world:  # There are other ranks, which go on.
             lose(program, RankAborted(program.rank))
         for extension in extensions():
             extension.drop_rank(program)

@@ -157,7 +157,7 @@ def current_engine() -> EngineInterface | None:
     program = _current.get()
     if program is not None:
         return program.engine
-    # A greenlet that somebody made by hand starts without contextvars.
+    # A greenlet of the program starts without contextvars.
     return engines[-1] if engines else None
 
 
@@ -192,7 +192,7 @@ def require_program(call: str) -> Program:
     """Return the program that runs now.
 
     Raises:
-        NoRankError: There is none; the text names `call`.
+        NoRankError: It is missing; the text names `call`.
     """
     program = _current.get()
     if program is None:

@@ -30,8 +30,8 @@ class Holder:
         what: What holds it: a store, a socket.
         site: The line that took it.
         shares: Whether another holder that shares may have it too.
-        listens: Whether it answers, so that nobody shares it.
-        served: What whoever connects gets, the table of a store: it is there until the last rank
+        listens: Whether it answers, so that it is not shared.
+        served: The table of a store, for connecting ranks: it is there until the last rank
             of the spawn has ended, as the first one would wait for the others at their meeting, or
             until the rank has let it go.
     """
@@ -84,7 +84,7 @@ class Ports:
             shares: Whether it may be held with others that share.
 
         Raises:
-            OSError: `EADDRINUSE`: somebody holds it; the note says who.
+            OSError: `EADDRINUSE`: the port is taken; the note names its owner.
         """
         task, node = program.task, node_of(program)
         assert task is not None, "it runs"

@@ -70,7 +70,7 @@ def is_programs_own_file(file: str | None) -> bool:
     return own
 
 
-# ---- Installed packages that each rank executes for itself, or that all ranks share, unasked ----
+# ---- Defaults: installed packages that each rank executes, or that all ranks share ----
 
 # Packages that keep state of a process (its rank, device, groups) in names of modules or classes,
 # or that hold classes of such a package. Ranks that shared them would all be rank 0, silently.

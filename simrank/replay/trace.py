@@ -24,7 +24,7 @@ class Node:
         kind: send, recv, calc or collective.
         place: File and line, for messages.
         size_bytes: Of a message, of a collective as its trace counts it, or what a calc moves.
-        peer: The rank at its other end; `ANY`: whoever sends first.
+        peer: The rank at its other end; `ANY`: the first sender.
         tag: Of a message.
         duration_ps: How long a calc takes; 0: what `num_ops` and `size_bytes` take, if any.
         stream: Calcs of one stream run one after the other.

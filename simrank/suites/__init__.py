@@ -2,7 +2,7 @@
 
 Each rank has a pytest session of its own, as under `torchrun -m pytest`, with its own copies of
 conftests and test modules (`session`). They live in one simulation (`world`), which the real
-session drives test by test (`driver`): its tests are stand-ins (`nodes`), and what the ranks
+session drives test by test (`driver`): its tests are patches (`nodes`), and what the ranks
 report becomes one report each (`reports`).
 
 Tests marked with `ranks` are the other half. `marker` reads what one asks for and where it runs.

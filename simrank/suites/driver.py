@@ -104,7 +104,7 @@ class Driver:
         """Return the ranks, which have collected their tests.
 
         Args:
-            item: The test that is to run: ranks that start anew collect its file alone.
+            item: The next test: restarted ranks collect its file alone.
         """
         if self._world is None or self._world.is_over:
             if item is not None and self._num_worlds:

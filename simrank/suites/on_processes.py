@@ -288,7 +288,7 @@ def _parcels(item: pytest.Function, values: Values, num_ranks: int) -> tuple[byt
         for what, value in _named(values):
             try:
                 pickling.packed(value)
-            except Exception as own:  # noqa: BLE001 - whatever a program's own classes raise
+            except Exception as own:  # noqa: BLE001 - a program's own classes may raise anything
                 text = str(own).partition("\n")[0]
                 why = f"needs {what}, which cannot go to another process: {text}"
                 refuse(item, why, "make it in the body, or of what can be pickled")

@@ -26,7 +26,7 @@ _OWN_FIXTURES = "simrank.pytest_plugin"
 def tell(item: pytest.Function) -> None:
     """Configure Hypothesis for a property that runs on ranks.
 
-    The plugin's fixtures are new for every example, and a deadline that nobody asked for, in
+    The plugin's fixtures are new for every example, and a default deadline, in
     wall-clock time, says nothing about ranks.
     """
     function: Any = getattr(item.obj, "__func__", item.obj)

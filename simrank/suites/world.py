@@ -47,7 +47,7 @@ class World:
     def __init__(
         self, num_ranks: int, args: Sequence[str], folder: str | None, settings: Mapping[str, Any]
     ) -> None:
-        if find_spec("torch") is not None:  # Now: ranks are told of it as they start.
+        if find_spec("torch") is not None:  # Now: ranks read it as they start.
             import_module("torch")
         self.num_ranks = num_ranks
         self.failed: set[int] = set()
@@ -106,7 +106,7 @@ class World:
             order: Called with the session of each.
 
         Raises:
-            DeadlockError, LivelockError: They wait for ever; the world is over.
+            DeadlockError, LivelockError: They wait forever; the world is over.
             BaseException: What a rank raised that pytest does not report.
         """
         engine, group = self._context.engine, self._processes.group

@@ -99,7 +99,7 @@ def get_tensor_model_parallel_group(*, check_initialized: bool = True) -> Proces
     """Return the group of ranks that split layers with this one.
 
     Raises:
-        AssertionError: There is none yet, and `check_initialized`.
+        AssertionError: It is missing, and `check_initialized`.
     """
     if not check_initialized and not model_parallel_is_initialized():
         return None

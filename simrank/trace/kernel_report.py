@@ -29,7 +29,7 @@ class SourceLine(NamedTuple):
         number: In its file.
         source: Its text.
         texts: What it did, by column.
-        parts_ps: What it takes of each resource, by the names of `PARTS`; empty if it did nothing.
+        parts_ps: Time per resource, by the names of `PARTS`; empty if it did nothing.
     """
 
     number: int

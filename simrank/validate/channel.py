@@ -2,7 +2,7 @@
 
 A frame is a mark, its kind, the number of the request it belongs to, and the length of what
 follows. A reader that gets half a frame keeps it and goes on: no read waits for the rest of a line.
-What libraries print never comes here: the socket is made before the process, and is nobody's
+What libraries print never comes here: the socket is made before the process, and is not
 standard output.
 """
 

@@ -1,7 +1,7 @@
 """Guards of tests that start child processes: killed at the end, counted, time-limited.
 
-The order at every join is: wait with a limit, kill who is left, assert that nobody was, assert exit
-codes; with several children, gather all of that first. Semantics as in cuda-python's
+The order at every join is: wait with a limit, kill the rest, assert that there was none, assert
+exit codes; with several children, gather all of that first. Semantics as in cuda-python's
 `helpers/child_processes.py` (PR 2124).
 """
 
@@ -49,7 +49,7 @@ def kill_subprocesses(*processes: BaseProcess) -> list[BaseProcess]:
 def track_child_processes() -> Iterator[weakref.WeakSet[BaseProcess]]:
     """Track processes of multiprocessing within the block, and kill the rest at its end.
 
-    It is to be the outermost guard: enter it before whatever a child could keep from closing.
+    It is to be the outermost guard: enter it before resources that a child could keep open.
     """
     made: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
     original = BaseProcess.__init__

@@ -43,7 +43,7 @@ class Calls:
 
     Attributes:
         counts: Group, or pair of ranks -> the number of calls that this case has made on it.
-        members: Group, or pair of ranks -> who takes part.
+        members: Group, or pair of ranks -> its members.
         active: The ranks that take part in the current request, or None: all.
     """
 

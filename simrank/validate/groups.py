@@ -79,7 +79,7 @@ class Groups:
 
         Not by the members alone (`use_local_synchronization`): torch 2.13 names such a group by the
         number of groups that a rank has, which differs where ranks were in other groups before,
-        and they wait for each other for ever.
+        and they wait for each other forever.
         """
         dist: Any = sys.modules["torch.distributed"]
         self._own[ranks] = dist.new_group(list(ranks))

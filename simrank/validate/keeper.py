@@ -9,7 +9,7 @@ tells the pool how it ended. It holds no state, imports nothing of simrank, and 
   So the pool's end is seen by the lifeline (a socket that the kernel closes), and by the parent's
   id where a fork of the pool's process holds the lifeline open.
 - A grandchild that made a session of its own is in no group that could be killed. So the keeper is
-  the reaper of orphans: whoever descends from the worker becomes its child at last.
+  the reaper of orphans: descendants of the worker become its children at last.
 - A keeper that is killed itself takes the worker along: that parent-death signal is safe, since the
   keeper has one thread.
 """

@@ -47,7 +47,7 @@ class Limits:
         start_s: For workers to be ready.
         settle_s: For other ranks, once one has failed: they may fail for reasons of their own.
         end_s: For workers to leave by themselves, and for keepers to have ended what is left.
-        margin_s: What whoever waits for the pool allows beyond a case: a start, and ends.
+        margin_s: Extra time of a waiter beyond a case: a start, and ends.
     """
 
     case_s: float = 90.0

@@ -218,5 +218,5 @@ def failure(error: BaseException) -> bytes | None:
     try:
         data = pickle.dumps(error, _PROTOCOL)
         return data if type(pickle.loads(data)) is type(error) else None
-    except Exception:  # noqa: BLE001 - whatever a program's own classes raise
+    except Exception:  # noqa: BLE001 - a program's own classes may raise anything
         return None

@@ -84,7 +84,7 @@ class WorkerPool:
         self._env = dict(env or {})
         self._case = 0
         self._name = ""  # Of the case's function.
-        self._teams: list[Team] = []  # None or one; a list, for who ends it when this is gone.
+        self._teams: list[Team] = []  # None or one; a list, for the finalizer of the pool.
         self._resources = ExitStack()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -207,7 +207,7 @@ class WorkerPool:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close it; at once, if the program was interrupted."""
         if kind is not None and not issubclass(kind, Exception):
-            self._end_team("", at_once=True)  # Interrupted: nobody is told to leave.
+            self._end_team("", at_once=True)  # Interrupted: no worker is asked to leave.
         self.close()
 
     def _active(self, ranks: Sequence[int] | None) -> tuple[int, ...]:

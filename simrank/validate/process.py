@@ -138,7 +138,7 @@ class Process:
     def reap(self, deadline_s: float) -> None:
         """Wait for the keeper's end, until a time of the monotonic clock; then kill it.
 
-        The worker dies with its keeper, whatever it is doing.
+        The worker dies with its keeper, in any state.
         """
         while not self.has_ended():
             left_s = deadline_s - time.monotonic()

@@ -99,7 +99,7 @@ class Team:
                 "reset": setup.reset,
             }
             left_s = max(0.0, deadline - time.monotonic())
-            with suppress(OSError):  # It is dead, or stuck: seen by who waits until it is ready.
+            with suppress(OSError):  # It is dead, or stuck: the wait for its start sees that.
                 process.channel.send(Frame(Kind.SETUP, 0, pickle.dumps(body)), left_s)
 
     def _wait_until_ready(self, deadline: float) -> None:
@@ -172,7 +172,7 @@ class Team:
         except ChannelError as error:
             raise ChannelError(f"rank {process.rank}: {error}", self._facts()) from error
 
-    def _forget(self, what: Any) -> None:  # noqa: ANN401 - whatever has a descriptor
+    def _forget(self, what: Any) -> None:  # noqa: ANN401 - any value
         if what in {key.fileobj for key in self._selector.get_map().values()}:
             self._selector.unregister(what)
 
@@ -260,7 +260,7 @@ class Team:
         """End all workers; later calls do nothing.
 
         Args:
-            at_once: Whether to kill them; else they are told to leave, and killed after a while.
+            at_once: Whether to kill them; else they are asked to leave, and killed after a while.
         """
         if self._is_ended:
             return
@@ -288,7 +288,7 @@ class Team:
             self._events(deadline)
 
 
-# ---- Ports that are bound before anybody hears of them, and who holds one that is taken ----
+# ---- Ports that are bound before they are published, and the holder of a taken one ----
 
 _LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
 _BACKLOG = 128
@@ -327,7 +327,7 @@ def holder(port: int) -> str | None:
         try:
             fds = list((process / "fd").iterdir())
             name = (process / "comm").read_text().strip()
-        except OSError:  # It has ended, or is somebody else's.
+        except OSError:  # It has ended, or is another user's.
             continue
         if any(_target(fd) in sockets for fd in fds):
             return f"{name} (pid {process.name})"

@@ -27,7 +27,8 @@ from simrank.validate.this_worker import Worker, set_worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Its stacks are written by C code, whoever holds the interpreter: a rank in a loop, or in a C call.
+# Its stacks are written by C code, without the interpreter's lock: a rank in a loop, or in a C
+# call.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 3) + 3
 
 
@@ -51,7 +52,7 @@ def main(config: dict[str, Any]) -> None:
     set_worker(worker)
     try:
         _prepare(worker, setup, config["listener"])
-    except BaseException as error:  # noqa: BLE001 - the pool is told, and raises
+    except BaseException as error:  # noqa: BLE001 - reported to the pool, which raises it
         channel.send(Frame(Kind.REFUSED, 0, _raised(error)))
         return
     baseline = Baseline()

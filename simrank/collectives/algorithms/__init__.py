@@ -192,7 +192,7 @@ def _complete_options(line: Algorithm, given: dict[str, int]) -> Mapping[str, in
 
 # Assumed: one NVLink domain; direct kernels do not exist beyond it.
 MAX_AUTO_DIRECT_RANKS = 72
-# Assumed: a chain of more ranks takes as many rounds to estimate, for what nobody would run.
+# Assumed: a chain of more ranks takes too many rounds to estimate, and is never the best.
 MAX_AUTO_CHAIN_RANKS = 2048
 
 _POWERS: tuple[Callable[[int], bool], str] = (halving_doubling.is_power_of_two, "powers of two")

@@ -152,7 +152,7 @@ def gather_rounds(rings: Rings, *, first_shift: int) -> Iterator[Round]:
 
 MAX_RANKS = 16  # Assumed: no node has more devices without a switch.
 _WITHOUT_DECOMPOSITION = (4, 6)
-_MAX_STEPS = 100_000  # Then it begins anew, in another order.
+_MAX_STEPS = 100_000  # Then it restarts, in another order.
 
 
 @lru_cache(maxsize=MAX_RANKS)

@@ -20,7 +20,7 @@ from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
 
 OPTIONS = {"num_channels": 0, "num_chunks": 0}
-MAX_HOPS = 1 << 18  # Assumed: of more, fewer rails are told apart.
+MAX_HOPS = 1 << 18  # Assumed: with more, fewer rails are distinguished.
 MAX_CHANNELS = 32  # NCCL 2.30 src/include/device.h, MAXCHANNELS: two of its channels are one here.
 
 

@@ -1,7 +1,7 @@
 """Algorithms of MSCCL: its XML read, proved, run and written.
 
-Reading order: `program` (the data), `read`, `order` (who waits for whom), `races`, `lower` (to the
-rounds of a schedule), `algorithm` (into the table of algorithms), `write`.
+Reading order: `program` (the data), `read`, `order` (which rank waits for which), `races`, `lower`
+(to the rounds of a schedule), `algorithm` (into the table of algorithms), `write`.
 """
 
 from simrank.collectives.msccl.algorithm import (

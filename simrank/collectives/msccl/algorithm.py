@@ -57,7 +57,7 @@ def schedule_of(program: Program, problem: Problem, rounds: Rounds | None = None
         rounds: What `lower` returned for it, if that is known.
 
     Raises:
-        ScheduleError: It would wait for ever, or depends on an order that nothing decides.
+        ScheduleError: It would wait forever, or depends on an order that nothing decides.
         ValueError: It is for another collective or number of ranks, or sizes are uneven.
     """
     facts = (program.collective, program.world_size)
@@ -87,7 +87,7 @@ def rounds_of(program: Program) -> Rounds:
     """Return the rounds of a program after checks of deadlocks and races.
 
     Raises:
-        ScheduleError: It would wait for ever, or depends on an order that nothing decides.
+        ScheduleError: It would wait forever, or depends on an order that nothing decides.
     """
     order = order_of(program)
     check_races(order)
@@ -102,7 +102,7 @@ def prove_program(program: Program, problem: Problem | None = None) -> Proof:
         problem: The collective and its sizes; by default one of an element per chunk.
 
     Raises:
-        ScheduleError: It would wait for ever, or depends on an order that nothing decides.
+        ScheduleError: It would wait forever, or depends on an order that nothing decides.
     """
     asked = problem or program_problem(program)
     return prove(schedule_of(program, asked), asked)
@@ -129,7 +129,7 @@ def register_msccl(path: str | PathLike[str]) -> Registered:
 
     Raises:
         ConfigError: The file cannot be read, or is no algorithm that simrank knows how to run.
-        ScheduleError: It would wait for ever, or does not compute its collective.
+        ScheduleError: It would wait forever, or does not compute its collective.
     """
     program = read_msccl(Path(path))
     rounds = rounds_of(program)

@@ -5,9 +5,9 @@ Steps that have equally many others before them share a level, and a level is up
 1. Steps that depend on others take over the clock of those others' lanes.
 2. Messages are received: a local step brings what arrived to where it belongs, and the clock at
    which it arrived to the lane of the thread block. Local copies and reductions are done too.
-3. Messages are sent, to a place in SCRATCH and a lane on the receiver, which nobody else uses
+3. Messages are sent, to a place in SCRATCH and a lane on the receiver, which are unused
    until the message has been received: the receiver may be doing something else.
-4. Where a thread block goes on before somebody who depends on it has taken over its clock, the
+4. Where a thread block goes on before a dependent step has taken over its clock, the
    clock is kept on a lane of its own.
 
 So the times of a program are the longest paths through it. Messages on one level share links, as
@@ -236,7 +236,7 @@ class _Lowering:
         """Return a free slot of a pool; entries of one lane are in order of time.
 
         Args:
-            key: Rank, who it is from, and for messages how many chunks.
+            key: Rank, sender, and for messages the number of chunks.
             begins: Level on which it is filled.
             ends: Level on which it is emptied last, before others are filled.
         """

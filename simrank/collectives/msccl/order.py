@@ -2,7 +2,7 @@
 
 A step comes after the one before it in its thread block, after the step it depends on, and, if it
 receives, after the step that sends what it receives: the k-th message of a connection is the k-th
-that is received. Sending waits for nobody: connections are assumed to have room for all messages
+that is received. Sending never waits: connections are assumed to have room for all messages
 under way (real ones have room for some, and can hang where this does not).
 """
 

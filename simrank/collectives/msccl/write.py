@@ -111,7 +111,7 @@ class _Row:
     """One step of a round.
 
     Attributes:
-        ranks: Who sends and who receives.
+        ranks: The sender and the receiver.
         src, dst: (buffer, first chunk) on the one and the other.
         count: Chunks.
         channel: Its channel.
@@ -129,7 +129,7 @@ class _Row:
         """Add the step to the thread blocks of its ranks."""
         sender, receiver = (gpus[rank] for rank in self.ranks)
         if sender is not receiver:
-            # A message names the other end's buffer too, though nobody reads that.
+            # A message also names the other end's buffer, which is never read.
             key = (self.ranks[1], -1, self.channel)
             sender.add(key, "s", self.src, self.dst, self.count)
             kind, first = ("r", self.src) if self.operand is None else ("rrc", self.operand)

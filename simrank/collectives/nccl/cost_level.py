@@ -59,7 +59,7 @@ _SCHEDULES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("scatter", P2P): ("direct",),
 }
 
-_STAND_INS = (  # Their schedules end alike, but nobody means them by these names.
+_EQUIVALENT = (  # Their schedules have equal results; names do not refer to them.
     PAT,
     COLLNET_DIRECT,
     COLLNET_CHAIN,
@@ -228,7 +228,7 @@ def schedules_of(collective: str, algorithm: str, *, is_one_node: bool = True) -
 def algorithm_of(collective: str, schedule: str) -> str | None:
     """Return the algorithm of NCCL that a schedule is; None: NCCL has no such one."""
     for (each, algorithm), schedules in _SCHEDULES.items():
-        if each == collective and schedules[0] == schedule and algorithm not in _STAND_INS:
+        if each == collective and schedules[0] == schedule and algorithm not in _EQUIVALENT:
             return algorithm
     return None
 

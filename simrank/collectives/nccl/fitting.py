@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simrank.collectives.nccl.laws import Calibration, Communicator, Floats
 
 # By how much a constant may differ from NCCL's: standard deviations of its logarithm. Assumed;
-# with these, tables that were held out are predicted best.
+# with these, cross-validated tables are predicted best.
 PRIOR_SIGMAS = {
     "launch_us": 1.0,
     "hop_intra": 0.5,

@@ -68,7 +68,7 @@ def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | N
     """Return a calibration by "auto", name or file; None: uncalibrated.
 
     Raises:
-        ConfigError: There is none of that name, or something in it is wrong.
+        ConfigError: Unknown name, or something in it is wrong.
     """
     if word is None:
         return None

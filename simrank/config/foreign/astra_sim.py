@@ -104,7 +104,7 @@ def network_cluster(source: Source, device: str | None) -> dict[str, Any]:
         device: Whose devices the NPUs are: a built-in cluster, or a short name.
 
     Raises:
-        ConfigError: Something is wrong with it, or nobody says what an NPU is.
+        ConfigError: The file is invalid, or the NPU is not given.
     """
     dimensions = dimensions_of(source)
     if device is None:

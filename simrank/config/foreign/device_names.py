@@ -42,7 +42,7 @@ def device_named(word: str) -> str:
     """Return the built-in cluster of a `--device` value.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: It is missing or unknown.
     """
     names = builtin_names("clusters")
     found = SHORT.get(word, word)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - whatever indexes
+def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - any value
     """Return one entry per dim (and None for new ones), lists as arrays, without an ellipsis."""
     given = list(index) if isinstance(index, tuple) else [index]
     parts = [np.asarray(p) if isinstance(p, list | range) else p for p in given]
@@ -173,7 +173,7 @@ def _taken_shape(shape: tuple[int, ...], arrays: list[Any]) -> tuple[int, ...]:
     return (*before, *inner, *(size for position, size in rest if position > positions[0]))
 
 
-def put(tensor: Tensor, index: object, value: Any) -> None:  # noqa: ANN401 - whatever torch takes
+def put(tensor: Tensor, index: object, value: Any) -> None:  # noqa: ANN401 - any value
     """Write `tensor[index] = value` in stream order; no barrier, also with a mask.
 
     Raises:

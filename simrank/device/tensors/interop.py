@@ -1,6 +1,6 @@
 """Memory shared with other libraries: DLPack and numpy's array interface, both ways.
 
-What lies on the host is shared: neither side copies, and whoever takes it has waited for what still
+Host memory is shared: neither side copies, and the importer has waited for operations that still
 wrote it. What lies on a device leaves it as a copy only, by a host read (rule D4); a simulated
 address is memory of no other library.
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simrank.device.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
-_CPU, _SIMULATED = 1, 12  # kDLCPU and kDLExtDev: nobody may take it for memory of CUDA
+_CPU, _SIMULATED = 1, 12  # kDLCPU and kDLExtDev: no library may take it for CUDA memory
 
 
 def dlpack_device(tensor: Tensor) -> tuple[int, int]:

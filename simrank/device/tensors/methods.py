@@ -208,7 +208,7 @@ class TensorMethods:
     long, int, short = _cast("int64"), _cast("int32"), _cast("int16")
     char, byte, bool = _cast("int8"), _cast("uint8"), _cast("bool")
 
-    # ---- autograd: refused by name ----
+    # ---- autograd: not supported ----
     requires_grad_, backward = refused("requires_grad_"), refused("backward")
     retain_grad, register_hook = refused("retain_grad"), refused("register_hook")
 

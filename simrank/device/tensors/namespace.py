@@ -169,7 +169,7 @@ class CurrentNames(TorchNames):
         """Return the running program.
 
         Raises:
-            NoRankError: There is none, and no Context.
+            NoRankError: It is missing, and no Context.
         """
         return require_program("torch's names in the module simrank")
 

@@ -169,7 +169,7 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
     """Return the compiler's signature of a launch; None for arguments without a plain type.
 
     As Triton specialises: integers that are 1 are constants, and of integers and addresses that are
-    multiples of 16 the compiler is told, without which it moves and pipelines otherwise.
+    multiples of 16 the compiler knows, without which it moves and pipelines otherwise.
     """
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 Read `access` and `elementwise` first. Functions that stand on rooms above (inline assembly,
 external functions) are added in `source/names.py`; one that is neither here nor there nor written
-in Triton itself is refused by name when it is called.
+in Triton itself raises UnsupportedError when it is called.
 """
 
 from __future__ import annotations

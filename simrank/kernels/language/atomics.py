@@ -29,7 +29,7 @@ def _check_kind(pointer: Block, name: str, bits: _Bits) -> None:
     """Raise if an atomic does not exist for elements of a kind and of so many bits.
 
     Raises:
-        ValueError: There is none.
+        ValueError: It is missing or unknown.
     """
     element = memory.pointee(pointer)
     if element.bits not in bits.get(element.kind, ()):

@@ -52,7 +52,7 @@ def directed(
         mode: "rd" down, "ru" up, "rz" toward zero.
         nearest: Gives one of the two neighbours of the exact result.
         gap: Of a result and the operands, as fractions: the exact value less the result, or
-            whatever has its sign.
+            any value of its sign.
         name: "add", "sub" or "fma": sums of zero are negative when they are rounded down.
     """
     side_of = np.frompyfunc(_side(gap), gap.__code__.co_argcount, 1)

@@ -42,7 +42,7 @@ class _Store(NamedTuple):
         targets: What all its lanes point to.
         active: Lanes that are not masked off; None for all.
         copies: How many programs each lane stands for.
-        owners: Which program does each lane; None where nobody looks for races.
+        owners: Which program does each lane; None without race checks.
     """
 
     targets: Value
@@ -101,7 +101,7 @@ def _log_load(
     if active is not None:
         chosen = np.broadcast_to(active, targets.shape)
         targets, owners = targets[chosen], owners[chosen]
-    if isinstance(pointer.base, Storage):  # What lies behind its end, nobody writes.
+    if isinstance(pointer.base, Storage):  # Memory past its end is never written.
         is_own = targets < pointer.base.size_bytes // element.itemsize
         if not is_own.all():
             targets, owners = targets[is_own], owners[is_own]

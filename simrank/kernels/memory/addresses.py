@@ -189,7 +189,7 @@ def owners_of(programs: Programs, lanes: Array) -> Array:
 
 # ---- Memory without values, as kernels of shape-only runs see it: loads give one number ----
 
-# Bits, whatever is made of them: 0.0079 or 1 of 16-bit floats, 1.5 of fp8; large ones.
+# Bits, in any interpretation: 0.0079 or 1 of 16-bit floats, 1.5 of fp8; large ones.
 _BITS = {1: (0, 0x3C, 0x70), 2: (0, 0x3C00, 0x7000)}
 _NUMBERS = (0, 1, 100_000)  # The second may be an offset, too.
 _LARGE_BYTE = 100

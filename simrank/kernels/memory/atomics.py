@@ -51,7 +51,7 @@ class _Atomic(NamedTuple):
         element: Type of the elements.
         order: How it orders memory.
         compute: Returns the new value of the old one and the operands.
-        wants_old: Whether somebody uses the result.
+        wants_old: Whether the result is used.
     """
 
     pointer: Block
@@ -119,7 +119,7 @@ def modify(
         mask: Lanes that do it, or None.
         order: How it orders memory.
         compute: Returns the new value of the old one and the operands.
-        wants_old: Whether somebody uses the result.
+        wants_old: Whether the result is used.
     """
     programs = machine.now()
     machine.require_all(programs)

@@ -405,7 +405,7 @@ _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "vote": vote,
 }
 
-# ---- Special registers: who a lane is, and what time it is ----
+# ---- Special registers: ids of lanes, and clocks ----
 # A snippet that reads a thread's index has a lane for each thread. Any other has one lane for
 # the whole thread block, or, where the elements of a block are its lanes, lanes that all are
 # thread 0.

@@ -34,7 +34,7 @@ class Access(NamedTuple):
         spread: Which program, in any shape: mostly a row of its own for each, which takes no room;
             `ALL_PROGRAMS` where all do the same.
         site: The line.
-        ids: The programs that are there: who `ALL_PROGRAMS` is.
+        ids: The ids of all programs, for `ALL_PROGRAMS`.
         raw: [n, itemsize] what a store stores; None of others.
         held: [n, itemsize] what was there before a store.
         order: How an atomic orders; None of others.

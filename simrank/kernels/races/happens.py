@@ -59,7 +59,7 @@ class ProgramRaces:
         self.alike = Alike()
         # Per flag: what a release has handed to it, for each device that sees it, or for all.
         self.flags = checker.order.flags
-        self.names = [Name(0, "", None)]  # By program; 0 is nobody.
+        self.names = [Name(0, "", None)]  # By program; 0 is none.
         self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
         self.launches = [Launched(0, 0, 0, 0, {})]  # By program.
         self._steps: dict[int, int] = {}  # By stream: the last step that a launch was.

@@ -1,6 +1,6 @@
 """Racing accesses of two programs in a fully logged launch.
 
-An atomic races with what another program loads or stores there without one, whatever the values.
+An atomic races with what another program loads or stores there without one, for any values.
 
 Two stores race unless they store the same. A load and a store race unless the load gets from
 elsewhere what is stored: it expects what was last stored in front of it, or what was there before
@@ -405,7 +405,7 @@ def _at_ends(same_line: Array, values: Array) -> Array:
 
 
 # ---- What programs in lockstep are behind, played again with a vector clock for each ----
-# A segment is what one program does while it learns of nobody and hands nothing on.
+# A segment is a run of one program's accesses without an acquire or release.
 
 
 class Lanes(NamedTuple):
@@ -538,7 +538,7 @@ class Segments:
 
 
 # ---- Units of memory that several programs of a launch have touched, and one has changed ----
-# Nothing else can race. It is asked of every access, so it keeps little and looks at each once.
+# Nothing else can race. It runs for every access, so it keeps little and looks at each once.
 
 _NOBODY = -1
 

@@ -19,7 +19,7 @@ class Shadow:
     """The last store of each byte of a storage: program, epoch, line, value.
 
     Attributes:
-        writers: 0: nobody; above: a program; below: several that stored the same, see `Alike`.
+        writers: 0: none; above: a program; below: several that stored the same, see `Alike`.
         finest: Size of the smallest elements that were stored: within one of it all is alike.
         marks: `IDLE` where that store changed nothing: it races with stores only; `MIXED` where its
             program had stored something else in the same epoch.

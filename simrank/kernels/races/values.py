@@ -143,7 +143,7 @@ class FlagValues:
     ) -> None:
         """Record a write of a flag: old and new value, and its clock."""
         values = self._known.setdefault(storage, {}).setdefault(first, [])
-        if not values or values[-1].value != value[0]:  # Somebody wrote it who is not seen here.
+        if not values or values[-1].value != value[0]:  # An unseen program wrote it.
             values[:] = [_Value(value[0], _copied(clocks) if values else {})]
         values.append(_Value(value[1], _copied(clocks)))
         if len(values) > _MAX_VALUES:

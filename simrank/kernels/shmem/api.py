@@ -250,7 +250,7 @@ def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[...
     return wait
 
 
-# ---- order, and who is who ----
+# ---- order, and ids of ranks ----
 
 
 def fence() -> Block:

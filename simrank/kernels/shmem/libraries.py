@@ -129,7 +129,7 @@ def effects(function: object) -> Effects | None:
 def substitute(function: object) -> Callable[..., Any] | None:
     """Return the replacement of a library's function; None for other values.
 
-    One that is not done here is refused by name when it is called.
+    One that is not done here raises UnsupportedError when it is called.
     """
     known, (module, name) = _find(function), _name(function)
     if known is not None:

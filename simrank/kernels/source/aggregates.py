@@ -59,7 +59,7 @@ def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> 
     Args:
         original: Triton's class.
         substitute: Returns what stands for a device function.
-        forks: What of who names it may go different ways; see `bind`.
+        forks: The parts of its user that may diverge; see `bind`.
     """
     facts, key = kept(original), ("emulated", forks)
     if key in facts:

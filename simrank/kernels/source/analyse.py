@@ -121,7 +121,7 @@ def _callee(name: ast.expr, scope: dict[str, Any], how: str) -> Callee | None:
 
 
 # ---- Which arguments a kernel may write to: read off its source, what it calls included ----
-# Host reads wait for kernels that may write the tensor, and race checks need to know who
+# Host reads wait for kernels that may write the tensor, and race checks need to know which programs
 # writes. What is found errs on the side of writing; what a kernel computes does not depend on
 # it.
 

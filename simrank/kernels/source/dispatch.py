@@ -194,6 +194,6 @@ def targets(
         bound(builtin, called)(*(_Unknown() for _ in given))
     except UnsupportedError:
         raise
-    except Exception:  # noqa: BLE001 - whatever it does with what is no value: it depends on it
+    except Exception:  # noqa: BLE001 - it may raise anything for unknown values: it depends on them
         return None
     return found

@@ -54,7 +54,7 @@ class Binder(NamedTuple):
 
     Attributes:
         bind: Binds one, for what of its callers may go different ways.
-        callees: Where those are noted that a kernel names; None where nobody asks.
+        callees: The list of functions that a kernel names; None without one.
     """
 
     bind: Callable[[Jit, str], Bound]
@@ -80,7 +80,7 @@ def substitute(  # noqa: PLR0911 - a case each
     Args:
         value: The value.
         binder: What is done with device functions.
-        forks: What of who names it may go different ways.
+        forks: The parts of its user that may diverge.
     """
     if isinstance(value, JITFunction):
         return _of_jit(value, binder, forks=forks)

@@ -47,7 +47,7 @@ def operands(
         return ours, theirs, result
     if isinstance(second, np.generic):
         second = second.item()
-    # The cache takes 0.0 and -0.0 for one number; zeros are looked up anew.
+    # The cache takes 0.0 and -0.0 for one number; zeros are looked up again.
     find = _number if second else _number.__wrapped__
     number, result = find(own, second, divides)
     ours = first.values

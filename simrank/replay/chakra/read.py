@@ -3,9 +3,9 @@
 A COMP_NODE takes as long as it says, or else the roofline of its `num_ops` and `tensor_size`; a
 MEM_LOAD_NODE or MEM_STORE_NODE what `tensor_size` takes in the device's memory. Computation,
 memory and communication overlap; two computations of a rank do not, nor do two of its nodes of
-memory. A collective's group is who names its `pg_name` (all ranks, without one), or what a file of
-groups says; the collectives of a group are issued in one order, that of the file as far as
-dependencies let it.
+memory. A collective's group are the ranks that name its `pg_name` (all ranks, without one), or what
+a file of groups says; the collectives of a group are issued in one order, that of the file as far
+as dependencies let it.
 
 Source:
     `comm_size` is what astra-sim/astra-sim (`system/collective/Ring.cc`) takes it for: bytes of a

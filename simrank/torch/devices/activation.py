@@ -226,7 +226,7 @@ def _enable(context: Any) -> None:
         on_signal=shared_memory_owner().signal,
         on_scope=_scope,
     )
-    global _is_enabling  # noqa: PLW0603 - what is asked meanwhile is torch's own affair
+    global _is_enabling  # noqa: PLW0603 - queries meanwhile are torch's own
     _is_enabling = True
     try:
         with for_real():  # In one go: a poll would let the next turn do the same again.

@@ -202,7 +202,7 @@ def pointed_at(pointer: Any) -> Tensor | None:
     """Return the memory behind an object with `data_ptr()` and `dtype`, to the end of its block.
 
     Triton takes such objects for tensors; how far they reach is not known, so it is to the end of
-    the block. None: it is none, or nothing is at its address.
+    the block. None: not such an object, or no memory at its address.
     """
     dtype = _DTYPES.get(pointer.dtype) if hasattr(pointer, "dtype") else None
     if dtype is None or not callable(getattr(pointer, "data_ptr", None)):

@@ -56,7 +56,7 @@ def check_all_reduce(tensors: Sequence[torch.Tensor], *, is_sum: bool) -> None:
     """Check the tensors that a rank reduces.
 
     Raises:
-        RuntimeError: There is none, one differs from the first, or sparse ones are not summed.
+        RuntimeError: No tensor, one differs from the first, or sparse ones are not summed.
     """
     call = "allreduce"
     if not tensors:
@@ -75,7 +75,7 @@ def check_all_reduce_coalesced(tensors: Sequence[torch.Tensor]) -> None:
     """Check the tensors that a rank reduces as one.
 
     Raises:
-        RuntimeError: There is none, types differ, or they are sparse or on a device.
+        RuntimeError: No tensor, types differ, or they are sparse or on a device.
     """
     call = "allreduce_coalesced"
     if not tensors:

@@ -573,7 +573,7 @@ def _one(tensors: Tensors) -> torch.Tensor:
     """Return the tensor of a call.
 
     Raises:
-        RuntimeError: There is none; torch's words.
+        RuntimeError: It is missing; torch's words.
         UnsupportedError: There are several, as of several devices of one process.
     """
     if isinstance(tensors, torch.Tensor):

@@ -1,7 +1,7 @@
 """`torch.ops.symm_mem`: operators of CUDA builds, one simulated kernel each.
 
 Every rank's kernel meets the others', moves data, and meets them again, as torch's do. Others of
-these operators are refused by name.
+these operators raise UnsupportedError.
 """
 
 from __future__ import annotations

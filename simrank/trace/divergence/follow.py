@@ -336,12 +336,13 @@ def _verb(track: Track, index: int, statement: Statement | None, raised: str | N
 _VERBS = {"if": ("did not", "took it"), "loop": ("left it", "went round")}
 
 # ---- Python 3.12's monitoring, in place of a tracer ----
-# Coverage and debuggers go on beside it. It sees all threads, so that each event asks who runs.
+# Coverage and debuggers go on beside it. It sees all threads, so that each event finds the running
+# rank.
 #
 # Source: the reference of `sys.monitoring`, PEP 669.
 
 _monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.11 has none.
-_TOOLS = (3, 4)  # Those that Python gives to nobody.
+_TOOLS = (3, 4)  # Ids that Python reserves for no tool.
 _frame: Any = sys._getframe  # noqa: SLF001 - the documented way to a frame
 
 
@@ -461,8 +462,8 @@ class Monitoring:
 
 
 # ---- Python's tracer on the threads of ranks ----
-# While a thread has a tracer Python 3.11 runs all of its code slowly, also what nobody follows.
-# Importing a library is hundreds of thousands of lines of that kind.
+# While a thread has a tracer Python 3.11 runs all of its code slowly, also code that is not
+# followed. Importing a library is hundreds of thousands of lines of that kind.
 
 
 class Tracing:
@@ -571,7 +572,8 @@ def _is_library(top: str) -> bool:
 def _following(track: Track, code: Code) -> Callable[..., Any]:
     """Return the line tracer of a frame.
 
-    A generator may be closed where nobody is followed, or another rank: that is none of the track.
+    A generator may be closed in code that is not followed, or by another rank: the track ignores
+    it.
     """
 
     def follow(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:  # noqa: ANN401 - Python's

@@ -71,7 +71,7 @@ def table(
     """Return a table that scrolls if it is too large.
 
     Args:
-        title: What it shows, for those who cannot see it.
+        title: The contents, for screen readers.
         columns: Their names, with units.
         rows: Their cells: texts, or whole elements.
         class_: What it looks like.

@@ -39,7 +39,7 @@ _DTYPES = {
         "float8_e4m3fn", "float8_e5m2",
     ),
 }  # fmt: skip
-_REAL = "measured"  # The cost level of a row that nobody simulated.
+_REAL = "measured"  # The cost level of a measured row.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The calls of a rank, from torch's flight recorder on either side.
 
 The simulator writes the same records as torch does at the same places: where a process group is
-asked, whoever asks (a program, DDP's reducer in C++, an object collective). A record's group is a
+asked, by any caller (a program, DDP's reducer in C++, an object collective). A record's group is a
 name that each side chooses; what is compared are its ranks.
 """
 

@@ -222,7 +222,7 @@ def call_text(call: Issued) -> str:
 def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
     """Yield the first collective and the first message that differ.
 
-    What failed on one side only is told as that, and cuts its list off.
+    A failure on one side only is reported as such, and ends its list.
     """
     for topic, one, other in (
         (COLLECTIVES, mine.collectives, theirs.collectives),
@@ -323,7 +323,7 @@ def _nums(one: Issued) -> tuple[int, ...]:
     """Return the possible numbers of calls of a reduce_scatter: one per tensor, or one."""
     size = len(one.ranks)
     if any(one.elements.values()):
-        return 1, size  # Which one is told by what they reduce.
+        return 1, size  # The reduced elements decide.
     is_list = len(one.inputs) == 1 and len(one.inputs[0]) > 1 and one.inputs[0][0] == size
     return (size if is_list else 1,)
 

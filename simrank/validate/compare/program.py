@@ -91,7 +91,7 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def called(job: Job, rank: int) -> Any:  # noqa: ANN401 - whatever it returns
+def called(job: Job, rank: int) -> Any:  # noqa: ANN401 - any value
     """Import the program's module and call its function; in a rank that has its process group.
 
     Raises:

@@ -204,7 +204,7 @@ def _of_rank(record: Record, *, has_time: bool) -> dict[str, Any]:
         "line": record.line,
         "num_collectives": len(record.collectives),
         "num_messages": len(record.messages),
-        "time_us": record.time_us if has_time else None,  # A host's is described by nobody.
+        "time_us": record.time_us if has_time else None,  # A host's time is not described.
     }
 
 

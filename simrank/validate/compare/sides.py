@@ -71,7 +71,7 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
     )
 
     def call(rank: int, script: Script) -> None:
-        def body() -> Any:  # noqa: ANN401 - whatever it returns
+        def body() -> Any:  # noqa: ANN401 - any value
             if job.function is None:
                 return execute(script, [job.path, *job.args])
             if not job.makes_group:

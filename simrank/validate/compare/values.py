@@ -65,7 +65,7 @@ class Opaque:
     text: str
 
 
-def captured(value: Any) -> Any:  # noqa: ANN401 - whatever a program returns
+def captured(value: Any) -> Any:  # noqa: ANN401 - any value
     """Return a value as plain data; tensors are waited for and copied to the host."""
     if type(value) in _PLAIN:
         return value
