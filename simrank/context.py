@@ -61,77 +61,77 @@ class Context(TorchNames):
     Args:
         cluster: Name of a built-in cluster, path of a YAML file, mapping such as
             `{"name": "h100_ib", "nodes": 4}`, or a Cluster.
-        seed: Decides everything random; other seeds than 0 also permute what happens at the same
+        seed: Decides all random choices; other seeds than 0 also permute events at the same
             simulated time.
-        races: "report" collects races in `ctx.races`, "error" raises at the second access; they are
-            accesses to the same bytes that nothing orders on hardware.
-        strict: Findings become errors: at the end of the block, a Work that was not waited for and
-            a message that was not received; at a spawn, a function or arguments that
-            real processes could not be sent. Every nccl send waits for its receiver, so that an
-            exchange that works only because small messages are buffered is a deadlock. Every rank
-            starts on device 0, as in torch. Kernels find poison in what they load where it is
-            masked off without an `other`.
-        default_device: The current device of every rank before it calls `set_device`; in torch 0.
-            None: each rank has its own from the start, unless `strict` is set.
-        precision: How kernels compute. "ieee": as exactly as their types allow. "hardware": as GPUs
-            do, fp32 inputs of `tl.dot` become tf32 unless the kernel asks otherwise, sums of halves
-            are rounded on their way, and what is masked off without an `other` is poison.
         data: False runs shape-only: device tensors above 64 KiB have no values.
-        faults: Injected faults: the path of a YAML file or a list such as
-            `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
-        delays: Injected delays, to find bugs of order: a seed from 1, the text that a
-            failure printed, or `Delays`. See `simrank.explore`.
-        watchdog_s: Wall-clock seconds that a rank may compute without a wait before the log
-            `simrank` says where it is; None: forever.
-        time_limit_s: Wall-clock seconds that simulating may take in all before `TimeLimitError`
-            says where each rank is; time in a debugger does not count. None: no limit.
+        races: "report" collects races in `ctx.races`, "error" raises at the second access; races
+            are accesses to the same bytes that are unordered on hardware.
+        strict: Findings become errors: at the end of the block, a Work that was not waited for and
+            a message that was not received; at a spawn, a function or arguments that cannot be
+            sent to real processes. Every nccl send waits for its receiver, so that an exchange that
+            works only because small messages are buffered is a deadlock. Every rank starts on
+            device 0, as in torch. Kernels load poison where loads are masked off without an
+            `other`.
+        default_device: The current device of every rank before it calls `set_device`; in torch 0.
+            None: each rank starts on its own, unless `strict` is set.
+        precision: Arithmetic of kernels. "ieee": as exact as their types allow. "hardware": as on
+            GPUs: fp32 inputs of `tl.dot` become tf32 unless the kernel asks otherwise, sums of
+            halves are rounded on their way, and masked-off loads without an `other` are poison.
         algorithms: Per collective a forced algorithm: `{"all_reduce": "ring"}`, or with options
             `("ring", {"num_channels": 2})`, a file of MSCCL's XML, or a Triton kernel with options
             `{"kernel": "mine.py", "num_channels": 8}`; default: chosen.
-        on_failure: What a rank that raises does to the others of its spawn. "abort" ends them all.
-            "continue" lets them run on: what waits for the dead rank raises PeerDiedError there,
-            and `spawn` raises at the end, with all root causes.
-        carrier: What holds the stack of each rank that is spawned. "greenlet" is cheap. "thread" is
-            an OS thread, driven in lockstep: results, times and reports are the same, a switch
-            costs about five times as much. It is for libraries with state per native thread, and
-            for programs that start threads. "auto" takes threads where the program has imported
-            such a library (torch), else greenlets.
+        faults: Injected faults: the path of a YAML file or a list such as
+            `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
+        delays: Injected delays, to find bugs of order: a seed from 1, the text that a failure
+            printed, or `Delays`. See `simrank.explore`.
+        watchdog_s: Wall-clock seconds that a rank may compute without a wait before the log
+            `simrank` shows its position; None: no limit.
+        time_limit_s: Wall-clock seconds of the whole simulation before `TimeLimitError` shows the
+            positions of all ranks; time in a debugger does not count. None: no limit.
+        on_failure: The effect of a rank's exception on the other ranks of its spawn. "abort" ends
+            them all. "continue" lets them run on: waits for the dead rank raise PeerDiedError, and
+            `spawn` raises at the end, with all root causes.
+        carrier: The stack of each spawned rank. "greenlet" is cheap. "thread" is an OS thread,
+            driven in lockstep: results, times and reports are the same, a switch costs about five
+            times as much. It is for libraries with state per native thread, and for programs that
+            start threads. "auto" takes threads if the program uses such a library (torch), else
+            greenlets.
         private: Packages and modules, by their first names, that each rank on a thread executes for
-            itself, so that their globals are its own, and with them what has taken something of
-            them. None: `private` of `[tool.simrank]` in `pyproject.toml`.
-        compute_time: What operations of torch cost. "roofline": the longest of their arithmetic,
-            their bytes and the device's floor, matrix products as measured. "none": nothing, so
-            that communication is left.
-        cuda_devices: What "cuda" means to torch in ranks: "simulated" devices, or torch's own,
+            itself, so that their globals are its own; their importers become private, too. None:
+            `private` of `[tool.simrank]` in `pyproject.toml`.
+        compute_time: Costs of torch's operations. "roofline": the longest of arithmetic, bytes and
+            the device's floor, matrix products as measured. "none": zero, so that only
+            communication takes time.
+        cuda_devices: The meaning of "cuda" for torch in ranks: "simulated" devices, or torch's own,
             "real". None: `devices` of `[tool.simrank]`, else "simulated" in a CPU build of torch
             and "real" in one for CUDA.
-        flight_recorder: A folder where each rank's last calls are written, as torch's flight
-            recorder does, once the run fails, or at the end; or a `FlightRecorder`.
-        divergence: Whether the lines of every rank are followed, so that a report says at which
-            one the ranks diverged, with the values of its condition.
+        flight_recorder: A folder for each rank's last calls, written as by torch's flight recorder
+            after a failure or at the end; or a `FlightRecorder`.
+        divergence: Whether the lines of every rank are recorded, so that a report names the line
+            at which ranks diverged, with the values of its condition.
         replicas: Whether the parameters of models in torch's DistributedDataParallel are hashed
-            after each optimizer step, so that replicas that differ are a finding.
+            after each optimizer step, so that different replicas are a finding.
 
     Attributes:
         cluster: The hardware.
-        engine: What runs it.
-        devices: Its devices.
-        network: Its links in this run.
+        engine: The event loop.
+        devices: The simulated devices.
+        network: The links of this run.
         program: The main program, on the hub.
         multiprocessing: The names of torch.multiprocessing; `spawn` is on this Context.
         distributed: The functions of torch.distributed.
-        faults: Injected faults, or None.
+        faults: The injected faults, or None.
         default_device: The current device of every rank at first; None: each has its own.
         strict, on_failure, carrier, compute_time: As given.
-        cuda_devices: As given, or as the project says, or None.
+        cuda_devices: As given, else the project's setting, or None.
         private: Packages that each rank executes for itself.
-        divergence: Who follows the lines of ranks, or None.
-        replicas: What compares replicas of models, or None.
-        recorder: Who keeps the last calls of each rank, or None.
+        divergence: The recorder of the ranks' lines, or None.
+        replicas: The comparison of replicas of models, or None.
+        recorder: The recorder of each rank's last calls, or None.
         unjoined: Spawns with join=False that were not joined yet.
 
     Raises:
-        ConfigError: The cluster is unknown or described wrongly.
+        ConfigError: The cluster is unknown or its description is invalid.
     """
 
     def __init__(  # noqa: PLR0913 - each a keyword of its own
