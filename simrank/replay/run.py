@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import simrank.distributed as dist
 from simrank.context import Context
-from simrank.errors import SimrankError
-from simrank.replay.player import Player
-from simrank.replay.trace import SEND
+from simrank.device.stream import KernelOperation
+from simrank.engine import Handle
+from simrank.errors import CollectiveMismatchError, SimrankError
+from simrank.errors.pickling import add_note
+from simrank.hardware.roofline import kernel_ps
+from simrank.replay.trace import ANY, CALC, COLLECTIVE, SEND, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from simrank.device import Stream, Tensor
+    from simrank.distributed import ProcessGroup
     from simrank.engine import Observer
     from simrank.hardware import Cluster
-    from simrank.replay.trace import Trace
+    from simrank.replay.trace import Node, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +85,157 @@ def _times(rank: int, player: Player, trace: Trace) -> RankTimes:
         player.calc_ps,
         sum(node.size_bytes for node in nodes if node.kind == SEND),
     )
+
+
+# ---- Player of one rank: each node begins as soon as its dependencies have ended ----
+
+_MAX_SHOWN = 4
+_DTYPE = "bfloat16"  # Assumed, of arithmetic in traces that do not say which.
+
+
+class _Outstanding(Handle):
+    """The end of whichever node of a rank ends next; reports show which ones are awaited."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+    def describe(self) -> str:
+        """Return the nodes that are under way, messages first: a calc ends by itself."""
+        awaited = [node.describe() for node in self.nodes if node.kind != CALC]
+        awaited = awaited or [node.describe() for node in self.nodes]
+        more = f", and {len(awaited) - _MAX_SHOWN} more" if len(awaited) > _MAX_SHOWN else ""
+        return f"{', '.join(awaited[:_MAX_SHOWN])}{more}"
+
+
+class Player:
+    """One rank.
+
+    Args:
+        rank: Its number.
+        nodes: What it does.
+        groups: The groups of all collectives of all ranks.
+        context: The Context that it runs in.
+
+    Attributes:
+        end_ps: When its last node so far was over.
+        calc_ps: How long its calcs so far take together.
+    """
+
+    def __init__(
+        self, rank: int, nodes: Sequence[Node], groups: Sequence[tuple[int, ...]], context: Context
+    ) -> None:
+        self._rank = rank
+        self._group_ranks = groups
+        self._groups: dict[tuple[int, ...], ProcessGroup | int | None] = {}
+        self._nodes = nodes
+        self._context = context
+        self._streams: dict[int, Stream] = {}
+        self._buffers: dict[tuple[str, int], Tensor] = {}
+        self._under_way: dict[int, Node] = {}
+        self._over: list[int] = []
+        self._awaited: _Outstanding | None = None
+        self.end_ps = self.calc_ps = 0
+
+    def play(self) -> None:
+        """Run all nodes, and return after the last."""
+        dist.init_process_group("gloo")  # The backend with tags, and receives from any rank.
+        for ranks in self._group_ranks:  # Every rank makes all of them, in one order.
+            self._groups[ranks] = dist.new_group(list(ranks), backend="nccl")
+        progress = Progress(self._nodes)
+        while True:
+            for number in progress.begun():
+                self._under_way[number] = self._nodes[number]
+                self._begin(number).on_complete(partial(self._end, number))
+            if not self._over and not self._under_way:
+                return
+            if not self._over:
+                self._awaited = _Outstanding(tuple(self._under_way.values()))
+                self._wait()
+            over, self._over = self._over, []
+            for number in over:
+                progress.end(number)
+
+    def _wait(self) -> None:
+        """Wait for a node; errors of messages name the nodes."""
+        assert self._awaited is not None
+        try:
+            self._context.wait(self._awaited)
+        except CollectiveMismatchError as error:
+            add_note(error, f"simrank: rank {self._rank} was at {self._awaited.describe()}")
+            raise
+
+    def _end(self, number: int) -> None:
+        """Note that a node is over; the hub calls it."""
+        del self._under_way[number]
+        self._over.append(number)
+        engine = self._context.engine
+        self.end_ps = engine.now_ps
+        if self._awaited is not None and not self._awaited.complete:
+            self._awaited.finish(engine)
+
+    def _begin(self, number: int) -> Handle:
+        """Start a node; returns its end."""
+        node = self._nodes[number]
+        if node.kind == CALC:
+            stream = self._stream(node.stream)
+            cost_ps = self._cost(node)
+            self.calc_ps += cost_ps
+            calc = KernelOperation(stream, node.label, duration_ps=cost_ps, demands=())
+            stream.submit(calc, cost_ps=0)
+            return calc
+        if node.kind == COLLECTIVE:
+            return self._collective(node)
+        data = self._buffer(node.kind, node.size_bytes)
+        if node.kind == SEND:
+            work = dist.isend(data, node.peer, tag=node.tag)
+        else:
+            work = dist.irecv(data, None if node.peer == ANY else node.peer, tag=node.tag)
+        assert work is not None, "every rank is in the default group"
+        handle: Handle = work.handle
+        return handle
+
+    def _cost(self, node: Node) -> int:
+        """Return the time of a calc node: as given, or the device's cost."""
+        if node.duration_ps or not (node.num_ops or node.size_bytes):
+            return node.duration_ps
+        return kernel_ps(self._context.cluster.device, node.num_ops, _DTYPE, node.size_bytes)
+
+    def _collective(self, node: Node) -> Handle:
+        """Start a collective; every rank has parts of one size, rounded up."""
+        num_ranks, group = len(node.group), self._groups[node.group]
+        options: dict[str, Any] = {"group": group, "async_op": True}
+        part = self._buffer("part", -(-node.size_bytes // num_ranks))
+        whole = self._buffer("whole", part.numel() * num_ranks)
+        if node.collective == "all_gather":
+            part = self._buffer("part", node.size_bytes)
+            whole = self._buffer("whole", part.numel() * num_ranks)
+            work = dist.all_gather_into_tensor(whole, part, **options)
+        elif node.collective == "reduce_scatter":
+            work = dist.reduce_scatter_tensor(part, whole, **options)
+        elif node.collective == "all_to_all":
+            work = dist.all_to_all_single(self._buffer("other", whole.numel()), whole, **options)
+        elif node.collective == "broadcast":
+            data = self._buffer("all", node.size_bytes)
+            work = dist.broadcast(data, node.group[0], **options)
+        elif node.collective == "barrier":
+            work = dist.barrier(**options)
+        else:
+            work = dist.all_reduce(self._buffer("all", node.size_bytes), **options)
+        handle: Handle = work.handle
+        return handle
+
+    def _buffer(self, use: str, size_bytes: int) -> Tensor:
+        """Return a buffer for a message, whose contents are never read."""
+        key = use, max(size_bytes, 1)
+        if key not in self._buffers:
+            self._buffers[key] = self._context.empty(key[1], dtype=self._context.uint8)
+        return self._buffers[key]
+
+    def _stream(self, number: int) -> Stream:
+        if number not in self._streams:
+            device = self._context.devices[self._rank]
+            self._streams[number] = device.new_stream(f"cpu {number}")
+        return self._streams[number]

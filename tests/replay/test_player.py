@@ -2,7 +2,7 @@
 
 import simrank
 from simrank.engine import Observer
-from simrank.replay.player import Player
+from simrank.replay.run import Player
 from simrank.replay.trace import CALC, RECV, SEND, Node
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from simrank.kernels.source.effects import effects_of
+from simrank.kernels.source.analyse import effects_of
 
 
 def of(*lines):
