@@ -25,7 +25,7 @@ FOLDERS = ("benches", "configs", "simrank")
 GUIDES = [
     ROOT / "README.md",
     *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md"))),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 # Commands of these kinds set something up, or are the project's own checks and measurements.
 NOT_RUN = ("python3 -m venv", "pip install", "python benches/", "python tests/")

@@ -78,6 +78,8 @@ class ProgramRaceError(ProgramFindingError):
             return _beside_atomic(self.first.verb, self.second.verb)
         if "reads" not in (self.first.verb, self.second.verb):
             return "let one program store there, use an atomic, or order them by a signal"
+        if (self.first.file, self.first.line) == (self.second.file, self.second.line):
+            return "update with an atomic, for example tl.atomic_add, or give each program its own"
         verb = "store" if self.second.verb == "reads" else "load"
         return (
             f'signal with sem="release" after the {verb} and wait with sem="acquire"; '

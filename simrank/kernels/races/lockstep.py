@@ -17,6 +17,7 @@ from simrank.kernels import machine
 from simrank.kernels.races.accesses import Access, Fence, places_of
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.pairs import beside_atomics, pairs
+from simrank.kernels.races.records import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -158,7 +159,7 @@ class LaunchAccesses:
             ProgramRaceError: There is one, and races are errors.
         """
         done = [access for access in self._done if isinstance(access, Access) and access.size]
-        name = f"program {{}} of kernel '{self._kernel}' of rank {self._rank}"
+        name = f"program {{}} of kernel '{self._kernel}'{of_rank(self._rank)}"
         primary = before(checker, operation) if self._dependence.is_dependent else None
         step = 0 if operation.turn is None else operation.turn.step
         own = Primary(name, step, done) if self.has_dependents else None
@@ -204,7 +205,7 @@ class LaunchAccesses:
         return pairs(self._done, orders=False)
 
     def _name(self, program: int) -> str:
-        return f"program {program} of kernel '{self._kernel}' of rank {self._rank}"
+        return f"program {program} of kernel '{self._kernel}'{of_rank(self._rank)}"
 
 
 def _at(site: CallSite | None) -> str:

@@ -68,6 +68,11 @@ class Alike:
         return self._stores[-number]
 
 
+def of_rank(rank: int | None) -> str:
+    """Return the rank of a program as text; empty for the main program."""
+    return "" if rank is None else f" of rank {rank}"
+
+
 class Name(NamedTuple):
     """The name of a program in reports; operations of streams have no number."""
 
@@ -76,10 +81,10 @@ class Name(NamedTuple):
     rank: int | None
 
     def __str__(self) -> str:
-        """Return all of it."""
+        """Return the text for reports."""
         if self.number is None:
-            return f"{self.kernel} of rank {self.rank}"
-        return f"program {self.number} of kernel '{self.kernel}' of rank {self.rank}"
+            return f"{self.kernel}{of_rank(self.rank)}"
+        return f"program {self.number} of kernel '{self.kernel}'{of_rank(self.rank)}"
 
 
 class Elements(NamedTuple):
