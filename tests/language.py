@@ -122,3 +122,26 @@ def poor_first_lines(tree: ast.Module) -> list[str]:
     """Return first lines of docstrings that are too long, or that no plain verb begins."""
     lines = [(ast.get_docstring(node) or "").partition("\n")[0] for node in _documented(tree)]
     return [line for line in lines if len(line) > MAX_FIRST_LINE or _NO_NOUN.match(line)]
+
+
+_NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:\(\))?`")
+
+
+def names_in(source: str) -> set[str]:
+    """Return the identifiers of a module, and the words of its strings without docstrings."""
+    found = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME:
+            found.add(token.string)
+        elif token.type == tokenize.STRING and '"""' not in token.string:
+            found.update(re.findall(r"\w+", token.string))
+    return found
+
+
+def quoted_names(source: str) -> Iterator[str]:
+    """Yield the lower-case names in backticks of docstrings and comments."""
+    texts = [node.body[0].value.value for node in _documented(ast.parse(source))]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    texts += [token.string for token in tokens if token.type == tokenize.COMMENT]
+    for text in texts:
+        yield from (found[1] for found in _NAME.finditer(text))

@@ -39,7 +39,7 @@ TESTED_ELSEWHERE = {
     "config/folders.py": "config/test_locate.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",
-    "hardware/activity_rates.py": "engine/test_activity.py",
+    "hardware/sharing.py": "engine/test_activity.py",
     "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
@@ -264,6 +264,28 @@ def test_sources_use_plain_words():
         for breach in language.breaches_of_source(path.read_text())
     ]
     assert found == []
+
+
+# Names of other projects' files and functions.
+FOREIGN_NAMES = {
+    "all2all_single_unequal", "msccl_interpreter.h", "initWork", "thread_map", "__fdividef",
+    "__powf", "nvshmem_constants.h", "rocshmem_common.hpp",
+    "semantic._validate_atomic_rmw_element_type",
+}  # fmt: skip
+
+
+def test_names_in_backticks_exist():
+    """Docstrings and comments name functions, attributes and modules that are there."""
+    known = set()
+    for path in [*SOURCES, *TESTS]:
+        known |= {*path.with_suffix("").parts, *language.names_in(path.read_text())}
+    dead = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        for name in language.quoted_names(path.read_text())
+        if name not in FOREIGN_NAMES and not known.issuperset(name.split("."))
+    ]
+    assert dead == []
 
 
 def poor_first_lines(path):

@@ -12,8 +12,8 @@ from simrank.device.memory import DeviceMemory
 from simrank.device.stream import KernelOperation, Operation, Stream, parse_device
 from simrank.engine import ActivityPool, Handle, Resource
 from simrank.errors import ConfigError, ConfigProblem
-from simrank.hardware.activity_rates import solve_rates
 from simrank.hardware.roofline import kernel_ps
+from simrank.hardware.sharing import solve_rates
 from simrank.ranks import require_program
 from simrank.units import PS_PER_S
 

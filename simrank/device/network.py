@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.engine.delays import TRANSFER
-from simrank.hardware.activity_rates import solve_rates
+from simrank.hardware.sharing import solve_rates
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:

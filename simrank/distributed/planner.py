@@ -59,7 +59,7 @@ class Planner:
         self._first_alike, self._nodes = network.cluster.first_alike(devices)
         self._plans: dict[Hashable, Plan] = {}
         self.may_have_overrides = True
-        self._wishes: NcclOverrides | None = None
+        self._overrides: NcclOverrides | None = None
         self._heeded: set[Hashable] = set()  # What can be called with them.
 
     def read_overrides(self, signature: Signature) -> None:
@@ -68,15 +68,15 @@ class Planner:
         Raises:
             ConfigError: They leave nothing that NCCL has for such a call.
         """
-        if self._wishes is None:
-            self._wishes = NcclOverrides.of_environment()
-        self.may_have_overrides = self._wishes is not NO_OVERRIDES
+        if self._overrides is None:
+            self._overrides = NcclOverrides.of_environment()
+        self.may_have_overrides = self._overrides is not NO_OVERRIDES
         if not self.may_have_overrides:
             return
         key = op, reduce_op, dtype = signature.op, signature.reduce_op, signature.dtype
         if key not in self._heeded:
             smallest = Problem(MADE_OF.get(op, op), len(self._devices), 1, root=signature.root or 0)
-            tuning = tuning_of(smallest.collective, dtype, reduce_op, self._wishes)
+            tuning = tuning_of(smallest.collective, dtype, reduce_op, self._overrides)
             self.comm_library.choose(smallest, self._first_alike, tuning)
             self._heeded.add(key)
 
@@ -104,7 +104,9 @@ class Planner:
         )
         tuning = None
         if call.on_device:
-            tuning = tuning_of(problem.collective, dtype, reduce_op, self._wishes or NO_OVERRIDES)
+            tuning = tuning_of(
+                problem.collective, dtype, reduce_op, self._overrides or NO_OVERRIDES
+            )
         choice = self.comm_library.choose(problem, self._first_alike, tuning)
         if reduce_op == ReduceOp.PREMUL_SUM:  # Inputs arrive multiplied.
             reduce_op = "sum"

@@ -140,7 +140,7 @@ class Activity:
 
 
 class Solver(Protocol):
-    """Shares resources; `hardware.sharing` has the one that simrank uses."""
+    """Shares resources; simrank's is `hardware.sharing.solve_rates`."""
 
     def __call__(self, activities: Sequence[Activity]) -> Sequence[float]:
         """Return the rate of each activity, in work per picosecond."""

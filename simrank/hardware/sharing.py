@@ -15,6 +15,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from simrank.engine import Activity, Resource
+
 FloatArray = npt.NDArray[np.float64]
 
 # Assumed: levels that agree to this are equal within rounding.
@@ -131,3 +133,26 @@ def _check_range(
         raise ValueError("capacities and caps must not be negative")
     if not ((weight > 0) & np.isfinite(weight)).all():
         raise ValueError("a weight must be above zero and finite")
+
+
+# ---- Max-min sharing, for the engine's activities ----
+
+
+def solve_rates(activities: Sequence[Activity]) -> Sequence[float]:
+    """Return the rates of activities that share resources.
+
+    A resource gives what is not held; an activity never runs faster than alone.
+    """
+    numbers: dict[Resource, int] = {}
+    demands = [
+        [(numbers.setdefault(r, len(numbers)), demand) for r, demand in activity.demands if demand]
+        for activity in activities
+    ]
+    capacities = [resource.free for resource in numbers]
+    rates: Sequence[float] = max_min_rates(
+        demands,
+        capacities,
+        [activity.max_rate for activity in activities],
+        [activity.weight for activity in activities],
+    ).tolist()
+    return rates

@@ -10,16 +10,16 @@ from simrank.errors import RankAborted
 from simrank.isolation import (
     files,
     finalizers,
-    importers,
     libraries,
     locks,
     main_modules,
     mock_patches,
     output,
+    private_importers,
     stdlib,
     threads,
 )
-from simrank.isolation.imports import uses_library
+from simrank.isolation.carrier_choice import uses_library
 from simrank.isolation.module_globals import GlobalsOfRank, ModuleGlobals
 from simrank.isolation.private_modules import (
     PrivateModules,
@@ -204,7 +204,7 @@ def _private_names(plan: SpawnPlan) -> frozenset[str]:
         return of_parent.names
     if plan.carrier == "thread":
         context = cast("ContextOfRanks", plan.parent.context)
-        return importers.private_names(plan.fn, context.private)
+        return private_importers.private_names(plan.fn, context.private)
     return frozenset()
 
 

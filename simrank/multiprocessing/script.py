@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
 from simrank.isolation import libraries, main_modules
+from simrank.isolation.carrier_choice import find, will_import
 from simrank.isolation.extension import OWN_MODULES, SCRIPT_USES_LIBRARY
-from simrank.isolation.imports import find, will_import
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.multiprocessing.tracebacks import users_traceback
 from simrank.ranks import require_program

@@ -1,4 +1,4 @@
-"""Modules of the program: not simrank's, installed or of the standard library."""
+"""The program's own modules: all except simrank's, installed and standard ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 _OF_INSTALLED = ("/site-packages/", "/dist-packages/")  # The second in Debian's Python.
 _own_files: dict[str, bool] = {}
-_installed: dict[int, weakref.ref[ModuleType]] = {}  # By identity: another of a name is another.
+_installed: dict[
+    int, weakref.ref[ModuleType]
+] = {}  # By id: a reloaded module of the same name is a different one.
 
 
 def own_modules() -> list[ModuleType]:
@@ -32,7 +34,9 @@ def own_modules() -> list[ModuleType]:
     found = [m for m in tuple(sys.modules.values()) if m is not None and id(m) not in known]
     own = [module for module in found if is_programs_own(module)]
     for module in set(found) - set(own):
-        if module_text(module, "__file__") is not None:  # Scripts may get one later.
+        if (
+            module_text(module, "__file__") is not None
+        ):  # A script's module may get its `__file__` later.
             _note_installed(module)
     return own
 

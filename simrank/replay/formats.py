@@ -42,7 +42,9 @@ def read_trace(files: Sequence[str], groups_file: str | None = None) -> Trace:
         return parse_goal(text.replace("\r\n", "\n"), files[0])
     ranks: dict[int, list[RawNode]] = {}
     for file in files:
-        nodes = _raw_nodes(read_user_file(file), file)  # What is no trace needs no other name.
+        nodes = _raw_nodes(
+            read_user_file(file), file
+        )  # First check for a trace: only then reject the file's name.
         rank = _rank_of(file, len(files))
         if rank in ranks:
             raise ConfigError(
@@ -88,11 +90,11 @@ def _groups(file: str, num_ranks: int) -> Mapping[str, tuple[int, ...]]:
         raise ConfigError(ConfigProblem(file, 1, "", expected, f"{len(parts)}"))
     part = parts[0]
     for name, members in part.data.items():
-        is_right = (
+        is_valid = (
             isinstance(members, list)
             and members
             and all(type(rank) is int and 0 <= rank < num_ranks for rank in members)
         )
-        if not is_right or len(set(members)) < len(members):
+        if not is_valid or len(set(members)) < len(members):
             raise part.error(name, f"ranks from 0 to {num_ranks - 1}", json.dumps(members))
     return {name: tuple(sorted(members)) for name, members in part.data.items()}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simrank.engine import Activity, ActivityPool, Claim, Engine, Resource
 from simrank.engine.activity import rate_alone
 from simrank.errors import DeadlockError
-from simrank.hardware.activity_rates import solve_rates
+from simrank.hardware.sharing import solve_rates
 
 
 @pytest.fixture(name="engine")

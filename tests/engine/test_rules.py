@@ -19,7 +19,7 @@ from simrank.errors import (
     SpawnException,
     WaitTimeoutError,
 )
-from simrank.hardware.activity_rates import solve_rates
+from simrank.hardware.sharing import solve_rates
 
 
 def start_group(engine, *bodies):

@@ -102,7 +102,7 @@ def reduce_scatter(problem: Problem, options: Mapping[str, int]) -> Schedule:
 
 
 def _pairs(world_size: int) -> tuple[IntArray, IntArray]:
-    """Return source and destination of all pairs of ranks, own ones too, grouped by destination."""
+    """Return sources and destinations of all pairs of ranks, i to i included, by destination."""
     ranks = np.arange(world_size, dtype=np.int64)
     return np.tile(ranks, world_size), np.repeat(ranks, world_size)
 

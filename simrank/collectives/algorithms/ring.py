@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from simrank.collectives.algorithms.layout import gathered_tables, local_only
-from simrank.collectives.algorithms.rings import (
+from simrank.collectives.algorithms.ring_rounds import (
     MAX_CHANNELS,
     Rings,
     gather_rounds,

@@ -73,7 +73,7 @@ class Tuning:
     Attributes:
         algorithms: Names of NCCL's algorithms; None: any.
         protocols: LL, LL128, Simple; None: any.
-        tuner_rows: NcclOverrides of a tuner plugin's file.
+        tuner_rows: Rows of a tuner plugin's file.
     """
 
     algorithms: frozenset[str] | None = None

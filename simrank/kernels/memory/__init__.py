@@ -4,7 +4,7 @@ Read `addresses` (from a pointer to a storage), `access` (loads and stores), `at
 `illegal` (what is said of a wrong access).
 """
 
-from simrank.kernels.memory.access import load, store
 from simrank.kernels.memory.addresses import pointee, writable_pointee
+from simrank.kernels.memory.loads_stores import load, store
 
 __all__ = ["load", "pointee", "store", "writable_pointee"]

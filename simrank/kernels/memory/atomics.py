@@ -14,7 +14,6 @@ import numpy as np
 from simrank.kernels import machine
 from simrank.kernels.machine.protocols import Asked
 from simrank.kernels.memory import illegal
-from simrank.kernels.memory.access import active_lanes, check_lanes
 from simrank.kernels.memory.addresses import (
     Element,
     Segment,
@@ -25,6 +24,7 @@ from simrank.kernels.memory.addresses import (
     segments_from,
     writable_pointee,
 )
+from simrank.kernels.memory.loads_stores import active_lanes, check_lanes
 from simrank.kernels.values.block import Anchor, Block, as_block, as_truth, cast_to
 from simrank.kernels.values.broadcasting import with_axes
 

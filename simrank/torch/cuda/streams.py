@@ -64,7 +64,7 @@ class StreamBase(torch.Stream):
 class EventBase(torch.Event):
     """Replacement of `torch._C._CudaEventBase`.
 
-    It delegates to a plain `torch.Event`, for those refuse to be compared with subclasses.
+    It delegates to a plain `torch.Event`, as torch compares no Event with a subclass.
     """
 
     def __new__(

@@ -54,7 +54,7 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
     what is changed in place both, but for kernels that read again. A copy from or to the host takes
     the link.
 
-    Source: `kernel_times`.
+    Sources: the constants of this module.
     """
     operands = (*operation.inputs, *operation.outputs)
     num_bytes = _bytes_moved(operation)

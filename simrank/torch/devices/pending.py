@@ -1,6 +1,7 @@
 """Operations in flight on simulated streams, for which torch's operations wait (T6).
 
-torch computes at once: an operation that touches such memory waits first, unless both only read.
+torch computes at once. So an operation waits first if one in flight on a simulated stream still
+uses its memory, unless both only read.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class _InFlight:
     """Operations in flight, by number.
 
     Attributes:
-        entries: It.
-        num_made: How many there have been.
+        entries: The operations in flight, by number.
+        num_made: The number of entries so far, for the next number.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,7 @@ class _InFlight:
         self.num_made = 0
 
 
-_now = _InFlight()
+_in_flight = _InFlight()
 
 
 def note(operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
@@ -56,7 +57,7 @@ def note_storages(
 ) -> None:
     """Make a rank's torch operations wait for one of its operations that uses memory.
 
-    Others may have to write there before it can end: their operations do not wait for it.
+    Only this rank waits: other ranks may have to write this memory before the operation can end.
     """
     ranges = [(storage.address, storage.size_bytes, False) for storage in reads]
     ranges += [(storage.address, storage.size_bytes, True) for storage in writes]
@@ -68,14 +69,14 @@ def _note(
 ) -> None:
     if operation.complete:
         return
-    _now.num_made += 1
-    number = _now.num_made
-    _now.entries[number] = _Entry(operation, program)
+    _in_flight.num_made += 1
+    number = _in_flight.num_made
+    _in_flight.entries[number] = _Entry(operation, program)
     for address, size_bytes, is_write in ranges:
         cuda.pending_add(address, size_bytes, writes=is_write, pending_id=number)
 
     def forget() -> None:
-        if _now.entries.pop(number, None) is not None:
+        if _in_flight.entries.pop(number, None) is not None:
             cuda.pending_remove(number)
 
     operation.on_complete(forget)
@@ -83,6 +84,8 @@ def _note(
 
 def share(address: int, size_bytes: int) -> None:
     """Make operations on memory that other ranks reach run in the order of their streams.
+
+    Such memory is an entry without an operation; its number is minus its address.
 
     What other ranks do to it before and after is ordered by what this rank's stream waits for:
     signals, collectives, kernels. So a torch operation waits there until its turn would come.
@@ -101,16 +104,16 @@ def wait(program: Program, number: int, stream: Stream) -> None:
     if is_shared(number):
         tail = stream.tail
         if tail is not None and any(
-            entry.operation.rank == program.rank for entry in _now.entries.values()
+            entry.operation.rank == program.rank for entry in _in_flight.entries.values()
         ):
-            _wait_functionally(program.engine, tail)
+            _wait_for_values(program.engine, tail)
         return
-    entry = _now.entries.get(number)
+    entry = _in_flight.entries.get(number)
     if entry is not None and entry.program in (None, program):
-        _wait_functionally(program.engine, entry.operation)
+        _wait_for_values(program.engine, entry.operation)
 
 
-def _wait_functionally(engine: Engine, handle: Handle) -> None:
+def _wait_for_values(engine: Engine, handle: Handle) -> None:
     """Wait for an operation, although the host would go on (rule T6)."""
     task = engine.current_task()
     if task is None:
@@ -133,6 +136,6 @@ def settle(reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
 
 
 def forget_all() -> None:
-    """Forget all entries: the devices are turned off."""
-    _now.entries.clear()
-    _now.num_made = 0
+    """Forget all entries as the devices are turned off."""
+    _in_flight.entries.clear()
+    _in_flight.num_made = 0

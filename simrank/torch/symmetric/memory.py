@@ -1,7 +1,7 @@
 """`torch.distributed._symmetric_memory` on simulated devices: rendezvous, signals, peers.
 
 torch's own Python code runs on top, unchanged; what its CUDA build has in C++ is in
-`symmetric_ops`. Signals go over the signal pads, as simrank's own symmetric memory has them.
+`operations`. Signals go over the signal pads, as simrank's own symmetric memory has them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _group_of(name: str) -> Any:
 
 
 class SymmetricMemoryOwner:
-    """Owner of symmetric memory; see `shared_memory.Arranger`."""
+    """Owner of symmetric memory; see `shared_memory.SharedMemoryOwner`."""
 
     find = staticmethod(buffers.storage_at)
 

@@ -1,6 +1,6 @@
 """Divergence of ranks on their way to a failure; see the README of `distributed`.
 
-`statements` reads sources, `track` records the lines of one rank, `parting` compares two of them,
+`statements` reads sources, `track` records the lines of one rank, `compare` compares two of them,
 `follow` does so for a run.
 """
 

@@ -8,7 +8,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, SimrankError
-from simrank.isolation.imports import will_import
+from simrank.isolation.carrier_choice import will_import
 from simrank.multiprocessing.script import load_script, program_imports
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-sectors = pytest.importorskip("simrank.kernels.memory.access")
+sectors = pytest.importorskip("simrank.kernels.memory.loads_stores")
 sector_waste = sectors.sector_waste
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simrank.collectives.algorithms.rings import Rings, gather_rounds, reduce_rounds
+from simrank.collectives.algorithms.ring_rounds import Rings, gather_rounds, reduce_rounds
 from simrank.collectives.schedule import Buffer
 
 TWO_RINGS = np.array([[[0, 2, 4], [1, 3, 5]]])

@@ -10,7 +10,7 @@ import pytest
 
 import simrank
 from simrank.errors import SpawnException
-from simrank.isolation.importers import importers_of
+from simrank.isolation.private_importers import importers_of
 
 FILES = {
     "site-packages/accelerate/__init__.py": """

@@ -8,12 +8,12 @@ import types
 import numpy as np
 import pytest
 
-from simrank.isolation import imports, libraries
+from simrank.isolation import carrier_choice, libraries
 
 
 def found(source, libraries=("torch",)):
     """Return what a program imports of some libraries."""
-    return imports.will_import(compile(source, "program.py", "exec"), libraries)
+    return carrier_choice.will_import(compile(source, "program.py", "exec"), libraries)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_folders_without_an_init_are_followed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert found("import outer.inner.leaf") == ["torch"]
     assert found("import package.inner.leaf") == ["torch"]
-    assert imports.find("package.inner.leaf").name == "package.inner.leaf"
-    assert imports.find("package.inner.none") is imports.find("none_at_all") is None
+    assert carrier_choice.find("package.inner.leaf").name == "package.inner.leaf"
+    assert carrier_choice.find("package.inner.none") is carrier_choice.find("none_at_all") is None
 
 
 def test_what_an_installed_package_requires_counts(monkeypatch):
@@ -73,8 +73,8 @@ def test_what_an_installed_package_requires_counts(monkeypatch):
         "viewer": ["torch>=2; extra == 'gpu'"],
         "rich": None,
     }
-    monkeypatch.setattr(imports, "packages_distributions", lambda: {n: [n] for n in needs})
-    monkeypatch.setattr(imports, "requires", needs.get)
+    monkeypatch.setattr(carrier_choice, "packages_distributions", lambda: {n: [n] for n in needs})
+    monkeypatch.setattr(carrier_choice, "requires", needs.get)
     assert found("import trainer.parts") == ["torch"]
     assert found("import viewer") == []
 
@@ -141,7 +141,7 @@ def test_a_program_that_reaches_a_library_uses_it(case, module):
 
     source, name, args = REACHES[case]
     program = module("program_of_threads", source)
-    assert imports.uses_library(getattr(program, name), [put(arg) for arg in args])
+    assert carrier_choice.uses_library(getattr(program, name), [put(arg) for arg in args])
 
 
 def test_a_module_of_a_class_of_its_own_counts(module):
@@ -151,7 +151,7 @@ def test_a_module_of_a_class_of_its_own_counts(module):
     program = module("program_of_a_lazy_module", "def f(rank): pass")
     program.lazy = lazy
     program.f.__globals__["__file__"] = None  # As typed at a prompt: nothing to read.
-    assert imports.uses_library(program.f, ())
+    assert carrier_choice.uses_library(program.f, ())
 
 
 def test_a_program_beside_a_library_that_others_imported_does_not_use_it(module):
@@ -163,9 +163,9 @@ def test_a_program_beside_a_library_that_others_imported_does_not_use_it(module)
         "def f(rank, *args): return simrank.Context\n",
     )
     args = [1, "keeper", np.ones(3), [{"x": (None,)}], program.A(), len]
-    assert not imports.uses_library(program.f, args)
-    assert not imports.uses_library(program.A().f, args)
-    assert not imports.uses_library(functools.partial(program.f, *args), ())
+    assert not carrier_choice.uses_library(program.f, args)
+    assert not carrier_choice.uses_library(program.A().f, args)
+    assert not carrier_choice.uses_library(functools.partial(program.f, *args), ())
 
 
 def test_an_object_that_lies_about_its_class_is_not_asked(module):
@@ -179,4 +179,4 @@ def test_an_object_that_lies_about_its_class_is_not_asked(module):
         "    __hash__ = None\n"
         "proxy = Proxy()\ndef f(rank, *args): pass\n",
     )
-    assert not imports.uses_library(program.f, [program.proxy])
+    assert not carrier_choice.uses_library(program.f, [program.proxy])
