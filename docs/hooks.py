@@ -7,12 +7,13 @@ between pages; a link to a file without a page becomes its text.
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stdout, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -106,18 +107,18 @@ _PAGE_OF = {source: page for page, source in PAGES.items()} | {"README.md": "ind
 
 
 def _commands() -> str:
-    """Return a page of all commands: what `--help` prints."""
+    """Return a page of all commands: the text of `--help`."""
+    names = re.findall(r"^  (\w+) {2,}\S", _help().partition("Commands:")[2], re.MULTILINE)
     text = ["# Commands\n\n`simrank COMMAND --help` prints these texts.\n"]
-    program = [sys.executable, "-m", "simrank"]
-    whole = _help(program, [])
-    names = re.findall(r"^  (\w+) {2,}\S", whole.partition("Commands:")[2], re.MULTILINE)
-    text += [f"## simrank {name}\n\n```text\n{_help(program, [name])}```\n" for name in names]
+    text += [f"## simrank {name}\n\n```text\n{_help(name)}```\n" for name in names]
     return "\n".join(text)
 
 
-def _help(program: list[str], words: list[str]) -> str:
-    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-    found = subprocess.run(
-        [*program, *words, "--help"], env=environment, capture_output=True, text=True, check=True
-    )
-    return found.stdout
+def _help(*words: str) -> str:
+    sys.path.insert(0, str(ROOT))
+    from simrank.cli import main  # noqa: PLC0415 - of this clone
+
+    printed = io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit):
+        main([*words, "--help"])
+    return printed.getvalue()

@@ -30,6 +30,7 @@ CHECKS = {
     "imports": ["lint-imports", "--no-cache"],
     "house": ["python", "tests/house.py"],
     "guides": ["python", "tests/guide_types.py"],
+    "docs": ["NO_MKDOCS_2_WARNING=1", "mkdocs", "build", "--strict", "--quiet"],
     "tests": PYTEST,
 }
 # With torch: not among all checks, which need none.
