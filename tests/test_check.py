@@ -28,7 +28,15 @@ def check(monkeypatch):
 def test_without_a_name_every_check_runs(check, capsys):
     """In the order of their cost, the tests last."""
     assert check.main([]) == 0
-    assert sorted(check.ran[:7]) == ["NO_MKDOCS_2_WARNING=1", "lint-imports", "mypy", "python", "python", "ruff", "ruff"]
+    assert sorted(check.ran[:7]) == [
+        "NO_MKDOCS_2_WARNING=1",
+        "lint-imports",
+        "mypy",
+        "python",
+        "python",
+        "ruff",
+        "ruff",
+    ]
     assert check.ran[7:] == ["pytest"]
     printed = capsys.readouterr().out
     assert "== lint\noutput of ruff\n== types\noutput of mypy\n" in printed

@@ -185,12 +185,14 @@ def test_no_sentence_stands_twice():
                 seen[words] = page
 
 
-def test_the_readme_links_every_guide():
-    """A guide that nobody can find is not there."""
-    readme = (ROOT / "README.md").read_text()
+def test_the_readme_links_every_guide_and_the_site_has_it():
+    """A guide without a link is not found; `mkdocs build --strict` demands pages of docs/."""
+    readme, site = (ROOT / "README.md").read_text(), (ROOT / "docs" / "hooks.py").read_text()
     for page in GUIDES[1:]:
         path = str(page.relative_to(ROOT))
-        assert path in readme or f"({path.removesuffix('README.md')})" in readme, path
+        if not path.startswith("docs/"):
+            assert f"({path})" in readme, path
+            assert f'"{path}"' in site, path
 
 
 def test_the_functions_that_how_it_works_names_exist():
@@ -206,14 +208,14 @@ def test_the_functions_that_how_it_works_names_exist():
                 assert re.search(rf"^ *(def |class )?{part}\b", source, re.MULTILINE), (name, link)
 
 
-@pytest.mark.parametrize("name", ["train.py", "relu.py"])
-def test_the_programs_of_the_readme_run_where_torchrun_stands_too(
-    name, tmp_path, monkeypatch, capsys
-):
+@pytest.mark.parametrize(
+    ("page", "name"), [("README.md", "train.py"), ("docs/tutorials/kernel.md", "softmax.py")]
+)
+def test_first_programs_run_where_torchrun_stands_too(page, name, tmp_path, monkeypatch, capsys):
     """Each rank is then the main program of a simulation of its own, as each process would be."""
-    if name == "relu.py":
+    if name == "softmax.py":
         pytest.importorskip("triton")
-    (body,) = [m[3] for m in FENCE.finditer((ROOT / "README.md").read_text()) if m[2] == name]
+    (body,) = [m[3] for m in FENCE.finditer((ROOT / page).read_text()) if m[2] == name]
     (tmp_path / name).write_text(body)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
