@@ -45,15 +45,15 @@ TORCH = {
 }  # fmt: skip
 # Installs packages from an index, and takes minutes: not among all checks either.
 FOREIGN = {"foreign": ["python", "tests/foreign_packages.py"]}
-# The subjects of commits: they need a clone with its history.
-COMMITS = {"commits": ["python", "tests/commits.py"]}
+# The subjects of commits need a clone with its history; packages are built and installed.
+MORE = {"commits": ["python", "tests/commits.py"], "package": ["python", "tests/package.py"]}
 SLOW = {"slow tests": [*PYTEST, "-m", "slow"]}
 
 
 def main(arguments: list[str]) -> int:
     """Run the checks that are named, or all of them; return 1 if one failed, 2 for a wrong name."""
     names = [argument for argument in arguments if argument != "--slow"]
-    known = CHECKS | TORCH | FOREIGN | COMMITS
+    known = CHECKS | TORCH | FOREIGN | MORE
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"no check is called {unknown[0]!r}; choices: {', '.join(known)}, --slow")

@@ -64,7 +64,16 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
     assert check.main(["typos"]) == 2
     assert check.ran == []
     choices = ", ".join(
-        [*check.CHECKS, "torch-types", "torch", "after-torch", "foreign", "commits", "--slow"]
+        [
+            *check.CHECKS,
+            "torch-types",
+            "torch",
+            "after-torch",
+            "foreign",
+            "commits",
+            "package",
+            "--slow",
+        ]
     )
     assert f"'typos'; choices: {choices}" in capsys.readouterr().out
 
