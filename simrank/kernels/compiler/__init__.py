@@ -1,5 +1,5 @@
-"""Triton's driver on simulated devices, and the real compiler's facts of kernels (rule K5).
+"""Triton's driver interface and compiler metadata (rule K5).
 
-Read `driver` (benchmarks in simulated time), `tuning` (autotuners), `targets` (what a device's
-kernels are compiled for), then `metadata` (registers, shared memory).
+Read `driver` (benchmarks in simulated time), `tuning` (autotuners), `targets` (compile targets of
+devices), then `metadata` (registers, shared memory).
 """

@@ -1,7 +1,7 @@
-"""Triton's driver on the simulated device of the running program.
+"""Triton's driver for the simulated device of the running program.
 
-Programs that ask for the active device at import time, autotune, and `triton.testing.do_bench` work
-without a GPU; what they measure is simulated time.
+Programs that query the active device at import time, autotuning, and `triton.testing.do_bench` work
+without a GPU; their measurements are simulated time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simrank.device import current_device, current_stream
 from simrank.device.stream import devices_of
 from simrank.errors import UnsupportedError
 from simrank.kernels import library_tensors
-from simrank.kernels.compiler.launcher import SimulatedLauncher, used_by
+from simrank.kernels.compiler.launcher import SimulatedLauncher, binary_resources
 from simrank.kernels.compiler.targets import most_shared_bytes, target_of
 from simrank.ranks import require_program
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.tensors.namespace import CudaNames
 
-_MAX_THREADS = 1024  # of a program: CUDA C++ Programming Guide, since compute capability 2.0.
-_NUM_TIMED = 3  # Runs of one benchmark: simulated times repeat, but the first may find cold clocks.
+_MAX_THREADS = 1024  # per program: CUDA C++ Programming Guide, since compute capability 2.0
+_NUM_TIMED = 3  # runs of a benchmark: simulated times repeat, but the first may find cold clocks
 
 
 class ContextOfDriver(Protocol):
@@ -35,7 +35,7 @@ class ContextOfDriver(Protocol):
 
     @property
     def cuda(self) -> CudaNames:
-        """Return the names of torch.cuda."""
+        """Namespace with the names of torch.cuda."""
 
 
 def _cuda_of(call: str) -> CudaNames:
@@ -54,9 +54,9 @@ def _device() -> Device:
 
 
 def clear_l2() -> None:
-    """Keep the device busy as triton's benchmarks do before each run, with 256 MB of zeros.
+    """Keep the device busy like a fill of 256 MB, as triton's benchmarks do before each run.
 
-    What is launched behind it is there when it ends: the host's part does not count.
+    Operations launched behind it are queued before it ends, so their host time does not count.
     """
     library = library_tensors.running()
     if library is not None:
@@ -69,16 +69,16 @@ def clear_l2() -> None:
 
 
 class EmptyCache:
-    """Replacement of the tensor that benchmarks fill to flush caches."""
+    """Replacement of the tensor that benchmarks fill between runs to flush caches."""
 
     def zero_(self) -> EmptyCache:
-        """Keep the device busy for as long as that takes."""
+        """Keep the device busy for the time of the fill."""
         clear_l2()
         return self
 
 
 class Loaded(NamedTuple):
-    """A loaded binary: handles, and resources per thread."""
+    """Result of loading a binary: handles and resources of a thread."""
 
     module: object
     function: object
@@ -96,11 +96,11 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         return True
 
     def map_python_to_cpp_type(self, ty: str) -> str:
-        """Refuse: nothing is launched from C."""
+        """Raise: no C launcher is built."""
         raise UnsupportedError(f"the C type of {ty}: no launcher is built for simulated devices")
 
     def get_current_target(self) -> GPUTarget:
-        """Return the compiler's target for the current device."""
+        """Return the compile target of the current device."""
         return target_of(_device().spec)
 
     def get_current_device(self) -> int:
@@ -109,62 +109,62 @@ class SimulatedDriver(DriverBase):  # type: ignore[misc]
         return _device().index if library is None else library.current_device()
 
     def set_current_device(self, device: int) -> None:
-        """Make a device the current one."""
+        """Set the current device."""
         _cuda_of("set_current_device").set_device(device)
 
     def get_current_stream(self, device: int) -> int:
-        """Return torch's handle; 0 for simrank's own streams, which are objects."""
+        """Return torch's stream handle; 0 for simrank's own streams, which are objects."""
         library = library_tensors.running()
         return 0 if library is None else library.current_stream(device)
 
     def get_active_torch_device(self) -> Any:
-        """Return the current device; torch's to a program that has torch."""
+        """Return the current device; torch's device object in a program that uses torch."""
         library = library_tensors.running() or library_tensors.asked_by_user()
         return _device() if library is None else library.device()
 
     def get_device_interface(self) -> Any:
-        """Return a namespace with `Event`, `synchronize` and `current_device`, as torch.cuda."""
+        """Return an object with `Event`, `synchronize` and `current_device`, as torch.cuda."""
         return _cuda_of("get_device_interface")
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """Return autotune's benchmarker: simulated time."""
+        """Return the benchmark function of autotuning, which measures simulated time."""
         return do_bench
 
     def get_empty_cache_for_benchmark(self) -> EmptyCache:
-        """Return the replacement of the memory that benchmarks write between runs."""
+        """Return the replacement of the tensor that benchmarks fill between runs."""
         return EmptyCache()
 
     def clear_cache(self, cache: object) -> None:
-        """Write as much as triton's benchmarks do, so that later launches queue up behind it."""
+        """Keep the device busy like a cache flush, so that later launches queue up behind it."""
         del cache
         clear_l2()
 
     launcher_cls = SimulatedLauncher
 
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> Loaded:
-        """Return the resources of a binary, without a load.
+        """Return the resources of a binary, without loading it.
 
         Raises:
-            UnsupportedError: It is none of NVIDIA's.
+            UnsupportedError: The binary is not for NVIDIA GPUs.
         """
         del shared, device
         if not kernel.startswith(b"\x7fELF") or target_of(_device().spec).backend != "cuda":
             raise UnsupportedError(f"'{name}' on {_device().spec.name}: registers are not known")
-        return Loaded(object(), object(), *used_by(kernel), _MAX_THREADS)
+        return Loaded(object(), object(), *binary_resources(kernel), _MAX_THREADS)
 
     def unload_module(self, module: object) -> None:
-        """Do nothing: nothing was loaded."""
+        """Ignore the call: no module was loaded."""
 
     @property
     def utils(self) -> SimulatedDriver:
-        """Return itself: it has `get_device_properties` too."""
+        """The driver itself, which has `get_device_properties`."""
         return self
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Return the device properties that kernels are sized by.
+        """Return the properties by which kernels choose their sizes.
 
-        Source: CUDA C++ Programming Guide, technical specifications per compute capability; the
-        number of SMs is the simulated device's. Of AMD's devices the LDS: CDNA 3 and 4 ISA guides.
+        Source: CUDA C++ Programming Guide, technical specifications per compute capability; LDS of
+        AMD's devices: CDNA 3 and 4 ISA guides. The number of SMs is the simulated device's.
         """
         spec = devices_of(require_program("get_device_properties"))[device].spec
         target = target_of(spec)
@@ -189,11 +189,11 @@ def do_bench(
     """Return the simulated milliseconds of a call, in the form of `triton.testing.do_bench`.
 
     Args:
-        fn: What is measured: from its first operation's start on the stream to its last one's end.
-        warmup: Kept for triton's signature: one call warms up.
-        rep: Kept for triton's signature: simulated times repeat.
-        grad_to_none: Kept for triton's signature.
-        quantiles: Of the measured times, in a list; or None.
+        fn: The measured call: from the start of its first operation to the end of its last one.
+        warmup: Ignored, part of triton's signature: one call warms up.
+        rep: Ignored, part of triton's signature: simulated times repeat.
+        grad_to_none: Ignored, part of triton's signature.
+        quantiles: Quantiles of the times to return as a list; or None.
         return_mode: "mean", "median", "min", "max" or "all".
     """
     del warmup, rep, grad_to_none
@@ -201,7 +201,7 @@ def do_bench(
         raise ValueError(f"return_mode={return_mode!r}; choices: mean, median, min, max, all")
     cuda = _cuda_of("do_bench")
     fn()
-    cuda.synchronize()  # As triton does: a kernel that fails has failed once.
+    cuda.synchronize()  # As triton: a failing kernel fails before it is timed.
     times_ms = []
     for _ in range(_NUM_TIMED):
         clear_l2()

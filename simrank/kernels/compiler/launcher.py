@@ -1,7 +1,7 @@
-"""Kernels that triton has compiled, loaded and launched on simulated devices.
+"""Launches of kernels that triton has compiled.
 
-`triton.compile(...)` and `kernel.warmup(...)` give triton's own objects, which ask the driver for
-this. What runs is the kernel's source, not the binary, which says only what a program takes.
+`triton.compile(...)` and `kernel.warmup(...)` return triton's objects, which get this launcher
+from the driver. The kernel's source is run; the binary only gives the resources.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _BYTES_PER_REGISTER = 4
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
-class Used(NamedTuple):
-    """Resources per thread of a binary.
+class BinaryResources(NamedTuple):
+    """Resources of a thread of a binary.
 
     Attributes:
-        registers: Registers.
-        spills: Registers that it keeps in memory instead.
+        registers: Number of registers.
+        spills: Number of spilled registers.
     """
 
     registers: int
     spills: int
 
 
-def used_by(cubin: bytes) -> Used:
-    """Return the resources that NVIDIA's tool reads from a binary.
+def binary_resources(cubin: bytes) -> BinaryResources:
+    """Read the resources of a binary with NVIDIA's tool.
 
     Raises:
-        UnsupportedError: The tool that triton brings along says nothing of registers.
+        UnsupportedError: The output of triton's cuobjdump has no registers.
     """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -50,21 +50,21 @@ def used_by(cubin: bytes) -> Used:
     match = _USED.search(shown)
     if match is None:
         raise UnsupportedError(f"cuobjdump says nothing of registers: {shown!r}")
-    return Used(int(match.group(1)), int(match.group(2)) // _BYTES_PER_REGISTER)
+    return BinaryResources(int(match.group(1)), int(match.group(2)) // _BYTES_PER_REGISTER)
 
 
 class SimulatedLauncher:
-    """Launcher of a compiled kernel: its source, with its constants and options.
+    """Launches a compiled kernel: its source, with its constants and options.
 
     Args:
-        source: What triton compiled.
-        metadata: What the compiler says of it, the options among it.
+        source: The compiled source.
+        metadata: The compiler's metadata, options included.
 
     Raises:
-        UnsupportedError: It is no kernel's source, but a file of the compiler's own language.
+        UnsupportedError: The source is not a kernel but a file in the compiler's own language.
     """
 
-    def __init__(self, source: ASTSource, metadata: Any) -> None:  # noqa: ANN401 - a tuple of its own type
+    def __init__(self, source: ASTSource, metadata: Any) -> None:  # noqa: ANN401 - triton's own type
         self._jit: Any = getattr(source, "fn", None)
         if not isinstance(self._jit, triton.JITFunction):
             raise UnsupportedError(
@@ -78,13 +78,13 @@ class SimulatedLauncher:
         given = {name: getattr(metadata, name, None) for name in _OPTIONS}
         self._options = {k: v for k, v in given.items() if v is not None and k not in names}
 
-    def __call__(self, *given: Any) -> None:  # noqa: ANN401 - anything
+    def __call__(self, *given: Any) -> None:  # noqa: ANN401 - any kernel arguments
         """Launch the kernel on the current stream.
 
         Args:
-            *given: As triton gives them: the grid's three sizes, the stream, the binary's handle,
-                its packed metadata, metadata of the launch, two hooks, and then all arguments of
-                the kernel, of which constants are not looked at.
+            *given: As triton passes them: the grid's three sizes, the stream, the binary's handle,
+                    its packed metadata, metadata of the launch, two hooks, and all arguments of
+                    the kernel; constants among them are ignored.
         """
         grid, stream, args = given[:3], given[3], given[9:]
         driver = triton.runtime.driver.active

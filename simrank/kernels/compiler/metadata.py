@@ -1,7 +1,8 @@
-"""The real compiler's facts of kernels: registers, shared memory, programs per SM (rule K5).
+"""Compiler metadata of a kernel: registers, shared memory, programs per SM (rule K5).
 
-No GPU is needed. It costs a third of a second for the first kernel of a process, so it is asked
-only where the answer decides something: how many programs run at once, or where a launch asks.
+No GPU is needed. The first compilation of a process takes a third of a second, so kernels are
+compiled
+only if the result matters: for the number of programs at once, or on request of a launch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from triton.runtime.jit import MockTensor
 
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
-from simrank.kernels.compiler.launcher import used_by
+from simrank.kernels.compiler.launcher import binary_resources
 from simrank.kernels.compiler.targets import (
     SHARED_BYTES_RESERVED,
     most_shared_bytes,
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 # Per SM of compute capability 8.0 and 9.0 to 10.3; 8.9 has fewer threads and less shared memory.
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 _REGISTERS = 64 * 1024
-_REGISTERS_ARE_GIVEN_IN = 256  # per warp
+_REGISTERS_ARE_GIVEN_IN = 256  # registers per warp
 _MAX_CTAS = {80: 32, 89: 24, 90: 32, 100: 32, 103: 32}
 _MAX_WARPS = {80: 64, 89: 48, 90: 64, 100: 64, 103: 64}
-_WORTH_ASKING = 0.5  # Assumed: of what there is; other dots and layouts take some too.
+_WORTH_COMPILING = 0.5  # Assumed: share of the limit; other dots and layouts use some too.
 COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
@@ -51,12 +52,12 @@ class Resources(NamedTuple):
     """Resources of one program of a compiled kernel.
 
     Attributes:
-        registers: Per thread.
-        spilled: Registers of a thread that are in memory instead.
+        registers: Registers per thread.
+        spilled: Spilled registers per thread.
         shared_bytes: Shared memory.
-        num_warps: Warps.
-        ctas_per_sm: How many programs an SM holds at once.
-        operand_bytes_per_flop: Bytes of shared memory that warps read for an operation of a dot.
+        num_warps: Number of warps.
+        ctas_per_sm: Number of programs that an SM holds at once.
+        operand_bytes_per_flop: Bytes of shared memory that warps read per operation of a dot.
     """
 
     registers: int
@@ -70,7 +71,7 @@ class Resources(NamedTuple):
 def resources(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> Resources | None:
-    """Compile a kernel for a device, and return its resources; None if unknown.
+    """Compile a kernel for a device and return its resources; None if unknown.
 
     Args:
         jit: The kernel.
@@ -79,8 +80,8 @@ def resources(
         spec: The device.
 
     Raises:
-        CompilationError: Triton's own: the compiler rejects the kernel.
-        OutOfResources: Triton's own: a program takes more shared memory than it can have.
+        CompilationError: Triton's error: the compiler rejects the kernel.
+        OutOfResources: Triton's error: a program needs more shared memory than the limit.
     """
     target = target_of(spec)
     described = _signature(jit, bound)
@@ -100,7 +101,7 @@ def resources(
 def problem_of(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], target: GPUTarget
 ) -> str | None:
-    """Return the compiler's error for a kernel and a target, or None."""
+    """Return the compiler's error for a kernel and a target; None if it compiles."""
     described = _signature(jit, bound)
     if described is None:
         return "not compiled: an argument has no plain type"
@@ -112,7 +113,7 @@ def problem_of(
             compiled = _compile(jit, described, chosen, target)
             if target.backend == "cuda":
                 _check_fits(int(compiled.metadata.shared), int(target.arch))
-        except Exception as error:  # noqa: BLE001 - of the compiler's many stages, any
+        except Exception as error:  # noqa: BLE001 - any stage of the compiler may fail
             facts[key] = f"{type(error).__name__}: {error}"
         else:
             facts[key] = None
@@ -129,12 +130,12 @@ def _compile(
 
 
 class Described(NamedTuple):
-    """The signature and constants of a launch, for the compiler.
+    """Compilation parameters of a launch.
 
     Attributes:
-        signature: Types of the arguments by name.
-        constants: Values of those that are constants.
-        attributes: By place in the signature what else is known: multiples of 16.
+        signature: Types of the arguments, by name.
+        constants: Values of constant arguments, by name.
+        attributes: Attributes of arguments, by position: divisibility by 16.
     """
 
     signature: dict[str, str]
@@ -143,18 +144,18 @@ class Described(NamedTuple):
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Return the cache key."""
+        """Cache key."""
         return *self.signature.items(), repr(self.constants), repr(self.attributes)
 
 
 def warm_kernel(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> CompiledKernel:
-    """Compile a kernel for a device ahead of its launch: triton's own object, for that device.
+    """Compile a kernel for a device before its launch, and return triton's object.
 
     Raises:
         UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
-        CompilationError: Triton's own: the compiler rejects the kernel.
+        CompilationError: Triton's error: the compiler rejects the kernel.
     """
     target = target_of(spec)
     described = _signature(jit, bound)
@@ -166,10 +167,10 @@ def warm_kernel(
 
 
 def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
-    """Return the compiler's signature of a launch; None for arguments without a plain type.
+    """Return the compilation parameters of a launch; None if an argument has no plain type.
 
-    As Triton specialises: integers that are 1 are constants, and of integers and addresses that are
-    multiples of 16 the compiler knows, without which it moves and pipelines otherwise.
+    As Triton specializes: integers equal to 1 are constants, and integers and addresses divisible
+    by 16 are marked, which changes the compiler's memory accesses and pipelines.
     """
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
@@ -202,12 +203,12 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
 
 
 class Pointer(NamedTuple):
-    """The compiler's facts of a tensor argument, without the tensor.
+    """Compilation parameters of a tensor argument, without the tensor.
 
     Attributes:
-        type: Of its elements, as signatures write it.
-        address: Where it lies.
-        block_shape: Of a descriptor's tiles; None of a tensor itself.
+        type: Element type, as in signatures.
+        address: Address of the tensor.
+        block_shape: Block shape of a descriptor; None for a tensor.
     """
 
     type: str
@@ -216,7 +217,7 @@ class Pointer(NamedTuple):
 
 
 def pointer_of(value: object) -> Pointer | None:
-    """Return the compiler's facts of a tensor or descriptor; None for other arguments."""
+    """Return the parameters of a tensor or descriptor argument; None for other arguments."""
     if isinstance(value, Pointer):
         return value
     if isinstance(value, Tensor):
@@ -230,7 +231,7 @@ def pointer_of(value: object) -> Pointer | None:
     block_shape = getattr(value, "block_shape", None)
     if block_shape is not None:
         return own._replace(block_shape=tuple(block_shape))
-    dtype = getattr(value, "dtype", None)  # Of what `triton.reinterpret` returns.
+    dtype = getattr(value, "dtype", None)  # For results of `triton.reinterpret`.
     return own._replace(type=_short(element_type(dtype).name))
 
 
@@ -239,37 +240,37 @@ def _of_tensor(tensor: Tensor) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a type as signatures write it: `int32` is `i32`, `uint8` is `u8`."""
+    """Return a type name as in signatures: `int32` is `i32`, `uint8` is `u8`."""
     return name.replace("uint", "u").replace("int", "i")
 
 
 def may_not_fit(copied_bytes: int, target: GPUTarget) -> bool:
-    """Return whether so much that is copied ahead makes it worth asking if a program fits an SM."""
+    """Return whether a kernel's prefetched bytes may exceed an SM, so that compiling it pays."""
     if target.backend != "cuda":
         return False
-    return copied_bytes > shared_bytes_of_sm(int(target.arch)) * _WORTH_ASKING
+    return copied_bytes > shared_bytes_of_sm(int(target.arch)) * _WORTH_COMPILING
 
 
 def _check_fits(shared_bytes: int, arch: int) -> None:
-    """Raise the error of a launch on a GPU.
+    """Raise the error of a launch on a GPU if a program needs too much shared memory.
 
     Raises:
-        OutOfResources: A program takes more shared memory than it can have.
+        OutOfResources: The shared memory exceeds the limit.
     """
     limit = most_shared_bytes(arch)
     if shared_bytes > limit:
         raise OutOfResources(shared_bytes, limit, "shared memory")
 
 
-def _known(arch: int) -> int:
+def _known_arch(arch: int) -> int:
     return arch if arch in _MAX_CTAS else 90
 
 
 def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     num_warps, shared_bytes = int(compiled.metadata.num_warps), int(compiled.metadata.shared)
-    registers, spilled = used_by(compiled.asm["cubin"])
+    registers, spilled = binary_resources(compiled.asm["cubin"])
     per_warp = -(-registers * 32 // _REGISTERS_ARE_GIVEN_IN) * _REGISTERS_ARE_GIVEN_IN
-    known = _known(arch)
+    known = _known_arch(arch)
     limits = (
         _REGISTERS // max(per_warp * num_warps, 1),
         shared_bytes_of_sm(arch) // (shared_bytes + SHARED_BYTES_RESERVED),
@@ -280,7 +281,7 @@ def _resources(compiled: CompiledKernel, arch: int) -> Resources:
     return Resources(registers, spilled, shared_bytes, num_warps, max(min(limits), 1), read)
 
 
-# ---- What a compiled kernel's warps read of shared memory for their dots, as its PTX says ----
+# ---- Shared memory reads of a compiled kernel's dots, from its PTX ----
 
 _LABEL = re.compile(r"^(\$L\w+):", re.MULTILINE)
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$L\w+)")
@@ -292,17 +293,17 @@ _MATRIX_BYTES = 8 * 8 * 2
 
 
 class _Work(NamedTuple):
-    """Operations of a warp's dots, and the bytes of their operands."""
+    """Operations of a warp's dots, and the bytes that it reads for them."""
 
     num_flops: int
     read_bytes: int
 
 
 def operand_bytes_per_flop(ptx: str) -> float:
-    """Return the bytes of shared memory that warps read for an operation of their dots.
+    """Return the bytes of shared memory that warps read per operation of their dots.
 
-    What counts are the innermost loops with dots, each alike: what surrounds them runs once. 0
-    where warps do no dots by themselves (Hopper's groups of warps read as they multiply).
+    Only the innermost loops with dots count, with equal weight: other code runs once. 0 if warps
+    do not execute dots separately (Hopper's warp groups read as they multiply).
     """
     loops = _loops_with_dots(ptx)
     inner = [each for each in loops if not any(_holds(each, other) for other in loops)]
@@ -312,7 +313,7 @@ def operand_bytes_per_flop(ptx: str) -> float:
 
 
 def _loops_with_dots(ptx: str) -> list[tuple[int, int]]:
-    """Return the begins and ends of loops: branches back to a label."""
+    """Return the start and end of loops with dots: a branch to an earlier label ends a loop."""
     labels = {match.group(1): match.start() for match in _LABEL.finditer(ptx)}
     branches = ((labels.get(each.group(1)), each.end()) for each in _BRANCH.finditer(ptx))
     loops = [(start, stop) for start, stop in branches if start is not None and start < stop]

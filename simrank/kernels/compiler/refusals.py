@@ -1,4 +1,4 @@
-"""The compiler's errors of kernels, raised as Triton's CompilationError."""
+"""Conversion of Python errors in kernels to Triton's CompilationError."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 
 class CompilationValueError(CompilationError, ValueError):  # type: ignore[misc] # Triton's class.
-    """A value that the compiler would reject; also a ValueError."""
+    """The compiler would reject a value; caught as either type."""
 
 
 class CompilationTypeError(CompilationError, TypeError):  # type: ignore[misc]
-    """A type that the compiler would reject; also a TypeError."""
+    """The compiler would reject a type; caught as either type."""
 
 
 class CompilationNameError(CompilationError, NameError):  # type: ignore[misc]
-    """A name that the compiler does not know; also a NameError."""
+    """A name is unknown to the compiler; caught as either type."""
 
 
 class CompilationAttributeError(CompilationError, AttributeError):  # type: ignore[misc]
-    """An attribute that the compiler does not know; also an AttributeError."""
+    """An attribute is unknown to the compiler; caught as either type."""
 
 
 class CompilationIndexError(CompilationError, IndexError):  # type: ignore[misc]
-    """An index out of range at compile time; also an IndexError."""
+    """An index is out of range at compile time; caught as either type."""
 
 
 class CompilationKeyError(CompilationError, KeyError):  # type: ignore[misc]
-    """A missing key at compile time; also a KeyError."""
+    """A key is missing at compile time; caught as either type."""
 
 
 class CompilationAssertionError(CompilationError, AssertionError):  # type: ignore[misc]
-    """A failed assertion of the language; also an AssertionError."""
+    """An assertion of the language fails; caught as either type."""
 
 
 class CompilationNotImplementedError(CompilationError, NotImplementedError):  # type: ignore[misc]
-    """A construct that the compiler does not implement; also a NotImplementedError."""
+    """The compiler does not implement a construct; caught as either type."""
 
 
 _BY_TYPE: dict[type[Exception], type[CompilationError]] = {
@@ -60,12 +60,12 @@ _BY_TYPE: dict[type[Exception], type[CompilationError]] = {
 
 
 def raising(body: Callable[[], object], jit: Jit, first_line: int) -> Callable[[], object]:
-    """Return a kernel's body that raises Triton's errors where Python's own are raised in it.
+    """Wrap a kernel's body so that Python errors become Triton's errors.
 
     Args:
-        body: Runs the kernel for the programs that run now.
+        body: Runs the kernel for the running programs.
         jit: The kernel.
-        first_line: The line of its file in which its `def` stands.
+        first_line: Line number of the kernel's `def`.
     """
 
     def run() -> object:
@@ -82,7 +82,7 @@ def raising(body: Callable[[], object], jit: Jit, first_line: int) -> Callable[[
 
 
 def _node_at(traceback: TracebackType | None, jit: Jit, first_line: int) -> ast.AST:
-    """Return an AST node for the kernel's line that raised an error."""
+    """Return a syntax tree node with the kernel's line of an error."""
     node = ast.Pass()
     while traceback is not None:
         code = traceback.tb_frame.f_code

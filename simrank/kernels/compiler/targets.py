@@ -1,4 +1,4 @@
-"""Compiler targets by the name of the device."""
+"""Compile targets by device name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simrank.hardware.capability import compute_capability
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
-# By a part of the device's name in the cluster; NVIDIA's are in `hardware/capability.py`.
+# By a part of the device's name; NVIDIA's are in `hardware/capability.py`.
 _OTHERS = (
     ("MI300", GPUTarget("hip", "gfx942", 64)),
     ("MI325", GPUTarget("hip", "gfx942", 64)),
@@ -21,7 +21,7 @@ _OTHERS = (
 )
 _HOPPER = GPUTarget("cuda", 90, 32)
 
-# Per SM, and what of it each program leaves to the system.
+# Shared memory per SM, and the part per program that the system reserves.
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 _SHARED_BYTES = {80: 164 * 1024, 89: 100 * 1024}
 _SHARED_BYTES_OF_OTHERS = 228 * 1024  # 9.0 to 10.3
@@ -29,17 +29,17 @@ SHARED_BYTES_RESERVED = 1024
 
 
 def shared_bytes_of_sm(arch: int) -> int:
-    """Return the shared memory of an SM of NVIDIA's devices, in bytes."""
+    """Return the shared memory of an NVIDIA SM in bytes."""
     return _SHARED_BYTES.get(arch, _SHARED_BYTES_OF_OTHERS)
 
 
 def most_shared_bytes(arch: int) -> int:
-    """Return the largest shared memory of one program, in bytes."""
+    """Return the largest shared memory of a program in bytes."""
     return shared_bytes_of_sm(arch) - SHARED_BYTES_RESERVED
 
 
 def target_of(spec: DeviceSpec) -> GPUTarget:
-    """Return the compiler's target for a device; an H100's for unknown names."""
+    """Return the compile target of a device; an H100's for unknown names."""
     return _target(spec.name)
 
 
@@ -52,16 +52,16 @@ def _target(name: str) -> GPUTarget:
 
 
 def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:
-    """Return the NVIDIA target of a device in kernels; an H100's for other vendors."""
+    """Return the NVIDIA target of a device as seen by kernels; an H100's for other vendors."""
     target = target_of(spec)
     return target if target.backend == "cuda" else _HOPPER
 
 
 def parse_target(text: str) -> GPUTarget:
-    """Return the target of a name such as sm_90 or gfx942.
+    """Parse a target name such as sm_90 or gfx942.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The name is not a target.
     """
     name = text.strip()
     if name.startswith("sm_") and name[3:].rstrip("a").isdecimal():

@@ -1,7 +1,7 @@
-"""Autotuners of triton, with results per program.
+"""Autotuners of triton with separate results per program.
 
-What a tuner found holds for the device that it measured: ranks measure side by side, and another
-Context may be another cluster. It goes to no file either, where a real GPU would find it.
+A tuner's results hold for the device that it measured: ranks tune separately, and another Context
+may have another cluster. Results are not cached on disk, where a run on a real GPU would find them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _KEY = "autotuners of triton"  # In `Program.local`.
-# What a tuner sets while it runs, in triton 3.0 to 3.9; the first are for people to look at.
+# Attributes that a tuner sets while it runs, in triton 3.0 to 3.9; users read the first ones.
 _SHOWN = ("best_config", "configs_timings", "bench_time")
 _NAMES = (*_SHOWN, "nargs", "cache", "restore_copies")
 
 
 def _state(tuner: Any) -> dict[str, Any]:  # noqa: ANN401 - an Autotuner
-    """Return a tuner's results of the running program, or of programs outside of Contexts."""
+    """Return a tuner's state in the running program; outside Contexts its own attributes."""
     program = current_program()
     if program is None:
         outside: dict[str, Any] = vars(tuner)
@@ -31,10 +31,10 @@ def _state(tuner: Any) -> dict[str, Any]:  # noqa: ANN401 - an Autotuner
     return own[tuner]
 
 
-class _OwnName:
-    """An attribute of tuners that each program has for itself.
+class _PerProgramAttribute:
+    """An attribute of tuners with a value per program.
 
-    Of what is there to be looked at, a program that has not tuned sees what was found last.
+    Attributes that users read fall back to the last value of any program.
     """
 
     def __init__(self, name: str) -> None:
@@ -70,11 +70,11 @@ def _check_disk_cache(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def install(tuners: type[Any]) -> None:
-    """Patch a class of tuners to keep results per program, once."""
-    if isinstance(vars(tuners).get("cache"), _OwnName):
+    """Give a class of tuners separate state per program, once."""
+    if isinstance(vars(tuners).get("cache"), _PerProgramAttribute):
         return
     for name in _NAMES:
-        setattr(tuners, name, _OwnName(name))
+        setattr(tuners, name, _PerProgramAttribute(name))
     known: Any = tuners
     if hasattr(known, "check_disk_cache"):  # Since triton 3.2.
         known.check_disk_cache = _check_disk_cache(known.check_disk_cache)

@@ -1,4 +1,4 @@
-"""Costs of kernels in simulated time (rule K4).
+"""Simulated cost of kernels (rule K4).
 
-Read `launches` (a whole launch, from what it did), then `accesses` (one program, as it goes).
+Read `launches` (a whole launch, from its statistics), then `accesses` (one program's accesses).
 """

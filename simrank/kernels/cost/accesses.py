@@ -1,4 +1,4 @@
-"""Costs of single accesses of a program beside other programs (rule K4)."""
+"""Cost of one program's accesses while other programs run (rule K4)."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
 
-# Assumed: what one program waits for a load from its own device's memory, half of the some 600 ns
-# of a miss hidden by what it does meanwhile; of an L2 round trip by an atomic or a poll; and what
-# issuing a store costs it (H100 latencies: Luo et al., "Benchmarking and Dissecting the Nvidia
-# Hopper GPU Architecture via Microbenchmarking", 2024).
+# Assumed: the wait of one program for a load from its own device's memory (half of the about 600
+# ns of a miss is hidden by other work), for an L2 round trip of an atomic or poll, and the cost of
+# issuing a store (H100 latencies: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+# Architecture via Microbenchmarking", 2024).
 LOAD_PS = 300_000
 ATOMIC_PS = 300_000
-# Assumed: L2 delivers 2.1 times what is reached of the memory's bandwidth (H100: 5.5 to 7 TB/s were
-# measured, and 2.9 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth").
+# Assumed: L2 delivers 2.1 times the achieved memory bandwidth (H100: 5.5 to 7 TB/s were measured,
+# and 2.9 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth").
 L2_PER_HBM = 2.1
-# Programs with dots read tiles that others read at the same time, and requests of SMs side by side
-# for one line reach L2 once (Nsight Compute, "L2 Request Coalescer"). A product in tiles of
-# 192 x 192 at 777 TFLOPS takes 8.1 TB/s of an H100 (pranjalssh/fast.cu, kernel 6).
+# Programs with dots share tiles, and requests of neighboring SMs for one line reach L2 once (Nsight
+# Compute, "L2 Request Coalescer"). A product in tiles of 192 x 192 at 777 TFLOPS takes 8.1 TB/s of
+# an H100 (pranjalssh/fast.cu, kernel 6).
 TILES_PER_HBM = 2.8
 STORE_PS = 50_000
-# Assumed: as many programs as half of the SMs saturate the memory; fewer leave some of it unused.
+# Assumed: programs on half of the SMs saturate the memory; fewer leave bandwidth unused.
 _SATURATING_SHARE = 0.5
 # Assumed: a round trip to the host's memory over PCIe takes about a microsecond.
 _HOST_LATENCY_PS = 500_000
-# So many saturate a link: a channel of NCCL, which is one program, reaches 18 to 21 GB/s of the 376
+# Programs that saturate a link: one channel of NCCL, a program, reaches 18 to 21 of the 376 GB/s
 # of an H100's port (`p2p_channel_bandwidth` in `configs/clusters`).
 _SATURATING_LINK = 20
 
 
 class _Route(NamedTuple):
-    """The way to another device."""
+    """Route to another device."""
 
     latency_ps: int
-    program_bytes_per_s: float  # Of one program, beside the others.
+    program_bytes_per_s: float  # Per program, shared with the others.
 
 
 class AccessCosts:
-    """Costs of accesses for the programs of one launch.
+    """Access costs of the programs of one launch.
 
     Args:
-        device: Where they run.
-        num_resident: How many of them run at the same time.
+        device: The device of the programs.
+        num_resident: Number of programs that run at the same time.
     """
 
     def __init__(self, device: Device, num_resident: int) -> None:
@@ -58,24 +58,24 @@ class AccessCosts:
         self._num_sharing_link = max(num_resident, _SATURATING_LINK)
         host_rate = device.spec.host_link_bandwidth_bytes_per_s / self._num_sharing_link
         self._host = _Route(_HOST_LATENCY_PS, host_rate)
-        self._routes: dict[int, _Route] = {}  # To peers, looked up once.
-        # Costs so far: the sizes of a kernel's accesses are few.
+        self._routes: dict[int, _Route] = {}  # By peer index, looked up once.
+        # Cache of costs: a kernel has few access sizes.
         self._known: dict[tuple[Device | None, int, int], int] = {}
 
     def first_ps(self, storage: Storage, *, writes: bool) -> int:
-        """Return the latency of a load, or the issue cost of a store.
+        """Return the latency of a load, or the cost of issuing a store.
 
-        Later loads from the same memory are on their way by then: compilers pipeline loops.
+        Later loads from the same memory overlap with it: compilers pipeline loops.
         """
         return STORE_PS if writes else LOAD_PS + 2 * self._route(storage.device).latency_ps
 
     def moved_ps(self, storage: Storage, size_bytes: int, new_bytes: int) -> int:
-        """Return a program's part of the time that an access keeps memory or a link busy.
+        """Return a program's share of the time that an access occupies memory or a link.
 
         Args:
-            storage: What is accessed.
-            size_bytes: What is moved.
-            new_bytes: What of it comes from or goes to the memory itself; the rest is in L2.
+            storage: The accessed storage.
+            size_bytes: Bytes moved.
+            new_bytes: Bytes that come from or go to the memory itself; the rest is in L2.
         """
         key = (storage.device, size_bytes, new_bytes)
         cost_ps = self._known.get(key)
@@ -87,19 +87,19 @@ class AccessCosts:
         return cost_ps
 
     def atomic_ps(self, storages: Sequence[Storage]) -> int:
-        """Return the one-way cost of an atomic to its farthest memory."""
+        """Return the one-way cost of an atomic to the farthest of its storages."""
         if len(storages) == 1:
             return ATOMIC_PS // 2 + self._route(storages[0].device).latency_ps
         return ATOMIC_PS // 2 + max(map(self.latency_ps, storages), default=0)
 
     def latency_ps(self, storage: Storage) -> int:
-        """Return the one-way latency to a storage."""
+        """Return the latency of the route to a storage."""
         return self._route(storage.device).latency_ps
 
     def _route(self, peer: Device | None) -> _Route:
         if peer is self._device:
             return self._own
-        if peer is None:  # Pinned memory.
+        if peer is None:  # Pinned host memory.
             return self._host
         route = self._routes.get(peer.index)
         if route is None:

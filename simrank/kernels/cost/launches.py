@@ -1,4 +1,4 @@
-"""Costs of kernels: traffic and arithmetic, in waves over the SMs (rule K4)."""
+"""Cost of a launch: traffic and arithmetic, in waves over the SMs (rule K4)."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.protocols import Sync
     from simrank.kernels.machine.statistics import Counts, Load
 
-# Assumed: half of the SMs saturate the memory; fewer programs than that leave bandwidth unused.
+# Assumed: programs on half of the SMs saturate the memory; fewer leave bandwidth unused.
 _SMS_THAT_SATURATE = 0.5
-# Assumed: atomics of one launch go to L2 at one per clock and slice, about 2.4e12 a second.
+# Assumed: L2 executes one atomic of a launch per clock and slice, about 2.4e12 per second.
 _ATOMICS_PER_S = 2.4e12
-# Assumed: how long a load takes from memory and from L2 while others load too (H100, alone: 270 and
-# 150 ns; Luo et al., see `accesses`).
+# Assumed: latencies of loads from memory and L2 under load (H100, without load: 270 and 150 ns;
+# Luo et al., see `accesses`).
 _MEMORY_LATENCY_S, _L2_LATENCY_S = 600e-9, 300e-9
-# Operations per clock and SM, but for those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
+# Operations per clock and SM, except those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
 _SIMPLE_PER_CLOCK, _SPECIAL_PER_CLOCK = 64, 16
-# Source: NVIDIA, "Inside NVIDIA Blackwell Ultra", 2025: 10.7e12 exponentials a second, and 5e12 of
-# the first Blackwell.
+# Source: NVIDIA, "Inside NVIDIA Blackwell Ultra", 2025: 10.7e12 exponentials per second, and 5e12
+# on the first Blackwell.
 _SPECIAL_PER_CLOCK_OF: dict[tuple[int, int] | None, int] = {(10, 3): 32}
-# Assumed where neither the compiler's metadata nor `num_ctas_per_sm` says it.
+# Assumed if neither the compiler's metadata nor `num_ctas_per_sm` gives it.
 DEFAULT_CTAS_PER_SM = 2
 
-_MOST_KNOWN = 1024  # costs that are kept
+_MOST_KNOWN = 1024  # size of the cost cache
 
 
 class Launched(NamedTuple):
-    """The launch parameters that costs depend on.
+    """Parameters of a launch.
 
     Attributes:
-        grid: Its programs along each axis.
-        ctas_per_sm: How many of them an SM holds at once.
-        num_warps: Warps of each.
-        num_stages: Steps of a loop that are in flight at once.
-        num_spilled: Registers of a thread that are in memory.
-        operand_bytes_per_flop: Bytes of shared memory that warps read for an operation of a dot;
-            0 where that is not known, or they read as they multiply.
+        grid: Number of programs along each axis.
+        ctas_per_sm: Number of programs that an SM holds at once.
+        num_warps: Warps per program.
+        num_stages: Steps of a loop in flight at once.
+        num_spilled: Spilled registers per thread.
+        operand_bytes_per_flop: Bytes of shared memory that warps read per operation of a dot; 0 if
+            unknown, or if reads overlap completely.
     """
 
     grid: tuple[int, int, int]
@@ -71,30 +71,30 @@ class Launched(NamedTuple):
 
     @property
     def num_programs(self) -> int:
-        """Return the number of programs, at least one."""
+        """Number of programs, at least one."""
         return max(math.prod(self.grid), 1)
 
 
 class KernelCost(NamedTuple):
-    """The time of one launch and its parts, in picoseconds, with counts.
+    """Time of one launch and its components, in picoseconds except for the counts.
 
     Attributes:
         duration_ps: The launch, alone on its device.
-        memory_ps: Its traffic with the device's memory.
-        l2_ps: All its loads and stores through L2.
-        arithmetic_ps: Its dots and vector operations, as far as they do not overlap.
-        tensor_ps: Its dots alone.
-        vector_ps: Its vector operations alone.
-        special_ps: What of these is special functions.
-        link_ps: Its traffic with other devices.
-        atomics_ps: Its atomics.
-        limiter: The longest of them, by name.
-        hbm_bytes: Bytes that came from or went to the memory: each touched range once.
-        waves: Programs over the slots for them.
-        num_sms: SMs that it occupies.
-        per_sm: Programs that one of them holds at a time.
-        busiest_share: Work of the SM that has the most, over the mean.
-        num_spilled: Registers of a thread that are in memory.
+        memory_ps: Traffic with the device's memory.
+        l2_ps: All loads and stores through L2.
+        arithmetic_ps: Dots and vector operations, with their overlap.
+        tensor_ps: Dots alone.
+        vector_ps: Vector operations alone.
+        special_ps: Special functions, a part of `vector_ps`.
+        link_ps: Traffic with other devices.
+        atomics_ps: Atomics.
+        limiter: Name of the longest component.
+        hbm_bytes: Bytes from and to the memory: each touched range once.
+        waves: Number of programs over the number of slots.
+        num_sms: Number of occupied SMs.
+        per_sm: Programs that an occupied SM holds at a time.
+        busiest_share: SM load imbalance: work of the busiest SM over the mean.
+        num_spilled: Spilled registers per thread.
     """
 
     duration_ps: int
@@ -116,7 +116,7 @@ class KernelCost(NamedTuple):
 
     @property
     def parts_ps(self) -> dict[str, int]:
-        """Return the time per resource, without overlap."""
+        """Time per resource, without overlap."""
         return {
             "tensor": self.tensor_ps,
             "vector": self.vector_ps - self.special_ps,
@@ -128,12 +128,12 @@ class KernelCost(NamedTuple):
 
 
 def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> KernelCost:
-    """Return the cost of a launch from its counts.
+    """Return the cost of a launch with the given statistics.
 
     Args:
-        statistics: What its programs did.
-        device: Where it ran.
-        launched: How.
+        statistics: Statistics of its programs.
+        device: The device of the launch.
+        launched: Parameters of the launch.
     """
     spec, num_programs, grid = device.spec, launched.num_programs, launched.grid
     slots = spec.num_sms * launched.ctas_per_sm
@@ -141,7 +141,7 @@ def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> K
     hbm_bytes, all_bytes, link_ps = _traffic(statistics, device)
     used = min(num_programs / (spec.num_sms * _SMS_THAT_SATURATE), 1.0)
     bandwidth = spec.memory_bandwidth_bytes_per_s * max(used, 1e-6)
-    # Programs on one SM share its units: the SM with the most work ends last.
+    # Programs on one SM share its units; the SM with the most work ends last.
     busiest = busiest_share(statistics.loads, grid, spec.num_sms) if math.prod(grid) else 1.0
     beside = num_beside(spec, num_resident, launched.num_warps)
     tensor_ps, vector_ps = _units_ps(statistics, spec, launched, beside)
@@ -180,7 +180,7 @@ def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> K
 
 
 def roof_of(device: Device, statistics: Statistics) -> Roof:
-    """Return the peak rates of a device for a launch."""
+    """Return the device's peak rates for the operations of a launch."""
     spec = device.spec
     names = [PEAK_NAMES.get(dot.element, "float32") for dot in statistics.flops] or ["float32"]
     most = max(peak_flops(spec, name) or 0.0 for name in names)
@@ -192,14 +192,14 @@ def _ps(amount: float, per_s: float) -> int:
 
 
 def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
-    """Return bytes from and to the memory, through L2, and the time on links to other devices.
+    """Return the bytes moved to and from memory and through L2, and the time on links.
 
-    A range that a launch touches again is assumed to come from L2.
+    Repeated accesses to a range are assumed to hit in L2.
     """
     hbm_bytes = all_bytes = link_ps = 0
     for traffic in statistics.traffic.values():
         moved = traffic.read_bytes + traffic.written_bytes
-        if traffic.device is None:  # Pinned memory of the host.
+        if traffic.device is None:  # Pinned host memory.
             link_ps = max(link_ps, _ps(moved, device.spec.host_link_bandwidth_bytes_per_s))
             continue
         if traffic.device is not device:
@@ -213,7 +213,7 @@ def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
 
 
 def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
-    """Return the time of bytes on an idle route between two devices."""
+    """Return the transfer time of bytes on the route between two devices, without contention."""
     cluster = device.network.cluster
     paths = cluster.paths([peer.index], [device.index])
     rates = cluster.link_bandwidth_bytes_per_s[paths.links[0]]
@@ -223,9 +223,9 @@ def _link_ps(device: Device, peer: Device, moved_bytes: int) -> int:
 def _latency_ps(
     statistics: Statistics, hbm_bytes: int, all_bytes: int, num_resident: int, num_stages: int
 ) -> int:
-    """Return the time of dots' operands with limited loads in flight (Little's law).
+    """Return the time of loading dot operands with a limited number in flight (Little's law).
 
-    Loops over dots load what the next stages multiply; what else a program moves is not looked at.
+    Loops over dots prefetch the operands of the next stages; other traffic is ignored.
     """
     ahead = statistics.dot_inputs_bytes * max(num_stages - 1, 1) * num_resident
     if not ahead or not all_bytes:
@@ -237,11 +237,11 @@ def _latency_ps(
 
 
 def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
-    """Return the time of the device's vector units.
+    """Return the time of vector operations on the whole device.
 
     Args:
         spec: The device.
-        operations: By unit, see `machine.vectors`.
+        operations: Number of operations by unit, see `machine.vectors`.
     """
     hz = clock_hz(spec)
     if hz is None:
@@ -255,12 +255,12 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
 def _units_ps(
     statistics: Statistics, spec: DeviceSpec, launched: Launched, beside: int
 ) -> tuple[int, int]:
-    """Return the times of dots with their operands, and of vector operations."""
+    """Return the times of dots, operand reads included, and of vector operations."""
     num_warps, per_flop = launched.num_warps, launched.operand_bytes_per_flop
     counts = statistics.flops.items()
     read_ps = operands_ps(spec, sum(statistics.flops.values()) * per_flop)
     tensor_ps = sum(dots_ps(spec, dot, flops, num_warps) for dot, flops in counts)
-    if read_ps:  # A warp reads for the next step of a dot meanwhile: two things at a time.
+    if read_ps:  # A warp reads the next operands during a dot: two streams at a time.
         tensor_ps = together_ps(tensor_ps, read_ps, 2 * beside)
     vector_ps = operations_ps(spec, statistics.operations)
     vector_ps += spilled_ps(statistics, spec, num_warps, launched.num_spilled)
@@ -268,16 +268,16 @@ def _units_ps(
 
 
 def _special_ps(statistics: Statistics, spec: DeviceSpec, busiest: float) -> int:
-    """Return the part of special functions in the time of vector operations."""
+    """Return the time of special functions, a part of that of vector operations."""
     special_ps = operations_ps(spec, (0, 0, statistics.operations[SPECIAL]))
     return ceil(special_ps * busiest)
 
 
 def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> int:
-    """Return the library's time for the same products, a lower bound for a kernel's dots.
+    """Return the time of the device's library for the same product, a lower bound for kernels.
 
-    The product's shape follows from what the kernel did: its results are m x n, its operations
-    2 m n k, and the two largest tensors that it read are m x k and k x n.
+    The shape of the product follows from the statistics: its results are m x n, its operations 2 m
+    n k, and the two largest tensors that the kernel read are m x k and k x n.
     """
     if spec.gemm_table is None or not statistics.dot_outputs:
         return 0
@@ -304,19 +304,20 @@ def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> 
 
 
 class TimedStatistics(Statistics):
-    """Statistics of programs that run one by one, each with a clock of its own.
+    """Statistics of programs that run one by one, each with its own clock.
 
     Args:
-        device: Where they run.
-        num_resident: How many of them run at the same time.
+        device: The device of the programs.
+        num_resident: Number of programs that run at the same time.
     """
 
     def __init__(self, device: Device, num_resident: int) -> None:
         super().__init__()
         self._device = device
-        self._num_sharing = max(num_resident, device.spec.num_sms)  # An SM is the most for one.
+        self._num_sharing = max(num_resident, device.spec.num_sms)  # A program uses at most one SM.
         self._charged = list(self.operations)
-        # What vector operations take: those between two accesses are alike in most programs.
+        # Cache of vector operation times: most programs repeat the same operations between
+        # accesses.
         self._known_ps: dict[tuple[int, ...], int] = {}
 
     def count(
@@ -328,19 +329,19 @@ class TimedStatistics(Statistics):
         *,
         writes: bool,
     ) -> int:
-        """Count an access, and charge it to the program that runs now."""
+        """Count an access, and charge it to the running program."""
         moved = super().count(storage, num_lanes, num_active, extent, writes=writes)
         sync = machine.now().sync
         if sync is not None:
             self._work_on_operations(sync.work)
-            # Assumed: programs with dots share their tiles, and find them in L2.
+            # Assumed: programs with dots share their tiles in L2.
             sync.charge_access(storage, moved, 0 if self.flops else moved, writes=writes)
         return moved
 
     def count_flops(
         self, dot: Dot, num_flops: int, num_outputs: int, inputs_bytes: int = 0
     ) -> None:
-        """Count a dot, and charge it to the program that runs now."""
+        """Count a dot, and charge it to the running program."""
         super().count_flops(dot, num_flops, num_outputs, inputs_bytes)
         programs = machine.now()
         sync = programs.sync
@@ -351,7 +352,7 @@ class TimedStatistics(Statistics):
             sync.charge_work()
 
     def _work_on_operations(self, work: Work) -> None:
-        """Add the vector operations since the last access: no other program ran since."""
+        """Add the vector operations since the last access; no other program ran since."""
         if self.operations == self._charged:
             return
         counts = zip(self.operations, self._charged, strict=True)
@@ -366,33 +367,34 @@ class TimedStatistics(Statistics):
         work.vector_ps += taken_ps
 
     def charge_operations(self, sync: Sync) -> None:
-        """Charge the vector operations since the last access to the program that runs now."""
+        """Charge the vector operations since the last access to the running program."""
         self._work_on_operations(sync.work)
         sync.charge_work()
 
     def restore(self, snapshot: Counts) -> None:
-        """Restore the counts of a snapshot, without a charge."""
+        """Reset the counts without charging the difference."""
         super().restore(snapshot)
         self._charged = list(self.operations)
 
 
-# ---- How evenly a launch's work lies on the SMs ----
+# ---- SM load imbalance ----
 
-_UNSEEN = 0.01  # Assumed: of the mean; a largest program of less than that is not worth a look.
+# Assumed: share of the mean; smaller programs cannot cause an imbalance that matters.
+_UNSEEN = 0.01
 
 
 def busiest_share(loads: list[Load], grid: tuple[int, int, int], num_sms: int) -> float:
-    """Return the work of the SM that has the most, over the mean of all SMs.
+    """Return the work of the busiest SM over the mean of all SMs.
 
-    Programs start in the order of their ids, each where least is left to do.
+    Programs start in the order of their ids, each on the SM with the least work left.
 
     Args:
-        loads: What programs do, of a sample or of all.
-        grid: Programs along each axis.
-        num_sms: SMs of the device.
+        loads: Work of programs, of a sample or of all.
+        grid: Number of programs along each axis.
+        num_sms: Number of SMs of the device.
     """
     total = int(np.prod(grid))
-    if len({load.work for load in loads}) < 2:  # All alike.
+    if len({load.work for load in loads}) < 2:  # All are equal.
         return -(-total // num_sms) * num_sms / total
     works = _works(loads, grid)
     mean = float(works.sum()) / num_sms
@@ -406,7 +408,7 @@ def busiest_share(loads: list[Load], grid: tuple[int, int, int], num_sms: int) -
 
 
 def _works(loads: list[Load], grid: tuple[int, int, int]) -> Array:
-    """Return the work of every program, interpolated along axis 0 between sampled ones."""
+    """Return the work of every program, interpolated along axis 0 between sampled programs."""
     wide, rest = grid[0], grid[1] * grid[2]
     sums, counts = np.zeros(wide), np.zeros(wide)
     works = np.full(wide * rest, np.nan)
@@ -419,22 +421,23 @@ def _works(loads: list[Load], grid: tuple[int, int, int]) -> Array:
     return np.where(np.isnan(works), np.tile(between, rest), works)
 
 
-# ---- How long dots take: not every shape reaches what the tensor cores can (rule K4) ----
+# ---- Time of dots: not every shape reaches the tensor cores' peak (rule K4) ----
 
-# Assumed: what Triton's dots reach of the data sheet's rate, which clocks under load and the ends
-# of loops do not allow; fitted to `benches/kernels_published.py`, on A100 and H100 alike.
+# Assumed: share of the data sheet's rate that Triton's dots reach, limited by clocks under load
+# and loop prologues and epilogues; fitted to `benches/kernels_published.py`, on A100 and H100
+# alike.
 _EFFICIENCY = 0.72
-# Bytes that shared memory delivers in one clock of an SM. Source: CUDA C++ Programming Guide, per
-# compute capability: 32 banks of four bytes.
+# Bytes per clock of an SM's shared memory. Source: CUDA C++ Programming Guide, per compute
+# capability: 32 banks of four bytes.
 _SHARED_BYTES_PER_CLOCK = 128
-# Four warps of Hopper multiply 64 rows together, and take both matrices from shared memory, 128
-# bytes a clock. Source: PTX ISA, "wgmma.mma_async"; NVIDIA, "H100 Tensor Core GPU Architecture".
+# On Hopper, four warps multiply 64 rows together and read both matrices from shared memory, 128
+# bytes per clock. Source: PTX ISA, "wgmma.mma_async"; NVIDIA, "H100 Tensor Core GPU Architecture".
 _HOPPER = (9, 0)
 _ROWS_TOGETHER, _WARPS_TOGETHER = 64, 4
-# What is left of the rate where warps multiply by themselves there. Source: Luo et al.,
-# "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024.
+# Share of the rate that warps reach separately on Hopper. Source: Luo et al., "Benchmarking and
+# Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024.
 _OF_WARPS_ALONE = 0.629
-# Lanes that load or store in one clock of an SM. Source: CUDA C++ Programming Guide, per compute
+# Lanes that load or store per clock of an SM. Source: CUDA C++ Programming Guide, per compute
 # capability.
 _LANES_PER_CLOCK = 32
 _THREADS = 32
@@ -446,13 +449,13 @@ PEAK_NAMES = {
 
 
 def dots_ps(spec: DeviceSpec, dot: Dot, num_flops: int, num_warps: int) -> int:
-    """Return the device's time for operations of dots.
+    """Return the time of dot operations on the whole device.
 
     Args:
         spec: The device.
-        dot: Their type and shape.
-        num_flops: How many.
-        num_warps: Warps of a program.
+        dot: Type and shape of the dots.
+        num_flops: Number of operations.
+        num_warps: Warps per program.
     """
     peak = peak_flops(spec, PEAK_NAMES.get(dot.element, "float32"))
     if peak is None:
@@ -461,7 +464,7 @@ def dots_ps(spec: DeviceSpec, dot: Dot, num_flops: int, num_warps: int) -> int:
 
 
 def operands_ps(spec: DeviceSpec, read_bytes: float) -> int:
-    """Return the device's time to read operands of dots from shared memory."""
+    """Return the time of reading dot operands from shared memory on the whole device."""
     hz = clock_hz(spec)
     if hz is None or compute_capability(spec.name) == _HOPPER:
         return 0
@@ -469,25 +472,25 @@ def operands_ps(spec: DeviceSpec, read_bytes: float) -> int:
 
 
 def _share_of_peak(spec: DeviceSpec, dot: Dot, num_warps: int) -> float:
-    """Return the share of the device's peak that dots of a shape reach."""
+    """Return the share of the peak rate that dots of a shape reach."""
     if compute_capability(spec.name) != _HOPPER:
         return _EFFICIENCY
     if dot.rows < _ROWS_TOGETHER or num_warps % _WARPS_TOGETHER:
         return _EFFICIENCY * _OF_WARPS_ALONE
-    # For 16 of the inner dim, in clocks: columns / 2 to multiply, 16 + columns / 4 to read.
+    # Per 16 of the inner dim, in clocks: columns / 2 to multiply, 16 + columns / 4 to read.
     return min(_EFFICIENCY, dot.columns / 2 / (16 + dot.columns / 4))
 
 
 def spilled_ps(statistics: Statistics, spec: DeviceSpec, num_warps: int, num_spilled: int) -> int:
-    """Return the device's time to move spilled registers.
+    """Return the time of storing and reloading spilled registers.
 
-    Assumed: each is written and read once in each step of a loop, which has one dot of each shape.
+    Assumed: each is written and read once per step of a loop, which has one dot of each shape.
 
     Args:
-        statistics: What a launch did.
+        statistics: Statistics of a launch.
         spec: The device.
-        num_warps: Warps of a program.
-        num_spilled: Registers of a thread that are in memory.
+        num_warps: Warps per program.
+        num_spilled: Spilled registers per thread.
     """
     hz = clock_hz(spec)
     if not num_spilled or hz is None:

@@ -1,4 +1,4 @@
-"""Overlap of a kernel's work: memory beside units, dots beside vector operations."""
+"""Overlap of a kernel's work: memory with units, dots with vector operations."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from simrank.hardware.capability import compute_capability
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
-# From Hopper on, four warps do a dot together. Source: PTX ISA, "wgmma.mma_async".
+# From Hopper on, four warps execute a dot together. Source: PTX ISA, "wgmma.mma_async".
 _DOTS_OF_WARP_GROUPS = (9, 0)
-_SCHEDULERS = 4  # Of an SM, each with a unit for dots. Source: NVIDIA's white papers, V100 to H100.
+_SCHEDULERS = 4  # Per SM, each with a unit for dots. Source: NVIDIA's white papers, V100 to H100.
 
 
 def num_beside(spec: DeviceSpec, num_resident: int, num_warps: int) -> int:
-    """Return the number of programs per SM that overlap dots and vector operations.
+    """Return the number of instruction streams on an SM that alternate dots and vector work.
 
-    These are its programs; where each warp does dots by itself, the warps of one scheduler.
+    Each program is one; where warps execute dots separately, each warp of one scheduler is one.
 
     Args:
         spec: The device.
-        num_resident: Programs on it at the same time.
-        num_warps: Warps of each.
+        num_resident: Number of programs that run at the same time.
+        num_warps: Warps per program.
     """
     per_sm = max(ceil(num_resident / spec.num_sms), 1)
     if (compute_capability(spec.name) or (0, 0)) >= _DOTS_OF_WARP_GROUPS:
@@ -32,16 +32,16 @@ def num_beside(spec: DeviceSpec, num_resident: int, num_warps: int) -> int:
 
 
 def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
-    """Return the time of alternating dots and vector operations of an SM's programs.
+    """Return the time of alternating dots and vector operations on one SM.
 
-    One of them does one after the other: between the two dots of attention each step waits for the
-    one before it. Of several, some do dots while others are at vector operations: a closed network
-    of queues, whose throughput its mean value analysis gives (Reiser and Lavenberg, 1980).
+    A single stream does not overlap them: between the two dots of attention each step waits for
+    the one before it. Several streams do: a closed queueing network, whose throughput follows from
+    mean value analysis (Reiser and Lavenberg, 1980).
 
     Args:
-        tensor_ps: Dots of all programs.
-        vector_ps: Vector operations of all programs.
-        beside: How many do them at a time, see `num_beside`.
+        tensor_ps: Time of the dots of all programs.
+        vector_ps: Time of the vector operations of all programs.
+        beside: Number of instruction streams, see `num_beside`.
     """
     longer = max(tensor_ps, vector_ps)
     if not min(tensor_ps, vector_ps):
@@ -55,16 +55,16 @@ def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
 
 
 class Work:
-    """One program's work since its last synchronization, in picoseconds.
+    """Busy times of one program since its last synchronization, in picoseconds.
 
     Attributes:
         memory_ps: Memory and links.
         tensor_ps: Dots.
         vector_ps: Vector operations.
-        charged_ps: What its clock has been told of it.
+        charged_ps: The part that is charged to its clock already.
 
     Args:
-        beside: How many are on its SM at a time, see `num_beside`.
+        beside: Number of instruction streams on its SM, see `num_beside`.
     """
 
     __slots__ = ("_beside", "charged_ps", "memory_ps", "tensor_ps", "vector_ps")
@@ -74,7 +74,7 @@ class Work:
         self._beside = beside
 
     def taken_ps(self) -> int:
-        """Return the time of the work, with loads overlapped."""
+        """Return the time of all work; loads of the next step overlap with units."""
         if not self.tensor_ps:
             return max(self.memory_ps, self.vector_ps)
         units_ps = together_ps(self.tensor_ps, self.vector_ps, self._beside)

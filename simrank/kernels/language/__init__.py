@@ -1,8 +1,8 @@
-"""The emulated functions of `triton.language`, by Triton's module and name.
+"""Emulated functions of `triton.language`, by Triton module and name.
 
-Read `access` and `elementwise` first. Functions that stand on rooms above (inline assembly,
-external functions) are added in `source/names.py`; one that is neither here nor there nor written
-in Triton itself raises UnsupportedError when it is called.
+Read `access` and `elementwise` first. `source/names.py` adds functions that need higher layers
+(inline assembly, external functions). A function that is missing in both, and is not written in
+Triton, raises an error when it is called.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CORE: dict[str, Callable[..., Any]] = {
     "static_range": control.static_range,
 }
 MATH: dict[str, Callable[..., Any]] = elementwise.MATH
-# Functions that Triton has in its own language, done at once here.
+# Functions written in Triton itself, emulated here as a whole.
 STANDARD: dict[str, Callable[..., Any]] = reductions.STANDARD
 TARGET: dict[str, Callable[..., Any]] = target.FUNCTIONS
 EXTRA: dict[str, dict[str, Callable[..., Any]]] = libdevice.BY_MODULE
-# Names that are there to say that they are not emulated.
+# Names that exist but are not emulated.
 REFUSED = ("float8e4b15",)

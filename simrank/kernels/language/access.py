@@ -1,4 +1,4 @@
-"""Loads and stores through pointers, block pointers included."""
+"""Loads and stores through pointers and block pointers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class BlockWindow(Protocol):
-    """A window that is loaded and stored as a whole; see `windows`."""
+    """A block pointer or descriptor, loaded and stored as a whole; see `windows`."""
 
     def load_block(self, boundary_check: Any, padding_option: str) -> Block:
-        """Return the block."""
+        """Load the block."""
         ...
 
     def store_block(self, value: Operand, boundary_check: Any) -> None:
-        """Write the block."""
+        """Store the block."""
         ...
 
 
@@ -47,7 +47,7 @@ def load(
     eviction_policy: str = "",
     volatile: bool = False,
 ) -> Block:
-    """Load values; see `tl.load`. Cache hints change no value."""
+    """Load from pointers; see `tl.load`. Cache hints are checked and otherwise ignored."""
     if cache_modifier or eviction_policy:
         _check_hints(cache_modifier, _LOAD_MODIFIERS, eviction_policy)
     if type(pointer) is not Block and hasattr(pointer, "load_block"):
@@ -74,7 +74,7 @@ def store(
     cache_modifier: str = "",
     eviction_policy: str = "",
 ) -> None:
-    """Write values where pointers point to; see `tl.store`."""
+    """Store to pointers; see `tl.store`."""
     if cache_modifier or eviction_policy:
         _check_hints(cache_modifier, _STORE_MODIFIERS, eviction_policy)
     if type(pointer) is not Block and hasattr(pointer, "store_block"):

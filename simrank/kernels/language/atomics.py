@@ -1,4 +1,4 @@
-"""The atomic functions of `tl`; their effect on memory is in `memory/atomics.py`."""
+"""Atomic functions of `tl`; `memory/atomics.py` applies them to memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _Bits = dict[str, tuple[int, ...]]
 
 
 def _check_kind(pointer: Block, name: str, bits: _Bits) -> None:
-    """Raise if an atomic does not exist for elements of a kind and of so many bits.
+    """Raise if an atomic does not support the kind and bits of its elements.
 
     Raises:
-        ValueError: It is missing or unknown.
+        ValueError: The atomic does not support the element type.
     """
     element = memory.pointee(pointer)
     if element.bits not in bits.get(element.kind, ()):
@@ -55,7 +55,7 @@ def _arithmetic(name: str, compute: Callable[..., Any], bits: _Bits) -> Callable
 def atomic_cas(
     pointer: Block, cmp: Operand, val: Operand, sem: str | None = None, scope: str | None = None
 ) -> Block:
-    """Write `val` where memory holds `cmp`; return the old values."""
+    """Write `val` where memory holds `cmp`, and return the old values."""
     _check_kind(pointer, "atomic_cas", _ANY)
     memory.writable_pointee(pointer)
     for value, name in ((cmp, "cmp"), (val, "val")):
@@ -64,10 +64,10 @@ def atomic_cas(
 
 
 def _check_swapped(pointer: Block, value: Block, name: str) -> None:
-    """Raise if an operand of a compare-and-swap has another type than memory.
+    """Raise if an operand of a compare-and-swap has another type or shape than the pointee.
 
     Raises:
-        TypeError: It has another type, or another shape.
+        TypeError: The type or shape differs; the compiler converts neither.
     """
     element, own = memory.pointee(pointer), value.element
     is_alike = own.bits == element.bits and (own.kind == "f") == (element.kind == "f")
@@ -100,16 +100,16 @@ def atomic_store(
     sem: str | None = None,
     scope: str | None = None,
 ) -> None:
-    """Write to memory."""
+    """Write values to memory."""
     order = Order(sem, scope, default="release")
     if order.acquires:
         raise ValueError("atomic_store only supports release and relaxed semantics")
     modify(pointer, [val], mask, order, replaced, wants_old=False)
 
 
-def _first_unequal(result: Block, wanted: Block) -> Unmet:
-    """Return the first value that is not the one that is wanted, and that one."""
-    pairs = zip(*map(np.ravel, np.broadcast_arrays(result.values, wanted.values)), strict=True)
+def _first_unequal(result: Block, expected: Block) -> Unmet:
+    """Return the first value that differs from the expected one, and the expected value."""
+    pairs = zip(*map(np.ravel, np.broadcast_arrays(result.values, expected.values)), strict=True)
     return next(Unmet(*pair) for pair in pairs if pair[0] != pair[1])
 
 
@@ -120,7 +120,7 @@ def atomic_poll(
     scope: str | None = None,
     timeout_ns: SupportsInt | None = None,
 ) -> Block:
-    """Wait until memory holds the expected value; return where it did in time."""
+    """Wait until memory holds the expected value; return where it did before the timeout."""
     _check_kind(pointer, "atomic_poll", {"i": _ALL, "u": _ALL})
     order = Order(sem, scope, default="acquire")
     if order.releases:
@@ -129,15 +129,15 @@ def atomic_poll(
         raise ValueError("atomic_poll timeout_ns must be non-negative")
     sync = machine.now().sync
     element = memory.pointee(pointer)
-    wanted = cast_to(as_block(expected_value), element)
+    expected = cast_to(as_block(expected_value), element)
 
     def holds() -> Value:
         held: Any = modify(pointer, [], None, order, unchanged)
-        equal: Value = (held == wanted).values
-        if sync is not None and not held.shape and not wanted.shape:
-            sync.tests("NotEq", int(wanted), element.memory, changes=False)
+        equal: Value = (held == expected).values
+        if sync is not None and not held.shape and not expected.shape:
+            sync.tests("NotEq", int(expected), element.memory, changes=False)
         if sync is not None and not np.all(equal):
-            sync.unmet = _first_unequal(held, wanted)
+            sync.unmet = _first_unequal(held, expected)
         return equal
 
     if sync is None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class KernelAssertionError(Travels, AssertionError):
-    """A `tl.device_assert` does not hold.
+    """A `tl.device_assert` failed.
 
     Attributes:
-        program_ids: The programs where it does not, at most eight.
+        program_ids: The programs where it failed, at most eight.
     """
 
     def __init__(self, message: str, program_ids: tuple[int, ...]) -> None:
@@ -43,8 +43,8 @@ _HINTS = {
 class Range:
     """`range` in a kernel: its index is a 32-bit integer of the program.
 
-    Programs whose bounds differ go on in lockstep if they make as many rounds; else they are split
-    by the number of rounds.
+    Programs with different bounds stay in lockstep if their numbers of iterations are equal;
+    otherwise they are split by the number of iterations.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Range:
         step: Operand | None = 1,
         **hints: Any,
     ) -> None:
-        for name in hints:  # They change no value.
+        for name in hints:  # Hints change no value.
             if name not in _HINTS:
                 raise TypeError(f"tl.range has no argument '{name}'")
         self._start: Any = 0 if stop is None else start
@@ -72,16 +72,16 @@ class Range:
         return as_block(self._start), as_block(self._stop), as_block(self._step)
 
     def item(self, values: Value) -> Block:
-        """Return numbers as an index of the loop."""
+        """Return numbers as a loop index."""
         is_wide = any(bound.element.bits == 64 for bound in self.bounds())
         element = int64 if is_wide else int32
         return Block(values.astype(element.compute), element)
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield the index of each round.
+        """Yield the index of each iteration.
 
         Raises:
-            Diverged: Programs make different numbers of rounds.
+            Diverged: The programs need different numbers of iterations.
         """
         bare = self._start, self._stop, self._step
         if all(type(bound) is int and abs(bound) < 1 << 31 for bound in bare):
@@ -107,10 +107,10 @@ class Range:
 def static_range(
     start: SupportsInt, stop: SupportsInt | None = None, step: SupportsInt = 1
 ) -> range:
-    """Return a range that the compiler would unroll: its index is a plain number.
+    """Return a range that the compiler unrolls; its index is a plain number.
 
     Raises:
-        TypeError: A bound is no compile-time constant.
+        TypeError: A bound is not a compile-time constant.
     """
     for value, name in ((start, "start"), (stop, "end"), (step, "step")):
         if type(value) is Block:
@@ -120,28 +120,28 @@ def static_range(
 
 
 def assume(condition: Operand) -> None:
-    """Check an assumption for the compiler."""
+    """Raise unless the condition that the compiler may assume holds."""
     device_assert(condition, "tl.assume does not hold")
 
 
 class StaticAssertionError(AssertionError, CompileTimeAssertionFailure):  # type: ignore[misc]
-    """A compile-time condition does not hold; autotuning leaves such a configuration out."""
+    """A compile-time condition failed; autotuning skips such a configuration."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message  # What Triton's class shows.
+        self.message = message  # Triton's class shows it.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the message: there is no node of a compiler's tree."""
+        """Pickle by message, without the syntax tree node of Triton's class."""
         return type(self), (self.message,)
 
 
 def static_assert(condition: Operand, message: object = "") -> None:
-    """Check a compile-time condition.
+    """Raise unless a compile-time condition holds.
 
     Raises:
-        StaticAssertionError: It does not hold.
-        NotImplementedError: It is not known at compile time.
+        StaticAssertionError: The condition is false.
+        NotImplementedError: The condition is unknown at compile time.
     """
     if type(condition) is Block:
         raise NotImplementedError(
@@ -155,13 +155,13 @@ def static_assert(condition: Operand, message: object = "") -> None:
 def static_print(
     *values: Any, sep: str = " ", end: str = "\n", file: object = None, flush: bool = False
 ) -> None:
-    """Print at compile time; here whenever the line runs."""
+    """Print compile-time values; printed each time the line runs."""
     del file, flush
     sys.stdout.write(sep.join(str(value) for value in values) + end)
 
 
 def device_print(prefix: object, *args: Any, hex: bool = False) -> None:
-    """Print a line per program: its ids, the prefix, and the values."""
+    """Print one line per program: its ids, the prefix, and the values."""
     programs = machine.now()
     along = (np.broadcast_to(programs.axis_ids(axis), len(programs)) for axis in range(3))
     for lane, ids in enumerate(zip(*(axis.tolist() for axis in along), strict=True)):
@@ -179,10 +179,10 @@ def _of_lane(value: object, lane: int, *, as_hex: bool) -> str:
 
 
 def device_assert(condition: Operand, message: object = "", mask: Operand | None = None) -> None:
-    """Raise unless the condition holds in every lane that is not masked off.
+    """Raise unless the condition holds in every active lane.
 
     Raises:
-        KernelAssertionError: It does not; names the programs.
+        KernelAssertionError: The condition fails; the error names the programs.
     """
     if type(condition) is not Block:
         if not condition:
@@ -203,7 +203,7 @@ def device_assert(condition: Operand, message: object = "", mask: Operand | None
 
 
 def debug_barrier() -> None:
-    """Record a barrier of a program's threads, which are always together here."""
+    """Report a barrier of a program's threads to the lane checks; nothing else happens."""
     lanes = machine.now().lanes
     if lanes is not None:
         lanes.barrier()

@@ -1,4 +1,4 @@
-"""Products of matrices: the compiler's types and limits, fp32 accumulation (rule K3)."""
+"""Matrix products: the compiler's types and limits, fp32 accumulation (rule K3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 _INPUTS = (int8, uint8, float16, bfloat16, float32, float64)
-_LEAST_K = {8: 32, 16: 16, 32: 8, 64: 4}  # Of triton's NVIDIA backend; M and N may be 1.
+_LEAST_K = {8: 32, 16: 16, 32: 8, 64: 4}  # Limits of Triton's NVIDIA backend; M and N may be 1.
 
 
 def dot(
@@ -42,13 +42,13 @@ def dot(
     max_num_imprecise_acc: int | None = None,
     out_dtype: tl.dtype | None = None,
 ) -> Block:
-    """Return the product of two matrices, or of batches of them; see `tl.dot`.
+    """Multiply two matrices, or batches of matrices; see `tl.dot`.
 
-    It accumulates in fp32 (int32, fp64 where those go in). What the hardware accumulates less
-    precisely, fp16 and fp8 in one instruction, is rounded once at the end here.
+    Accumulation is in fp32 (int32 or fp64 for such inputs). Accumulation that is less precise on
+    hardware, of fp16 and of fp8 within one instruction, is rounded once at the end.
 
     Raises:
-        ValueError: Types or shapes that the compiler does not take.
+        ValueError: The compiler rejects the types or shapes.
     """
     del max_num_imprecise_acc
     if input_precision is not None and allow_tf32 is not None:
@@ -60,14 +60,14 @@ def dot(
     if type(input) is not Block or type(other) is not Block or not (input.shape and other.shape):
         raise ValueError("dot operands must be block tensors (not scalars)")
     if len(input.shape) > 3:
-        return _of_more_dims(input, other, acc, input_precision, out_dtype)
+        return _dot_of_batches(input, other, acc, input_precision, out_dtype)
     _check_types(input.element, other.element)
     _check_shapes(input, other)
-    wanted = _wanted(acc, out_dtype)
-    result = _result(input.element, wanted)
+    requested = _requested_type(acc, out_dtype)
+    result = _result(input.element, requested)
     shape = (*input.shape[:-1], other.shape[-1])
     if acc is not None:
-        _check_accumulator(acc, shape, result, wanted)
+        _check_accumulator(acc, shape, result, requested)
     product = _product(input, other, precision=str(input_precision).lower())
     if acc is not None:
         product = product + acc.values
@@ -75,10 +75,10 @@ def dot(
     return Block(result.rounded(product), result)
 
 
-def _of_more_dims(
+def _dot_of_batches(
     first: Block, second: Block, acc: Block | None, precision: str, out_dtype: tl.dtype | None
 ) -> Block:
-    """Return a product of batches with several dims, as one batch."""
+    """Multiply batches with several batch dims, as one batch."""
     ours, theirs = first.shape, second.shape
     if ours[:-2] != theirs[:-2]:
         raise ValueError("input and other must have equal batch shapes")
@@ -128,32 +128,32 @@ def _check_shapes(first: Block, second: Block) -> None:
         raise ValueError(f"Input shapes should have M >= 1, N >= 1 and K >= {least}")
 
 
-def _wanted(acc: Block | None, out_dtype: tl.dtype | None) -> ElementType:
+def _requested_type(acc: Block | None, out_dtype: tl.dtype | None) -> ElementType:
     if out_dtype is not None:
         return element_type(out_dtype)
     return float32 if acc is None else acc.element
 
 
-def _result(ours: ElementType, wanted: ElementType) -> ElementType:
-    """Return the type of a product."""
+def _result(ours: ElementType, requested: ElementType) -> ElementType:
+    """Return the element type of a product."""
     if ours is int8:
         return int32
-    if wanted is bfloat16:
+    if requested is bfloat16:
         raise ValueError(
             "out_dtype=bfloat16 is unsupported. Please use out_dtype=float32/float16 and cast with "
             "`.to(tl.bfloat16)`"
         )
     if ours in (float32, bfloat16):
         return float32
-    return float64 if ours is float64 else wanted
+    return float64 if ours is float64 else requested
 
 
 def _check_accumulator(
-    acc: Block, shape: tuple[int, ...], result: ElementType, wanted: ElementType
+    acc: Block, shape: tuple[int, ...], result: ElementType, requested: ElementType
 ) -> None:
     if tuple(acc.shape) != shape:
         raise ValueError(f"expected accumulator shape {list(shape)}, got {list(acc.shape)}")
-    for expected in (wanted, result):
+    for expected in (requested, result):
         if acc.element is not expected:
             raise ValueError(
                 f"expected accumulator dtype {expected}, got {acc.element}; pass "
@@ -164,11 +164,12 @@ def _check_accumulator(
 def _product(first: Block, second: Block, *, precision: str) -> Value:
     ours, theirs = first.values, second.values
     fill = machine.now().statistics.fill
-    if fill is not None:  # Nobody knows the numbers: see `running.sample`.
+    if fill is not None:  # The values are unknown: see `running.sample`.
         shape = np.broadcast_shapes(ours.shape[:-2], theirs.shape[:-2])
         kind = np.int32 if first.element is int8 else ours.dtype
         return np.full((*shape, ours.shape[-2], theirs.shape[-1]), fill, kind)
-    if first.element is int8:  # float64 holds products of 8-bit integers and their sums exactly.
+    # Float64 represents products of 8-bit integers and their sums exactly.
+    if first.element is int8:
         exact: Value = np.matmul(ours.astype(np.float64), theirs.astype(np.float64))
         return exact.astype(np.int32)
     if machine.is_as_hardware() and first.element is float32 and precision == "tf32":

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def _pair(
     first: Operand, second: Operand, *, divides: bool = False
 ) -> tuple[Any, Any, ElementType]:
-    """Return two operands ready to compute, whichever of them are numbers."""
+    """Return two operands, promoted to a common type; either may be a number."""
     if type(first) is Block:
         return operands(first, second, divides=divides)
     if type(second) is Block:
@@ -43,21 +43,21 @@ def _rounded(values: Value, element: ElementType) -> Block:
 
 
 def add(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
-    """Return x + y."""
+    """Compute x + y."""
     del sanitize_overflow
     result: Block = as_block(x) + y
     return result
 
 
 def sub(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
-    """Return x - y."""
+    """Compute x - y."""
     del sanitize_overflow
     result: Block = as_block(x) - y
     return result
 
 
 def mul(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
-    """Return x * y."""
+    """Compute x * y."""
     del sanitize_overflow
     result: Block = as_block(x) * y
     return result
@@ -84,20 +84,20 @@ maximum = _extreme(np.fmax, np.maximum)
 
 
 def builtin_max(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
-    """Return the largest, as Python's `max` inside a kernel."""
+    """Return the largest argument, as Python's `max` inside a kernel."""
     return _fold(max, maximum, args, propagate_nan)
 
 
 def builtin_min(*args: Any, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE) -> Any:
-    """Return the smallest, as Python's `min` inside a kernel."""
+    """Return the smallest argument, as Python's `min` inside a kernel."""
     return _fold(min, minimum, args, propagate_nan)
 
 
 def builtin_number(kind: type[int] | type[float]) -> Callable[..., Any]:
-    """Return Python's `int` or `float` as a kernel has it: for compile-time constants.
+    """Return Python's `int` or `float` for kernels, which accept compile-time constants only.
 
     Args:
-        kind: Which.
+        kind: The Python type.
     """
 
     def number(value: Any = 0, *more: Any) -> Any:
@@ -129,7 +129,7 @@ def _fold(
 def clamp(
     x: Operand, min: Operand, max: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
 ) -> Block:
-    """Return x limited to [min, max]; NaN becomes min unless it propagates."""
+    """Limit x to [min, max]; NaN becomes min unless it propagates."""
     own, low, high = _in_one_type(x, min, max)
     if own.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
         return minimum(maximum(own, low), high)
@@ -137,9 +137,9 @@ def clamp(
 
 
 def _in_one_type(*args: Operand) -> list[Block]:
-    """Return three operands in their common type.
+    """Convert operands to their common type.
 
-    Blocks come first: a number takes part with their type, wherever it stands.
+    The types of blocks take precedence over those of numbers.
     """
     blocks = [arg.element for arg in args if type(arg) is Block]
     numbers = [arg for arg in args if type(arg) is not Block]
@@ -187,12 +187,12 @@ def cast(
     fp_downcast_rounding: str | None = None,
     bitcast: bool = False,
 ) -> Block:
-    """Return a block in another type."""
+    """Convert a block to another type."""
     return as_block(input).to(dtype, fp_downcast_rounding, bitcast)
 
 
 def fma(x: Operand, y: Operand, z: Operand) -> Block:
-    """Return x * y + z, rounded once."""
+    """Compute x * y + z, rounded once."""
     blocks = _in_one_type(x, y, z)
     result = blocks[0].element
     if result.kind != "f":
@@ -202,13 +202,13 @@ def fma(x: Operand, y: Operand, z: Operand) -> Block:
     one, two = aligned(one, theirs)
     values = fused_in(result, one, two, other)
     if result.kind == "f":
-        for _ in range(2):  # Of which this is both.
+        for _ in range(2):  # The result is both a product and a sum.
             spend(FUSED, values)
     return Block(values, result)
 
 
 def fused_in(element: ElementType, first: Any, second: Any, third: Any) -> Any:
-    """Return first * second + third, rounded once to a type."""
+    """Compute first * second + third, rounded once to a type."""
     if element.kind != "f":
         return first * second + third
     parts = [np.asarray(values).astype(np.float64) for values in (first, second, third)]
@@ -221,7 +221,7 @@ def fused_in(element: ElementType, first: Any, second: Any, third: Any) -> Any:
 
 
 def fused(first: Array, second: Array, third: Array) -> Array:
-    """Return first * second + third in float64 with the products' rounding error added back.
+    """Compute first * second + third in float64, corrected by the product's rounding error.
 
     Source: Dekker, "A floating-point technique for extending the available precision", 1971.
     """
@@ -246,7 +246,7 @@ def _upper(value: Array, split: float) -> Array:
 
 
 def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = False) -> Block:
-    """Return x / y of floats."""
+    """Compute x / y of floats."""
     if ieee_rounding and approx:
         raise ValueError("approx and ieee_rounding cannot both be True")
     ours, theirs, result = _pair(x, y, divides=True)
@@ -257,7 +257,7 @@ def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = Fal
 
 
 def div_rn(x: Operand, y: Operand) -> Block:
-    """Return x / y of fp32, rounded to nearest."""
+    """Compute x / y of fp32, rounded to nearest."""
     for block in (x, y):
         if type(block) is Block and block.element is not float32:
             raise ValueError(f"Expected dtype ['fp32'] but got {block.element}")
@@ -265,7 +265,7 @@ def div_rn(x: Operand, y: Operand) -> Block:
 
 
 def umulhi(x: Operand, y: Operand) -> Block:
-    """Return the upper half of the product of unsigned integers."""
+    """Return the upper half of a product of unsigned integers."""
     ours, theirs, result = _pair(x, y)
     if result.kind not in "iu" or result.bits not in (32, 64):
         raise ValueError(f"Expected dtype ['int32', 'int64', 'uint32', 'uint64'] but got {result}")
@@ -289,7 +289,7 @@ def _high_of_64(one: Value, other: Value) -> Value:
 
 
 def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block]:
-    """Return a function that Triton has for fp32 and fp64 only, or for fp32 only."""
+    """Return a function that Triton defines for fp32 and fp64 only, or for fp32 only."""
     elements = (float32,) if name.endswith("_rn") else (float32, float64)
     unit = SIMPLE if name in _ROUNDING else SPECIAL
     own = shared(name, compute)
@@ -307,7 +307,7 @@ def _floating(name: str, compute: Callable[[Any], Any]) -> Callable[[Any], Block
 
 
 def absolute(x: Operand) -> Block:
-    """Return |x|."""
+    """Compute |x|."""
     block = as_block(x)
     if block.element.kind in "ub":
         return block
@@ -317,7 +317,7 @@ def absolute(x: Operand) -> Block:
 
 
 def _hint(name: str) -> Callable[[Operand, Any], Any]:
-    """Return a hint to the compiler: it changes no value, and says something of each dim."""
+    """Return a compiler hint with one value per dim, which changes no element."""
 
     def hint(input: Operand, values: Any) -> Any:
         given = values if isinstance(values, list | tuple) else (values,)
@@ -335,7 +335,7 @@ def _hint(name: str) -> Callable[[Operand, Any], Any]:
 
 
 def expect_zero(x: Block, mask: Operand) -> Block:
-    """Return x with zero where the mask does not hold."""
+    """Return x, with zero where the mask is false."""
     return where(mask, x, 0)
 
 

@@ -1,7 +1,7 @@
-"""`tl.extra.libdevice` and `tl.extra.cuda`: a table of functions, and queries.
+"""Table of `tl.extra.libdevice` functions, and the functions of `tl.extra.cuda`.
 
-The table says for each function which types go in and what computes it; types, broadcasting and
-refusals are done once, in `_function`.
+The table gives argument and result types and the computation of each function; `_function` checks
+types, broadcasts, and raises.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _function(name: str, signatures: Signatures, compute: Compute) -> Callable[.
     """Return one function of libdevice.
 
     Raises (the function):
-        ValueError: Its arguments have none of the types of its signatures.
+        ValueError: The argument types match none of the signatures.
     """
     own_function = shared(name, compute) if name in _SHARED else compute
 
@@ -105,7 +105,7 @@ def _leading_zeros(values: Value) -> Value:
     left = values.view(np.dtype(f"u{values.dtype.itemsize}")).copy()
     result = np.zeros(np.shape(values), np.int32)
     step = bits // 2
-    while step:  # Move the highest bit up by halves.
+    while step:  # Shift the highest bit up, by halves.
         is_clear = left < (left.dtype.type(1) << left.dtype.type(bits - step))
         result = result + np.where(is_clear, step, 0)
         left = np.where(is_clear, left << left.dtype.type(step), left).astype(left.dtype)
@@ -119,7 +119,7 @@ def _population(values: Value) -> Value:
 
 
 def _first_set(values: Value) -> Value:
-    """Return the number of the lowest set bit, from 1; 0 where there is none."""
+    """Return the position of the lowest set bit, from 1; 0 if no bit is set."""
     lowest = values & -values
     bits = values.dtype.itemsize * 8
     return np.where(values == 0, 0, bits - _leading_zeros(lowest))
@@ -146,24 +146,24 @@ def _permuted(first: Value, second: Value, selector: Value) -> Value:
 
 
 def _product_of_24_bits(first: Value, second: Value) -> Value:
-    """Return the low 32 bits of the product of the low 24 bits of both."""
+    """Multiply the low 24 bits of both, and keep the low 32 bits."""
     low, other = ((values << 8 >> 8).astype(np.int64) for values in (first, second))
     return np.asarray(low * other).astype(np.uint32)
 
 
 def _distance(first: Value, second: Value, third: Value) -> Value:
-    """Return |first - second| + third, in 32 bits."""
+    """Compute |first - second| + third in 32 bits."""
     wide = np.abs(first.astype(np.int64) - second.astype(np.int64)) + third.astype(np.int64)
     return wide.astype(np.uint32).view(first.dtype)
 
 
 def _mean(first: Value, second: Value, *, up: int) -> Value:
-    """Return the mean of two integers, halves rounded down or up, without overflow."""
+    """Compute the mean of two integers without overflow, halves rounded down or up."""
     return (first.astype(np.int64) + second.astype(np.int64) + up) >> 1
 
 
 def _words(values: Value, index: int) -> Value:
-    """Return the low (0) or the high (1) 32 bits of a double."""
+    """Return the low (0) or high (1) 32 bits of a double."""
     words: Value = (np.asarray(values).view(np.int64) >> (32 * index)).astype(np.int32)
     return words[()]
 
@@ -175,9 +175,9 @@ def _double_of(high: Value, low: Value) -> Value:
 
 
 def _reciprocal_of_high_word(values: Value) -> Value:
-    """Return 1 / x to 20 bits: the low words of both are zero, as are subnormal numbers.
+    """Compute 1 / x to 20 bits; low words count as zero, and subnormal numbers as zero.
 
-    Source: PTX ISA, `rcp.approx.ftz.f64`; which of the values within its error is not known.
+    Source: PTX ISA, `rcp.approx.ftz.f64`; the exact result within its error bound is unknown.
     """
     high = (np.asarray(values).view(np.int64) >> 32 << 32).view(np.float64)
     tiny = np.finfo(np.float64).tiny
@@ -188,7 +188,7 @@ def _reciprocal_of_high_word(values: Value) -> Value:
 
 
 def _exponent(values: Value) -> Value:
-    """Return the exponent as int32; of 0 and NaN the least, of infinity the largest."""
+    """Return the exponent as int32: the least for 0 and NaN, the largest for infinity."""
     exponent = special.logb(values)
     ends = np.where(np.isinf(values), 2.0**31 - 1, -(2.0**31))
     is_plain = np.isfinite(values) & (values != 0)
@@ -196,7 +196,7 @@ def _exponent(values: Value) -> Value:
 
 
 def _norm(*values: Value) -> Value:
-    """Return the length of a vector, without overflow on the way."""
+    """Compute the length of a vector without intermediate overflow."""
     result: Value = reduce(np.hypot, values)
     return result
 
@@ -208,7 +208,7 @@ def _of_order(function: Callable[[int, float], float]) -> Compute:
 
 
 def _unsigned(rounded: Compute, target: ElementType) -> Compute:
-    """Return a conversion to unsigned integers, returned as signed bits as in libdevice."""
+    """Return a conversion to unsigned integers; libdevice returns their bits as signed ones."""
     return lambda values: np.asarray(to_integer(rounded(values), target)).view(
         f"i{target.itemsize}"
     )
@@ -366,12 +366,12 @@ LIBDEVICE: dict[str, Callable[..., Any]] = {
 
 
 def globaltimer() -> Block:
-    """Return a program's simulated time in nanoseconds; in lockstep, when the launch began."""
+    """Return a program's simulated time in nanoseconds; in lockstep, the launch's start time."""
     return Block(np.int64(machine.clock_ps() // PS_PER_NS), int64)
 
 
 def smid() -> Block:
-    """Return the SM that a program runs on: programs are dealt to the SMs in turn."""
+    """Return the SM of a program; programs are assigned to SMs round-robin."""
     programs = machine.now()
     ids = (programs.ids % programs.device.spec.num_sms).astype(np.int32)
     return Block(ids if len(ids) > 1 else ids[0], int32)
@@ -383,19 +383,19 @@ def num_warps() -> int:
 
 
 def num_threads() -> int:
-    """Return the number of threads of a program: 32 per warp, as in CUDA."""
+    """Return the number of threads of a program: 32 per warp, as on CUDA, on every device."""
     return 32 * num_warps()
 
 
 def gdc_wait() -> None:
-    """Note that programs wait for the launch in front, which has ended here already."""
+    """Record that programs wait for the preceding launch, which has already ended."""
     programs = machine.now()
     if programs.log is not None:
         programs.log.waited(programs.ids)
 
 
 def gdc_launch_dependents() -> None:
-    """Note that the launch behind may begin before this one has ended; here it does not."""
+    """Record that the next launch may begin early; the simulator does not start it early."""
     log = machine.now().log
     if log is not None:
         log.has_dependents = True
@@ -409,7 +409,7 @@ CUDA: dict[str, Callable[..., Any]] = {
     "gdc_wait": gdc_wait,
     "gdc_launch_dependents": gdc_launch_dependents,
 }
-# AMD's has one more than CUDA's.
+# AMD has one more function than CUDA.
 _HIP = LIBDEVICE | {"fast_tanhf": _function("fast_tanhf", _ONE_FLOAT, _UNARY["tanh"])}
 BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     "triton.language.extra.libdevice": LIBDEVICE,

@@ -1,7 +1,7 @@
-"""`tl.map_elementwise`: a function of single elements, each of which goes its own way.
+"""`tl.map_elementwise`: a scalar function applied to each element, with divergence.
 
-Each element is a program of its own for the time: all run in lockstep, and where they part the
-function runs again for those that go the same way.
+Each element temporarily is a program. All run in lockstep; where they diverge, the function runs
+again for each group of elements on the same path.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 def map_elementwise(
     scalar_fn: Callable[..., Any], *args: Operand, pack: int = 1
 ) -> Block | tuple[Block, ...]:
-    """Return a function of every element, or of `pack` neighbours at once; see the module.
+    """Apply a function to every element, or to `pack` neighbors at once.
 
-    Which elements are neighbours is the compiler's choice; here they follow each other in the last
-    dim. Of a function that treats each alike, as it should, nothing depends on that.
+    The compiler chooses the neighbors; here they are consecutive in the last dim. A function that
+    treats all elements alike does not depend on the choice.
 
     Raises:
-        ValueError: There is no block, or its elements are no multiple of `pack`; or ways through
-            the function give results of different types.
-        UnsupportedError: The function uses memory, or the kernel asks which thread it is.
+        ValueError: An argument is missing, elements do not divide into packs, or result types
+            differ between paths.
+        UnsupportedError: The function accesses memory, or the kernel reads thread indices.
     """
     if pack < 1:
         raise ValueError(f"pack must be >= 1, got {pack}")
@@ -59,7 +59,7 @@ def map_elementwise(
         rows = rows.reshape(len(rows), *[1] * (len(shape) - rows.ndim + 1), *rows.shape[1:])
         whole = np.broadcast_to(rows, (num_rows, *shape)).reshape(-1, pack)
         columns += [(whole[:, place], block.element) for place in range(pack)]
-    results, is_single = _mapped(scalar_fn, columns, num_rows)
+    results, is_single = _map_columns(scalar_fn, columns, num_rows)
     if len(results) % pack:
         raise ValueError(f"the function gives {len(results)} results, no multiple of {pack}")
     found = []
@@ -75,10 +75,10 @@ def map_elementwise(
 Column = tuple["Array", "ElementType"]
 
 
-def _mapped(
+def _map_columns(
     scalar_fn: Callable[..., Any], columns: Sequence[Column], num_rows: int
 ) -> tuple[list[Column], bool]:
-    """Return the function's results for all elements, and whether it has a single result."""
+    """Return the results of all elements, and whether the function returns a single value."""
     outer = machine.now()
     ids = outer.ids if num_rows > 1 else outer.ids[:1]
     setting = Setting(outer.kernel, outer.grid, outer.device, outer.statistics, outer.options)
@@ -102,7 +102,7 @@ def _mapped(
         if accesses != (outer.statistics.num_lanes, outer.statistics.num_atomics):
             raise UnsupportedError("memory in a function for tl.map_elementwise is not supported")
         finished.append((chosen, found[0]))
-    return _gathered(finished, total), not isinstance(finished[0][1], tuple | list)
+    return _merged(finished, total), not isinstance(finished[0][1], tuple | list)
 
 
 def _call(function: Callable[..., Any], given: Sequence[Block], found: list[Any]) -> None:
@@ -110,7 +110,7 @@ def _call(function: Callable[..., Any], given: Sequence[Block], found: list[Any]
 
 
 class _Rows(Programs):
-    """Elements as programs: their scalars cost as elements of blocks."""
+    """Elements as programs: their scalars cost as much as elements of blocks."""
 
     counts_scalars = True
 
@@ -119,8 +119,8 @@ class _Rows(Programs):
         self.copies = copies
 
 
-def _gathered(finished: Sequence[tuple[Array, Any]], total: int) -> list[Column]:
-    """Return the results of all ways through the function in the elements' order."""
+def _merged(finished: Sequence[tuple[Array, Any]], total: int) -> list[Column]:
+    """Merge the results of all paths, in the order of the elements."""
     columns: list[Column] = []
     for chosen, result in finished:
         blocks = [as_block(r) for r in (result if isinstance(result, tuple | list) else (result,))]

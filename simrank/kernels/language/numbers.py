@@ -1,4 +1,4 @@
-"""Number formats that have no type of their own in a kernel."""
+"""Number formats without an element type in kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DROPPED_BITS = 13  # Of the 23 of float32's mantissa, tf32 keeps 10.
 
 
 def to_tf32(values: Value, *, truncates: bool = False) -> Value:
-    """Return float32 values as tf32: rounded (ties away from zero) or truncated.
+    """Round float32 values to tf32, ties away from zero, or truncate them as tensor cores do.
 
     Source: PTX ISA, `cvt.rna.tf32.f32`; the docstring of `tl.dot` for the truncation.
     """
@@ -27,7 +27,7 @@ def to_tf32(values: Value, *, truncates: bool = False) -> Value:
 
 
 def bytes_of_both(first: Value, second: Value, selector: Value) -> Value:
-    """Return four of the eight bytes of two words, by the nibbles of a selector, as uint32.
+    """Select four of the eight bytes of two words by the nibbles of a selector, as uint32.
 
     A nibble with its highest bit set repeats the sign of its byte.
 

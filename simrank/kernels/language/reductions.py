@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
-# A row of a dot's result is in four lanes, which exchange what they have in two steps (PTX ISA,
-# fragments of "mma" and "wgmma"); an exchange takes as long as two simple operations (32 lanes a
-# clock; CUDA C++ Programming Guide, "Arithmetic Instructions"). Assumed of other blocks, too.
+# A row of a dot's result is spread over four lanes, which exchange partial results in two steps
+# (PTX ISA, fragments of "mma" and "wgmma"). An exchange takes as long as two simple operations (32
+# lanes a clock; CUDA C++ Programming Guide, "Arithmetic Instructions"). Assumed for other blocks,
+# too.
 _PER_RESULT = 4 * 2 * (2 + 1)
 
 
@@ -36,10 +37,10 @@ def _flat(block: Block) -> Array:
 
 
 def _axis(block: Block, axis: SupportsInt) -> int:
-    """Return a dim as an axis of the values, behind the program axis.
+    """Return the axis of a dim in the values, which have a program axis in front.
 
     Raises:
-        ValueError: The block has no such dim.
+        ValueError: The block does not have the dim.
     """
     number, num_dims = int(axis), len(block.shape)
     if not -num_dims <= number < num_dims:
@@ -48,11 +49,11 @@ def _axis(block: Block, axis: SupportsInt) -> int:
 
 
 def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
-    """Return a block's values and the axis to go along; all dims as one where axis is None.
+    """Return a block's values and the axis to reduce; all dims are flattened if axis is None.
 
     Raises:
-        ValueError: It is a scalar.
-        TypeError: It is a block of pointers.
+        ValueError: The block is a scalar.
+        TypeError: The block contains pointers.
     """
     if not block.shape:
         raise ValueError(f"a reduction takes a block, not a scalar of type {block.element}")
@@ -64,8 +65,8 @@ def _along(block: Block, axis: SupportsInt | None) -> tuple[Array, int]:
     return with_program_axis(block), _axis(block, axis)
 
 
-def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Value:
-    """Return reduced values in the shape that a reduction gives."""
+def _reduced(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: bool) -> Value:
+    """Return reduced values in the shape of the result."""
     if len(block.shape) > 1:
         spend(SIMPLE, result, _PER_RESULT)
     if not keep_dims:
@@ -75,7 +76,7 @@ def _kept(result: Array, block: Block, axis: SupportsInt | None, *, keep_dims: b
     return np.expand_dims(result, _axis(block, axis))
 
 
-# ---- reductions that numpy has ----
+# ---- Reductions of numpy ----
 
 
 def sum_(
@@ -84,7 +85,7 @@ def sum_(
     keep_dims: bool = False,
     dtype: tl.dtype | None = None,
 ) -> Block:
-    """Return the sum along a dim, rounded once; with hardware's precision, at every step."""
+    """Sum along a dim, rounded once, or at every step with the hardware's precision."""
     block = as_block(input)
     element = _sum_type(block.element, dtype)
     block = cast_to(block, element)
@@ -92,15 +93,15 @@ def sum_(
         result: Block = reduce(block, axis, add, keep_dims)
         return result
     values, along = _along(block, axis)
-    if element is int1:  # True and true is false: one bit holds no two.
+    if element is int1:  # A sum of int1 has one bit.
         total = np.logical_xor.reduce(values, axis=along)
     else:
         total = values.sum(axis=along, dtype=element.compute)
-    return Block(_kept(element.rounded(total), block, axis, keep_dims=keep_dims), element)
+    return Block(_reduced(element.rounded(total), block, axis, keep_dims=keep_dims), element)
 
 
 def _sum_type(own: ElementType, dtype: tl.dtype | None) -> ElementType:
-    """Return the type of a sum: integers below 32 bits become 32 bits."""
+    """Return the type of a sum: integers below 32 bits are widened to 32 bits."""
     if dtype is not None:
         return element_type(dtype)
     if own.kind in "iub" and own.bits < 32:
@@ -109,7 +110,7 @@ def _sum_type(own: ElementType, dtype: tl.dtype | None) -> ElementType:
 
 
 def _widened(block: Block) -> Block:
-    """Return a block as max and min see it: narrow floats and integers in 32 bits."""
+    """Widen a block for max and min: narrow floats and integers to 32 bits."""
     if block.element.bits >= 32:
         return block
     return cast_to(block, float32 if block.element.kind == "f" else int32)
@@ -123,25 +124,25 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
         return_indices_tie_break_left: bool = True,
         keep_dims: bool = False,
     ) -> Block | tuple[Block, Block]:
-        del return_indices_tie_break_left  # The left one is right either way.
+        del return_indices_tie_break_left  # The leftmost index is always valid.
         if return_indices and axis is None:
             raise ValueError("a reduction that returns indices needs an axis")
         block = as_block(input) if return_indices else _widened(as_block(input))
         values, along = _along(block, axis)
         result = Block(
-            _kept(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
+            _reduced(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
             block.element,
         )
         if not return_indices:
             return result
         indices = choose(values, along).astype(np.int32)
-        return result, Block(_kept(indices, block, axis, keep_dims=keep_dims), int32)
+        return result, Block(_reduced(indices, block, axis, keep_dims=keep_dims), int32)
 
     return extreme
 
 
 def _argument(choose: np.ufunc | Callable[..., Any], worst: float) -> Callable[..., Any]:
-    """Return a function that finds the first best element; NaN only if all are NaN."""
+    """Return a function that finds the first best element; NaN is best only if all are NaN."""
 
     def find(values: Array, along: int) -> Value:
         if values.dtype.kind == "f":
@@ -183,7 +184,7 @@ def _bitwise(ufunc: np.ufunc, name: str) -> Callable[..., Block]:
             raise ValueError(f"{name} only supported for integers")
         values, along = _along(block, axis)
         result = ufunc.reduce(values, axis=along)
-        return Block(_kept(result, block, axis, keep_dims=keep_dims), block.element)
+        return Block(_reduced(result, block, axis, keep_dims=keep_dims), block.element)
 
     return reduce_bits
 
@@ -192,7 +193,7 @@ xor_sum = _bitwise(np.bitwise_xor, "xor_sum")
 reduce_or = _bitwise(np.bitwise_or, "reduce_or")
 
 
-# ---- any combine function ----
+# ---- Arbitrary combine functions ----
 
 
 def reduce(
@@ -201,37 +202,37 @@ def reduce(
     combine_fn: Callable[..., Any],
     keep_dims: bool = False,
 ) -> Any:
-    """Return a reduction by any associative function, of one block or several together."""
-    blocks = _together(input)
+    """Reduce one or several blocks by an associative function."""
+    blocks = _as_blocks(input)
     parts = [_along(block, axis) for block in blocks]
     along = parts[0][1]
     values = [np.moveaxis(v, along, 1) for v, _ in parts]
     elements = [block.element for block in blocks]
-    while values[0].shape[1] > 1:  # Neighbours first: the order of a tree.
+    while values[0].shape[1] > 1:  # Neighbors first: the order of a tree.
         left = [Block(v[:, 0::2], e) for v, e in zip(values, elements, strict=True)]
         right = [Block(v[:, 1::2], e) for v, e in zip(values, elements, strict=True)]
         combined = _combined(combine_fn, left, right)
         _check_combined(combined, elements)
         values = [_spread(c, b) for c, b in zip(combined, left, strict=True)]
     result = [
-        Block(_kept(v[:, 0], block, axis, keep_dims=keep_dims), e)
+        Block(_reduced(v[:, 0], block, axis, keep_dims=keep_dims), e)
         for v, block, e in zip(values, blocks, elements, strict=True)
     ]
     return tuple(result) if isinstance(input, tuple | list) else result[0]
 
 
 def _check_combined(combined: Sequence[Block], elements: Sequence[ElementType]) -> None:
-    """Raise if a combine function does not return the types that it takes.
+    """Raise if a combine function does not return the types of its arguments.
 
     Raises:
-        TypeError: It does not.
+        TypeError: The types differ.
     """
     own = [block.element for block in combined]
     if own != list(elements):
         raise TypeError(f"combine_fn takes {list(elements)} and returns {own}")
 
 
-def _together(input: Operand | Sequence[Operand]) -> list[Block]:
+def _as_blocks(input: Operand | Sequence[Operand]) -> list[Block]:
     if isinstance(input, tuple | list):
         blocks = [as_block(block) for block in input]
         shape = np.broadcast_shapes(*(block.shape for block in blocks))
@@ -242,7 +243,7 @@ def _together(input: Operand | Sequence[Operand]) -> list[Block]:
             )
             for b in blocks
         ]
-    return [as_block(input)]  # type: ignore[arg-type] # No tuple, so it is one.
+    return [as_block(input)]  # type: ignore[arg-type] # Not a tuple, so an operand.
 
 
 def _combined(
@@ -253,7 +254,7 @@ def _combined(
 
 
 def _spread(block: Block, like: Block) -> Array:
-    """Return a combined block's values with the axes of its inputs."""
+    """Return the values of a combined block, broadcast to the axes of its inputs."""
     values = with_program_axis(block)
     shape = (max(len(values), len(like.values)), *like.values.shape[1:])
     return np.broadcast_to(values, shape)
@@ -265,7 +266,7 @@ def reduce_with_indices(
     combine_fn: Callable[..., Any],
     keep_dims: bool = False,
 ) -> Any:
-    """Return a reduction of values together with their positions."""
+    """Reduce values together with their positions."""
     block = as_block(input)
     if axis is None:
         block = Block(_flat(block), block.element)
@@ -284,8 +285,8 @@ def associative_scan(
     combine_fn: Callable[..., Any],
     reverse: bool = False,
 ) -> Any:
-    """Return a scan by any associative function (Hillis and Steele, 1986)."""
-    blocks = _together(input)
+    """Scan by an associative function (Hillis and Steele, 1986)."""
+    blocks = _as_blocks(input)
     along = _axis(blocks[0], axis)
     values = [np.moveaxis(with_program_axis(block), along, 1) for block in blocks]
     if reverse:
@@ -334,13 +335,13 @@ def _cumulative(ufunc: np.ufunc, combine: Callable[..., Block]) -> Callable[...,
     return scan
 
 
-# ---- order ----
+# ---- Order ----
 
 
 def sort(x: Block, dim: SupportsInt | None = None, descending: bool = False) -> Block:
-    """Return a block sorted along its last dim."""
+    """Sort a block along its last dim."""
     along = _last_dim(x, dim, "sort")
-    if x.shape[-1] == 1:  # By way of `tl.max`, which widens.
+    if x.shape[-1] == 1:  # Implemented by `tl.max`, which widens.
         x = _widened(x)
     values = np.sort(x.values, axis=along)
     return Block(np.flip(values, along) if descending else values, x.element)
@@ -360,7 +361,7 @@ def topk(
         raise AssertionError(
             "static assertion failed: topk: k must not exceed the size of the selected dimension"
         )
-    if size < x.shape[-1] or size == 1:  # By way of `tl.max`, which widens.
+    if size < x.shape[-1] or size == 1:  # Implemented by `tl.max`, which widens.
         x = _widened(x)
     values = np.sort(x.values, axis=along)
     values = np.flip(values, along) if descending else values
@@ -377,13 +378,13 @@ def _last_dim(x: Block, dim: SupportsInt | None, name: str) -> int:
 
 
 def flip(x: Block, dim: SupportsInt | None = None) -> Block:
-    """Return a block in reverse along a dim."""
+    """Reverse a block along a dim."""
     along = len(x.shape) if dim is None else _axis(x, dim)
     return Block(np.flip(x.values, along), x.element)
 
 
 def histogram(input: Block, num_bins: SupportsInt, mask: Operand | None = None) -> Block:
-    """Return the counts of the numbers from 0 to num_bins - 1."""
+    """Count the occurrences of each number from 0 to num_bins - 1."""
     if len(input.shape) != 1:
         raise ValueError("histogram only supports 1D input")
     if input.element.kind not in "iu" or input.element.bits != 32:
@@ -401,7 +402,7 @@ def histogram(input: Block, num_bins: SupportsInt, mask: Operand | None = None) 
 
 
 def gather(src: Block, index: Block, axis: SupportsInt) -> Block:
-    """Return elements of a block picked along a dim by another block."""
+    """Pick elements of a block along a dim by an index block."""
     if index.element.kind not in "iu":
         raise ValueError("index must be an integer tensor")
     along = _axis(src, axis)

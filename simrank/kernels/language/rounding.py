@@ -1,6 +1,6 @@
-"""Directed rounding: the neighbour of the nearest result on the exact value's side.
+"""Directed rounding: down, up or toward zero, by the side of the exact value.
 
-Exact values are fractions of Python, one by one: no kernel that matters for speed asks for them.
+Exact values are Python fractions, one by one; speed does not matter for these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _is_finite(number: float) -> bool:
 
 
 def _side(gap: Gap) -> Callable[..., int]:
-    """Return the sign of the exact value minus a result: -1, 0 or 1."""
+    """Return a function that compares the exact value with a result: -1, 0 or 1."""
 
     def side(near: float, *operands: float) -> int:
         if math.isnan(near) or not all(map(_is_finite, operands)):
@@ -36,7 +36,7 @@ def _side(gap: Gap) -> Callable[..., int]:
             off = gap(start, *map(Fraction, operands))
         except ZeroDivisionError:
             return 0
-        if math.isinf(near):  # What overflows is finite.
+        if math.isinf(near):  # The exact value of an overflow is finite.
             return -1 if near > 0 else 1
         return (off > 0) - (off < 0)
 
@@ -50,10 +50,9 @@ def directed(
 
     Args:
         mode: "rd" down, "ru" up, "rz" toward zero.
-        nearest: Gives one of the two neighbours of the exact result.
-        gap: Of a result and the operands, as fractions: the exact value less the result, or
-            any value of its sign.
-        name: "add", "sub" or "fma": sums of zero are negative when they are rounded down.
+        nearest: Computes one of the two neighbors of the exact result.
+        gap: Returns the exact value minus a result, or any number of that sign, as a fraction.
+        name: "add", "sub" or "fma": sums of zero are negative when rounded down.
     """
     side_of = np.frompyfunc(_side(gap), gap.__code__.co_argcount, 1)
 
@@ -76,7 +75,7 @@ def directed(
 
 
 def _zero_sum(name: str, operands: list[Any]) -> Any:
-    """Return a sum of zero as rounded down: positive only where both addends are."""
+    """Return a zero sum rounded down: positive only if both addends are positive zeros."""
     first, last = operands[0], operands[-1]
     if name == "sub":
         last = -last
@@ -92,7 +91,7 @@ def _signed_zero(first: Any, second: Any) -> Any:
 
 
 def fused_nearest(first: Value, second: Value, third: Value) -> Value:
-    """Return first * second + third rounded once to the nearest, or to its neighbour."""
+    """Compute first * second + third, rounded once to the nearest or its neighbor."""
 
     def one(a: float, b: float, c: float) -> float:
         if not all(map(math.isfinite, (a, b, c))):
@@ -130,7 +129,7 @@ _SUMS = ("add", "sub", "fma")
 
 
 def arithmetic() -> dict[str, Callable[..., Any]]:
-    """Return libdevice's arithmetic rounded in a direction, by name."""
+    """Return libdevice's arithmetic functions with directed rounding, by name."""
     return {
         f"{name}_{mode}": directed(mode, nearest, GAPS[name], name if name in _SUMS else "")
         for name, nearest in NEAREST.items()
@@ -139,5 +138,5 @@ def arithmetic() -> dict[str, Callable[..., Any]]:
 
 
 def conversion(mode: str, target: Any) -> Callable[..., Any]:
-    """Return a conversion of numbers to a floating type, rounded in a direction."""
+    """Return a conversion to a floating type with directed rounding."""
     return directed(mode, lambda values: values.astype(target), GAPS["convert"])

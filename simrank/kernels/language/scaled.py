@@ -1,7 +1,7 @@
-"""Products of matrices in microscaling formats: elements of 4 to 16 bits that share scales.
+"""Matrix products in microscaling formats: elements of 4 to 16 bits with shared scales.
 
 Source: OCP Microscaling Formats (MX) v1.0, sections 5.3 and 5.4; types, shapes and scale factors as
-Triton 3.9's `semantic.dot_scaled` has them.
+in `semantic.dot_scaled` of Triton 3.9.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NATIVE_ON_AMD = ("gfx950",)
 
 
 class _Operand(NamedTuple):
-    """One side: elements, scales, format, and whether two of 4 bits lie along K in a byte."""
+    """One operand; `k_pack`: the two 4-bit elements of a byte are neighbors along K."""
 
     block: Block
     scale: Block | None
@@ -71,21 +71,21 @@ def dot_scaled(
     rhs_k_pack: bool = True,
     out_dtype: tl.dtype | None = None,
 ) -> Block:
-    """Return the product of two matrices in microscaling formats; see `tl.dot_scaled`.
+    """Multiply two matrices in microscaling formats; see `tl.dot_scaled`.
 
-    Elements times their scales are exact in fp32, in which it accumulates. A scale of byte 255 is
-    NaN; one of byte 0 is 2^-127, or 0 beside an operand of fp16, as what computes it upcasts. Where
-    both operands are e2m1 in groups of 16 scales may be e4m3, as nvfp4 has them.
+    Products of elements and scales are exact in fp32, the type of accumulation. A scale byte of
+    255 means NaN; a byte of 0 means 2^-127, or 0 if an operand is fp16, as in the upcasting code.
+    If both operands are e2m1 in groups of 16, scales may be e4m3 (nvfp4).
 
-    Simulated cost: a dot of fp8 where the device multiplies such formats (fp4 counts as fp8: no
-    cluster says more), else of bf16, or of fp16 beside an operand of it: they are upcast.
+    Simulated cost: an fp8 dot if the device supports such formats (fp4 costs as much as fp8:
+    clusters have no fp4 rate); otherwise a bf16 dot, or an fp16 dot if an operand is fp16.
 
     Raises:
-        ValueError: Types or shapes that the compiler does not take.
-        UnsupportedError: Scales of another type than e8m0, in bytes, but for nvfp4's; these with a
+        ValueError: The compiler rejects the types or shapes.
+        UnsupportedError: Scales are neither e8m0 bytes nor nvfp4 scales, or nvfp4 scales have a
             sign.
     """
-    del fast_math  # Whether NaN of scales is looked for: it is.
+    del fast_math  # NaN scales are always detected.
     if out_dtype is not None and element_type(out_dtype) is not float32:
         raise ValueError("Only float32 is supported for out_dtype at the moment")
     formats = (str(lhs_format), str(rhs_format))
@@ -138,14 +138,14 @@ def _check_scale(operand: _Operand, *, is_nvfp4: bool) -> None:
     scale = operand.scale
     if scale is None or scale.element in (uint8, int8):
         return
-    asked = f"tl.dot_scaled with {operand.side}_scale of {scale.element}"
+    subject = f"tl.dot_scaled with {operand.side}_scale of {scale.element}"
     if scale.element is not float8e4nv or not is_nvfp4:
         raise UnsupportedError(
-            f"{asked} is not supported: only e8m0 is, in bytes, and e4m3 of nvfp4, where both "
+            f"{subject} is not supported: only e8m0 is, in bytes, and e4m3 of nvfp4, where both "
             "operands are e2m1 in groups of 16"
         )
     if np.signbit(scale.values).any():
-        raise UnsupportedError(f"{asked} is not supported where it has a sign: nvfp4's have none")
+        raise UnsupportedError(f"{subject} is not supported where it has a sign: nvfp4's have none")
 
 
 def _bits_of(given: str) -> ElementType:
@@ -153,7 +153,7 @@ def _bits_of(given: str) -> ElementType:
 
 
 def _elements(operand: _Operand) -> Array:
-    """Return the elements in float32, unpacked."""
+    """Return the unpacked elements in float32."""
     block = operand.block
     if operand.format != _FP4:
         own = _FORMATS[operand.format]
@@ -166,10 +166,10 @@ def _elements(operand: _Operand) -> Array:
 
 
 def _factor(operand: _Operand, inner: int) -> int:
-    """Return the number of elements along K per scale.
+    """Return the number of elements along K that share a scale.
 
     Raises:
-        ValueError: The scales' shape does not fit; the compiler's words.
+        ValueError: The scale's shape does not fit; the text is the compiler's.
     """
     assert operand.scale is not None, "only those with scales are asked"
     shape = operand.block.shape
@@ -188,7 +188,7 @@ def _factor(operand: _Operand, inner: int) -> int:
 
 
 def _scaled(operand: _Operand, values: Array, formats: tuple[str, str]) -> Array:
-    """Return elements times their scales (powers of two, except nvfp4's)."""
+    """Multiply elements by their scales."""
     if operand.scale is None:
         return values
     if operand.scale.element is float8e4nv:
@@ -202,7 +202,7 @@ def _scaled(operand: _Operand, values: Array, formats: tuple[str, str]) -> Array
 
 
 def _powers(given: Array, *, has_fp16: bool) -> Array:
-    """Return the values of e8m0 bytes."""
+    """Decode e8m0 bytes."""
     bits = given.astype(np.uint32) << np.uint32(23)
     if not has_fp16:
         bits = np.maximum(bits, np.uint32(1 << 22))

@@ -1,4 +1,4 @@
-"""Construction and shapes of blocks, as in `triton.language.core`."""
+"""Creation and reshaping of blocks, as in `triton.language.core`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def settled(values: Value) -> Value:
-    """Return values, a scalar shared by all programs as a numpy scalar."""
+    """Return values, as a numpy scalar if all programs share one scalar."""
     if values.ndim == 1 and len(values) == 1:
         result: Value = values[0]
         return result
@@ -30,7 +30,7 @@ def settled(values: Value) -> Value:
 
 
 def with_program_axis(block: Block) -> Array:
-    """Return a block's values as an array, also of a shared scalar."""
+    """Return a block's values as an array with a program axis, also for a shared scalar."""
     values = block.values
     if type(values) is np.ndarray:
         return values
@@ -39,10 +39,10 @@ def with_program_axis(block: Block) -> Array:
 
 
 def as_dims(shape: Sequence[Any]) -> tuple[int, ...]:
-    """Return a shape that a kernel wrote, checked as the compiler checks it.
+    """Return the dims of a shape, validated as in the compiler.
 
     Raises:
-        ValueError: A size is no power of two, or there are too many elements.
+        ValueError: A size is not a power of two, or the block has too many elements.
     """
     if len(shape) == 1 and isinstance(shape[0], list | tuple):
         shape = shape[0]
@@ -58,7 +58,7 @@ def as_dims(shape: Sequence[Any]) -> tuple[int, ...]:
 
 
 def program_id(axis: int) -> Block:
-    """Return the id of this program along an axis."""
+    """Return the id of the program along an axis."""
     axis = int(axis)
     if not 0 <= axis <= 2:
         raise ValueError(f"program_id axis must be 0, 1, or 2 but got {axis}")
@@ -78,7 +78,7 @@ def _arange(start: int, end: int) -> Array:
 
 
 def arange(start: Any, end: Any) -> Block:
-    """Return the numbers from `start` to `end`, exclusive."""
+    """Return the integers from `start` to `end`, exclusive."""
     if type(start) is Block or type(end) is Block:
         raise ValueError("arange's arguments must be of type tl.constexpr")
     if end <= start:
@@ -91,7 +91,7 @@ def arange(start: Any, end: Any) -> Block:
 
 
 def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
-    """Return a block filled with a number, or with a scalar block."""
+    """Create a block filled with a number or a scalar block."""
     element = element_type(dtype)
     dims = as_dims(shape)
     scalar = cast_to(value, element) if type(value) is Block else constant(value, element)
@@ -107,33 +107,33 @@ def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
 
 
 def broadcast(first: Operand, second: Operand) -> tuple[Block, Block]:
-    """Return two blocks in their common shape."""
-    first, second = (_given(block, "tl.broadcast") for block in (first, second))
+    """Broadcast two blocks to their common shape."""
+    first, second = (_require_block(block, "tl.broadcast") for block in (first, second))
     check_broadcast(first, second)
     shape = np.broadcast_shapes(first.shape, second.shape)
-    return _padded_to(first, shape), _padded_to(second, shape)
+    return _broadcast_with_dims(first, shape), _broadcast_with_dims(second, shape)
 
 
-def _given(block: Operand, name: str) -> Block:
-    """Return a block that is one: the compiler broadcasts no plain number.
+def _require_block(block: Operand, name: str) -> Block:
+    """Return the block; raise for a plain number, which the compiler does not broadcast.
 
     Raises:
-        TypeError: It is a number.
+        TypeError: The value is a number.
     """
     if type(block) is not Block:
         raise TypeError(f"{name} takes blocks, not the number {block}")
     return block
 
 
-def _padded_to(block: Block, shape: tuple[int, ...]) -> Block:
-    """Return a block in a shape of as many dims or more: new ones come first."""
+def _broadcast_with_dims(block: Block, shape: tuple[int, ...]) -> Block:
+    """Broadcast a block to a shape with at least as many dims; new dims come first."""
     missing = len(shape) - len(block.shape)
     return broadcast_to(expand_dims(block, list(range(missing))) if missing else block, shape)
 
 
 def broadcast_to(block: Operand, *shape: Any) -> Block:
-    """Return a block in a larger shape."""
-    given = _given(block, "tl.broadcast_to")
+    """Broadcast a block to a larger shape."""
+    given = _require_block(block, "tl.broadcast_to")
     if len(shape) == 1 and isinstance(shape[0], list | tuple):
         shape = tuple(shape[0])
     dims = as_dims(shape)
@@ -153,7 +153,7 @@ def broadcast_to(block: Operand, *shape: Any) -> Block:
 
 
 def expand_dims(block: Operand, axis: Any) -> Block:
-    """Return a block with further dims of size 1."""
+    """Insert dims of size 1 into a block."""
     block = as_block(block)
     axes = [int(a) for a in axis] if isinstance(axis, list | tuple) else [int(axis)]
     values = with_program_axis(block)
@@ -169,7 +169,7 @@ def expand_dims(block: Operand, axis: Any) -> Block:
 
 
 def reshape(block: Operand, *shape: Any, can_reorder: bool = False) -> Block:
-    """Return a block's elements, in row-major order, in another shape."""
+    """Return a block with another shape, with its elements in row-major order."""
     del can_reorder
     block = as_block(block)
     dims = as_dims(shape)
@@ -191,7 +191,7 @@ def item(block: Block) -> Block:
 
 
 def permute(block: Block, *dims: Any) -> Block:
-    """Return a block with its dims in another order."""
+    """Reorder the dims of a block."""
     if len(dims) == 1 and isinstance(dims[0], list | tuple):
         dims = tuple(dims[0])
     if sorted(int(d) % max(len(dims), 1) for d in dims) != list(range(len(block.shape))):
@@ -201,7 +201,7 @@ def permute(block: Block, *dims: Any) -> Block:
 
 
 def trans(block: Block, *dims: Any) -> Block:
-    """Return a block with its last two dims, or with dims as given, exchanged."""
+    """Swap the last two dims of a block, or reorder its dims as given."""
     if not dims:
         if len(block.shape) < 2:
             raise ValueError("tl.trans invoked with a 0- or 1-dimensional tensor")
@@ -210,19 +210,19 @@ def trans(block: Block, *dims: Any) -> Block:
 
 
 def join(first: Operand, second: Operand) -> Block:
-    """Return two blocks side by side in a new last dim."""
-    first, second = _of_one_base(*broadcast(first, second))
+    """Stack two blocks along a new last dim."""
+    first, second = _with_common_base(*broadcast(first, second))
     one, other = aligned(with_program_axis(first), with_program_axis(second))
     shape = np.broadcast_shapes(one.shape, other.shape)
     stacked = np.stack([np.broadcast_to(one, shape), np.broadcast_to(other, shape)], axis=-1)
     return Block(stacked, first.element, first.base)
 
 
-def _of_one_base(first: Block, second: Block) -> tuple[Block, Block]:
-    """Return two blocks with a common base; pointers into different storages as addresses.
+def _with_common_base(first: Block, second: Block) -> tuple[Block, Block]:
+    """Return two blocks with a common base; pointers into different storages become addresses.
 
     Raises:
-        TypeError: Their types differ.
+        TypeError: The element types differ.
     """
     if first.element is not second.element:
         raise TypeError(f"blocks of types {first.element} and {second.element} do not go together")
@@ -233,7 +233,7 @@ def _of_one_base(first: Block, second: Block) -> tuple[Block, Block]:
 
 
 def split(block: Block) -> tuple[Block, Block]:
-    """Return the two halves of a block along its last dim, which has size 2."""
+    """Split a block along its last dim, which has size 2."""
     if not block.shape or block.shape[-1] != 2:
         raise ValueError("split: the last dimension must have size 2")
     halves = block.values[..., 0], block.values[..., 1]
@@ -242,21 +242,30 @@ def split(block: Block) -> tuple[Block, Block]:
 
 
 def cat(first: Block, second: Block, can_reorder: bool = False, dim: int = 0) -> Block:
-    """Return two blocks one after the other."""
-    if can_reorder and (len(first.shape), len(second.shape)) != (1, 1):
-        raise ValueError(f"expected 1D input for cat, got {len(first.shape)}D")
-    if len(first.shape) != 1 and dim == 0 and first.shape[1:] != second.shape[1:]:
-        raise ValueError("cat: shapes differ")
+    """Concatenate two blocks along a dim."""
+    rank = len(first.shape)
+    if can_reorder and (rank, len(second.shape)) != (1, 1):
+        raise AssertionError(f"expected 1D input for cat, got {rank}D")
+    if not can_reorder and rank != len(second.shape):
+        raise AssertionError(f"tensors must have the same rank, got {rank} and {len(second.shape)}")
+    if not can_reorder and first.shape != second.shape:
+        raise AssertionError(
+            f"tl.cat requires tensors of the same shape, got {[*first.shape]} and {[*second.shape]}"
+        )
+    dim = int(dim)
+    if not -rank <= dim < rank:
+        raise ValueError(f"invalid axis {dim}. Expected {-rank} <= axis < {rank}")
+    dim %= rank
     as_dims([*first.shape[:dim], first.shape[dim] + second.shape[dim], *first.shape[dim + 1 :]])
-    first, second = _of_one_base(first, second)
+    first, second = _with_common_base(first, second)
     one, other = with_program_axis(first), with_program_axis(second)
     programs = max(len(one), len(other))
     parts = [np.broadcast_to(part, (programs, *part.shape[1:])) for part in (one, other)]
-    return Block(np.concatenate(parts, axis=int(dim) + 1), first.element, first.base)
+    return Block(np.concatenate(parts, axis=dim + 1), first.element, first.base)
 
 
 def to_tensor(value: Operand) -> Block:
-    """Return a number as a scalar."""
+    """Convert a number to a scalar."""
     return as_block(value)
 
 

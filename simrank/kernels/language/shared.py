@@ -1,7 +1,7 @@
-"""Functions shared with another library's tensors, with bitwise equal results.
+"""Functions that kernels share with the tensors of another library: bit-identical results.
 
-CUDA's torch and Triton call one libdevice. Where a program's tensors are another library's, its
-function is used in kernels too; otherwise numpy's, or our own.
+torch on CUDA and Triton use the same libdevice. Where a program's tensors belong to another
+library, kernels use that library's function; otherwise numpy's, or one written here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _FLOATS = (np.float32, np.float64)
 
 
 def shared(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of floats that is the library's where the running program has one.
+    """Return a float function that prefers the running program's tensor library.
 
     Args:
-        name: Of the function, as torch has it.
-        compute: What computes it otherwise.
+        name: Name of the function in torch.
+        compute: The fallback.
     """
 
     def function(*values: Any) -> Any:

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
     from simrank.kernels.machine.arrays import Value
 
-# Abscissae are 1/64 apart: the remainder of five terms of Taylor's series is below 1e-12.
+# Nodes are 1/64 apart, so five terms of Taylor's series leave a remainder below 1e-12.
 _STEPS_PER_UNIT = 64
 _LARGEST = 6.0  # erf is 1 in float64 from 5.93 on.
 _TABLE = np.array([math.erf(i / _STEPS_PER_UNIT) for i in range(int(_LARGEST) * 64 + 1)])
 _SLOPE = 2 / math.sqrt(math.pi)
-_SMALL_TABLE = 256  # elements; below it the C library one by one is as fast (measured)
+_SMALL_TABLE = 256  # elements; below it one call of the C library per element is as fast (measured)
 
 
 def through_float64(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes in float64 and gives back the type it got."""
+    """Return a function that computes in float64 and returns its input's type."""
 
     def call(*values: Value) -> Value:
         wide = (np.asarray(value, np.float64) for value in values)
@@ -34,7 +34,7 @@ def through_float64(compute: Callable[..., Any]) -> Callable[..., Any]:
 def in_wider(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes in the next wider type, and rounds once.
 
-    Of float64 that is the C library's long double, where it is any wider.
+    For float64 that is C's long double, if it is wider.
     """
 
     def call(*values: Value) -> Value:
@@ -46,7 +46,7 @@ def in_wider(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_each(function: Callable[..., float], num_args: int = 1) -> Callable[..., Any]:
-    """Return a function of Python's `math` for arrays: NaN outside its domain."""
+    """Return an array version of a function of Python's `math`; NaN outside its domain."""
 
     def one(*numbers: float) -> float:
         try:
@@ -61,7 +61,7 @@ _erf_of_each = through_float64(np.frompyfunc(math.erf, 1, 1))
 
 
 def erf(values: Value) -> Value:
-    """Return the error function: of float32 by Taylor's series around a table, within 1 ulp."""
+    """Compute the error function; for float32 by Taylor's series around a table, within 1 ulp."""
     if values.dtype == np.float64 or values.size < _SMALL_TABLE:
         value_of_all: Value = _erf_of_each(values)
         return value_of_all
@@ -78,10 +78,10 @@ def erf(values: Value) -> Value:
 
 
 def inverse_of_erf(target: float) -> float:
-    """Return y with erf(y) = target, by Newton's method from Giles' approximation.
+    """Return y with erf(y) = target, by Newton's method.
 
-    Source: M. Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2011: the start
-    is Winitzki's simpler one, good enough for Newton.
+    Source: M. Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2011; the start
+    value is Winitzki's simpler approximation.
     """
     if not -1 < target < 1:
         return math.copysign(math.inf, target) if abs(target) == 1 else math.nan
@@ -103,11 +103,11 @@ def inverse_of_erf(target: float) -> float:
 erfinv = through_float64(np.frompyfunc(inverse_of_erf, 1, 1))
 
 
-# ---- functions of C ----
+# ---- Functions of C ----
 
 
 def rounded_away(values: Value) -> Value:
-    """Round halves away from zero, as C's `round`; adding a half would round by itself."""
+    """Round halves away from zero, as C's `round`; adding 0.5 would round twice."""
     whole = np.trunc(values)
     is_up = np.abs(values - whole) >= values.dtype.type(0.5)
     up = np.copysign(values.dtype.type(1), values) * is_up
@@ -116,7 +116,7 @@ def rounded_away(values: Value) -> Value:
 
 
 def logb(values: Value) -> Value:
-    """Return the exponent of a number, of subnormal ones too."""
+    """Return the exponent of numbers, including subnormal ones."""
     _, exponent = np.frexp(values)
     special = np.where(np.isfinite(values), -np.inf, np.abs(values))
     is_plain = np.isfinite(values) & (values != 0)
@@ -125,14 +125,14 @@ def logb(values: Value) -> Value:
 
 
 def difference(first: Value, second: Value) -> Value:
-    """Return first - second where that is positive, else zero; NaN stays."""
+    """Return first - second where positive, else zero; NaN stays."""
     is_less = first <= second
     result: Value = np.where(is_less, first.dtype.type(0), first - second)
     return result
 
 
 def log_gamma(number: float) -> float:
-    """Return log |gamma|, infinite at its poles."""
+    """Return log |gamma|; infinite at the poles."""
     if math.isinf(number) or (number <= 0 and number == math.floor(number)):
         return math.inf
     try:
@@ -142,20 +142,20 @@ def log_gamma(number: float) -> float:
 
 
 _SQRT_HALF = math.sqrt(0.5)
-_SQRT_HALF_REST = -4.833646656726457e-17  # What float64 leaves out of it.
+_SQRT_HALF_REST = -4.833646656726457e-17  # The rounding error of `_SQRT_HALF`.
 _SPLIT = 134217729.0  # 2**27 + 1
 
 
 def normal_cdf(number: float) -> float:
-    """Return the normal CDF, exact also for small values."""
-    if not abs(number) < 40:  # Where float64 has nothing but 0 and 1.
+    """Return the normal distribution function, accurate also for small results."""
+    if not abs(number) < 40:  # Outside, the float64 result is 0 or 1.
         return math.nan if math.isnan(number) else float(number > 0)
     z = -number * _SQRT_HALF
-    lost = _lost_in_product(-number, _SQRT_HALF, z) - number * _SQRT_HALF_REST
+    lost = _rounding_error_of_product(-number, _SQRT_HALF, z) - number * _SQRT_HALF_REST
     return 0.5 * (math.erfc(z) - _SLOPE * math.exp(-z * z) * lost)
 
 
-def _lost_in_product(first: float, second: float, product: float) -> float:
+def _rounding_error_of_product(first: float, second: float, product: float) -> float:
     """Return the rounding error of a product (Dekker, 1971)."""
     high = first * _SPLIT - (first * _SPLIT - first)
     other = second * _SPLIT - (second * _SPLIT - second)
@@ -164,7 +164,7 @@ def _lost_in_product(first: float, second: float, product: float) -> float:
 
 
 def sine_of_pi(values: Any) -> Any:
-    """Return sin(pi x): zero, with the sign of x, at whole numbers."""
+    """Compute sin(pi x); at integers zero with the sign of x."""
     quarter, left = _quarters(values)
     odd = quarter % 2 == 1
     size = np.where(odd, np.cos(np.pi * left), np.sin(np.pi * left))
@@ -173,7 +173,7 @@ def sine_of_pi(values: Any) -> Any:
 
 
 def cosine_of_pi(values: Any) -> Any:
-    """Return cos(pi x): zero between whole numbers."""
+    """Compute cos(pi x); zero at half-integers."""
     quarter, left = _quarters(values)
     odd = quarter % 2 == 1
     size = np.where(odd, np.sin(np.pi * left), np.cos(np.pi * left))
@@ -182,14 +182,14 @@ def cosine_of_pi(values: Any) -> Any:
 
 
 def _quarters(values: Any) -> tuple[Any, Any]:
-    """Return the nearest quarter turn of x / 2 (0 to 3) and the remainder, both exact."""
+    """Return the nearest quarter turn of x / 2, 0 to 3, and the remainder, both exact."""
     turn = np.fmod(values, 2.0)
     nearest = np.rint(2 * turn)
     return nearest % 4, turn - nearest / 2
 
 
 def quotient_fast(first: Value, second: Value) -> Value:
-    """Return first / second as `__fdividef`: no digits where the divisor exceeds 2**126.
+    """Compute first / second as `__fdividef`, which loses all digits for divisors above 2**126.
 
     Source: CUDA C++ Programming Guide, 'Intrinsic Functions'.
     """
@@ -198,7 +198,7 @@ def quotient_fast(first: Value, second: Value) -> Value:
 
 
 def power_fast(base: Any, exponent: Any) -> Any:
-    """Return base ** exponent as `__powf`, by logarithms: NaN for all negative bases.
+    """Compute base ** exponent as `__powf`, by logarithms: NaN for all negative bases.
 
     Source: CUDA C++ Programming Guide, 'Intrinsic Functions'.
     """

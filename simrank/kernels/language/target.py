@@ -1,7 +1,7 @@
-"""Queries of a kernel for its target: simulated devices count as NVIDIA GPUs.
+"""Compile target as seen by kernels: the simulated device acts as an NVIDIA GPU.
 
-The compute capability is of the device's name, see `hardware/capability.py`; assumed 9.0 (Hopper)
-where the name says nothing.
+The compute capability follows from the device's name, see `hardware/capability.py`; assumed 9.0
+(Hopper) for other names.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def current_target() -> GPUTarget:
-    """Return the target that the kernel would be compiled for."""
+    """Return the compile target of the kernel."""
     return nvidia_target_of(machine.now().device.spec)
 
 
 def is_cuda() -> bool:
-    """Return that the device is NVIDIA's."""
+    """Return True: the device acts as an NVIDIA GPU."""
     return True
 
 

@@ -1,7 +1,7 @@
-"""Windows on tensors in memory: tensor descriptors, and block pointers (triton up to 3.8).
+"""Tensor descriptors, and the block pointers of Triton up to 3.8.
 
-Both say once what a tensor looks like (base, shape, strides) and then load and store whole blocks
-of it, with what lies outside padded or left out.
+Both describe a tensor in memory (base, shape, strides), and load and store whole blocks of it.
+Elements outside the tensor are padded or skipped.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MOST_DIMS = 5
 
 
 class Window:
-    """A tensor in memory, and the shape of the blocks that it is accessed in.
+    """A tensor in memory, and the shape of its blocks.
 
     Attributes:
         base: Pointer to the first element.
-        sizes: [dim] size of the tensor, as int64 scalars.
-        strides: [dim] elements from one index to the next, as int64 scalars.
-        block_shape: Shape of what is loaded and stored.
+        sizes: Size of the tensor in each dim, as int64 scalars.
+        strides: Stride of each dim in elements, as int64 scalars.
+        block_shape: Shape of a block.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class Window:
 
     @property
     def element(self) -> ElementType:
-        """Return the type of the elements."""
+        """Type of the elements."""
         return memory.pointee(self.base)
 
     def targets(self, offsets: Sequence[Any], checked: Sequence[int]) -> tuple[Block, Any]:
-        """Return pointers to a block of the tensor, and which lanes lie inside the tensor.
+        """Return pointers to a block of the tensor, and a mask of the lanes inside the tensor.
 
         Args:
-            offsets: [dim] index of the block's first element.
-            checked: Dims in which a block may reach over the tensor; elsewhere it may not.
+            offsets: Index of the block's first element in each dim.
+            checked: Dims in which a block may extend beyond the tensor.
 
         Returns:
-            Pointers, and a mask; None where nothing is checked.
+            Pointers, and a mask; None if no dim is checked.
         """
         pointer: Any = self.base
         inside: Block | None = None
@@ -86,10 +86,10 @@ def _scalar(value: Operand, element: ElementType) -> Block:
 
 
 def _padding(option: str, element: ElementType) -> Block:
-    """Return the padding for elements outside of the tensor.
+    """Return the padding value of elements outside the tensor.
 
     Raises:
-        ValueError: There is no such option, or not for this type.
+        ValueError: The option is unknown, or not supported for this type.
     """
     if option not in _PADDINGS:
         raise ValueError(f"Padding option {option} not supported")
@@ -100,11 +100,11 @@ def _padding(option: str, element: ElementType) -> Block:
     return constant(0, element)
 
 
-# ---- tensor descriptors ----
+# ---- Tensor descriptors ----
 
 
 class Descriptor(Window):
-    """`tl.tensor_descriptor`: blocks at any offset; outside, loads pad and stores skip."""
+    """A `tl.tensor_descriptor`: blocks at any offset, padded or clipped at the tensor's bounds."""
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class Descriptor(Window):
 
     @property
     def dtype(self) -> tl.dtype:
-        """Return Triton's type of the elements."""
+        """Triton type of the elements."""
         return self.element.triton
 
     @property
     def shape(self) -> Shape:
-        """Return the sizes of the tensor."""
+        """Sizes of the tensor."""
         return Shape(cast_to(size, int32) for size in self.sizes)
 
     def _lanes(self, offsets: Sequence[Operand]) -> tuple[Block, Block]:
@@ -142,11 +142,11 @@ class Descriptor(Window):
         return self.targets(offsets, range(num_dims))
 
     def load(self, offsets: Sequence[Operand]) -> Block:
-        """Return the block at some offsets."""
+        """Load the block at some offsets."""
         pointer, inside = self._lanes(offsets)
-        return self._arrived(memory.load(pointer, inside, self._fill))
+        return self._loaded_block(memory.load(pointer, inside, self._fill))
 
-    def _arrived(self, result: Block) -> Block:
+    def _loaded_block(self, result: Block) -> Block:
         if self._rounds_to_tf32:
             return Block(numbers.to_tf32(result.values), float32)
         return result
@@ -159,18 +159,18 @@ class Descriptor(Window):
         return cast_to(value, self.element)
 
     def store(self, offsets: Sequence[Operand], value: Block) -> None:
-        """Write a block at some offsets."""
+        """Store a block at some offsets."""
         stored = self._stored(value)
         pointer, inside = self._lanes(offsets)
         memory.store(pointer, stored, inside)
 
     def gather(self, rows: Block, column: Operand) -> Block:
-        """Return rows of a matrix, from a column on."""
+        """Load rows of a matrix, beginning at a column."""
         pointer, inside = self._rows(rows, column, "gather")
-        return self._arrived(memory.load(pointer, inside, self._fill))
+        return self._loaded_block(memory.load(pointer, inside, self._fill))
 
     def scatter(self, value: Block, rows: Block, column: Operand) -> None:
-        """Write rows of a matrix, from a column on."""
+        """Store rows of a matrix, beginning at a column."""
         pointer, inside = self._rows(rows, column, "scatter")
         memory.store(pointer, cast_to(value, self.element), inside)
 
@@ -239,10 +239,10 @@ def make_tensor_descriptor(
     block_shape: Sequence[Operand],
     padding_option: str = "zero",
 ) -> Descriptor:
-    """Return a descriptor of a tensor in memory; see `tl.make_tensor_descriptor`.
+    """Create a descriptor of a tensor in memory; see `tl.make_tensor_descriptor`.
 
     Raises:
-        ValueError: The hardware's tensor memory accelerator has no such descriptor.
+        ValueError: The tensor memory accelerator does not support the descriptor.
     """
     num_dims = len(shape)
     if not 1 <= num_dims <= _MOST_DIMS:
@@ -269,7 +269,7 @@ def make_tensor_descriptor(
 
 
 def _is_one(stride: Operand) -> bool:
-    """Return whether a stride is 1: an argument of 1 is a constant to the compiler too."""
+    """Return whether a stride is 1; the compiler treats an argument of 1 as a constant."""
     values = stride.values if type(stride) is Block else stride
     return type(values) is not np.ndarray and int(values) == 1
 
@@ -284,7 +284,7 @@ def _check_aligned(stride: Operand, itemsize: int) -> None:
 
 
 def of_host(descriptor: Any, base: Block) -> Descriptor:
-    """Return the descriptor of a host `triton.tools.tensor_descriptor.TensorDescriptor`."""
+    """Convert a `triton.tools.tensor_descriptor.TensorDescriptor` argument."""
     return Descriptor(
         base,
         [int(size) for size in descriptor.shape],
@@ -296,23 +296,23 @@ def of_host(descriptor: Any, base: Block) -> Descriptor:
 
 
 def load_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand]) -> Block:
-    """Return the block of a descriptor at some offsets."""
+    """Load the block of a descriptor at some offsets."""
     return desc.load(offsets)
 
 
 def store_tensor_descriptor(desc: Descriptor, offsets: Sequence[Operand], value: Block) -> None:
-    """Write a block of a descriptor at some offsets."""
+    """Store a block of a descriptor at some offsets."""
     desc.store(offsets, value)
 
 
-# ---- block pointers ----
+# ---- Block pointers ----
 
 
 class BlockPointer(Window):
-    """The block pointer of `tl.make_block_ptr` (triton up to 3.8): a window that advances.
+    """Result of `tl.make_block_ptr` up to Triton 3.8: a window that is advanced block by block.
 
     Attributes:
-        offsets: [dim] index of the block's first element, as int64 scalars.
+        offsets: Index of the block's first element in each dim, as int64 scalars.
     """
 
     def __init__(
@@ -328,21 +328,21 @@ class BlockPointer(Window):
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of the block."""
+        """Shape of the block."""
         return self.block_shape
 
     @property
     def dtype(self) -> tl.dtype:
-        """Return Triton's type: a pointer to the elements."""
+        """Triton type of a pointer to the elements."""
         return pointer_to(self.element).triton
 
     @property
     def type(self) -> tl.dtype:
-        """Return Triton's type: a pointer to the block."""
+        """Triton type of a pointer to the block."""
         return tl.pointer_type(tl.block_type(self.element.triton, list(self.block_shape)))
 
     def advance(self, offsets: Sequence[Operand]) -> BlockPointer:
-        """Return a window that is moved by some elements."""
+        """Return a window moved by some elements."""
         if len(offsets) != len(self.offsets):
             raise ValueError(f"expected {len(self.offsets)} offsets, but got {len(offsets)}")
         moved = [
@@ -362,13 +362,13 @@ class BlockPointer(Window):
         return [int(dim) for dim in dims]
 
     def load_block(self, boundary_check: Any, padding_option: str) -> Block:
-        """Return the block, padded in the dims that are checked."""
+        """Load the block, padded in the checked dims."""
         pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         fill = _padding(padding_option, self.element)
         return memory.load(pointer, inside, None if inside is None else fill)
 
     def store_block(self, value: Operand, boundary_check: Any) -> None:
-        """Store the block, without elements outside of checked dims."""
+        """Store the block, clipped in the checked dims."""
         pointer, inside = self.targets(self.offsets, self._checked(boundary_check))
         stored = shapes.broadcast_to(as_block(value), self.block_shape)
         memory.store(pointer, stored, inside)
@@ -382,10 +382,10 @@ def make_block_ptr(
     block_shape: Sequence[Operand],
     order: Sequence[int],
 ) -> BlockPointer:
-    """Return a block pointer; triton 3.9 has no more of them, kernels for 3.8 do.
+    """Create a block pointer, for kernels written for Triton up to 3.8.
 
     Raises:
-        ValueError: Shape, strides, offsets, block shape and order are not of one length.
+        ValueError: Shape, strides, offsets, block shape and order differ in length.
     """
     lengths = {len(part) for part in (shape, strides, offsets, block_shape, order)}
     if len(lengths) != 1:
@@ -398,7 +398,7 @@ def make_block_ptr(
 
 
 def advance(base: BlockPointer, offsets: Sequence[Operand]) -> BlockPointer:
-    """Return a block pointer that is moved by some elements."""
+    """Return a block pointer moved by some elements."""
     return base.advance(offsets)
 
 

@@ -1,7 +1,7 @@
-"""Memory of kernels: pointers, bounds, loads, stores and atomics on simulated storages.
+"""Memory access of kernels: pointers, bounds, loads, stores and atomics on storages.
 
 Read `addresses` (from a pointer to a storage), `access` (loads and stores), `atomics`, and
-`illegal` (what is said of a wrong access).
+`illegal` (errors of illegal accesses).
 """
 
 from simrank.kernels.memory.addresses import pointee, writable_pointee

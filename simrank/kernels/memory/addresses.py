@@ -1,4 +1,4 @@
-"""Resolution of pointers to storages and their elements."""
+"""Lookup of storages by pointer, and views of storages as elements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from simrank.kernels.machine import ALL_PROGRAMS
 from simrank.kernels.memory import illegal
-from simrank.kernels.memory.illegal import Asked
+from simrank.kernels.memory.illegal import Request
 from simrank.kernels.values.block import Anchor, Block
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ _ndarray = np.ndarray
 
 
 def pointee(pointer: object) -> ElementType:
-    """Return the type that a block of pointers points to.
+    """Return the element type of a block of pointers.
 
     Raises:
-        ValueError: It is no block of pointers.
+        ValueError: The value is not a block of pointers.
     """
     if type(pointer) is not Block or pointer.element.pointee is None:
         shown = pointer.element if type(pointer) is Block else type(pointer).__name__
@@ -35,10 +35,10 @@ def pointee(pointer: object) -> ElementType:
 
 
 def writable_pointee(pointer: object) -> ElementType:
-    """Return the type that a block of pointers points to, through which something is stored.
+    """Return the element type of a block of pointers that may be stored through.
 
     Raises:
-        ValueError: It is no block of pointers, or nothing is stored through it.
+        ValueError: The value is not a block of pointers, or the pointers are constant.
     """
     element = pointee(pointer)
     if isinstance(pointer, Block) and pointer.element.is_constant:
@@ -47,7 +47,7 @@ def writable_pointee(pointer: object) -> ElementType:
 
 
 def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
-    """Return a storage as an array of a dtype, as far as whole elements go."""
+    """Return the whole elements of a storage as an array of a dtype."""
     size_bytes = storage.size_bytes - storage.size_bytes % dtype.itemsize
     storage.check_values("a kernel")
     raw: Array = storage.array(np.dtype(np.uint8))[:size_bytes]
@@ -55,7 +55,7 @@ def view_of(storage: Storage, dtype: np.dtype[Any]) -> Array:
 
 
 def launch_view(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Array:
-    """Return a storage as an array; a launch makes it once."""
+    """Return the cached view of a storage for a launch."""
     views = programs.statistics.views
     result = views.get((storage, dtype.num))
     if result is None:
@@ -74,23 +74,23 @@ def _view_in(programs: Programs, storage: Storage, dtype: np.dtype[Any]) -> Arra
 def check_bounds(
     programs: Programs, storage: Storage, index: Array, element: ElementType, what: str
 ) -> None:
-    """Raise unless elements lie in a storage.
+    """Raise unless all elements lie in a storage.
 
     Raises:
-        IllegalAccessError: One does not.
+        IllegalAccessError: An element does not.
     """
     num_elements = storage.size_bytes // element.itemsize
     if index.size and (index.min() < 0 or index.max() >= num_elements):
-        raise illegal.outside(programs, storage, Asked(index, None, what), element)
+        raise illegal.outside(programs, storage, Request(index, None, what), element)
 
 
 class Segment(NamedTuple):
-    """Addresses that lie in one storage.
+    """Addresses within one storage.
 
     Attributes:
-        storage: It.
+        storage: The storage.
         chosen: Which of the addresses; None for all.
-        offsets: The elements of the storage that they mean.
+        offsets: Their indices in the storage, in elements.
     """
 
     storage: Storage
@@ -110,10 +110,10 @@ def segments_of(
     addresses: Value,
     element: ElementType,
 ) -> Iterator[Segment]:
-    """Yield the storages that addresses lie in.
+    """Yield the storages that contain some addresses.
 
     Raises:
-        IllegalAccessError: An address is of no storage, or not aligned.
+        IllegalAccessError: An address is outside of all storages, or misaligned.
     """
     space = programs.device.memory.space
     if type(addresses) is not _ndarray:
@@ -148,10 +148,10 @@ def segments_of(
 
 
 def element_at(programs: Programs, address: int, element: ElementType) -> Element:
-    """Return the storage that an address lies in, and the index of its element there.
+    """Return the storage that contains an address, and the index of the element.
 
     Raises:
-        IllegalAccessError: The address is of no storage, or not aligned.
+        IllegalAccessError: The address is outside of all storages, or misaligned.
     """
     storage = _find(programs, programs.device.memory.space, address, element)
     return Element(storage, (address - storage.address) // element.itemsize)
@@ -166,13 +166,13 @@ def _find(programs: Programs, space: AddressSpace, address: int, element: Elemen
     return storage
 
 
-# ---- for race checks ----
+# ---- Race checks ----
 
 
 def segments_from(
     programs: Programs, base: Storage | Anchor | None, targets: Array, element: ElementType
 ) -> Iterable[Segment]:
-    """Return in which storages an access has been, by the base of its pointers."""
+    """Return the storages of an access, given the base of its pointers."""
     if isinstance(base, Anchor):
         targets = targets * np.int64(element.itemsize) + np.int64(base.address)
     elif base is not None:
@@ -181,27 +181,27 @@ def segments_from(
 
 
 def owners_of(programs: Programs, lanes: Array) -> Array:
-    """Return the program of each lane of an access; `ALL_PROGRAMS` if all do the same."""
+    """Return the program of each lane of an access; `ALL_PROGRAMS` if they act alike."""
     ids = programs.ids
     rows = ids if len(lanes) == len(ids) else np.array([ALL_PROGRAMS])
     return np.broadcast_to(rows.reshape((-1,) + (1,) * (lanes.ndim - 1)), lanes.shape)
 
 
-# ---- Memory without values, as kernels of shape-only runs see it: loads give one number ----
+# ---- Memory without values in shape-only runs: each load returns one number ----
 
-# Bits, in any interpretation: 0.0079 or 1 of 16-bit floats, 1.5 of fp8; large ones.
+# Bit patterns by size: 0.0079 or 1 as 16-bit float, 1.5 as fp8, and large values.
 _BITS = {1: (0, 0x3C, 0x70), 2: (0, 0x3C00, 0x7000)}
-_NUMBERS = (0, 1, 100_000)  # The second may be an offset, too.
+_NUMBERS = (0, 1, 100_000)  # The second is also a valid offset.
 _LARGE_BYTE = 100
 
 
 class VoidView:
-    """A view without values: all elements are equal, and stores have no effect.
+    """A read-only replacement of an array without values: all elements are equal.
 
     Args:
         size: Number of elements.
-        dtype: Of what is loaded; narrow floats come as unsigned integers of their size.
-        fill: Which number: zero, one, or a large one.
+        dtype: Type of loaded elements; narrow floats are unsigned integers of their size.
+        fill: The number: 0 for zero, 1 for one, 2 for a large one.
     """
 
     def __init__(self, size: int, dtype: np.dtype[Any], *, fill: int) -> None:
@@ -215,16 +215,16 @@ class VoidView:
         """Return the number of elements."""
         return self._size
 
-    def __getitem__(self, index: Any) -> Value:  # noqa: ANN401 - what arrays take
-        """Return the requested number of elements."""
+    def __getitem__(self, index: Any) -> Value:  # noqa: ANN401 - any numpy index or value
+        """Return an array of the index's length."""
         if isinstance(index, slice):
             return np.full(len(range(*index.indices(self._size))), self._value)
         return np.full(np.shape(index), self._value)[()]
 
     def take(self, index: Array, mode: str = "clip") -> Array:
-        """Return as many numbers as there are places."""
+        """Return an array of the index's shape."""
         del mode
         return np.full(index.shape, self._value)
 
-    def __setitem__(self, index: Any, values: Any) -> None:  # noqa: ANN401 - what arrays take
-        """Store nothing."""
+    def __setitem__(self, index: Any, values: Any) -> None:  # noqa: ANN401 - any numpy index or value
+        """Ignore a store."""

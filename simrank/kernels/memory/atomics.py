@@ -1,7 +1,6 @@
-"""Atomic functions of kernels: one lane after the other, in the order of programs and lanes.
+"""Atomic operations of kernels: lane by lane, in the order of programs and lanes.
 
-The old value is what the lane would have seen in that order. Lanes that touch different elements
-are done at once.
+The result is the old value in that order. Lanes on different elements are computed at once.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ if TYPE_CHECKING:
     from simrank.kernels.values.types import ElementType
 
 _ndarray = np.ndarray
-_FEW = 16  # lanes; with so few, numpy's calls on arrays cost more than a loop (measured)
+_FEW = 16  # lanes; below it a loop is faster than numpy's array calls (measured)
 _MAX_ROUNDS = 64  # assumed: with more lanes on one element a prefix sum is faster than rounds
 
 
 class _Atomic(NamedTuple):
-    """An atomic with its arguments.
+    """Arguments of an atomic.
 
     Attributes:
-        pointer: Where.
+        pointer: The targets.
         element: Type of the elements.
-        order: How it orders memory.
-        compute: Returns the new value of the old one and the operands.
+        order: Memory order.
+        compute: Returns the new value, given the old one and the operands.
         wants_old: Whether the result is used.
     """
 
@@ -62,13 +61,13 @@ class _Atomic(NamedTuple):
 
 
 class _Flattened(NamedTuple):
-    """The lanes of an atomic that are not masked off, in the order of programs and lanes.
+    """Active lanes of an atomic, in the order of programs and lanes.
 
     Attributes:
-        targets: [n] what they point to: elements of the pointer's storage, or addresses.
-        operands: [n] each.
-        chosen: Which lanes of the access they are; None for all.
-        shape: Of the access.
+        targets: Indices in the pointer's storage, or addresses, [n].
+        operands: Operands, [n] each.
+        chosen: Indices of the active lanes; None for all.
+        shape: Shape of the access.
     """
 
     targets: Array
@@ -80,7 +79,7 @@ class _Flattened(NamedTuple):
 def _lanes(
     programs: Programs, pointer: Block, values: Sequence[Any], mask: Operand | None
 ) -> _Flattened:
-    """Return the lanes of an access, a row for each program."""
+    """Return the active lanes of an access, flattened from a row for each program."""
     arrays: list[Any] = [pointer.values, *values]
     if mask is not None:
         arrays.append(as_truth(mask).values)
@@ -114,11 +113,11 @@ def modify(
     """Apply a function to elements in memory atomically, and return the old values.
 
     Args:
-        pointer: Where.
+        pointer: The targets.
         operands: Blocks of the pointee's type that `compute` takes after the old value.
-        mask: Lanes that do it, or None.
-        order: How it orders memory.
-        compute: Returns the new value of the old one and the operands.
+        mask: Active lanes; None for all.
+        order: Memory order.
+        compute: Returns the new value, given the old one and the operands.
         wants_old: Whether the result is used.
     """
     programs = machine.now()
@@ -130,7 +129,7 @@ def modify(
     for own in values:
         check_lanes(pointer, own, active)
     if programs.lanes is not None:
-        programs.lanes.barrier()  # What an atomic has found goes to all threads.
+        programs.lanes.barrier()  # The result of an atomic reaches all threads.
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
         if programs.log is not None:
             at = np.array([pointer.values])
@@ -152,7 +151,7 @@ def modify(
 
 
 def _log(programs: Programs, log: AccessLog, atomic: _Atomic, lanes: _Flattened) -> None:
-    """Note an atomic for race checks, with the program of each lane."""
+    """Record an atomic for race checks, with the program of each lane."""
     base, element, writes = atomic.pointer.base, atomic.element, bool(lanes.operands)
     lane = np.arange(len(lanes.targets)) if lanes.chosen is None else lanes.chosen
     owners = programs.ids[lane // math.prod(lanes.shape[1:])]
@@ -176,11 +175,11 @@ def _shaped(old: Array, lanes: _Flattened) -> Value:
     return shaped[0] if shaped.ndim == 1 and len(shaped) == 1 else shaped
 
 
-# ---- few lanes, one after the other ----
+# ---- Few lanes, one by one ----
 
 
 def _one(programs: Programs, atomic: _Atomic, operands: Sequence[Any]) -> Value:
-    """Apply an atomic to the one element that one program means; return the old value."""
+    """Apply an atomic of one program to one element, and return the old value."""
     programs.statistics.count_atomics(1)
     target = _target(programs, atomic, int(atomic.pointer.values))
     sync = programs.sync
@@ -199,7 +198,7 @@ def _one_by_one(
     targets: Sequence[Element],
     operands: Sequence[Sequence[Any]],
 ) -> list[Any]:
-    """Apply an atomic to elements, with the operands of each; return the old values."""
+    """Apply an atomic to elements with the operands of each, and return the old values."""
     sync = programs.sync
     if sync is not None:
         storages = list({target.storage: None for target in targets})
@@ -214,7 +213,7 @@ def _one_by_one(
 
 
 def _target(programs: Programs, atomic: _Atomic, target: int) -> Element:
-    """Return the element that a pointer means."""
+    """Return the element that a pointer points to."""
     base, element = atomic.pointer.base, atomic.element
     if base is None:
         return element_at(programs, target, element)
@@ -228,11 +227,11 @@ def _target(programs: Programs, atomic: _Atomic, target: int) -> Element:
 def _on_element(
     programs: Programs, atomic: _Atomic, target: Element, operands: Sequence[Any]
 ) -> Value:
-    """Apply an atomic to one element of a storage; return the old value."""
+    """Apply an atomic to one element of a storage, and return the old value."""
     element, (storage, index) = atomic.element, target
     view = launch_view(programs, storage, element.memory)
     if not 0 <= index < len(view):
-        wrong = illegal.Asked(np.int64(index), None, "atomic")
+        wrong = illegal.Request(np.int64(index), None, "atomic")
         raise illegal.outside(programs, storage, wrong, element)
     _require_own(programs, storage)
     before = view[index]
@@ -241,8 +240,8 @@ def _on_element(
     old: Value = before if element.memory is element.compute else before.astype(element.compute)
     view[index] = element.rounded(atomic.compute(old, *operands))
     if programs.sync is not None:
-        changed = _differ(view[index], before)
-        _tell(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
+        changed = _bits_differ(view[index], before)
+        _notify(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
         if operands and programs.sync.races is not None and element.kind in "iu":
             values = int(before), int(view[index])
             programs.sync.races.set_flag(storage, index * element.itemsize, *values)
@@ -253,14 +252,14 @@ def _require_own(programs: Programs, storage: Storage) -> None:
     """Raise if programs in lockstep change the memory of another device.
 
     Raises:
-        PublishedError: They do.
+        PublishedError: The storage is on another device.
     """
     is_own = storage.device is programs.device or storage.device is None
     if programs.sync is None and not is_own:
         raise machine.PublishedError
 
 
-def _tell(
+def _notify(
     sync: Sync,
     atomic: _Atomic,
     storage: Storage,
@@ -269,7 +268,7 @@ def _tell(
     changed: bool,
     writes: bool,
 ) -> None:
-    """Notify waiting programs and race checks of an atomic."""
+    """Report an atomic on elements of one storage to waiting programs and race checks."""
     if isinstance(index, int):
         low = high = index
     else:
@@ -284,19 +283,19 @@ def _tell(
         sync.races.atomic(storage, np.atleast_1d(index), itemsize, asked)
 
 
-def _differ(now: Value, before: Value) -> bool:
-    """Whether elements have other bits: a NaN is no change, a zero of another sign is one."""
+def _bits_differ(now: Value, before: Value) -> bool:
+    """Return whether elements differ bit by bit: equal NaNs do not, zeros of two signs do."""
     if type(now) is not _ndarray and now.dtype.kind in "iu":
         return bool(now != before)
     result: bool = now.tobytes() != before.tobytes()
     return result
 
 
-# ---- many lanes, with arrays ----
+# ---- Many lanes, as arrays ----
 
 
 def _together(programs: Programs, atomic: _Atomic, lanes: _Flattened, old: Array) -> None:
-    """Apply an atomic to many lanes; the old values go into `old`."""
+    """Apply an atomic to many lanes; `old` receives the old values."""
     segments = list(segments_from(programs, atomic.pointer.base, lanes.targets, atomic.element))
     sync, storages = programs.sync, [segment.storage for segment in segments]
     if sync is not None:
@@ -323,19 +322,19 @@ def _on_segment(
         return _in_order(view, index, operands, atomic)
     before = view[index]
     old = _in_order(view, index, operands, atomic)
-    changed = _differ(view[index], before)
-    _tell(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
+    changed = _bits_differ(view[index], before)
+    _notify(programs.sync, atomic, storage, index, changed=changed, writes=bool(operands))
     return old
 
 
 def _in_order(view: Array, index: Array, operands: Sequence[Array], atomic: _Atomic) -> Array:
-    """Apply lane after lane; lanes on different elements at once."""
+    """Apply an atomic lane by lane; lanes on different elements at once."""
     element, compute = atomic.element, atomic.compute
     if len(index) == 1 or len(np.unique(index)) == len(index):
         old = view[index].astype(element.compute)
         view[index] = element.rounded(compute(old, *operands))
         return old
-    nth = _nth_on_its_element(index)
+    nth = _rank_on_element(index)
     num_rounds = int(nth.max()) + 1
     if num_rounds > _MAX_ROUNDS and compute is np.add:
         return _add_many(view, index, operands[0], element)
@@ -352,8 +351,8 @@ def _in_order(view: Array, index: Array, operands: Sequence[Array], atomic: _Ato
     return old
 
 
-def _nth_on_its_element(index: Array) -> Array:
-    """Return for each lane how many lanes before it touch the same element."""
+def _rank_on_element(index: Array) -> Array:
+    """Return for each lane the number of earlier lanes on the same element."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     starts = np.r_[True, ordered[1:] != ordered[:-1]]
@@ -382,23 +381,23 @@ def _add_many(view: Array, index: Array, values: Array, element: ElementType) ->
     return old
 
 
-# ---- what atomics leave ----
+# ---- New values ----
 
 
 def unchanged(old: Value) -> Value:
-    """Return the old value: a read changes nothing."""
+    """Return the new value of an atomic read."""
     return old
 
 
 def replaced(old: Value, new: Value) -> Value:
-    """Return the new values of an exchange."""
+    """Return the new value of an exchange, of elements or of one element."""
     if type(old) is not _ndarray:
         return new
-    return np.where(True, new, old)  # Of the shape of both.
+    return np.where(True, new, old)  # Broadcast to the shape of both.
 
 
 def swap_if_equal(old: Value, expected: Value, new: Value) -> Value:
-    """Return the new values of a compare-and-swap."""
+    """Return the new value of a compare-and-swap, of elements or of one element."""
     if type(old) is not _ndarray:
         return new if old == expected else old
     return np.where(old == expected, new, old)

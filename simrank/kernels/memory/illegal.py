@@ -1,4 +1,4 @@
-"""Errors of illegal accesses, with line, programs, tensor and bounds."""
+"""Errors of illegal accesses, with the kernel's line, programs, tensor and bounds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class IllegalAccessError(SimrankError):
-    """A kernel touched memory that is not its own, as CUDA's illegal memory access.
+    """A kernel accessed memory outside of its allocations, as CUDA's illegal memory access.
 
     Attributes:
-        address: The first wrong simulated address.
-        program_ids: The programs that touched it, at most eight.
+        address: The first illegal simulated address.
+        program_ids: The programs of the access, at most eight.
     """
 
     def __init__(self, message: str, address: int, program_ids: tuple[int, ...]) -> None:
@@ -31,11 +31,11 @@ class IllegalAccessError(SimrankError):
         self.program_ids = program_ids
 
 
-class Asked:
-    """An access with the facts for an error message.
+class Request:
+    """An attempted access, for error messages.
 
     Attributes:
-        index: Elements of the storage, of all lanes.
+        index: Indices of all lanes in the storage.
         active: Lanes that are not masked off; None for all.
         verb: "load", "store" or another verb.
     """
@@ -49,20 +49,20 @@ class Asked:
 
 
 def outside(
-    programs: Programs, storage: Storage, asked: Asked, element: ElementType
+    programs: Programs, storage: Storage, request: Request, element: ElementType
 ) -> IllegalAccessError:
     """Return the error of an access outside of a storage."""
     num_elements = storage.size_bytes // element.itemsize
-    flat = np.atleast_1d(np.asarray(asked.index))
+    flat = np.atleast_1d(np.asarray(request.index))
     is_wrong = (flat < 0) | (flat >= num_elements)
-    if asked.active is not None:
-        is_wrong = is_wrong & np.asarray(asked.active)
+    if request.active is not None:
+        is_wrong = is_wrong & np.asarray(request.active)
     first = int(np.broadcast_to(flat, is_wrong.shape)[is_wrong][0])
     ids = programs.ids
     if is_wrong.shape[0] == len(ids):
         ids = ids[is_wrong.reshape(len(ids), -1).any(axis=1)]
     text = (
-        f"{_head('illegal memory access', programs)}: {asked.verb} of element {first} of "
+        f"{_head('illegal memory access', programs)}: {request.verb} of element {first} of "
         f"{_tensor(programs, storage, element)} with {num_elements} elements, 0 to "
         f"{num_elements - 1}{_made(storage)}; {programs_text(ids.tolist())}"
     )
@@ -70,13 +70,13 @@ def outside(
 
 
 def nowhere(programs: Programs, address: int) -> IllegalAccessError:
-    """Return the error of an access to an address that belongs to nothing."""
+    """Return the error of an access to an address outside of all allocations."""
     text = f"{_head('illegal memory access', programs)}: address {address:#x} is of no allocation"
     return _error(f"{text}; {programs_text(programs.ids.tolist())}", address, programs.ids)
 
 
 def past_end_text(programs: Programs, storage: Storage) -> str:
-    """Return the hint for a load past a tensor, within its rounded allocation."""
+    """Return the hint of a load of the padding behind a tensor."""
     name = programs.options.arguments.get(storage.address, ("",))[0]
     return (
         f"{_head('load past the end', programs)}: of {repr(name) if name else 'an allocation'}"
@@ -85,10 +85,10 @@ def past_end_text(programs: Programs, storage: Storage) -> str:
 
 
 def check_vectors(programs: Programs, addresses: Value, element: ElementType, width: int) -> None:
-    """Raise unless every address is one of a vector, which lies at a multiple of its size.
+    """Raise unless every address of a vector is a multiple of the vector's size.
 
     Raises:
-        IllegalAccessError: One is not.
+        IllegalAccessError: An address is misaligned.
     """
     size_bytes = width * element.itemsize
     is_wrong = addresses % size_bytes != 0
@@ -102,7 +102,7 @@ def check_vectors(programs: Programs, addresses: Value, element: ElementType, wi
 
 
 def misaligned(programs: Programs, address: int, element: ElementType) -> IllegalAccessError:
-    """Return the error of an address between elements."""
+    """Return the error of an address that is not aligned to its element type."""
     text = (
         f"{_head('misaligned address', programs)}: {address:#x} is no multiple of "
         f"{element.itemsize}, the size of {element}; {programs_text(programs.ids.tolist())}"

@@ -1,4 +1,4 @@
-"""Loads and stores of kernels, with bounds, counts and undo."""
+"""Loads and stores of kernels, with bounds checks, statistics and undo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simrank.kernels.memory.addresses import (
     segments_of,
     writable_pointee,
 )
-from simrank.kernels.memory.illegal import Asked
+from simrank.kernels.memory.illegal import Request
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
 from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
@@ -36,13 +36,13 @@ _SMALL = 64  # elements; below it fancy indexing is faster than `take` (measured
 
 
 class _Store(NamedTuple):
-    """A store with its arguments.
+    """Arguments of a store.
 
     Attributes:
-        targets: What all its lanes point to.
+        targets: Targets of all lanes.
         active: Lanes that are not masked off; None for all.
-        copies: How many programs each lane stands for.
-        owners: Which program does each lane; None without race checks.
+        copies: Number of programs that each lane represents.
+        owners: Program of each lane; None without a race log.
     """
 
     targets: Value
@@ -52,7 +52,7 @@ class _Store(NamedTuple):
 
 
 def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
-    """Load the values of a block of pointers; `other` where masked off."""
+    """Load the elements that a block of pointers points to; masked-off lanes get `other`."""
     programs = machine.now()
     machine.require_all(programs)
     element = pointee(pointer)
@@ -77,7 +77,7 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
 def _look_at_lanes(
     lanes: Lanes, pointer: Block, values: Value | None, mask: Operand | None
 ) -> None:
-    """Check an access lane by lane."""
+    """Pass an access to the lane checks."""
     targets, active = _lanes(pointer, values, mask)
     if type(targets) is _ndarray or active is None:
         base = 0 if pointer.base is None else pointer.base.address
@@ -92,7 +92,7 @@ def _look_at_lanes(
 def _log_load(
     programs: Programs, log: AccessLog, pointer: Block, lanes: tuple[Value, Value | None]
 ) -> None:
-    """Log a load for race checks if the launch may write the same memory."""
+    """Record a load for race checks, unless the launch cannot write the memory."""
     element = pointee(pointer)
     if isinstance(pointer.base, Storage) and not log.watches(pointer.base):
         return
@@ -101,7 +101,7 @@ def _log_load(
     if active is not None:
         chosen = np.broadcast_to(active, targets.shape)
         targets, owners = targets[chosen], owners[chosen]
-    if isinstance(pointer.base, Storage):  # Memory past its end is never written.
+    if isinstance(pointer.base, Storage):  # No program writes beyond its end.
         is_own = targets < pointer.base.size_bytes // element.itemsize
         if not is_own.all():
             targets, owners = targets[is_own], owners[is_own]
@@ -112,7 +112,7 @@ def _log_load(
 
 
 def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
-    """Write a block where pointers point to, but for masked-off lanes."""
+    """Store a block to the elements that pointers point to, except masked-off lanes."""
     programs = machine.now()
     machine.require_all(programs)
     element = writable_pointee(pointer)
@@ -122,7 +122,7 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     targets, active = _lanes(pointer, block.values, mask)
     values = block.values
     owners = None if programs.log is None else _owners(programs, targets, values, active)
-    asked = _Store(targets, active, _copies(programs, targets), owners)
+    request = _Store(targets, active, _copies(programs, targets), owners)
     if type(targets) is _ndarray:
         if type(values) is not _ndarray or values.shape != targets.shape:
             values = np.broadcast_to(aligned(targets, values)[1], targets.shape)
@@ -131,13 +131,13 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     elif active is not None and not active:
         return
     if pointer.base is not None:
-        _scatter(programs, pointer.base, targets, values, element, asked)
+        _scatter(programs, pointer.base, targets, values, element, request)
     else:
-        _scatter_anywhere(programs, targets, values, element, asked)
+        _scatter_anywhere(programs, targets, values, element, request)
 
 
 def _owners(programs: Programs, targets: Value, values: Value, active: Value | None) -> Array:
-    """Return the program of each lane of a store; `ALL_PROGRAMS` if all do the same."""
+    """Return the program of each lane of a store; `ALL_PROGRAMS` if they act alike."""
     ids = programs.ids
     if type(targets) is not _ndarray:
         is_one = len(ids) > 1 and not (type(values) is _ndarray and len(values) == len(ids))
@@ -152,24 +152,24 @@ def _copies(programs: Programs, targets: Value) -> int:
 
 
 def _scatter_anywhere(
-    programs: Programs, addresses: Value, values: Value, element: ElementType, asked: _Store
+    programs: Programs, addresses: Value, values: Value, element: ElementType, request: _Store
 ) -> None:
-    """Store to addresses that may lie in several storages, of several devices."""
+    """Store to addresses in several storages, on any devices."""
     for storage, chosen, index in segments_of(programs, addresses, element):
-        own, owners = values, asked.owners
+        own, owners = values, request.owners
         if chosen is not None:
             own, owners = values[chosen], None if owners is None else owners[chosen]
-        inside = _Store(index, None, asked.copies, owners)
+        inside = _Store(index, None, request.copies, owners)
         _scatter(programs, storage, index, own, element, inside)
 
 
 def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[Any, Any]:
     """Return the targets of an access and its active lanes, broadcast to one shape.
 
-    The active lanes are None where none is masked off.
+    The active lanes are None if no lane is masked off.
 
     Raises:
-        ValueError: Shapes or the mask's type do not go together, in Triton's words.
+        ValueError: Shapes or the mask's type do not match; the text is Triton's.
     """
     targets = pointer.values
     active = None if mask is None else active_lanes(mask)
@@ -186,7 +186,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
     if not arrays:
         return targets, active
     for array in arrays[1:] if is_block else ():
-        common_shape(tuple(pointer.shape), array.shape[1:])  # Else it says so in Triton's words.
+        common_shape(tuple(pointer.shape), array.shape[1:])  # Raises with Triton's text.
     num_axes = max(array.ndim for array in arrays)
     wide = [with_axes(array, num_axes) for array in arrays]
     common = np.broadcast_shapes(*(array.shape for array in wide))
@@ -197,7 +197,7 @@ def _lanes(pointer: Block, values: Value | None, mask: Operand | None) -> tuple[
 
 
 def active_lanes(mask: Operand) -> Value | None:
-    """Return the active lanes of a mask; None if all are."""
+    """Return the active lanes of a mask; None if all are active."""
     block = as_block(mask)
     if block.element is not int1:
         raise ValueError("Mask must have boolean scalar type")
@@ -208,7 +208,7 @@ def active_lanes(mask: Operand) -> Value | None:
 
 
 def check_lanes(pointer: Block, values: Value | None, active: Value | None) -> None:
-    """Raise if a pointer would have to be copied for more values than it has lanes."""
+    """Raise if values or mask have more lanes than the pointer."""
     own = list(pointer.shape)
     for array, what in ((values, "Value"), (active, "Mask")):
         shape = list(array.shape[1:]) if type(array) is _ndarray else []
@@ -232,9 +232,9 @@ def _gather(
     element: ElementType,
     copies: int = 0,
 ) -> Value:
-    """Load from one storage; `copies` as `_copies` says of index that have lost their rows."""
+    """Load from one storage; `copies` is given if the indices are flattened."""
     if type(index) is not _ndarray:
-        if active is not None:  # It is not, else it would be None.
+        if active is not None:  # An inactive scalar: an active one is None.
             programs.statistics.count_masked(len(programs.ids))
             return element.scalar(0)
         return _gather_one(programs, base, int(index), element)
@@ -252,8 +252,8 @@ def _gather(
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
-        asked = Asked(given, active, "load")
-        is_past = past_end(programs, storage, asked, index, element)
+        request = Request(given, active, "load")
+        is_past = past_end(programs, storage, request, index, element)
         index, high = np.minimum(index, len(view) - 1), len(view) - 1
         low = min(low, high)
     statistics.note_block(index.size // len(index))
@@ -283,7 +283,7 @@ def _gather_one(
         if isinstance(base, Anchor):
             elsewhere = element_at(programs, base.address + index * itemsize, element)
             return _gather_one(programs, *elsewhere, element)
-        raise illegal.outside(programs, storage, Asked(np.int64(index), None, "load"), element)
+        raise illegal.outside(programs, storage, Request(np.int64(index), None, "load"), element)
     total = len(programs.ids)
     programs.statistics.count(storage, total, total, Extent(index, index, itemsize), writes=False)
     if programs.sync is not None:
@@ -297,12 +297,12 @@ def _gather_one(
 
 
 def _absolute(base: Anchor, index: Value, element: ElementType) -> Value:
-    """Return absolute addresses of elements outside of the anchor's storage."""
+    """Return the addresses of elements, some of which lie outside the anchor's storage."""
     return index * np.int64(element.itemsize) + np.int64(base.address)
 
 
 def _arrived(result: Array, element: ElementType) -> Array:
-    """Return loaded elements as values in flight."""
+    """Return loaded elements in the type that values are computed in."""
     if element.carrier is not element.memory:
         result = result.view(element.memory)
     return result if result.dtype is element.compute else result.astype(element.compute)
@@ -315,7 +315,7 @@ def _masked(
     other: Operand | None,
     element: ElementType,
 ) -> Value:
-    """Put `other` where lanes are masked off; poison in debug mode, else zero, if there is none."""
+    """Fill masked-off lanes with `other`; by default with zero, in debug mode with poison."""
     if other is None:
         fill: Any = poison(element) if programs.options.is_checked else element.scalar(0)
     else:
@@ -332,10 +332,10 @@ def _scatter(
     index: Value,
     values: Value,
     element: ElementType,
-    asked: _Store,
+    request: _Store,
 ) -> None:
     """Store to one storage."""
-    lanes, active, copies, owners = asked
+    lanes, active, copies, owners = request
     storage = base.storage if isinstance(base, Anchor) else base
     view = launch_view(programs, storage, element.memory)
     num_lanes = num_active = 1
@@ -351,16 +351,17 @@ def _scatter(
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
             elsewhere = _absolute(base, index, element)
-            _scatter_anywhere(programs, elsewhere, values, element, asked)
+            _scatter_anywhere(programs, elsewhere, values, element, request)
             return
-        raise illegal.outside(programs, storage, Asked(lanes, active, "store"), element)
+        raise illegal.outside(programs, storage, Request(lanes, active, "store"), element)
     extent = Extent(low, high, element.itemsize, sector_waste(lanes, element.itemsize))
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
     if programs.log is not None and owners is not None:
-        _note(programs.log, storage, index, np.asarray(values, view.dtype), owners)
+        _log_store(programs.log, storage, index, np.asarray(values, view.dtype), owners)
     if type(index) is not _ndarray and type(values) is _ndarray:
-        values = values.reshape(-1)[-1]  # Every program writes here; the last one stays.
+        # Every program writes this element; the last value remains.
+        values = values.reshape(-1)[-1]
     if programs.sync is not None:
         _publish(programs.sync, storage, view, index, values, extent)
         return
@@ -371,8 +372,10 @@ def _scatter(
     view[index] = values
 
 
-def _note(log: AccessLog, storage: Storage, index: Value, values: Array, owners: Array) -> None:
-    """Note a store for race checks, lane by lane also where all programs store to one element."""
+def _log_store(
+    log: AccessLog, storage: Storage, index: Value, values: Array, owners: Array
+) -> None:
+    """Record a store for race checks; stores of all programs to one element keep their lanes."""
     if type(index) is not _ndarray and values.size > 1:
         values = values.reshape(-1)
         index = np.full(values.shape, index)
@@ -387,7 +390,7 @@ def _publish(
     values: Value,
     extent: Extent,
 ) -> None:
-    """Write to shared memory, at the program's own time."""
+    """Write memory that other programs can see, at the program's own time."""
     low, high, itemsize, _ = extent
     bytes_touched = low * itemsize, (high + 1) * itemsize
     if sync.races is not None:
@@ -400,7 +403,7 @@ def _publish(
         sync.wrote(storage, *bytes_touched)
 
 
-# ---- pointers that were numbers ----
+# ---- Pointers without a base: addresses ----
 
 
 def _gather_anywhere(
@@ -409,7 +412,7 @@ def _gather_anywhere(
     active: Value | None,
     element: ElementType,
 ) -> Value:
-    """Load from addresses that may lie in several storages, of several devices."""
+    """Load from addresses in several storages, on any devices."""
     if type(addresses) is not _ndarray:
         if active is not None and not active:
             return element.scalar(0)
@@ -428,7 +431,7 @@ def _gather_anywhere(
 
 
 def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> Array:
-    """Load from addresses none of which is masked off: nearly always of one storage."""
+    """Load from addresses without a mask; nearly always they lie in one storage."""
     parts = list(segments_of(programs, addresses, element))
     if len(parts) == 1:
         storage, _, index = parts[0]
@@ -441,23 +444,23 @@ def _gather_all(programs: Programs, addresses: Array, element: ElementType) -> A
 
 
 # ---- Sectors ----
-# Lanes are dealt to the elements of a block along the dim in which these lie side by side, as
-# Triton's coalescing does. So it is the stride of the densest dim that decides, and how many
-# elements there are before it jumps.
+# Lanes are assigned to the elements of a block along the dim in which these are contiguous, as
+# Triton's coalescing does. The cost depends on the stride of the densest dim, and on the number of
+# elements before it jumps.
 #
 # Source: CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory"; the same size
 # is assumed for AMD.
 
 SECTOR_BYTES = 32
-_FEW_HOLES = 8  # Assumed: with less than one lane in so many masked off, sectors are as without.
+_FEW_HOLES = 8  # Assumed: fewer masked-off lanes than one in this many do not change the sectors.
 
 
 def sector_waste(index: Value, itemsize: int) -> float:
-    """Return the bytes that are moved for each byte of an access.
+    """Return the bytes moved for each byte of an access.
 
     Args:
-        index: [1 or P, *shape] the elements touched; what the first program touches stands for all.
-        itemsize: Bytes of an element.
+        index: Indices of the elements, [1 or P, *shape]; the first program represents all.
+        itemsize: Size of an element in bytes.
     """
     if type(index) is not np.ndarray or index.ndim == 1 or itemsize >= SECTOR_BYTES:
         return 1.0
@@ -472,7 +475,7 @@ def sector_waste(index: Value, itemsize: int) -> float:
 
 
 def _least_waste(own: Value, itemsize: int) -> float:
-    """Return the waste along the densest dim."""
+    """Return the bytes moved for each byte along the densest dim."""
     if own.size == 1:
         return 1.0
     found = [
@@ -486,18 +489,18 @@ def _least_waste(own: Value, itemsize: int) -> float:
 
 
 def _waste_along(line: Value, itemsize: int) -> float:
-    """Return the moved bytes per requested byte, for lanes along a line."""
+    """Return the bytes moved for each byte of a line of elements."""
     num_sectors = len(np.unique(line * itemsize // SECTOR_BYTES))
     return max(num_sectors * SECTOR_BYTES / (len(line) * itemsize), 1.0)
 
 
 def masked_waste(index: Value, active: Value, itemsize: int) -> float:
-    """Return the waste of an access of which some lanes are masked off.
+    """Return the bytes moved for each byte of an access with masked-off lanes.
 
     Args:
         index: As in `sector_waste`.
-        active: Which lanes are not; of the same shape.
-        itemsize: Bytes of an element.
+        active: The active lanes, of the same shape.
+        itemsize: Size of an element in bytes.
     """
     if type(index) is not np.ndarray or type(active) is not np.ndarray or index.ndim == 1:
         return 1.0
@@ -508,14 +511,14 @@ def masked_waste(index: Value, active: Value, itemsize: int) -> float:
     return _waste_along(index[row][spread[row]].reshape(-1), itemsize)
 
 
-# ---- What lies between the end of a tensor and that of its allocation, which is rounded up ----
-# A GPU reads there without a fault: kernels load whole tiles at the end of a table, and mask
-# what comes of them. No program wrote these bytes, so what is loaded is what a wrong result
-# shows by.
+# ---- Padding between the end of a tensor and that of its allocation, which is rounded up ----
+# A GPU reads it without a fault: kernels load whole tiles at the end of a table and mask the
+# results. No program has written these bytes, so loads return a value that shows up in a wrong
+# result.
 
 
 def poison(element: ElementType) -> Value:
-    """Return poison for unwritten elements: NaN, true, or the largest integer."""
+    """Return the value of unwritten memory: NaN, true, or the largest integer."""
     if element.kind == "f":
         return element.scalar(np.nan)
     if element.kind == "b":
@@ -526,22 +529,22 @@ def poison(element: ElementType) -> Value:
 def past_end(
     programs: Programs,
     storage: Storage,
-    asked: illegal.Asked,
+    request: illegal.Request,
     index: Array,
     element: ElementType,
 ) -> Array:
-    """Return the lanes of a load that read past the end of a tensor.
+    """Return the lanes of a load that read beyond the end of a tensor.
 
     Args:
-        programs: Who loads.
-        storage: What they load from.
-        asked: The load, for the error.
-        index: Its elements; lanes that are masked off repeat one that is not.
-        element: Their type.
+        programs: The loading programs.
+        storage: The storage.
+        request: The load, for the error.
+        index: Indices of the elements; masked-off lanes repeat an active one.
+        element: Type of the elements.
 
     Raises:
-        IllegalAccessError: A lane leaves the allocation, a program loads a single number, or all is
-            checked, as under `strict`.
+        IllegalAccessError: A lane leaves the allocation, the load is of a single number, or
+            accesses are checked, as under `strict`.
     """
     itemsize, options = element.itemsize, programs.options
     end_bytes = -(-storage.size_bytes // GRANULE_BYTES) * GRANULE_BYTES
@@ -554,7 +557,7 @@ def past_end(
         or int(index.min()) < 0
         or int(index.max()) >= end_bytes // itemsize
     ):
-        raise illegal.outside(programs, storage, asked, element)
+        raise illegal.outside(programs, storage, request, element)
     device.memory.space.hints[illegal.past_end_text(programs, storage)] = None
     is_past: Array = index >= storage.size_bytes // itemsize
     return is_past

@@ -1,7 +1,7 @@
-"""Inline assembly of `tl.inline_asm_elementwise`: PTX for signals and small numerics.
+"""The subset of PTX used in `tl.inline_asm_elementwise`: signals and small numerics.
 
-Read `parse` (text to instructions), `run` (lanes of one snippet), then `compute` and `convert`
-(what instructions give) and `access` (what they do to memory).
+Read `parse` (text to instructions), `run` (lanes of one snippet), then `compute` (results of
+instructions) and `access` (memory).
 
 Source:
     NVIDIA, "Parallel Thread Execution ISA", version 8.7.

@@ -1,4 +1,4 @@
-"""Instructions on memory: loads, stores, atomics, fences and barriers."""
+"""Memory instructions: loads, stores, atomics, fences and barriers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ELEMENTS: dict[str, ElementType] = {
 _SEMS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "weak", "mmio")
 SCOPES = {"sys": "sys", "gpu": "gpu", "cta": "cta", "cluster": "gpu"}
 _WIDTHS = {"v2": 2, "v4": 4, "v8": 8}
-# What says how an access is cached; it changes no value.
+# Cache hints, which change no value.
 _HINTS = {
     "global", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "noftz", "L1", "L2", "no_allocate",
     "evict_first", "evict_last", "evict_normal", "evict_unchanged", "64B", "128B", "256B",
@@ -43,15 +43,15 @@ _HINTS = {
 
 
 class _Access:
-    """The access of an instruction.
+    """Modifiers of a memory instruction.
 
     Attributes:
         element: Type of the elements.
-        kind: PTX's name of it.
-        sem: "" where none is given.
+        kind: PTX type of the elements.
+        sem: Memory semantics; "" if not given.
         scope: "cta", "gpu" or "sys".
-        width: Elements of each lane.
-        operation: Of an atomic, for example "add"; else "".
+        width: Number of elements per lane.
+        operation: Operation of an atomic, for example "add"; else "".
     """
 
     def __init__(self, instruction: Instruction) -> None:
@@ -82,18 +82,18 @@ class _Access:
 
 @lru_cache(maxsize=1024)
 def _access(instruction: Instruction) -> _Access:
-    """Return the access of an instruction, parsed once."""
+    """Return the cached modifiers of an instruction."""
     return _Access(instruction)
 
 
 def _pointer(
     lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array, width: int = 1
 ) -> Block:
-    """Return the pointers of lanes, `width` consecutive elements each.
+    """Return pointers to `width` consecutive elements per lane.
 
     Raises:
-        PublishedError: Several programs run in lockstep: each must do it at its own time.
-        IllegalAccessError: A vector does not lie at a multiple of its size.
+        PublishedError: Several programs run in lockstep; each must execute this at its own time.
+        IllegalAccessError: A vector's address is not a multiple of its size.
     """
     if len(machine.now()) > 1:
         raise machine.PublishedError
@@ -112,22 +112,24 @@ def _block(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> 
     return Block(values.reshape(1, -1), access.element)
 
 
-def _keep(lanes_of: Lanes, operand: Operand, access: _Access, result: Block, lanes: Array) -> None:
+def _write_result(
+    lanes_of: Lanes, operand: Operand, access: _Access, result: Block, lanes: Array
+) -> None:
     values = np.broadcast_to(np.asarray(result.values).reshape(-1), (len(lanes),))
     lanes_of.write(operand, access.kind, bits_of(values, access.kind), lanes)
 
 
 def registers_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the registers of an access: several of a vector."""
+    """Return the registers of an access; several for a vector."""
     return operand.parts if operand.kind == "vector" else (operand,)
 
 
 def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Load all elements of a vector at once: protocols have a flag beside the data."""
+    """Load all elements of a vector at once: protocols keep a flag beside the data."""
     access = _access(instruction)
     target, address = instruction.operands[:2]
     parts = registers_of(target)
-    # In a loop every load is a poll: assembly is never hoisted out of it.
+    # Every load in a loop is a poll, since assembly is not hoisted out of loops.
     is_poll = access.sem not in ("", "weak") or lanes_of.snippet.loops
     pointer = _pointer(lanes_of, address, access, lanes, len(parts))
     if is_poll:
@@ -136,7 +138,7 @@ def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         result = memory.load(pointer, None, None)
     columns = np.asarray(result.values).reshape(-1, len(parts))
     for column, part in zip(columns.T, parts, strict=True):
-        _keep(lanes_of, part, access, Block(column, access.element), lanes)
+        _write_result(lanes_of, part, access, Block(column, access.element), lanes)
 
 
 def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
@@ -168,7 +170,7 @@ def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         wants_old=target is not None,
     )  # fmt: skip
     if target is not None:
-        _keep(lanes_of, target, access, result, lanes)
+        _write_result(lanes_of, target, access, result, lanes)
 
 
 def _increased(old: Value, limit: Value) -> Value:
@@ -199,19 +201,19 @@ def _fence(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 
 
 def _barrier(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Do nothing: one lane represents all threads of its block."""
+    """Check a barrier; it has no effect, since one lane represents all threads of its block."""
     del lanes_of, lanes
     if not {"sync", "arrive", "warp"} & set(instruction.opcode[1:]):
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
 
 
-def _nothing(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Do nothing: it is a hint."""
+def _ignore(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+    """Ignore a hint."""
     del lanes_of, instruction, lanes
 
 
 def _wait_for_memory(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Wait until the program's stores have arrived, without an order for other programs."""
+    """Wait until the program's stores have completed; this orders no other program."""
     del lanes_of, instruction, lanes
     sync = machine.now().sync
     if sync is not None:
@@ -235,7 +237,7 @@ def _trap(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "ld": _load, "st": _store, "atom": _atomic, "red": _atomic, "fence": _fence, "membar": _fence,
     "bar": _barrier, "barrier": _barrier, "nanosleep": _sleep, "trap": _trap,
-    "prefetch": _nothing, "prefetchu": _nothing, "griddepcontrol": _nothing,
-    "s_waitcnt": _wait_for_memory, "s_barrier": _nothing, "s_nop": _nothing,
+    "prefetch": _ignore, "prefetchu": _ignore, "griddepcontrol": _ignore,
+    "s_waitcnt": _wait_for_memory, "s_barrier": _ignore, "s_nop": _ignore,
 }  # fmt: skip
 assert set(_ELEMENTS) <= set(TYPES)

@@ -1,6 +1,6 @@
-"""Instructions without memory: integers, floats, comparisons, bits.
+"""Instructions without memory access: integers, floats, comparisons, bits.
 
-Registers hold bits; an instruction's type says how to read them.
+Registers hold bits; the type of an instruction determines how they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array, Value
 
 
-# Types by PTX's names. Packed ones are two elements wide.
+# Dtypes by PTX type; packed types have two elements.
 TYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
     for name, kind in {
@@ -34,7 +34,7 @@ PACKED = {"f16x2", "bf16x2"}
 
 
 def read_as(bits: Array, kind: str) -> Value:
-    """Return bits as values of a PTX type; of a packed one as an array with two columns."""
+    """Return bits as values of a PTX type; a packed type gives two columns."""
     if kind == "pred":
         result: Value = bits != 0
         return result
@@ -45,7 +45,7 @@ def read_as(bits: Array, kind: str) -> Value:
 
 
 def bits_of(values: Value | np.generic, kind: str) -> Array:
-    """Return the bits of values of a PTX type."""
+    """Return values of a PTX type as bits."""
     dtype = TYPES[kind]
     if kind == "pred":
         return np.asarray(values, np.uint64)
@@ -56,24 +56,24 @@ def bits_of(values: Value | np.generic, kind: str) -> Array:
 
 
 def is_float(kind: str) -> bool:
-    """Return whether a PTX type is a floating one."""
+    """Return whether a PTX type is a floating-point type."""
     return "f" in kind
 
 
 def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
-    """Return the result of an instruction.
+    """Compute the result of an instruction.
 
     Args:
-        opcode: The instruction.
-        kind: Its type.
-        values: Its operands as values of that type.
+        opcode: Parts of the opcode.
+        kind: PTX type of the instruction.
+        values: Operands as values of that type.
 
     Raises:
-        UnsupportedError: There is no such instruction here.
+        UnsupportedError: The instruction is not emulated.
     """
     floating = _FLOAT.get(opcode[0]) if is_float(kind) else None
     if floating is not None:
-        # Narrow floats are computed in float32 and rounded once, which hardware does too.
+        # Narrow floats are computed in float32 and rounded once, as on hardware.
         wide = [v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in values]
         result: Any = floating(*wide)
         if "relu" in opcode:
@@ -91,7 +91,7 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
 
 
 def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
-    """Return the low half, high half or whole of integer products, plus an addend."""
+    """Multiply integers, keep the low half, high half or whole, and add the third operand."""
     first, second, *added = values
     if "wide" in opcode:
         wide = kind[0] + str(2 * int(kind[1:]))
@@ -107,7 +107,7 @@ def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Valu
 
 
 def result_kind(opcode: tuple[str, ...], kind: str) -> str:
-    """Return the result type of an instruction."""
+    """Return the PTX type of an instruction's result."""
     if "wide" in opcode and opcode[0] in ("mul", "mad"):
         return kind[0] + str(2 * int(kind[1:]))
     return "u32" if opcode[0] in ("popc", "clz", "bfind") else kind
@@ -133,7 +133,7 @@ def _shift_right(value: Array, by: Array) -> Value:
 
 
 def _divided(first: Array, second: Array) -> Value:
-    """Divide toward zero; by zero gives all bits, as hardware."""
+    """Divide toward zero; division by zero gives all bits set, as on hardware."""
     safe = np.where(second == 0, second.dtype.type(1), second)
     result = np.trunc(first.astype(np.longdouble) / safe).astype(first.dtype)
     value_of_all: Value = np.where(second == 0, ~first.dtype.type(0), result)
@@ -156,7 +156,7 @@ def _reversed(value: Array) -> Array:
 
 
 def _extract(value: Array, start: Array, length: Array) -> Array:
-    """Return a field of bits, extended by its highest bit if the type is signed."""
+    """Extract a bit field, sign-extended if the type is signed."""
     result = []
     for v, first, count in zip(value.tolist(), start.tolist(), length.tolist(), strict=True):
         width = count & 0xFF
@@ -167,7 +167,7 @@ def _extract(value: Array, start: Array, length: Array) -> Array:
 
 
 def _logic(first: Array, second: Array, third: Array, table: Array) -> Array:
-    """Return any function of three bits, by its table of eight."""
+    """Apply a boolean function of three operands, given by its table of eight bits."""
     result = np.zeros_like(first)
     ones = ~first.dtype.type(0)
     lut = int(table[0]) & 0xFF
@@ -183,7 +183,7 @@ def _copy_sign(sign: Array, magnitude: Array) -> Array:
 
 
 def _fused(first: Array, second: Array, third: Array) -> Array:
-    """Return a * b + c, rounded once where the product of two float32 is exact in float64."""
+    """Compute a * b + c, rounded once where the product of two float32 is exact in float64."""
     wide = first.astype(np.float64) * second.astype(np.float64) + third.astype(np.float64)
     return wide.astype(first.dtype)
 

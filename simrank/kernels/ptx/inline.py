@@ -1,4 +1,4 @@
-"""`tl.inline_asm_elementwise`: blocks to registers of lanes and back."""
+"""`tl.inline_asm_elementwise`: conversion of blocks to registers of lanes and back."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     from simrank.kernels.machine.arrays import Array
 
-# What each thread does for itself, even where all have the same operands.
-_EACH_THREAD = {"atom", "red", "shfl", "vote"}  # "red" of `multimem.red` too
+# Each thread executes these itself, even with equal operands in all threads.
+_EACH_THREAD = {"atom", "red", "shfl", "vote"}  # matches `multimem.red` too
 _LETTERS = set("rlhfdcnq") | set("sv")  # The last two are AMD's.
 
 
 class _Constraints:
-    """Kinds of operands.
+    """Operands given by a constraint string.
 
     Attributes:
-        num_outputs: How many `$` numbers are outputs.
-        ties: For each input the output whose register it shares, or -1.
+        num_outputs: Number of outputs, the first `$` numbers.
+        ties: For each input, the output that shares its register, or -1.
     """
 
     def __init__(self, text: str) -> None:
@@ -51,13 +51,13 @@ class _Constraints:
 def inline_asm_elementwise(
     asm: str, constraints: str, args: Sequence[Any], dtype: Any, is_pure: bool, pack: int
 ) -> Any:
-    """Run PTX on the elements of blocks, `pack` of them at a time.
+    """Run inline assembly on the elements of blocks, `pack` elements at a time.
 
     Raises:
         UnsupportedError: The text has an instruction that is not emulated.
-        ValueError: Constraints, arguments and results do not go together.
+        ValueError: Constraints, arguments and results do not match.
     """
-    del is_pure  # Whether it has effects is known here.
+    del is_pure
     is_tuple = isinstance(dtype, tuple | list)
     results = [element_type(kind) for kind in (dtype if is_tuple else (dtype,))]
     snippet, wanted = parse(str(asm)), _constraints(str(constraints))
@@ -109,7 +109,7 @@ def _constraints(text: str) -> _Constraints:
 
 @lru_cache(maxsize=1024)
 def _is_per_program(asm: str) -> bool:
-    """Return whether a snippet does something that each program must do itself."""
+    """Return whether each program must execute a snippet itself."""
     return any(
         instruction.opcode[0] in ("ld", "st", "atom", "red", "multimem")
         or any(operand.kind == "special" for operand in instruction.operands)
@@ -118,10 +118,10 @@ def _is_per_program(asm: str) -> bool:
 
 
 def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
-    """Return whether each thread must run a snippet by itself.
+    """Return whether each thread must run a snippet, in a kernel that reads thread indices.
 
     Raises:
-        UnsupportedError: It is about a block, but differs between threads.
+        UnsupportedError: The operands are blocks that differ between threads.
     """
     if not threads.num_threads():
         return False
@@ -138,10 +138,10 @@ def _is_by_thread(snippet: Snippet, blocks: Sequence[Block]) -> bool:
 
 
 def _input(block: Block, pack: int) -> Block:
-    """Return an input; a condition is 1 or 0 in a register (assumed: LLVM may give -1 for 1).
+    """Return an input block; conditions become int32 (assumed: LLVM may pass -1 for true).
 
     Raises:
-        UnsupportedError: Conditions would share a register.
+        UnsupportedError: Conditions are packed into one register.
     """
     if block.element.kind != "b":
         return block
@@ -151,7 +151,7 @@ def _input(block: Block, pack: int) -> Block:
 
 
 def _storage(element: ElementType) -> np.dtype[Any]:
-    """Return the unsigned type of an element's bits."""
+    """Return the unsigned dtype of an element's bits."""
     if element.kind == "b":
         raise UnsupportedError("inline assembly on int1: cast it to int32 first")
     return np.dtype(f"u{element.itemsize}")
@@ -160,7 +160,7 @@ def _storage(element: ElementType) -> np.dtype[Any]:
 def _spread(
     blocks: Sequence[Block], *, is_per_program: bool, num_threads: int
 ) -> tuple[int, tuple[int, ...], list[Array]]:
-    """Return the number of programs, the shape of all, and each block's bits in lanes' order."""
+    """Return the number of rows, the common shape, and each block's bits in lane order."""
     for block in blocks[1:]:
         check_broadcast(blocks[0], block)
     arrays: list[Array] = []
@@ -194,7 +194,7 @@ def _num_registers(element: ElementType, pack: int) -> int:
 
 
 def _registers(lanes: Array, storage: np.dtype[Any], pack: int) -> list[Array]:
-    """Return the registers of an input: elements below 32 bits share them."""
+    """Return the registers of an input; elements below 32 bits share a register."""
     bits = 8 * storage.itemsize
     per = _per_register(bits, pack)
     padded = np.pad(lanes, (0, -len(lanes) % pack), mode="edge") if len(lanes) % pack else lanes
@@ -211,7 +211,7 @@ def _registers(lanes: Array, storage: np.dtype[Any], pack: int) -> list[Array]:
 def _block(
     registers: Sequence[Array], element: ElementType, pack: int, shape: tuple[int, ...]
 ) -> Block:
-    """Return an output as a block."""
+    """Return an output block, given its registers."""
     storage = _storage(element)
     bits = 8 * storage.itemsize
     per = _per_register(bits, pack)

@@ -1,4 +1,4 @@
-"""`multimem` instructions: one address for the memory of all ranks of a team."""
+"""`multimem` instructions: one address represents the memory of all ranks of a team."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _OTHERS = {"weak", "global", "v2", "v4", "v8"}
 
 
 class _Access:
-    """The operands of an instruction.
+    """Modifiers of a multimem instruction.
 
     Attributes:
-        kind: PTX's type of a register.
-        element: Type of what memory holds.
-        operation: How values are combined; "" where they are not.
-        order: How it orders memory; None where it does not.
-        accumulates: Whether sums are rounded once, at their end.
+        kind: PTX type of a register.
+        element: Type of the elements in memory.
+        operation: Operation that combines values; "" if none.
+        order: Memory order; None for weak accesses.
+        accumulates: Whether sums are rounded only once, at the end.
     """
 
     def __init__(self, instruction: Instruction) -> None:
@@ -67,11 +67,11 @@ class _Access:
 
 
 def run(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Run one instruction for some lanes.
+    """Run one instruction on some lanes.
 
     Raises:
-        UnsupportedError: It is not emulated.
-        ValueError: The address is no multicast address.
+        UnsupportedError: The instruction is not emulated.
+        ValueError: The address is not a multicast address.
     """
     if len(machine.now()) > 1:
         raise machine.PublishedError
@@ -84,7 +84,7 @@ def run(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 def _pointers(
     lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array, num_registers: int
 ) -> list[Block]:
-    """Return for each rank of the team where lanes access its memory."""
+    """Return pointers of the lanes to the memory of each rank of the team."""
     address = operand.parts[0] if operand.kind == "memory" else operand
     first = lanes_of.read(address, "b64", lanes).view(np.int64) + int(operand.value)
     count = num_registers * access.per_register
@@ -107,7 +107,7 @@ def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> Non
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
     total: Any = None
     pointers = _pointers(lanes_of, address, access, lanes, len(registers))
-    for result in _loaded(pointers, access):
+    for result in _load_from_ranks(pointers, access):
         total = result if total is None else combine(total, result)
         if access.element.round is not None and not access.accumulates:
             total = access.element.round(total)
@@ -118,16 +118,16 @@ def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> Non
         lanes_of.write(register, access.kind, bits_of(flat, access.kind), lanes)
 
 
-def _loaded(pointers: list[Block], access: _Access) -> list[Any]:
-    """Return the values at each rank, which the switch loads at the same time."""
+def _load_from_ranks(pointers: list[Block], access: _Access) -> list[Any]:
+    """Load the elements from each rank; the switch loads from all ranks at the same time."""
     if access.order is None:
-        return [memory.load(pointer, None, None).values for pointer in _at_once(pointers)]
-    result: Any = modify(_joined(pointers), [], None, access.order, unchanged).values
+        return [memory.load(pointer, None, None).values for pointer in _parts_per_rank(pointers)]
+    result: Any = modify(_concatenated(pointers), [], None, access.order, unchanged).values
     return np.split(result.reshape(1, -1), len(pointers), axis=1)
 
 
-def _at_once(pointers: list[Block]) -> Iterator[Block]:
-    """Yield the parts of an access, one per rank; the program pays for one."""
+def _parts_per_rank(pointers: list[Block]) -> Iterator[Block]:
+    """Yield the part of an access for each rank; the program is charged for the first only."""
     sync = machine.now().sync
     for number, pointer in enumerate(pointers):
         if sync is not None:
@@ -137,7 +137,7 @@ def _at_once(pointers: list[Block]) -> Iterator[Block]:
         sync.is_free = False
 
 
-def _joined(pointers: list[Block]) -> Block:
+def _concatenated(pointers: list[Block]) -> Block:
     addresses = np.concatenate([pointer.values for pointer in pointers], axis=1)
     return Block(addresses, pointers[0].element)
 
@@ -158,7 +158,9 @@ def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     sync = machine.now().sync
     if sync is not None and access.order is not None:
         sync.before_signal(access.order)
-    for pointer in _at_once(_pointers(lanes_of, address, access, lanes, len(registers_of(source)))):
+    for pointer in _parts_per_rank(
+        _pointers(lanes_of, address, access, lanes, len(registers_of(source)))
+    ):
         memory.store(pointer, values, None)
     if sync is not None:
         sync.after_signal()
@@ -176,7 +178,7 @@ def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     )
     pointers = _pointers(lanes_of, address, access, lanes, len(registers_of(source)))
     operand = Block(np.tile(np.asarray(values.values), (1, len(pointers))), values.element)
-    modify(_joined(pointers), [operand], None, order, combine, wants_old=False)
+    modify(_concatenated(pointers), [operand], None, order, combine, wants_old=False)
 
 
 _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {

@@ -1,4 +1,4 @@
-"""From the text of inline assembly to instructions."""
+"""Parser of inline assembly."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Operand(NamedTuple):
 
     Attributes:
         kind: "register", "argument" ($0), "special" (%tid.x), "number" or "memory" ([$1+4]).
-        name: Of a register or special register.
-        value: Of a number; which argument; bytes added to an address.
+        name: Name of a register or special register.
+        value: A number, the index of an argument, or the byte offset of an address.
         parts: Of "memory": the address; of "vector" ({a, b}) and "pair" (p|q): its operands.
     """
 
@@ -30,9 +30,9 @@ class Instruction(NamedTuple):
     """One instruction.
 
     Attributes:
-        guard: Register that decides whether a lane takes part; "" for always.
-        is_negated: Whether a lane takes part where the guard is false.
-        opcode: Its parts, for example ("ld", "relaxed", "sys", "u32").
+        guard: Register of the condition under which a lane executes it; "" for always.
+        is_negated: Whether a lane executes it if the guard is false.
+        opcode: Parts of the opcode, for example ("ld", "relaxed", "sys", "u32").
         operands: The operands.
     """
 
@@ -43,7 +43,7 @@ class Instruction(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the opcode as written."""
+        """Opcode as written."""
         return ".".join(self.opcode)
 
 
@@ -51,9 +51,9 @@ class Snippet(NamedTuple):
     """A parsed piece of assembly.
 
     Attributes:
-        instructions: In order.
-        labels: Where a label stands: index of the instruction after it.
-        loops: Whether a branch goes back.
+        instructions: Instructions in order.
+        labels: For each label, the index of the next instruction.
+        loops: Whether a branch goes backward.
     """
 
     instructions: tuple[Instruction, ...]
@@ -80,11 +80,11 @@ def parse(text: str) -> Snippet:
     """Return the instructions of inline assembly.
 
     Raises:
-        UnsupportedError: Something in it is not understood; the text says what.
+        UnsupportedError: The text contains an unknown construct.
     """
     plain = _COMMENT.sub(" ", text).replace("${:uid}", "_uid").replace("%=", "_uid")
     plain = plain.replace("$$", "")
-    if _IS_AMD.match(plain):  # Lines of AMD's language; of it only waits and the clock are known.
+    if _IS_AMD.match(plain):  # AMD assembly: only waits and the clock are supported.
         plain = _AMD_CLOCK.sub(r"mov.u64 \1, %realtime", plain).replace("\n", ";")
     result: list[Instruction] = []
     labels: dict[str, int] = {}
@@ -118,7 +118,7 @@ def parse(text: str) -> Snippet:
 
 
 def _without_labels(piece: str, labels: dict[str, int], index: int) -> str:
-    """Return a statement without the braces of scopes and without labels, which are noted."""
+    """Return a statement without braces and labels; the labels are added to `labels`."""
     rest = piece.strip()
     while rest:
         if rest[0] in "{}":
@@ -151,7 +151,7 @@ def _operand(text: str) -> Operand:
 
 
 def _number(text: str) -> float | None:
-    """Return a literal, or None: an integer, a float, or the bits of one as 0f3F800000."""
+    """Return the value of a literal, or None: an integer, a float, or float bits as 0f3F800000."""
     if re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?|-?\d+[eE][-+]?\d+", text):
         return float(text)
     match = re.fullmatch(r"0([fFdD])([0-9A-Fa-f]+)", text)

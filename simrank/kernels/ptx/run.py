@@ -1,8 +1,8 @@
-"""Runs a snippet for many lanes, each with registers and a program counter of its own.
+"""Interpreter of a snippet for many lanes, each with its own registers and program counter.
 
-A lane is one invocation of the snippet. Of the lanes that can go on, those furthest behind run
-next, together; lanes that go round a loop without seeing anything new are blocked, and when all
-that are left are blocked the program parks on what they looked at (rule K2).
+A lane is one invocation of the snippet. Among the runnable lanes, those with the lowest counter run
+next, together. A lane that repeats a loop without observing a change is blocked. When all remaining
+lanes are blocked, the program parks on the memory that they polled (rule K2).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
-WARP = 32  # NVIDIA's, whose instructions these are
+WARP = 32  # NVIDIA's; AMD has no such instructions
 
 
 def _check(lanes_of: Lanes, instruction: Instruction) -> None:
@@ -56,7 +56,7 @@ def _check(lanes_of: Lanes, instruction: Instruction) -> None:
 
 
 def shuffle(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Give each thread the value of another one of its warp.
+    """Give each thread the value of another thread of its warp.
 
     Raises:
         UnsupportedError: The kernel has no lane per thread, or the mode is unknown.
@@ -89,7 +89,7 @@ _MODES: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 
 def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
-    """Return to each thread the threads of its warp for which a condition holds.
+    """Give each thread a summary of a condition over the threads of its warp.
 
     Raises:
         UnsupportedError: The kernel has no lane per thread, or the mode is unknown.
@@ -112,30 +112,30 @@ def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     lanes_of.write(target, kind, result[lanes // WARP], lanes)
 
 
-# ---- Runs a snippet for many lanes, each with registers and a program counter of its own ----
+# ---- Lanes ----
 
-_LEAVING = ("bra", "ret", "exit")  # What goes elsewhere than to the next instruction.
+_LEAVING = ("bra", "ret", "exit")  # Opcodes that leave the sequence of instructions.
 
 
 class _Seen(NamedTuple):
-    """The state at the last round of a loop."""
+    """State at the last iteration of a loop."""
 
     num_effects: int
     registers: list[bytes]
 
 
 class Lanes:
-    """The lanes of one snippet.
+    """Lanes of one snippet.
 
     Args:
-        snippet: What they run.
-        arguments: Bits of `$0`, `$1`, ...: outputs first; each [lanes].
-        rows: [lanes] which of the programs that run now each lane is of; where it has a lane for
-            each of its threads, which thread.
-        active: [lanes] which of them run; None for all.
+        snippet: The instructions.
+        arguments: Bits of `$0`, `$1`, ..., [lanes] each; outputs first.
+        rows: Index of each lane's program among the running programs, [lanes]; in a kernel with a
+            lane per thread, the thread.
+        active: The lanes that run, [lanes]; None for all.
 
     Attributes:
-        arguments: As given; outputs are there when `run` returns.
+        arguments: As given; outputs are set when `run` returns.
         snippet: As given.
         rows: As given.
     """
@@ -164,22 +164,22 @@ class Lanes:
         while counter < self._end:
             counter = self._run_together(counter)
             self._counters[self._all] = counter
-            counter = self._run_apart()
+            counter = self._run_diverged()
         self._end_wait()
 
     def _run_together(self, counter: int) -> int:
-        """Run all lanes from one instruction on; return where the next branch is, or the end."""
+        """Run all lanes from one instruction to the next branch or the end; return that index."""
         for instruction in self.snippet.instructions[counter:]:
             if instruction.opcode[0] in _LEAVING:
                 return counter
-            lanes = self._taking_part(instruction, self._all)
+            lanes = self._enabled(instruction, self._all)
             if len(lanes):
                 self._execute(instruction, counter, lanes)
             counter += 1
         return counter
 
-    def _run_apart(self) -> int:
-        """Run the lanes that are furthest behind until all are at one instruction; return which."""
+    def _run_diverged(self) -> int:
+        """Run the lanes with the lowest counter until all are at one instruction; return it."""
         while True:
             runs = (self._counters < self._end) & ~self._blocked
             if not runs.any():
@@ -193,12 +193,12 @@ class Lanes:
             if len(lanes) == len(self._all) and instruction.opcode[0] not in _LEAVING:
                 return counter
             self._counters[lanes] = counter + 1
-            lanes = self._taking_part(instruction, lanes)
+            lanes = self._enabled(instruction, lanes)
             if len(lanes):
                 self._execute(instruction, counter, lanes)
 
-    def _taking_part(self, instruction: Instruction, lanes: Array) -> Array:
-        """Return the lanes whose guard is true."""
+    def _enabled(self, instruction: Instruction, lanes: Array) -> Array:
+        """Return the lanes whose guard enables an instruction."""
         if not instruction.guard:
             return lanes
         truth = self._register(instruction.guard)[lanes] != 0
@@ -215,7 +215,7 @@ class Lanes:
             handler = _HANDLERS.get(name, access.HANDLERS.get(name, _arithmetic))
             handler(self, instruction, lanes)
 
-    # ---- branches and waits ----
+    # ---- Branches and waits ----
 
     def _branch(self, instruction: Instruction, counter: int, lanes: Array) -> None:
         target = self.snippet.labels.get(instruction.operands[-1].name)
@@ -234,7 +234,7 @@ class Lanes:
         if before.registers == state:
             self._blocked[lanes] = True
             self._blocked_effects = sync.num_effects
-        else:  # It counts or looks at the clock: it goes on by itself.
+        else:  # The loop counts or reads the clock, so it makes progress.
             sync.poll_again()
 
     def _end_wait(self) -> None:
@@ -246,14 +246,14 @@ class Lanes:
             sync.end_wait(for_value=bool(compared) and set(compared) <= {"eq", "ne"})
 
     def _unblock(self) -> None:
-        """Unblock lanes after a change of the memory that they read."""
+        """Unblock the lanes, after a park if nothing has changed since they blocked."""
         sync = machine.now().sync
         assert sync is not None, "only programs that wait are blocked"
         if sync.num_effects == self._blocked_effects:
             sync.park()
         self._blocked[:] = False
 
-    # ---- operands ----
+    # ---- Operands ----
 
     def _register(self, name: str) -> Array:
         result = self._registers.get(name)
@@ -266,8 +266,8 @@ class Lanes:
 
         Args:
             operand: The operand.
-            kind: Type that a number is of.
-            lanes: Which lanes.
+            kind: PTX type of a literal.
+            lanes: Indices of the lanes.
         """
         if operand.kind == "register":
             return self._register(operand.name)[lanes]
@@ -292,11 +292,11 @@ class Lanes:
         raise UnsupportedError(f"inline assembly reads an operand of the form {operand.kind}")
 
     def values(self, operand: Operand, kind: str, lanes: Array) -> Value:
-        """Return an operand in some lanes, as values of a type."""
+        """Return an operand in some lanes, as values of a PTX type."""
         return read_as(self.read(operand, kind, lanes), kind)
 
     def write(self, operand: Operand, kind: str, bits: Array, lanes: Array) -> None:
-        """Set a register, an output, or each part of a vector of them."""
+        """Write a register, an output, or each part of a vector."""
         if operand.kind == "register":
             if operand.name != "_":
                 self._register(operand.name)[lanes] = bits
@@ -322,10 +322,10 @@ class Lanes:
 
 
 def _kind(instruction: Instruction) -> str:
-    """Return the type of an instruction: the last part of its name.
+    """Return the PTX type of an instruction: the last part of its opcode.
 
     Raises:
-        UnsupportedError: It is no type, so the instruction is none that is known.
+        UnsupportedError: It is not a type, so the instruction is unknown.
     """
     kind = instruction.opcode[-1]
     if kind not in TYPES:
@@ -405,10 +405,9 @@ _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "vote": vote,
 }
 
-# ---- Special registers: ids of lanes, and clocks ----
-# A snippet that reads a thread's index has a lane for each thread. Any other has one lane for
-# the whole thread block, or, where the elements of a block are its lanes, lanes that all are
-# thread 0.
+# ---- Special registers: thread indices and clocks ----
+# A snippet that reads a thread index has a lane for each thread. Any other snippet has one lane for
+# the thread block, or a lane for each element of a block; these lanes all are thread 0.
 
 _OF_THREADS: dict[str, Callable[[Array], Array]] = {
     "tid.x": lambda rows: rows,
@@ -419,10 +418,10 @@ _AXES = ("x", "y", "z")
 
 
 def read(name: str, rows: Array) -> Array:
-    """Return the bits of a special register, for lanes of some of the programs that run now.
+    """Return the bits of a special register for lanes of the running programs.
 
     Raises:
-        UnsupportedError: There is no such register here.
+        UnsupportedError: The register is not emulated.
     """
     programs = machine.now()
     register, _, axis = name.partition(".")
@@ -435,7 +434,7 @@ def read(name: str, rows: Array) -> Array:
     if register == "ctaid":
         ids = np.broadcast_to(programs.axis_ids(number), (len(programs),))
         return ids.astype(np.uint64)[rows]
-    if register == "smid":  # Programs are dealt to the SMs in turn.
+    if register == "smid":  # Programs are assigned to SMs round-robin.
         return (programs.ids % programs.device.spec.num_sms).astype(np.uint64)[rows]
     return np.full(len(rows), _shared(register, number), np.uint64)
 
@@ -462,7 +461,7 @@ def _shared(register: str, axis: int) -> int:
     raise UnsupportedError(f"inline assembly with %{register} is not supported")
 
 
-# The driver hands the address of a grid's workspace to cooperative groups in these.
+# The driver passes the address of a grid's workspace to cooperative groups in these registers.
 _HALVES = {"envreg1": 32, "envreg2": 0}
 _WORKSPACE_BYTES = 64
 _workspaces: WeakKeyDictionary[Statistics, Storage] = WeakKeyDictionary()
@@ -472,7 +471,7 @@ def _workspace(programs: Programs) -> Storage:
     """Return the workspace of a launch, zero at its start.
 
     Raises:
-        UnsupportedError: The launch is not cooperative, so it has none.
+        UnsupportedError: The launch is not cooperative.
     """
     if not programs.options.is_cooperative:
         raise UnsupportedError(
@@ -488,7 +487,7 @@ def _workspace(programs: Programs) -> Storage:
 
 # ---- Conversions: `cvt` between integers, floats and pairs of narrow floats ----
 
-# Pairs of floats of 8 and of 4 bits, and of bare powers of two.
+# Pairs of fp8, of fp4, and of powers of two.
 _FP8: dict[str, Any] = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
 _FP4, _POWERS = "e2m1x2", "ue8m0x2"
 _NARROW = {*_FP8, _FP4, _POWERS}
@@ -503,10 +502,10 @@ _KNOWN = {
 
 
 def convert(opcode: tuple[str, ...], sources: Sequence[Array]) -> Array:
-    """Return the bits of a conversion; of two sources, the first goes to the upper half.
+    """Convert values and return their bits; the first of two sources goes to the upper half.
 
     Raises:
-        UnsupportedError: It is none of the conversions here.
+        UnsupportedError: The conversion is not emulated.
     """
     *modifiers, target, source = opcode[1:]
     name = ".".join(opcode)
@@ -556,9 +555,9 @@ def _toward_zero(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -> Value:
-    """Round, and saturate as hardware does.
+    """Round and saturate as hardware does.
 
-    NaN gives zero, but 2**(bits - 1) from fp64 and to 64 bits.
+    NaN gives zero; from fp64 and to 64-bit types it gives 2**(bits - 1).
     """
     rounding = next((_ROUNDINGS[m] for m in modifiers if m in _ROUNDINGS), np.trunc)
     wide = np.nan_to_num(rounding(values.astype(np.float64)), nan=0.0)
@@ -573,7 +572,7 @@ def _to_integer(values: Array, dtype: np.dtype[Any], modifiers: Sequence[str]) -
 
 
 def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequence[str]) -> Array:
-    """Put two values side by side, the first above the second."""
+    """Convert two values to a packed pair, the first in the upper half."""
     if source in _PAIRS:
         both = read_as(sources[0], source).astype(np.float32)
     else:
@@ -594,14 +593,14 @@ def _to_pair(sources: Sequence[Array], source: str, target: str, modifiers: Sequ
     else:
         dtype = np.dtype(_FP8[target])
         largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-        codes = np.clip(both, -largest, largest).astype(dtype)  # These conversions saturate.
+        codes = np.clip(both, -largest, largest).astype(dtype)  # Conversions to fp8 saturate.
     return np.ascontiguousarray(codes).view(np.uint16).reshape(-1).astype(np.uint64)
 
 
 def _power_codes(values: Array, *, rounds_up: bool) -> Array:
-    """Return the biased exponents of powers of two, up or toward zero; signs are dropped."""
+    """Return the biased exponents of powers of two, rounded up or toward zero, without sign."""
     wide = np.abs(values.astype(np.float64))
-    fraction, exponent = np.frexp(wide)  # Of 0.5 to 1: an exact power of two has 0.5.
+    fraction, exponent = np.frexp(wide)  # In [0.5, 1): an exact power of two gives 0.5.
     exponent = exponent - 1 + ((fraction > 0.5) & rounds_up)
     inside = np.clip(exponent, -_POWER_BIAS, _POWER_BIAS)
     inside = np.where(wide == 0, -_POWER_BIAS, np.where(np.isinf(wide), _POWER_BIAS, inside))

@@ -1,4 +1,4 @@
-"""Accesses of programs in lockstep, as plain data."""
+"""Records of memory accesses by programs in lockstep."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ ATOMIC = "updates atomically"
 
 
 class Fence(NamedTuple):
-    """Programs that put all they did before in front of all that they signal after."""
+    """A fence of some programs: it orders their later signals after their earlier accesses."""
 
     owners: Array
 
 
 class Access(NamedTuple):
-    """One line's access by all programs of a batch.
+    """One access, of one source line, by all programs of a batch.
 
     Attributes:
-        storage: Where.
-        places: [n] the first byte of each element; a range where they follow each other.
-        itemsize: Bytes of an element.
-        spread: Which program, in any shape: mostly a row of its own for each, which takes no room;
-            `ALL_PROGRAMS` where all do the same.
-        site: The line.
-        ids: The ids of all programs, for `ALL_PROGRAMS`.
-        raw: [n, itemsize] what a store stores; None of others.
-        held: [n, itemsize] what was there before a store.
-        order: How an atomic orders; None of others.
+        storage: The memory.
+        places: First byte of each element, [n]; a range if contiguous.
+        itemsize: Size of an element in bytes.
+        spread: Program of each element, in any shape, mostly a broadcast view; `ALL_PROGRAMS` if
+            all programs access the same elements.
+        site: The source line.
+        ids: Programs of the batch, which `ALL_PROGRAMS` means.
+        raw: Bytes that a store writes, [n, itemsize]; None for loads and atomics.
+        held: Bytes before a store, [n, itemsize].
+        order: Memory order of an atomic; None for loads and stores.
         writes: Whether an atomic writes.
-        takes: Whether an atomic's result is used: else it takes over nothing but by luck.
-        is_early: Whether its programs have not waited for the launch in front.
+        takes: Whether the result of an atomic is used; only then does the atomic acquire.
+        is_early: Whether its programs have not waited for the preceding launch.
     """
 
     storage: Storage
@@ -58,30 +58,30 @@ class Access(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether atomics of other programs race with the access."""
+        """Return whether it races with other programs' atomics: plain, or atomic in scope cta."""
         return self.order is None or self.order.scope == "cta"
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
+        """Number of elements."""
         return len(self.places)
 
     @property
     def first(self) -> Array:
-        """Return [n] the first byte of each element."""
+        """First byte of each element, [n]."""
         return np.asarray(self.places, np.int64)
 
     @property
     def owners(self) -> Array:
-        """Return [n] which program; `ALL_PROGRAMS` where all do the same."""
+        """Program of each element, [n]; `ALL_PROGRAMS` if all access the same elements."""
         return self.spread.reshape(-1)
 
     def by_all_programs(self) -> bool:
-        """Return whether all programs of the batch do the same."""
+        """Return whether all programs of the batch access the same elements."""
         return self.spread.size > 0 and self.spread.flat[0] == ALL_PROGRAMS
 
     def units(self, unit_bytes: int) -> Array:
-        """Return [n, itemsize / unit_bytes] which units, where all elements are whole ones."""
+        """Return the units of aligned elements, [n, itemsize / unit_bytes]."""
         first = self.first // unit_bytes
         if self.itemsize == unit_bytes:
             return first[:, None]
@@ -89,7 +89,7 @@ class Access(NamedTuple):
         return result
 
     def differs(self, unit_bytes: int) -> Array:
-        """Return [n, itemsize / unit_bytes] which units a store changes."""
+        """Return a mask of the units that a store changes, [n, itemsize / unit_bytes]."""
         assert self.raw is not None, "it is a store"
         assert self.held is not None, "it is a store"
         unit = np.dtype(f"u{unit_bytes}")
@@ -97,7 +97,7 @@ class Access(NamedTuple):
         return result
 
     def is_aligned(self, unit_bytes: int) -> bool:
-        """Return whether all elements are whole units; a power of two."""
+        """Return whether all elements consist of whole units, whose size is a power of two."""
         places = self.places
         if isinstance(places, range):
             low_bits = places.start | self.itemsize
@@ -107,14 +107,14 @@ class Access(NamedTuple):
 
     @property
     def verb(self) -> str:
-        """Return the verb, for reports."""
+        """Verb for reports."""
         if self.order is not None:
             return ATOMIC
         return "reads" if self.raw is None else "writes"
 
 
 def places_of(index: Array, itemsize: int) -> Array | range:
-    """Return the first byte of elements; a range where they follow each other."""
+    """Return the first byte of each element; a range if contiguous."""
     flat = index.reshape(-1)
     num = len(flat)
     if num and flat[-1] - flat[0] == num - 1 and (flat[1:] - flat[:-1] == 1).all():

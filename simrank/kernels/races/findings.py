@@ -1,4 +1,4 @@
-"""Findings about two programs of kernels: their accesses and lines."""
+"""Errors that report two accesses of programs of kernels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class ProgramFindingError(RaceError):
-    """A finding about two programs of kernels; its text has a line for each.
+    """Two programs of kernels may fail on hardware; the text has a line for each program.
 
     Attributes:
-        time_ps: Simulated time of what the second one did.
-        rank: Whose program that was.
-        first, second: What they did; `name` says which program of which rank.
+        time_ps: Simulated time of the second access.
+        rank: Rank of the second program.
+        first, second: The accesses; `name` gives program and rank.
         created_at: Where the memory was allocated, as `file.py:line`, or None.
-        cure: What to do about it, where more is known than that nothing orders the two.
+        cure: A specific fix, if one is known.
     """
 
     def __init__(
@@ -44,23 +44,23 @@ class ProgramFindingError(RaceError):
         self.args = ("\n".join(lines),)
 
     def _head(self, time: str) -> str:
-        """Return the head line, with the time."""
+        """Return the first line of the text, for a time."""
         raise NotImplementedError
 
     def _advice(self) -> str:
-        """Return the advice."""
+        """Return the general fix."""
         raise NotImplementedError
 
 
 class ProgramRaceError(ProgramFindingError):
     """Two programs of kernels touched the same bytes, and nothing orders them.
 
-    On memory that ranks share, so may the operations of their streams.
+    Operations of streams count as programs on memory that ranks share.
 
     Attributes:
         time_ps: Simulated time of the second access.
-        rank: Whose program made the second access.
-        first, second: The accesses; `name` says which program of which rank.
+        rank: Rank of the second program.
+        first, second: The accesses; `name` gives program and rank.
         created_at: Where the memory was allocated, as `file.py:line`, or None.
     """
 
@@ -75,7 +75,7 @@ class ProgramRaceError(ProgramFindingError):
         if self._kind() == "ranks":
             return "let a barrier, a signal or a collective of both ranks stand between"
         if ATOMIC in (self.first.verb, self.second.verb):
-            return _beside_atomic(self.first.verb, self.second.verb)
+            return _atomic_cure(self.first.verb, self.second.verb)
         if "reads" not in (self.first.verb, self.second.verb):
             return "let one program store there, use an atomic, or order them by a signal"
         if (self.first.file, self.first.line) == (self.second.file, self.second.line):
@@ -87,8 +87,8 @@ class ProgramRaceError(ProgramFindingError):
         )
 
 
-def _beside_atomic(*verbs: str) -> str:
-    """Return the cure for an atomic that races with another access."""
+def _atomic_cure(*verbs: str) -> str:
+    """Return the fix for an atomic that races with another access."""
     if verbs == (ATOMIC, ATOMIC):
         return 'atomics of several programs need scope="gpu", or "sys" between devices'
     verb = "store" if "writes" in verbs else "load"
@@ -99,7 +99,7 @@ def _beside_atomic(*verbs: str) -> str:
 
 
 def access_at(name: str, verb: str, site: CallSite | None) -> RaceAccess:
-    """Return a program's access as a fact of a finding."""
+    """Return an access of a program, as an attribute of a finding."""
     file, line = (None, None) if site is None else site.line()
     return RaceAccess(name, verb, "", file, line)
 

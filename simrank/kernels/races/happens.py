@@ -1,17 +1,18 @@
-"""Races between programs of kernels: stores and loads of the same bytes without an order.
+"""Happens-before race detection between programs of kernels.
 
-Every program has a vector clock. A release hands it to the flag it writes, an acquire of that flag
-takes it over; a fence does the same for relaxed signals after it, and for relaxed looks before it.
-With scope gpu that holds on one device, with sys between devices. Loads and stores are remembered
-with their program and epoch. An access that is not ordered behind a store of another program is a
-race, and so is a store that is not ordered behind another's load. Programs begin behind what their
-launch is behind (`device/races.py`), and what follows that is behind them. Of one rank a launch
-that had ended before is in front too: its streams are looked at elsewhere (`device/races.py`).
+Every program has a vector clock. A release joins it into the flag that it writes; an acquire of
+that flag joins it into the acquiring program. A fence does both for relaxed signals after it and
+relaxed reads before it. Scope gpu orders programs of one device, scope sys those of all devices.
+Loads and stores are recorded with program and epoch. An access races if it is not ordered after a
+conflicting store of another program; so does a store after another program's load. Programs begin
+ordered after everything their launch is ordered after (`device/races.py`); operations that follow
+the launch are ordered after them. Within one rank, launches that had ended are ordered too:
+`device/races.py` checks the streams of a rank.
 
-Operations of streams on memory that ranks share count as programs: copies, products, collectives.
+Copies, products and collectives on memory that ranks share count as programs.
 
-Atomics race with loads and stores without one, and with nothing else. A store that changes nothing
-races with no load.
+Atomics race only with plain loads and stores. A store that changes nothing does not race with
+loads.
 """
 
 from __future__ import annotations
@@ -44,40 +45,43 @@ if TYPE_CHECKING:
     from simrank.kernels.races.records import Shadow
 
 _SYS = ALL_DEVICES
-_MOST_WAITS = 4  # of a program that reports look at
-_LONG_AGO = 256  # operations of its stream; then all are taken to be behind: memory is bounded
+_MOST_WAITS = 4  # per program, for the cures of reports
+# Steps of its stream; older launches count as ordered, which bounds memory.
+_LONG_AGO = 256
 
 
 class ProgramRaces:
-    """Stores and signals of all programs of one Context."""
+    """Race state of all programs of one Context."""
 
     def __init__(self, checker: RaceChecker) -> None:
         self.checker = checker
         self.shadows: WeakKeyDictionary[Storage, Shadow] = WeakKeyDictionary()
         self.reads: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
-        self.atomics: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()  # That change it.
+        # Only those that write.
+        self.atomics: WeakKeyDictionary[Storage, Reads] = WeakKeyDictionary()
         self.alike = Alike()
-        # Per flag: what a release has handed to it, for each device that sees it, or for all.
+        # Per flag: the released clock, for each device that sees it, and for all devices.
         self.flags = checker.order.flags
-        self.names = [Name(0, "", None)]  # By program; 0 is none.
-        self.ends: list[int] = [0]  # By program: how many had ended when it did; 0 while it runs.
+        self.names = [Name(0, "", None)]  # By program; 0 means none.
+        self.ends: list[int] = [0]  # By program: its place in the order of ends; 0 while it runs.
         self.launches = [Launched(0, 0, 0, 0, {})]  # By program.
-        self._steps: dict[int, int] = {}  # By stream: the last step that a launch was.
-        self._ranks: set[int | None] = set()  # Whose programs there have been.
+        self._steps: dict[int, int] = {}  # By stream: step of its last launch.
+        self._ranks: set[int | None] = set()  # Ranks of all programs so far.
         self.where: Callable[[], CallSite | None] = user_site
         self.num_ended = 0
         self._num_launches = 0
         self.signals = Signals()
         self.values = FlagValues()
-        self._forgotten = 0  # Programs up to this end are behind all that run or will.
-        self._num_flags = 0  # Left when signals were last gone through,
-        self._flags_at = 0  # and what `_forgotten` was then.
-        self._live: list[int] = []  # `num_ended` of each launch when it began, while it runs.
+        # Programs up to this end are ordered before all current and later ones.
+        self._forgotten = 0
+        self._num_flags = 0  # Number of flags left at the last cleanup.
+        self._flags_at = 0  # Value of `_forgotten` at the last cleanup.
+        self._live: list[int] = []  # `num_ended` at the start of each running launch.
         self.sites: list[CallSite | None] = []
         self._site_numbers: dict[CallSite | None, int] = {}
 
     def launched(self, operation: Operation) -> Launched:
-        """Return the operations that are complete before a launch."""
+        """Record the start of a launch, and return the state that its programs begin from."""
         agent = operation.stream.race_agent
         assert agent is not None, "it was issued"
         run = {} if operation.run is None else operation.run
@@ -93,7 +97,7 @@ class ProgramRaces:
         return Launched(self._num_launches, self.num_ended, agent.key, step, run)
 
     def is_long_ago(self, number: int) -> bool:
-        """Return whether a program's launch is so far back that all are taken to be behind it."""
+        """Return whether a program's launch is old enough to count as ordered before all others."""
         launch = self.launches[number]
         return self._steps.get(launch.stream, 0) - launch.step > _LONG_AGO
 
@@ -103,9 +107,9 @@ class ProgramRaces:
         return len(self._ranks) < 2 or self.is_long_ago(number)
 
     def _forget_signals(self) -> None:
-        """Drop from flags the programs that all are ordered behind anyway.
+        """Drop programs from flags if all current and later programs are ordered after them.
 
-        Not at every launch: only when as many have ended as flags would be looked at in vain.
+        A cleanup runs only after as many programs have ended as there are flags to visit.
         """
         if self._forgotten - self._flags_at < self._num_flags:
             return
@@ -113,32 +117,32 @@ class ProgramRaces:
         for storage, by_offset in self.flags.items():
             kept = {}
             for offset, by_scope in by_offset.items():
-                left = {scope: self._not_behind_all(clock) for scope, clock in by_scope.items()}
+                left = {scope: self._still_needed(clock) for scope, clock in by_scope.items()}
                 if any(left.values()):
                     kept[offset] = left
             self.flags[storage] = kept
             self._num_flags += len(kept)
 
-    def _not_behind_all(self, clock: Clock) -> Clock:
-        """Return a clock without ended programs; the few streams stay."""
+    def _still_needed(self, clock: Clock) -> Clock:
+        """Return a clock without ended programs that order nothing; streams stay."""
         return {n: e for n, e in clock.items() if n < 0 or not self._is_behind_all(n)}
 
     def over(self, behind: Launched) -> None:
-        """Note that a launch has ended."""
+        """Record the end of a launch."""
         self._live.remove(behind.num_ended)
         self.values.launch_ended(behind.number)
 
     def start(
         self, kernel: str, number: int | None, rank: int | None, device: int, behind: Launched
     ) -> ProgramClock:
-        """Return a program's clock.
+        """Return the clock of a new program.
 
         Args:
             kernel: The kernel's name.
             number: The program's id; None for an operation of a stream.
-            rank: Whose launch it is.
-            device: Where it runs.
-            behind: What was over when its launch began.
+            rank: Rank of the launch.
+            device: Index of the device.
+            behind: State of its launch at the start.
         """
         self.names.append(Name(number, kernel, rank))
         self.ends.append(0)
@@ -147,24 +151,26 @@ class ProgramRaces:
         return ProgramClock(self, len(self.ends) - 1, device, behind)
 
     def program_ended(self, number: int, clock: Clock) -> None:
-        """Record the end of a program, with its clock."""
+        """Record the end of a program, and join its clock into that of its launch."""
         self.num_ended += 1
         self.ends[number] = self.num_ended
         launch = self.launches[number]
-        join(launch.run, {n: e for n, e in clock.items() if not self._goes_without(n, launch)})
-        self.launches[number] = launch._replace(run={})  # Which launch it was is all that is asked.
+        join(launch.run, {n: e for n, e in clock.items() if not self._is_implied(n, launch)})
+        # Only the identity of the launch is still read.
+        self.launches[number] = launch._replace(run={})
 
-    def _goes_without(self, number: int, launch: Launched) -> bool:
-        """Return whether operations after a launch follow a stream or program anyway."""
+    def _is_implied(self, number: int, launch: Launched) -> bool:
+        """Return whether the operations after a launch are ordered after a clock's entry anyway."""
         if number < 0:
             return number == launch.stream
         other = self.launches[number]
-        is_known = launch.run.get(other.stream, 0) >= other.step  # Its own programs among others.
+        # Includes programs of its own launch.
+        is_known = launch.run.get(other.stream, 0) >= other.step
         return is_known or self.is_long_ago(number)
 
     @contextmanager
     def at(self, site: CallSite | None) -> Iterator[None]:
-        """Set the line of accesses for a block."""
+        """Set the source line of accesses within the block."""
         self.where = lambda: site
         try:
             yield
@@ -172,7 +178,7 @@ class ProgramRaces:
             self.where = user_site
 
     def site_number(self) -> int:
-        """Return a number for where the running program is."""
+        """Return the number of the running program's source line."""
         site = self.where()
         result = self._site_numbers.get(site)
         if result is None:
@@ -182,7 +188,7 @@ class ProgramRaces:
 
 
 class ProgramClock(Touches):
-    """One program: its accesses, and its vector clock."""
+    """Accesses and vector clock of one program."""
 
     __slots__ = (
         "_before", "_device", "_fenced", "_launch", "_look", "_seen", "_wait", "looks", "signal",
@@ -190,25 +196,27 @@ class ProgramClock(Touches):
     )  # fmt: skip
 
     def __init__(self, known: ProgramRaces, number: int, device: int, behind: Launched) -> None:
-        self.waits: list[Passed] = []  # The last ones, for what reports advise.
-        self.signal: Order | None = None  # While a store is a signal: how it orders.
-        self.looks = False  # While a load is volatile: a relaxed look at a signal.
+        self.waits: list[Passed] = []  # The last ones, for cures in reports.
+        # Memory order of a store that is a signal, during that store.
+        self.signal: Order | None = None
+        self.looks = False  # Whether the current load is volatile: a relaxed read of a signal.
         self._device = device
         self._launch = behind.number
-        self._fenced = behind.clock()  # Its clock at the last fence, as a launch is one: relaxed
-        super().__init__(known, number, {**self._fenced, number: 1}, behind.num_ended)  # hand it on
-        self._before: Clock | None = None  # What it was behind before the last look of a wait.
-        self._look: Look | None = None  # The last one at a single flag,
-        self._wait: Wait | None = None  # and the test of the loop that it is in.
-        self._seen: Clock = {}  # What relaxed looks have met: the next fence takes it over.
+        # Clock at the last fence, which relaxed signals release; a launch begins with a fence.
+        self._fenced = behind.clock()
+        super().__init__(known, number, {**self._fenced, number: 1}, behind.num_ended)
+        self._before: Clock | None = None  # Clock before the last read of a wait.
+        self._look: Look | None = None  # The last read of a single flag.
+        self._wait: Wait | None = None  # Condition of the current wait loop.
+        self._seen: Clock = {}  # Clocks of relaxed reads, which the next fence acquires.
 
     def end(self) -> None:
-        """Note that the program has ended, which is a fence."""
+        """Record the end of the program, which acts as a fence."""
         join(self._clock, self._seen)
         self._known.program_ended(self._number, self._clock)
 
     def took(self, storage: Storage, low: int, high: int) -> None:
-        """Note that the program has waited until a flag had a value, and report a stale one."""
+        """Record a completed wait for a flag, and report a stale signal."""
         known, name = self._known, self._known.names[self._number]
         waiter = Waiter(self._launch, name.kernel, str(name), user_site())
         storage = storage.history_key
@@ -219,7 +227,7 @@ class ProgramClock(Touches):
             known.checker.note(error, alike, is_proved=False)
 
     def _was_behind(self, number: int, epoch: int) -> bool:
-        """Return whether the program was ordered behind an event at its last read in a wait."""
+        """Return whether an epoch was ordered before the last read of the program's wait."""
         before = self._clock if self._before is None else self._before
         if before.get(number, 0) >= epoch:
             return True
@@ -227,7 +235,7 @@ class ProgramClock(Touches):
         return number > 0 and before.get(launch.stream, 0) >= launch.step
 
     def cure(self, storage: Storage, other: int, epoch: int) -> str | None:
-        """Return the cure for a race with another program, if the last waits show it."""
+        """Return the cure for a race with another program, if one of the last waits explains it."""
         for passed in reversed(self.waits):
             look = passed.look
             by_scope = self._known.flags.get(look.storage, {}).get(look.first, {})
@@ -237,31 +245,31 @@ class ProgramClock(Touches):
                 return found
         return None
 
-    # ---- order ----
+    # ---- Order ----
 
     def fence(self) -> None:
-        """Order signals after this behind all before, and all after this behind looks before."""
+        """Order later signals after earlier accesses, and later accesses after earlier reads."""
         join(self._clock, self._seen)
         self._seen.clear()
         self._fenced = dict(self._clock)
         self._clock[self._number] += 1
 
     def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
-        """Acquire and release through an atomic's flags, and check and record its writes.
+        """Acquire and release the flags of an atomic; check and record its writes.
 
         Args:
-            storage: Where the flags are.
-            index: Which elements.
-            itemsize: Their size.
-            asked: How it orders, and what it does.
+            storage: Memory of the flags.
+            index: Indices of the elements.
+            itemsize: Size of an element in bytes.
+            asked: Memory order of the atomic, and what it does.
 
         Raises:
-            RaceError: An access without an atomic is not ordered before it, and races are errors.
+            RaceError: A plain access is not ordered before the atomic, and races are errors.
         """
         order, hands, takes = asked
         storage = storage.history_key
         written = Elements(np.unique(index) * itemsize, itemsize)
-        if order is not None and order.scope == "cta":  # No two programs are in one.
+        if order is not None and order.scope == "cta":  # The scope is one program.
             if hands:
                 self.updated(storage, written, is_alone=True)
             return
@@ -292,24 +300,24 @@ class ProgramClock(Touches):
             self._clock[self._number] += 1
 
     def _note_value(self, storage: Storage, first: int, itemsize: int) -> None:
-        """Record a flag's value before its first access in the launch."""
+        """Record the value of a flag at the first access of the launch."""
         raw = storage.array(np.dtype(np.uint8))[first : first + itemsize]
         value = int.from_bytes(raw.tobytes(), "little", signed=True)
         self._known.values.touched(self._launch, storage, first, value)
 
     def set_flag(self, storage: Storage, first: int, before: int, after: int) -> None:
-        """Record the value that an atomic left in a flag."""
+        """Record the value of a flag after an atomic."""
         storage = storage.history_key
         self._known.values.touched(self._launch, storage, first, before)
         by_scope = self._known.flags.get(storage, {}).get(first, {})
         self._known.values.note(storage, first, (before, after), by_scope)
 
     def tested(self, comparison: str, bound: int) -> None:
-        """Record the comparison of a waiting loop before its next round."""
+        """Record the condition of a wait loop before its next iteration."""
         self._wait = Wait(comparison, bound)
 
     def passed(self) -> None:
-        """Record the end of a loop; acquire only the flag's clock at its first possible end."""
+        """Record the end of a wait loop, and reset the clock to the certain part of its flag."""
         look, wait, self._look, self._wait = self._look, self._wait, None, None
         self._before = None if look is None else look.before
         if look is not None and wait is not None:
@@ -328,7 +336,7 @@ class ProgramClock(Touches):
             self._clock = clock
 
     def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
-        """Record that flags were set, perhaps to equal values: each set is a signal."""
+        """Record writes of flags; a write of the same value is a new signal too."""
         storage = storage.history_key
         if storage in self._known.signals:
             for first in (np.unique(index) * itemsize).tolist():
@@ -336,18 +344,18 @@ class ProgramClock(Touches):
                 self._known.signals.rewrote(storage, first, first + itemsize, rewrite)
 
     def meet(self, clock: Clock) -> None:
-        """Hand over to, and take over from, a barrier that programs of all ranks meet at."""
+        """Join clocks with a barrier of programs of all ranks, in both directions."""
         join(self._clock, clock)
         join(clock, self._clock)
         self._clock[self._number] += 1
 
-    # ---- accesses ----
+    # ---- Accesses ----
 
     def loads(self, storage: Storage, index: Array, itemsize: int) -> None:
-        """Check a load against the stores of other programs, and remember it.
+        """Check a load against stores of other programs, and record it.
 
         Raises:
-            RaceError: One is not ordered before it, and races are errors.
+            RaceError: A store is not ordered before the load, and races are errors.
         """
         storage = storage.history_key
         if self.looks:
@@ -358,10 +366,10 @@ class ProgramClock(Touches):
             self.loaded(storage, Elements(index.reshape(-1) * itemsize, itemsize))
 
     def stores(self, storage: Storage, index: Array, values: Array) -> None:
-        """Check a store against other programs' stores of other values, and record it.
+        """Check a store against accesses of other programs, and record it.
 
         Raises:
-            RaceError: One is not ordered before it, and races are errors.
+            RaceError: A conflicting access is not ordered before the store, and races are errors.
         """
         itemsize, storage = values.dtype.itemsize, storage.history_key
         self.rewrites(storage, index, itemsize)
@@ -376,10 +384,10 @@ class ProgramClock(Touches):
         self.stored(storage, elements, flat.view(np.uint8).reshape(-1, itemsize))
 
     def overwrites(self, storage: Storage, index: Array, itemsize: int) -> None:
-        """Check a store of values that are not known yet, and remember it.
+        """Check a store of values that are not known yet, and record it.
 
         Raises:
-            RaceError: Another access is not ordered before it, and races are errors.
+            RaceError: Another access is not ordered before the store, and races are errors.
         """
         if index.size:
             self.overwritten(storage.history_key, Elements(index.reshape(-1) * itemsize, itemsize))
@@ -397,7 +405,7 @@ def races_of(checker: None) -> None: ...
 
 
 def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
-    """Return the race state of a Context; None without race checks."""
+    """Return the race state of a Context; None without a race checker."""
     if checker is None:
         return None
     result: ProgramRaces | None = checker.local.get(_KEY)
@@ -406,18 +414,18 @@ def races_of(checker: RaceChecker | None) -> ProgramRaces | None:
     return result
 
 
-# ---- Signals that waits have taken ----
+# ---- Stale signals ----
 
 
 class StaleSignalError(ProgramFindingError):
-    """A wait ended at once: its flag still had the value of an earlier launch.
+    """A wait ended at once on the flag value that an earlier launch had waited for.
 
-    Suspected, as a flag may be meant to be set once for all launches; it is reported, never raised.
+    Suspected, since a program may set a flag once for all launches; reported, never raised.
 
     Attributes:
         time_ps: Simulated time of the second wait.
-        rank: Whose program waited.
-        first, second: The waits; `name` says which program of which rank.
+        rank: Rank of the waiting program.
+        first, second: The waits; `name` gives program and rank.
         created_at: Where the flag was allocated, as `file.py:line`, or None.
     """
 
@@ -437,8 +445,8 @@ class Waiter(NamedTuple):
     Attributes:
         launch: Number of its launch.
         kernel: The kernel's name.
-        name: Which program of which rank, for reports.
-        site: Where it waited.
+        name: Program and rank, for reports.
+        site: Source line of the wait.
     """
 
     launch: int
@@ -453,17 +461,17 @@ class _Taken(NamedTuple):
 
 
 class Signals:
-    """Flags of one Context whose signals were consumed, until their values change."""
+    """Flags of one Context whose signals ended a wait, until their values change."""
 
     def __init__(self) -> None:
         self._taken: WeakKeyDictionary[Storage, dict[tuple[int, int], _Taken]] = WeakKeyDictionary()
-        # Who has written a flag since, if only what it was.
+        # The last program and epoch that wrote a flag since, even the same value.
         self._rewritten: WeakKeyDictionary[Storage, dict[tuple[int, int], tuple[int, int]]] = (
             WeakKeyDictionary()
         )
 
     def __contains__(self, storage: Storage) -> bool:
-        """Return whether a signal of some memory has been taken."""
+        """Return whether a signal in some memory has ended a wait."""
         return bool(self._taken.get(storage))
 
     def take(
@@ -473,16 +481,18 @@ class Signals:
         waiter: Waiter,
         was_behind: Callable[[int, int], bool],
     ) -> Waiter | None:
-        """Note that a wait for a value of some bytes is over.
+        """Record that a wait for a flag has ended.
 
         Args:
-            storage: Where.
-            extent: The first byte, and the one behind the last.
-            waiter: Who waited.
-            was_behind: Whether it was behind a program, or a stream, at an epoch before.
+            storage: Memory of the flag.
+            extent: The first byte, and the one past the last.
+            waiter: The program that waited.
+            was_behind: Returns whether the waiter was ordered after a program or stream at an
+                epoch.
 
         Returns:
-            Who took the same signal in an earlier launch of the same kernel at the same line.
+            The waiter of an earlier launch of the kernel that used the same signal at the same
+            line.
         """
         flags = self._taken.setdefault(storage, {})
         before, again = flags.get(extent), self._rewritten.get(storage, {}).pop(extent, None)
@@ -505,7 +515,7 @@ class Signals:
                 del flags[first, last]
 
     def rewrote(self, storage: Storage, low: int, high: int, by: tuple[int, int]) -> None:
-        """Record a write of bytes, with its program and epoch."""
+        """Record a write of flags, changed or not, with its program and epoch."""
         flags, rewritten = self._taken.get(storage), self._rewritten.setdefault(storage, {})
         for key in flags or ():
             if low <= key[0] and key[1] <= high:
@@ -515,7 +525,7 @@ class Signals:
 def stale(
     time_ps: int, rank: int | None, waiters: tuple[Waiter, Waiter], storage: Storage
 ) -> StaleSignalError:
-    """Return the finding that two waits took one signal."""
+    """Return the finding that two waits used one signal."""
     before, after = waiters
     first = access_at(before.name, "waited", before.site)
     second = access_at(after.name, "waits", after.site)

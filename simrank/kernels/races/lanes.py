@@ -1,8 +1,8 @@
-"""Races between lanes of one program, whose threads are not in lockstep.
+"""Races between lanes of one program: the threads of a program are not in lockstep.
 
-Two lanes that store different values to one element leave one of them, by luck. A tile that is read
-in another pattern than it was stored in goes from thread to thread through memory, which needs a
-barrier between. Only the first accesses of a kernel's first launches are looked at.
+Two lanes that store different values to one element race. A tile that is loaded in another pattern
+than it was stored in passes between threads through memory, which needs a barrier. Only the first
+accesses of a kernel's first launches are checked.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.jit import Jit
 
-_MOST_ACCESSES = 256  # assumed: of one launch; what is wrong with a line shows in its first
-_MOST_LAUNCHES = 4  # of a kernel
-_MOST_STORES = 16  # assumed: since a barrier, of one program
+_MOST_ACCESSES = 256  # assumed: per launch; a faulty line shows in its first accesses
+_MOST_LAUNCHES = 4  # per kernel
+_MOST_STORES = 16  # assumed: per program, since its last barrier
 
 
 class _Tile(NamedTuple):
-    """One program's stores at a line: the address of each lane."""
+    """A store of one program at one line: the address of each lane."""
 
     addresses: Array
     site: CallSite | None
 
 
 class LaneChecks:
-    """Looks at the lanes of the programs of one launch.
+    """Checks lanes of the programs of one launch.
 
     Args:
         kernel: The kernel's name.
-        findings: Where findings go, as the keys.
+        findings: Receives the findings as keys.
     """
 
     def __init__(self, kernel: str, findings: dict[str, None]) -> None:
@@ -47,11 +47,12 @@ class LaneChecks:
         self._tiles: dict[int, list[_Tile]] = {}  # By program, since its last barrier.
 
     def stored(self, addresses: Value, values: Value, active: Value | None) -> None:
-        """Look at a store of the programs that run now.
+        """Check a store of the running programs.
 
         Args:
-            addresses: [1 or P, *shape] of the elements, in bytes, or of the one that all store.
-            values: What is stored.
+            addresses: Byte addresses of the elements, [1 or P, *shape], or one address for all
+                programs.
+            values: The stored values.
             active: Lanes that are not masked off; None for all.
         """
         if self._num_left <= 0:
@@ -82,7 +83,7 @@ class LaneChecks:
         )
 
     def loaded(self, addresses: Value, active: Value | None) -> None:
-        """Look at a load of the programs that run now; as `stored`."""
+        """Check a load of the running programs; arguments as in `stored`."""
         tiles = self._tiles.get(int(machine.now().ids[0]))
         if self._num_left <= 0 or not tiles:
             return
@@ -101,7 +102,7 @@ class LaneChecks:
                 return
 
     def barrier(self) -> None:
-        """Note that the threads of the programs that run now have met."""
+        """Clear the stores of the running programs: their threads have synchronized."""
         self._tiles.pop(int(machine.now().ids[0]), None)
 
     def _find(self, what: str, cure: str) -> None:
@@ -116,17 +117,17 @@ def lanes_of(jit: Jit, space: AddressSpace) -> LaneChecks | None:
 
     Args:
         jit: The kernel.
-        space: Where findings are kept.
+        space: Keeps the findings.
     """
     _, number = space.sampled_lanes.get(id(jit), (None, 0))
     if number == _MOST_LAUNCHES:
         return None
-    space.sampled_lanes[id(jit)] = jit, number + 1  # Held, so that no other gets its id.
+    space.sampled_lanes[id(jit)] = jit, number + 1  # Holding `jit` keeps its id unique.
     return LaneChecks(jit.__name__, space.hints)
 
 
 def _row(addresses: Value, active: Value | None) -> tuple[Array, Array]:
-    """Return the addresses of the first program's lanes that are not masked off, and which."""
+    """Return the addresses and indices of the first program's active lanes."""
     if np.ndim(addresses) == 0:
         return np.atleast_1d(addresses), np.zeros(1, np.int64)
     row = addresses[0].reshape(-1)

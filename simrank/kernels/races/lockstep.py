@@ -1,9 +1,9 @@
 """Races within a launch whose programs neither wait nor publish.
 
-They run in lockstep, as if a barrier stood behind every line; on a device nothing orders two of
-them. A load of what another program stores is luck, and so is what stays of two stores of different
-values. Where there are atomics the programs may have ordered each other by them: then what they did
-is played again with vector clocks. What races with what is in `pairs`.
+Lockstep is like a barrier behind every line; on a device nothing orders two such programs. A load
+of another program's store has no defined value, and neither have two unordered stores of different
+values. Atomics may order the programs: then the log is replayed with vector clocks. `pairs` finds
+the racing pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simrank.engine import user_site
 from simrank.kernels import machine
 from simrank.kernels.races.accesses import Access, Fence, places_of
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
-from simrank.kernels.races.pairs import beside_atomics, pairs
+from simrank.kernels.races.pairs import pairs, races_with_atomics
 from simrank.kernels.races.records import of_rank
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Dependence(NamedTuple):
-    """Whether a launch, or the one behind it, may begin before the one in front has ended."""
+    """Whether a launch, or its successor, may begin before the preceding launch has ended."""
 
     is_dependent: bool = False
     lets_begin: bool = False
@@ -44,14 +44,14 @@ def dependence_of(source: str, options: Mapping[str, Any]) -> Dependence:
 
 
 class LaunchAccesses:
-    """Accesses of one launch's programs to memory that it may write.
+    """Log of accesses by the programs of one launch to memory that it may write.
 
     Args:
         kernel: The kernel's name.
-        rank: Whose launch it is.
-        watched: Memory that the launch may write; what else it stores to is added.
+        rank: Rank of the launch.
+        watched: Memory that the launch may write; targets of its stores are added.
         shared: Memory that several ranks reach.
-        dependence: Of the launch.
+        dependence: Programmatic dependent launch traits of the launch.
 
     Attributes:
         has_dependents: Whether its programs have let dependents begin.
@@ -76,18 +76,18 @@ class LaunchAccesses:
         self._done: list[Access | Fence] = []
 
     def watches(self, storage: Storage) -> bool:
-        """Return whether loads of a storage are logged: the launch may write it."""
+        """Return whether loads of some memory need to be recorded: a program may write it."""
         if any(self._dependence):
             return True
         key = storage.history_key
         return key in self._watched or key in self._shared
 
     def loads(self, storage: Storage, index: Array, itemsize: int, owners: Array) -> None:
-        """Note a load of elements, and which program loads each."""
+        """Record a load of elements, and the program of each."""
         self._new.append(self._access(storage, index, itemsize, owners))
 
     def stores(self, storage: Storage, index: Array, values: Array, owners: Array) -> None:
-        """Note a store of elements that is about to happen, and which program stores each."""
+        """Record a store before it happens, and the program of each element."""
         self._watched.add(storage.history_key)
         flat = index.reshape(-1)
         typed = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
@@ -106,7 +106,7 @@ class LaunchAccesses:
         owners: Array,
         asked: tuple[Order, bool, bool],
     ) -> None:
-        """Note atomics: which program does each, how they order, if they write, if they take."""
+        """Record atomics: programs, memory order, whether they write, whether results are used."""
         order, writes, takes = asked
         access = self._access(storage, index, itemsize, owners)
         self._new.append(access._replace(order=order, writes=writes, takes=takes))
@@ -118,30 +118,30 @@ class LaunchAccesses:
         return Access(storage, places, itemsize, owners, user_site(), ids, is_early=is_early)
 
     def waited(self, owners: Array) -> None:
-        """Log a wait for the end of the previous launch."""
+        """Record that programs have waited for the end of the preceding launch."""
         self._waited.update(owners.tolist())
 
     def fence(self, owners: Array) -> None:
-        """Log a fence of programs."""
+        """Record a fence of programs."""
         self._new.append(Fence(owners))
 
     def drop(self) -> None:
-        """Forget the accesses of a batch that is undone."""
+        """Drop the accesses of a batch that is rolled back."""
         self._waited.difference_update(machine.now().ids.tolist() if machine.is_running() else ())
         self._new.clear()
 
     def commit(self) -> None:
-        """Keep the accesses of a batch that has come to its end."""
+        """Keep the accesses of a completed batch."""
         self._done += self._new
         self._new.clear()
 
     def check(self, checker: RaceChecker) -> None:
-        """Find races within the launch.
+        """Report races within the launch.
 
         Raises:
-            ProgramRaceError: There is one, and races are errors.
+            ProgramRaceError: Two programs race, and races are errors.
         """
-        for finding in [*pairs(self._done, orders=True), *beside_atomics(self._done)]:
+        for finding in [*pairs(self._done, orders=True), *races_with_atomics(self._done)]:
             first, second = finding.first, finding.second
             error = ProgramRaceError(
                 checker.now_ps,
@@ -153,10 +153,10 @@ class LaunchAccesses:
             checker.note(error, (self._kernel, first.site, second.site, first.verb, second.verb))
 
     def check_dependent(self, checker: RaceChecker, operation: Operation) -> None:
-        """Find races with the previous launch, if it may overlap.
+        """Report races with the preceding launch, if it need not have ended.
 
         Raises:
-            ProgramRaceError: There is one, and races are errors.
+            ProgramRaceError: The launches race, and races are errors.
         """
         done = [access for access in self._done if isinstance(access, Access) and access.size]
         name = f"program {{}} of kernel '{self._kernel}'{of_rank(self._rank)}"
@@ -169,25 +169,25 @@ class LaunchAccesses:
                 checker.note(error, key)
 
     def shared(self) -> list[Access]:
-        """Return the loads and stores of memory that several ranks reach."""
+        """Return the plain accesses to memory that several ranks reach."""
         plain = [a for a in self._done if isinstance(a, Access) and a.order is None]
         return [access for access in plain if access.storage in self._shared]
 
     def hints(self) -> list[str]:
-        """Return lines of possible races; none if atomics may have ordered the programs."""
+        """Return possible races as lines; empty if atomics may order the programs."""
         if any(isinstance(access, Access) and access.order is not None for access in self._done):
             return []
         return [self._hint(*finding) for finding in self.found()]
 
     def lacking_values(self) -> str:
-        """Return the note that race checks see only a sample of the programs."""
+        """Return the hint that a launch without values is not checked for races."""
         return (
             f"kernel '{self._kernel}': races of its programs are not looked for, since memory that "
             "it uses has no values (data=False)"
         )
 
     def run_before(self, number: int) -> str:
-        """Return the note that programs ran in lockstep before another one published."""
+        """Return the hint that part of a launch is not checked, since programs ran in lockstep."""
         return (
             f"kernel '{self._kernel}': races between its others and the {number} programs that ran "
             "before one stored to another rank are not looked for\n    to fix: mode='tasks'"
@@ -201,7 +201,7 @@ class LaunchAccesses:
         return f"{one} where {other}: nothing orders them; races='report' looks at all of them"
 
     def found(self) -> list[Finding]:
-        """Return the races if the programs are unordered."""
+        """Return the races that exist without any order between programs."""
         return pairs(self._done, orders=False)
 
     def _name(self, program: int) -> str:
@@ -213,15 +213,14 @@ def _at(site: CallSite | None) -> str:
 
 
 # ---- Dependent launches ----
-# Launched with `launch_pdl=True` behind a kernel that calls `gdc_launch_dependents`, its
-# programs may run beside that kernel's until they call `gdc_wait`; what they touch before that
-# is unordered.
+# With `launch_pdl=True`, behind a kernel that calls `gdc_launch_dependents`, programs may run
+# beside that kernel's until they call `gdc_wait`; their accesses before that are unordered.
 
 _KEY = "launches that let their dependents begin"
 
 
 class DependentRaceError(ProgramRaceError):
-    """A kernel touches memory of the launch in front of it, and has not waited for that to end."""
+    """A kernel accesses memory of the preceding launch without waiting for its end."""
 
     def _kind(self) -> str:
         return "launches"
@@ -234,12 +233,12 @@ class DependentRaceError(ProgramRaceError):
 
 
 class Primary(NamedTuple):
-    """A launch that lets its dependents begin.
+    """A launch that lets its dependents begin early.
 
     Attributes:
-        name: What reports call a program of it, with a place for its number.
-        step: Which step of its stream it was.
-        accesses: What its programs did.
+        name: Format of a program's name in reports.
+        step: Step of the launch in its stream.
+        accesses: Accesses of its programs.
     """
 
     name: str
@@ -248,7 +247,7 @@ class Primary(NamedTuple):
 
 
 def note(checker: RaceChecker, operation: Operation, primary: Primary | None) -> None:
-    """Remember the last launch of a stream, if it lets its dependents begin."""
+    """Record the last launch of a stream, if it lets its dependents begin."""
     known: dict[Stream, Primary] = checker.local.setdefault(_KEY, {})
     known.pop(operation.stream, None)
     if primary is not None:
@@ -256,7 +255,7 @@ def note(checker: RaceChecker, operation: Operation, primary: Primary | None) ->
 
 
 def before(checker: RaceChecker, operation: Operation) -> Primary | None:
-    """Return the launch right in front of an operation in its stream that lets it begin."""
+    """Return the directly preceding launch of a stream, if it lets its dependents begin."""
     known: dict[Stream, Primary] = checker.local.get(_KEY, {})
     primary = known.get(operation.stream)
     turn = operation.turn
@@ -267,14 +266,14 @@ def before(checker: RaceChecker, operation: Operation) -> Primary | None:
 def races(
     checker: RaceChecker, rank: int | None, primary: Primary, name: str, own: Sequence[Access]
 ) -> Iterator[tuple[DependentRaceError, tuple[object, ...]]]:
-    """Yield the races of a dependent launch with the one in front, and their keys.
+    """Yield the races of a dependent launch with the preceding launch, and their keys.
 
     Args:
-        checker: Of the Context.
-        rank: Whose launch it is.
-        primary: The launch in front.
-        name: What reports call a program, with a place for its number.
-        own: What its programs did.
+        checker: Race checker of the Context.
+        rank: Rank of the launch.
+        primary: The preceding launch.
+        name: Format of a program's name in reports.
+        own: Accesses of its programs.
     """
     for later in own:
         if not later.is_early:
@@ -302,7 +301,7 @@ def _bytes(access: Access) -> Array:
 
 
 def _owner(access: Access, byte: int) -> int:
-    """Return a program that touches a byte."""
+    """Return the first program that touches a byte."""
     if access.by_all_programs():
         return int(access.ids[0])
     inside = (access.first <= byte) & (byte < access.first + access.itemsize)

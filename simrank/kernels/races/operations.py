@@ -1,7 +1,7 @@
-"""Race checks between stream operations and kernels on memory that ranks share.
+"""Race checks of stream operations on memory that ranks share.
 
-Copies, products, collectives and launches in lockstep each count as one program, which begins
-behind what its operation is behind.
+Copies, products, collectives and launches in lockstep each count as one program, whose initial
+clock is that of its operation.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 class StreamAccesses:
-    """Accesses of operations to shared memory; see `device.races.SharedAccesses`."""
+    """Checks accesses of operations to shared memory; see `device.order.SharedAccesses`."""
 
     def __init__(self, known: ProgramRaces) -> None:
         self._known = known
         self._operations: WeakKeyDictionary[Operation, ProgramClock] = WeakKeyDictionary()
 
     def began(self, operation: Operation, doubted: Collection[Storage] = ()) -> None:
-        """Check an operation's accesses to shared memory, except Triton kernels'.
+        """Check the accesses of an operation to shared memory, Triton kernels excepted.
 
         Args:
-            operation: It begins.
-            doubted: Memory that no other rank reaches, but that is to be looked at.
+            operation: The starting operation.
+            doubted: Memory of one rank that is checked as well.
 
         Raises:
-            ProgramRaceError: It races, and races are errors.
+            ProgramRaceError: The operation races, and races are errors.
         """
         if operation.touched is None or operation.rank is None or operation.tells_accesses:
             return
@@ -58,10 +58,10 @@ class StreamAccesses:
             self._compare(operation, reads, writes, is_doubted=bool(doubted))
 
     def met(self, operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
-        """Check an operation's accesses after it has synchronized with other ranks.
+        """Check the accesses of an operation after its arrival joined those of other ranks.
 
         Raises:
-            ProgramRaceError: It races, and races are errors.
+            ProgramRaceError: The operation races, and races are errors.
         """
         if operation.run is not None and operation.rank is not None:
             self._compare(operation, reads, writes)
@@ -82,7 +82,7 @@ class StreamAccesses:
                 clock.overwrites(buffer.storage, *elements_of(buffer))
 
     def ended(self, operation: Operation) -> None:
-        """Record the end of an operation, and its writes."""
+        """End the program of an operation, and record the values that it has written."""
         self._note_rewrites(operation)
         clock = self._operations.pop(operation, None)
         if clock is None or operation.touched is None:
@@ -96,7 +96,7 @@ class StreamAccesses:
                 shadow.values[index] = buffer.storage.array(np.dtype(np.uint8))[index]
 
     def _note_rewrites(self, operation: Operation) -> None:
-        """Note flags that an operation has written again."""
+        """Record that an operation has rewritten flags."""
         signals, agent = self._known.signals, operation.stream.race_agent
         if operation.touched is None or operation.run is None or agent is None:
             return
@@ -108,14 +108,14 @@ class StreamAccesses:
                 signals.rewrote(storage, low, high, (agent.key, operation.run[agent.key]))
 
     def flagged(self, storage: Storage, first: int) -> None:
-        """Note that a stream has set a flag, or set it back."""
+        """Drop the history of a flag that a stream has set or reset."""
         self._known.values.forget(storage, first, first + 1)
 
     def lockstep(self, operation: Operation, accesses: Iterable[Access]) -> None:
-        """Check a lockstep launch's accesses to memory that ranks share.
+        """Check the accesses of a launch in lockstep to shared memory.
 
         Raises:
-            ProgramRaceError: It races, and races are errors.
+            ProgramRaceError: The launch races, and races are errors.
         """
         clock: ProgramClock | None = None
         for access in accesses:
@@ -132,7 +132,7 @@ class StreamAccesses:
     def _clock_of(self, operation: Operation, *, is_doubted: bool = False) -> ProgramClock:
         launched = self._known.launched(operation)
         self._known.over(launched)
-        if is_doubted:  # Nothing is over because it has ended.
+        if is_doubted:  # Ended programs order nothing here.
             launched = launched._replace(num_ended=-1)
         device = operation.stream.device.index
         clock = self._known.start(operation.name, None, operation.rank, device, launched)
@@ -141,7 +141,7 @@ class StreamAccesses:
 
 
 def elements_of(buffer: Buffer) -> tuple[Array, int]:
-    """Return the elements of a buffer in its storage, without gaps, and their size."""
+    """Return the elements of its storage that a buffer contains, and their size in bytes."""
     view = buffer.array
     low, _ = buffer.storage.bounds(view)
     offsets = np.zeros(1, np.int64)
@@ -155,7 +155,7 @@ def elements_of(buffer: Buffer) -> tuple[Array, int]:
 
 
 def accesses_of(checker: RaceChecker) -> StreamAccesses:
-    """Return the access checks of a Context, made and registered at first use."""
+    """Return the operation checker of a Context, created and registered at first use."""
     result = checker.order.listener
     if result is None:
         result = checker.order.listener = StreamAccesses(races_of(checker))
@@ -164,10 +164,10 @@ def accesses_of(checker: RaceChecker) -> StreamAccesses:
 
 
 def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) -> None:
-    """Report races within a launch; of sampled programs, as hints.
+    """Report races within a launch; without a race checker they are hints.
 
     Raises:
-        ProgramRaceError: There is one, and races are errors.
+        ProgramRaceError: Two programs race, and races are errors.
     """
     device = operation.stream.device
     checker, hints = checker_of(device), device.memory.space.hints
@@ -183,15 +183,15 @@ def look_within(operation: Operation, log: LaunchAccesses, *, has_values: bool) 
 
 
 def look_before(operation: Operation, log: LaunchAccesses, num_run: int) -> None:
-    """Report races of programs of a launch that ran in lockstep before one of them published.
+    """Report races among programs that ran in lockstep before one of their launch published.
 
     Args:
-        operation: The launch; its other programs run as tasks.
-        log: What they did.
-        num_run: How many they are.
+        operation: The launch; its remaining programs run as tasks.
+        log: Accesses of the programs.
+        num_run: Number of the programs.
 
     Raises:
-        ProgramRaceError: There is one, and races are errors.
+        ProgramRaceError: Two programs race, and races are errors.
     """
     if num_run:
         operation.stream.device.memory.space.hints[log.run_before(num_run)] = None

@@ -1,11 +1,12 @@
-"""Racing accesses of two programs in a fully logged launch.
+"""Racing pairs of accesses in a launch whose accesses are all known.
 
-An atomic races with what another program loads or stores there without one, for any values.
+An atomic races with every unordered plain load or store of another program, regardless of values.
 
-Two stores race unless they store the same. A load and a store race unless the load gets from
-elsewhere what is stored: it expects what was last stored in front of it, or what was there before
-the launch. In front is what the program did itself, and what atomics order; all else may come any
-time. So it does not matter in which order the programs have run here.
+Two stores race unless they store the same value. A load and a store race unless the load expects
+the
+stored value anyway: the value of the last store ordered before it, or the value from before the
+launch. Stores of the program itself and stores ordered by atomics are before a load. The result
+does not depend on the order in which the programs ran here.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ if TYPE_CHECKING:
 
     from simrank.device.clocks import Clock
 
-_MOST_ROWS = 1 << 22  # that are looked at together: some 200 MiB
-_MOST_ATOMICS = 64  # of one element that are held against each plain access to it
-_MANY_ROWS = 32  # of one unit; then those that are alike are left out
+_MOST_ROWS = 1 << 22  # Per part of the check: about 200 MiB.
+_MOST_ATOMICS = 64  # Of one element, compared with each plain access to it.
+_MANY_ROWS = 32  # Of one unit; beyond it, similar rows are dropped.
 
 
 class _Rows(NamedTuple):
-    """Accesses unit by unit, in the order of the launch within each.
+    """Accesses by unit of memory, within each unit in the order of the launch.
 
     Attributes:
-        unit: [n] which one.
-        access: [n] its number in the log.
-        segment: [n] of which program, between which atomics; see `Segments`.
-        owner: [n] of which program.
-        stores: [n] whether it stores.
-        value: [n] what it stores, or what a load expects.
-        held: [n] what was there before a store.
+        unit: Number of the unit, [n].
+        access: Index in the log, [n].
+        segment: Segment of the program, [n]; see `Segments`.
+        owner: Number of the program, [n].
+        stores: Whether the access stores, [n].
+        value: The stored value, or the value that a load expects, [n].
+        held: The value before a store, [n].
     """
 
     unit: Array
@@ -58,16 +59,16 @@ class _Rows(NamedTuple):
     held: Array
 
     def at(self, chosen: Array) -> _Rows:
-        """Return some of them."""
+        """Return the chosen rows."""
         return _Rows(*(column[chosen] for column in self))
 
 
 def pairs(log: Log, *, orders: bool) -> list[Finding]:
-    """Return racing pairs of accesses, one per pair of lines and kinds.
+    """Return racing accesses of two programs, one pair for two lines and their kinds of access.
 
     Args:
-        log: What the programs of a launch did, in an order in which it may have happened.
-        orders: Whether atomics and fences order programs; else only what one program does is.
+        log: Accesses of a launch, in a possible order.
+        orders: Whether atomics and fences order programs; if not, only program order counts.
     """
     by_storage: dict[Storage, list[Access]] = {}
     for access in log:
@@ -79,7 +80,7 @@ def pairs(log: Log, *, orders: bool) -> list[Finding]:
         if all(access.raw is None for access in accesses):
             continue
         unit_bytes = _unit_bytes(accesses)
-        units = doubtful(accesses, unit_bytes)
+        units = candidate_units(accesses, unit_bytes)
         for chosen in _parts(units, accesses):
             segments = Segments(has_clocks=has_clocks)
             rows = _rows(log, segments, storage, (chosen, unit_bytes))
@@ -89,11 +90,11 @@ def pairs(log: Log, *, orders: bool) -> list[Finding]:
     return list(found.values())
 
 
-def beside_atomics(log: Log) -> list[Finding]:
-    """Return atomics and accesses without one to the same element that race, one for two lines.
+def races_with_atomics(log: Log) -> list[Finding]:
+    """Return races between an atomic and a plain access to one element, one pair for two lines.
 
     Args:
-        log: What the programs of a launch did, in an order in which it may have happened.
+        log: Accesses of a launch, in a possible order.
     """
     by_storage: dict[Storage, list[Access]] = {}
     for access in log:
@@ -103,14 +104,14 @@ def beside_atomics(log: Log) -> list[Finding]:
     for storage, accesses in by_storage.items():
         atomics = [access for access in accesses if access.order is not None and access.writes]
         if atomics and any(access.is_plain for access in accesses):
-            for finding in _beside_atomics(log, storage, _bytes_of(accesses, atomics)):
+            for finding in _races_in_storage(log, storage, _bytes_of(accesses, atomics)):
                 first, second = finding.first, finding.second
                 found.setdefault((first.site, second.site, first.verb, second.verb), finding)
     return list(found.values())
 
 
 def _bytes_of(accesses: list[Access], atomics: list[Access]) -> Array:
-    """Return the first bytes of elements with atomics and other accesses."""
+    """Return the bytes that both atomics and plain accesses touch."""
     touched = [access for access in accesses if access.is_plain]
     bytes_of: list[Array] = [
         np.unique(np.concatenate([_all_bytes(access) for access in group]))
@@ -124,8 +125,8 @@ def _all_bytes(access: Access) -> Array:
     return (access.first[:, None] + np.arange(access.itemsize)).reshape(-1)
 
 
-def _beside_atomics(log: Log, storage: Storage, shared: Array) -> Iterator[Finding]:
-    """Yield accesses that race with atomics at some bytes of a storage."""
+def _races_in_storage(log: Log, storage: Storage, shared: Array) -> Iterator[Finding]:
+    """Yield races with atomics at some bytes of a storage."""
     if not len(shared):
         return
     segments = Segments(has_clocks=True)
@@ -134,7 +135,7 @@ def _beside_atomics(log: Log, storage: Storage, shared: Array) -> Iterator[Findi
     for number, access in enumerate(log):
         lanes = None
         if not isinstance(access, Access) or access.order is not None:
-            lanes = segments.pass_by(access)
+            lanes = segments.advance(access)
         if not isinstance(access, Access) or access.storage is not storage or not access.size:
             continue
         if lanes is None:
@@ -152,7 +153,7 @@ def _beside_atomics(log: Log, storage: Storage, shared: Array) -> Iterator[Findi
             plain.append(rows)
         if access.order is not None and access.writes:
             atomic.append(rows)
-    yield from _meeting(log, segments, _joined(plain), _joined(atomic))
+    yield from _unordered_pairs(log, segments, _joined(plain), _joined(atomic))
 
 
 def _plain_lanes(access: Access) -> tuple[Array, Array]:
@@ -167,7 +168,7 @@ def _changes(access: Access) -> bool:
 
 
 class _Lanes(NamedTuple):
-    """Lanes of accesses: where, of which program, in which segment, of which access of the log."""
+    """Lanes of accesses: byte, program, segment, index in the log, and whether they write."""
 
     first: Array
     owner: Array
@@ -180,7 +181,9 @@ def _joined(rows: list[tuple[Array, ...]]) -> _Lanes:
     return _Lanes(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
-def _meeting(log: Log, segments: Segments, plain: _Lanes, atomic: _Lanes) -> Iterator[Finding]:
+def _unordered_pairs(
+    log: Log, segments: Segments, plain: _Lanes, atomic: _Lanes
+) -> Iterator[Finding]:
     """Yield pairs of a plain access and an atomic to one byte that nothing orders."""
     order = np.argsort(atomic.first, kind="stable")
     atomic = _Lanes(*(column[order] for column in atomic))
@@ -212,13 +215,13 @@ def _meeting(log: Log, segments: Segments, plain: _Lanes, atomic: _Lanes) -> Ite
 
 
 def _unit_bytes(accesses: Iterable[Access]) -> int:
-    """Return the largest unit of which all elements are whole ones: mostly an element."""
+    """Return the largest unit in bytes that divides all elements: usually an element."""
     smallest = min(access.itemsize for access in accesses)
     return smallest if all(access.is_aligned(smallest) for access in accesses) else 1
 
 
 def _parts(units: Array, accesses: list[Access]) -> Iterator[Array]:
-    """Yield units, not more at a time than memory has room for."""
+    """Yield the units in parts that fit in memory."""
     if not len(units):
         return
     lanes = sum(
@@ -231,28 +234,28 @@ def _parts(units: Array, accesses: list[Access]) -> Iterator[Array]:
 def _rows(log: Log, segments: Segments, storage: Storage, part: tuple[Array, int]) -> _Rows:
     """Return the accesses to some units, ordered by unit."""
     units, unit_bytes = part
-    is_asked = np.zeros(int(units[-1]) + 1, np.bool_)
-    is_asked[units] = True
+    is_chosen = np.zeros(int(units[-1]) + 1, np.bool_)
+    is_chosen[units] = True
     columns: list[tuple[Array, ...]] = []
     for number, access in enumerate(log):
         if not isinstance(access, Access) or access.order is not None:
-            segments.pass_by(access)
+            segments.advance(access)
         elif access.storage is storage and access.size:
-            lanes = _lanes(access, is_asked, unit_bytes)
+            lanes = _lanes(access, is_chosen, unit_bytes)
             if len(lanes[0]):
                 of_lanes = segments.of(lanes[1])
                 columns.append((lanes[0], np.full(len(lanes[0]), number), of_lanes, *lanes[1:]))
     joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
     unit, *rest = joined
     order = np.argsort(unit, kind="stable")
-    return _expecting(_Rows(unit, *rest).at(order), segments)
+    return _with_expected_values(_Rows(unit, *rest).at(order), segments)
 
 
-def _lanes(access: Access, is_asked: Array, unit_bytes: int) -> tuple[Array, ...]:
-    """Return an access as arrays: units, owners, is_store, values, old values."""
+def _lanes(access: Access, is_chosen: Array, unit_bytes: int) -> tuple[Array, ...]:
+    """Return units, owners, whether they store, and the values after and before of an access."""
     unit = access.units(unit_bytes)
-    inside = unit < len(is_asked)
-    inside[inside] = is_asked[unit[inside]]
+    inside = unit < len(is_chosen)
+    inside[inside] = is_chosen[unit[inside]]
     lane, _ = np.nonzero(inside)
     unit, owner = unit[inside], access.owners[lane]
     stores = np.full(len(unit), access.raw is not None)
@@ -271,18 +274,18 @@ def _lanes(access: Access, is_asked: Array, unit_bytes: int) -> tuple[Array, ...
     return unit, owner.astype(np.int64), stores, value, held
 
 
-def _expecting(rows: _Rows, segments: Segments) -> _Rows:
-    """Set the expected values of loads."""
+def _with_expected_values(rows: _Rows, segments: Segments) -> _Rows:
+    """Set the values that loads expect."""
     units = _Units(rows)
     value = np.where(rows.stores, rows.value, rows.held[units.first_store][units.number])
-    behind = _behind_ordered(rows, segments) if segments.has_clocks else _behind_own(rows)
+    behind = _ordered_stores(rows, segments) if segments.has_clocks else _last_own_stores(rows)
     for stores, loads in behind:
         value[loads] = rows.value[stores]
     return rows._replace(value=value)
 
 
-def _behind_own(rows: _Rows) -> Iterator[tuple[Array, Array]]:
-    """Yield row numbers of loads and their own programs' last stores."""
+def _last_own_stores(rows: _Rows) -> Iterator[tuple[Array, Array]]:
+    """Yield row numbers of the last store by each load's own program, and of the loads."""
     place = np.arange(len(rows.unit))
     order = np.lexsort((place, rows.owner, rows.unit))
     begins = ~_same(order, rows.unit, rows.owner)
@@ -292,8 +295,8 @@ def _behind_own(rows: _Rows) -> Iterator[tuple[Array, Array]]:
     yield order[last[behind]], order[behind]
 
 
-def _behind_ordered(rows: _Rows, segments: Segments) -> Iterator[tuple[Array, Array]]:
-    """Yield row numbers of stores in order, and of the loads ordered after them."""
+def _ordered_stores(rows: _Rows, segments: Segments) -> Iterator[tuple[Array, Array]]:
+    """Yield row numbers of stores in order, and of the loads that they are ordered before."""
     for stores, others in _Units(rows).meetings():
         later = (others > stores) & ~rows.stores[others]
         before, loads = stores[later], others[later]
@@ -304,11 +307,11 @@ def _behind_ordered(rows: _Rows, segments: Segments) -> Iterator[tuple[Array, Ar
 
 def _races(log: Log, rows: _Rows, segments: Segments) -> Iterator[Finding]:
     """Yield the pairs of accesses that race, one for each two accesses of the log."""
-    rows = rows if segments.has_clocks else _thinned(log, rows)
+    rows = rows if segments.has_clocks else _without_similar_rows(log, rows)
     for stores, others in _Units(rows).meetings():
         is_late = others > stores
         differs = rows.value[stores] != rows.value[others]
-        differs &= is_late | ~rows.stores[others]  # Of two stores once.
+        differs &= is_late | ~rows.stores[others]  # Each pair of stores once.
         differs &= rows.owner[stores] != rows.owner[others]
         before = np.where(is_late, stores, others)[differs]
         after = np.where(is_late, others, stores)[differs]
@@ -319,7 +322,7 @@ def _races(log: Log, rows: _Rows, segments: Segments) -> Iterator[Finding]:
 
 
 def _findings(log: Log, rows: _Rows, before: Array, after: Array) -> Iterator[Finding]:
-    """Yield one finding for each two accesses of the log."""
+    """Yield one finding for each pair of accesses of the log."""
     keys = rows.access[before] * np.int64(len(log)) + rows.access[after]
     for at in np.unique(keys, return_index=True)[1].tolist():
         one, other = int(before[at]), int(after[at])
@@ -330,11 +333,11 @@ def _findings(log: Log, rows: _Rows, before: Array, after: Array) -> Iterator[Fi
 
 
 class _Units:
-    """Rows by unit.
+    """Rows grouped by unit.
 
     Attributes:
-        number: [n] which unit a row is of, counted from 0.
-        first_store: By unit: the row of its first store.
+        number: Unit of each row, counted from 0, [n].
+        first_store: Row of the first store of each unit.
     """
 
     def __init__(self, rows: _Rows) -> None:
@@ -347,7 +350,7 @@ class _Units:
         self.first_store = self._stores[self._begin]
 
     def meetings(self) -> Iterator[tuple[Array, Array]]:
-        """Yield a store of each unit beside all its rows but that, as numbers of rows."""
+        """Yield pairs of row numbers: a store, and each other row of its unit."""
         for turn in range(int(self._num_stores.max())):
             has_one = self._num_stores > turn
             rows = np.flatnonzero(has_one[self.number])
@@ -356,11 +359,11 @@ class _Units:
             yield stores[is_other], rows[is_other]
 
 
-def _thinned(log: Log, rows: _Rows) -> _Rows:
-    """Drop most of the equal accesses of one line, where a unit has many.
+def _without_similar_rows(log: Log, rows: _Rows) -> _Rows:
+    """Drop most similar rows of units with many rows: same line, many programs or values.
 
-    What is left has two programs and four values, if there are as many: one of another program and
-    value than any access has, unless these race with each other.
+    Two programs and up to four values of each line remain. A race of any access is therefore found
+    as a race of a remaining one.
     """
     if np.bincount(rows.unit - rows.unit[0]).max() <= _MANY_ROWS:
         return rows
@@ -379,7 +382,7 @@ def _thinned(log: Log, rows: _Rows) -> _Rows:
 
 
 def _same(order: Array, *columns: Array) -> Array:
-    """Return whether rows are like the one before them, in some order; the first is not."""
+    """Return whether each row equals the one before it in an order; False for the first."""
     result = np.ones(len(order), np.bool_)
     result[0] = False
     for column in columns:
@@ -396,7 +399,7 @@ def _ends(same: Array) -> Array:
 
 
 def _at_ends(same_line: Array, values: Array) -> Array:
-    """Return the rows with the first two or the last two values of their line."""
+    """Return the rows with one of the first two or the last two values of their line."""
     line = np.cumsum(~same_line) - 1
     starts = np.flatnonzero(~same_line)
     ends = np.append(starts[1:], len(line)) - 1
@@ -404,12 +407,12 @@ def _at_ends(same_line: Array, values: Array) -> Array:
     return result
 
 
-# ---- What programs in lockstep are behind, played again with a vector clock for each ----
-# A segment is a run of one program's accesses without an acquire or release.
+# ---- Vector clocks of programs in lockstep ----
+# A segment is a stretch of one program in which it neither acquires nor releases.
 
 
 class Lanes(NamedTuple):
-    """The lanes of an atomic: [n] the first byte of each, its program, and its segment."""
+    """Lanes of an atomic: first byte, program and segment of each, [n]."""
 
     first: Array
     owner: Array
@@ -423,23 +426,23 @@ class _Segment(NamedTuple):
 
 
 class _Program:
-    """A program: its clock, its released clock, and the relaxed signals that it has read.
+    """A program: its clock, the clock of its relaxed signals, and that of its relaxed reads.
 
-    Its clock is replaced, never changed: segments have it.
+    The clock is replaced, never changed: segments hold it.
     """
 
     def __init__(self, number: int) -> None:
         self.clock: Clock = {number: 1}
         self.fenced: Clock = {}
         self.seen: Clock = {}
-        self.segment: int | None = None  # What it is in, once something was done in that.
+        self.segment: int | None = None  # Its current segment; None before the first access in it.
 
 
 class Segments:
-    """The segments of all programs of a launch, as far as its log has been gone through.
+    """Segments of all programs of a launch, up to the current place in its log.
 
     Args:
-        has_clocks: Whether atomics order programs; else each has one segment, of its own number.
+        has_clocks: Whether atomics order programs; if not, each program is one segment.
     """
 
     def __init__(self, *, has_clocks: bool) -> None:
@@ -449,7 +452,7 @@ class Segments:
         self._flags: dict[tuple[Storage, int], Clock] = {}
 
     def of(self, owners: Array) -> Array:
-        """Return the segments in which programs are."""
+        """Return the current segments of programs."""
         if not self.has_clocks:
             return owners
         programs, inverse = np.unique(owners, return_inverse=True)
@@ -469,7 +472,7 @@ class Segments:
         return self._programs[number]
 
     def are_ordered(self, before: Array, after: Array) -> Array:
-        """Return a mask of segments that are ordered before other segments."""
+        """Return a mask of pairs whose first segment is ordered before the second."""
         keys = before * np.int64(len(self._all)) + after
         unique, inverse = np.unique(keys, return_inverse=True)
         ordered: Array = np.array(
@@ -481,13 +484,13 @@ class Segments:
         program, epoch, _ = self._all[before]
         return self._all[after].clock.get(program, 0) >= epoch
 
-    # ---- the log ----
+    # ---- Log ----
 
-    def pass_by(self, done: Access | Fence) -> Lanes | None:
-        """Apply the order of atomics and fences.
+    def advance(self, done: Access | Fence) -> Lanes | None:
+        """Update the clocks for an atomic or a fence.
 
         Returns:
-            Of an atomic, where each lane is, of which program, and in which segment; else None.
+            The lanes of an atomic; None for a fence, or without clocks.
         """
         if not self.has_clocks:
             return None
@@ -497,13 +500,13 @@ class Segments:
         return self._atomic(done)
 
     def _atomic(self, access: Access) -> Lanes:
-        """Acquire and release through each lane's flag."""
+        """Acquire and release the flag of each lane of an atomic."""
         order = access.order
         assert order is not None, "it is an atomic"
         first, owners = access.first, access.owners
         if access.by_all_programs():
             first, owners = np.tile(first, len(access.ids)), np.repeat(access.ids, len(first))
-        if order.scope == "cta":  # No two programs are in one.
+        if order.scope == "cta":  # The scope is one program.
             return Lanes(first, owners, self.of(owners))
         numbers = []
         for begin, owner in zip(first.tolist(), owners.tolist(), strict=True):
@@ -513,42 +516,42 @@ class Segments:
             if access.writes:
                 join(flag, program.clock if order.releases else program.fenced)
             if access.takes and order.acquires:
-                self._goes_on(program, carried)
+                self._begin_segment(program, carried)
             elif access.takes:
                 join(program.seen, carried)
             numbers.append(self._segment(owner))
             if order.releases:
-                self._goes_on(program, {owner: program.clock[owner] + 1})
+                self._begin_segment(program, {owner: program.clock[owner] + 1})
         return Lanes(first, owners, np.array(numbers, np.int64))
 
     def _fence(self, owners: Array) -> None:
-        """Order later signals of programs behind all earlier accesses."""
+        """Order later signals of programs after their earlier accesses."""
         for owner in owners.tolist():
             program = self._program(owner)
-            self._goes_on(program, program.seen)
+            self._begin_segment(program, program.seen)
             program.fenced = program.clock
-            self._goes_on(program, {owner: program.clock[owner] + 1})
+            self._begin_segment(program, {owner: program.clock[owner] + 1})
 
     @staticmethod
-    def _goes_on(program: _Program, behind: Clock) -> None:
-        """Begin a new segment of a program with a larger clock."""
+    def _begin_segment(program: _Program, behind: Clock) -> None:
+        """Begin a new segment of a program, ordered after one more clock."""
         program.clock = dict(program.clock)
         join(program.clock, behind)
         program.segment = None
 
 
-# ---- Units of memory that several programs of a launch have touched, and one has changed ----
-# Nothing else can race. It runs for every access, so it keeps little and looks at each once.
+# ---- Candidate units: touched by several programs and changed by one ----
+# Every access passes here, so each is looked at once and little is stored.
 
 _NOBODY = -1
 
 
-def doubtful(accesses: Sequence[Access], unit_bytes: int) -> Array:
-    """Return the units that may be raced for.
+def candidate_units(accesses: Sequence[Access], unit_bytes: int) -> Array:
+    """Return the units on which programs may race.
 
     Args:
         accesses: All loads and stores of one storage.
-        unit_bytes: What every access touches whole ones of.
+        unit_bytes: Unit size; each access covers whole units.
     """
     size = -(-accesses[0].storage.size_bytes // unit_bytes)
     owners = np.full(size, _NOBODY, np.int32)
@@ -569,14 +572,14 @@ def doubtful(accesses: Sequence[Access], unit_bytes: int) -> Array:
         before = owners[index]
         several[index[((before != own) & (before != _NOBODY)) | (own == ALL_PROGRAMS)]] = True
         owners[index] = own
-        several[index[owners[index] != own]] = True  # Two in this access.
+        several[index[owners[index] != own]] = True  # Two programs in this access.
         if access.raw is not None:
             changed[index[access.differs(unit_bytes)]] = True
     return np.flatnonzero(several & changed)
 
 
 def _index(access: Access, unit_bytes: int) -> slice | Array:
-    """Return [n, itemsize / unit_bytes] which units, or a slice where they follow each other."""
+    """Return the units of an access, [n, itemsize / unit_bytes]; a slice if contiguous."""
     if isinstance(access.places, range):
         return slice(access.places.start // unit_bytes, access.places.stop // unit_bytes)
     return access.units(unit_bytes)

@@ -1,4 +1,4 @@
-"""Loaded bytes of programs with times, against which later stores are checked."""
+"""Loads by programs, which later stores to the same bytes must be ordered after."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _COLUMNS = ("_low", "_high", "_reader", "_epoch", "_site", "_own")
 
 
 class Read(NamedTuple):
-    """A load.
+    """A recorded load.
 
     Attributes:
-        reader: Which program's.
-        epoch: When, on the program's own clock: the last one of those that are alike.
-        site: Number of the line of the source.
-        is_own: Whether the program itself had stored there last.
+        reader: Number of the program.
+        epoch: The program's epoch; of repeated equal loads, that of the last.
+        site: Number of the source line.
+        is_own: Whether the last store there was by the program itself.
     """
 
     reader: int
@@ -32,9 +32,9 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """Loads of one storage, a row for each line of the source, program and range of bytes.
+    """Loads of one storage: a row for each source line, program and byte range.
 
-    A row counts for every byte of its range unless the load left some out; then it has a list.
+    A row covers every byte of its range; a load with gaps has a list of its elements as well.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Reads:
         self._epoch = np.zeros(_FIRST_ROWS, np.int64)
         self._site = np.zeros(_FIRST_ROWS, np.int64)
         self._own = np.zeros(_FIRST_ROWS, np.int64)
-        # By row, if scattered: the first byte of each element, in order, and its size.
+        # Rows with gaps: the sorted first byte of each element, and the element size.
         self._bytes: dict[int, tuple[Array, int]] = {}
         self._rows: dict[tuple[int, int, int, int, int, bool], int] = {}
 
@@ -59,15 +59,15 @@ class Reads:
         *,
         is_own: bool = False,
     ) -> None:
-        """Remember a load.
+        """Record a load.
 
         Args:
-            first: [n] first byte of each element.
-            itemsize: Bytes of an element.
-            reader: The program.
-            epoch: When, on the program's own clock.
-            site: Number of the line of the source.
-            is_own: Whether the program itself had stored there last.
+            first: First byte of each element, [n].
+            itemsize: Size of an element in bytes.
+            reader: Number of the program.
+            epoch: The program's epoch.
+            site: Number of the source line.
+            is_own: Whether the last store there was by the program itself.
         """
         low, high = int(first.min()), int(first.max()) + itemsize
         is_dense = high - low == first.size * itemsize
@@ -91,7 +91,7 @@ class Reads:
         return row
 
     def touched_by(self, first: Array, itemsize: int) -> Iterator[Read]:
-        """Yield the loads of bytes that a store is about to change."""
+        """Yield the recorded loads of bytes that a store is about to change."""
         low, high = int(first.min()), int(first.max()) + itemsize
         rows = slice(0, self._num_rows)
         hits = np.flatnonzero((self._low[rows] < high) & (self._high[rows] > low))
@@ -101,7 +101,7 @@ class Reads:
                 yield Read(reader, epoch, int(self._site[row]), bool(self._own[row]))
 
     def _meets(self, row: int, first: Array, itemsize: int) -> bool:
-        """Return whether elements share a byte with loaded elements of any size."""
+        """Return whether elements share a byte with a row, whose element size may differ."""
         scattered = self._bytes.get(row)
         if scattered is None:
             inside = (first + itemsize > self._low[row]) & (first < self._high[row])
@@ -111,7 +111,7 @@ class Reads:
         return bool((num_before > np.searchsorted(starts, first - size, side="right")).any())
 
     def forget(self, is_over: Callable[[int], bool]) -> None:
-        """Drop the loads of programs that nothing that runs can race with any more."""
+        """Drop the loads of programs that all later programs are ordered after."""
         readers = self._reader[: self._num_rows]
         over = {reader for reader in np.unique(readers).tolist() if is_over(reader)}
         if not over:

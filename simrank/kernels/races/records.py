@@ -1,4 +1,4 @@
-"""Records of programs and of memory for race checks."""
+"""Records of programs and memory for race detection between programs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ IDLE, MIXED = 1, 2
 
 
 class Shadow:
-    """The last store of each byte of a storage: program, epoch, line, value.
+    """The last store of each byte of a storage: program, epoch, source line and value.
 
     Attributes:
-        writers: 0: none; above: a program; below: several that stored the same, see `Alike`.
-        finest: Size of the smallest elements that were stored: within one of it all is alike.
-        marks: `IDLE` where that store changed nothing: it races with stores only; `MIXED` where its
-            program had stored something else in the same epoch.
+        writers: 0: not stored yet; > 0: a program; < 0: several programs that stored the same
+            value, see `Alike`.
+        finest: Size of the smallest elements that were stored; all bytes of one have the same
+            record.
+        marks: `IDLE` where the store changed nothing, so that it races with stores only; `MIXED`
+            where the same program had stored another value in the same epoch.
     """
 
     __slots__ = ("epochs", "finest", "marks", "sites", "values", "writers")
@@ -38,7 +40,7 @@ class Shadow:
 
 
 class Stored(NamedTuple):
-    """A store: by which program, in which epoch of it, at which line."""
+    """A store: its program, the program's epoch, and the number of its source line."""
 
     writer: int
     epoch: int
@@ -46,9 +48,9 @@ class Stored(NamedTuple):
 
 
 class Alike:
-    """Stores of the same value that nothing orders, where `Shadow` has room for one.
+    """Unordered stores of the same value, for which `Shadow` has a single slot per byte.
 
-    They are numbered -1, -2, ...; equal ones have one number.
+    Sets of stores are numbered -1, -2, ...; equal sets have one number.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class Alike:
         self._numbers: dict[tuple[Stored, ...], int] = {}
 
     def number(self, stores: tuple[Stored, ...]) -> int:
-        """Return the number of stores."""
+        """Return the number of a set of stores."""
         result = self._numbers.get(stores)
         if result is None:
             result = self._numbers[stores] = -len(self._stores)
@@ -64,7 +66,7 @@ class Alike:
         return result
 
     def __getitem__(self, number: int) -> tuple[Stored, ...]:
-        """Return the stores that a number means."""
+        """Return the stores with a number."""
         return self._stores[-number]
 
 
@@ -74,7 +76,7 @@ def of_rank(rank: int | None) -> str:
 
 
 class Name(NamedTuple):
-    """The name of a program in reports; operations of streams have no number."""
+    """Name of a program in reports; `number` is None for an operation of a stream."""
 
     number: int | None
     kernel: str
@@ -88,21 +90,21 @@ class Name(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """Elements of a storage: [n] the first byte of each, and their size."""
+    """Elements of a storage: the first byte of each, [n], and the element size in bytes."""
 
     first: Array
     itemsize: int
 
 
 class Launched(NamedTuple):
-    """The vector clock of a launch at its begin.
+    """Launch state at its start: the events that it is ordered after.
 
     Attributes:
-        number: Which launch it is.
-        num_ended: How many programs had ended.
-        stream: What its stream is called in clocks.
-        step: Which step of its stream it is.
-        run: What its operation is behind: it takes over what its programs do.
+        number: Number of the launch.
+        num_ended: Number of programs that had ended.
+        stream: Key of its stream in clocks.
+        step: Step of the launch in its stream.
+        run: Clock of its operation; the clocks of its programs are joined into it.
     """
 
     number: int
@@ -112,5 +114,5 @@ class Launched(NamedTuple):
     run: Clock
 
     def clock(self) -> Clock:
-        """Return the clock at the begin of its programs, without the launch itself."""
+        """Return the initial clock of its programs, without this launch, which has not ended."""
         return {**self.run, self.stream: self.step - 1}

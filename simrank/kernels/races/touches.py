@@ -1,4 +1,4 @@
-"""Checks of a program's accesses against unordered accesses of other programs."""
+"""Accesses of one program, checked against unordered accesses of other programs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _WRITES, _READS = "writes", "reads"
 
 
 class Touches:
-    """The loads and stores of one program.
+    """Loads, stores and atomics of one program.
 
     Args:
-        known: What is known of all programs.
-        number: The program.
-        clock: What it is behind.
-        since: How many programs had ended when its launch began.
+        known: Race state of all programs.
+        number: Number of the program.
+        clock: Its vector clock.
+        since: Number of programs that had ended when its launch began.
     """
 
     __slots__ = ("_clock", "_known", "_number", "_since")
@@ -41,14 +41,14 @@ class Touches:
         self._since = since
 
     def loaded(self, storage: Storage, elements: Elements) -> None:
-        """Check and record a load, also of the program's own stores."""
+        """Check and record a load, and whether it is of the program's own store."""
         first, itemsize = elements
         self._check_atomics(storage, elements, _READS)
         known, is_own = self._known, None
         shadow = known.shadows.get(storage)
         if shadow is not None:
             self._check(storage, shadow, elements, _READS)
-            if shadow.finest < itemsize:  # It may have stored some bytes of an element only.
+            if shadow.finest < itemsize:  # Single bytes of an element may be the program's own.
                 first, itemsize = (first[:, None] + np.arange(itemsize)).reshape(-1), 1
             is_own = self._are_own(shadow.writers[first])
         reads = known.reads.get(storage)
@@ -63,11 +63,11 @@ class Touches:
             reads.add(first[~is_own], itemsize, *at)
 
     def stored(self, storage: Storage, elements: Elements, new: Array) -> None:
-        """Check a store of known bytes, given as [n, itemsize], and remember it."""
+        """Check and record a store of known bytes, given as [n, itemsize]."""
         first, itemsize = elements
         self._check_atomics(storage, elements, _WRITES)
         shadow = self._shadow(storage)
-        if shadow.finest < itemsize:  # It may change some bytes of an element only.
+        if shadow.finest < itemsize:  # Single bytes of an element may change.
             first = (first[:, None] + np.arange(itemsize)).reshape(-1)
             itemsize, new = 1, new.reshape(-1, 1)
         byte = first[:, None] + np.arange(itemsize)
@@ -93,7 +93,7 @@ class Touches:
             self._join_alike(shadow, byte[again], writers[again], epochs[again])
 
     def overwritten(self, storage: Storage, elements: Elements) -> None:
-        """Check a store of bytes that are not known yet, and remember it."""
+        """Check and record a store whose bytes are not known yet."""
         shadow = self._shadow(storage)
         self._check_atomics(storage, elements, _WRITES)
         self._check(storage, shadow, elements, _WRITES)
@@ -103,12 +103,13 @@ class Touches:
         shadow.marks[byte] = 0
 
     def updated(self, storage: Storage, elements: Elements, *, is_alone: bool = False) -> None:
-        """Check elements that an atomic changes, and remember it.
+        """Check and record elements that an atomic changes.
 
         Args:
-            storage: Where.
-            elements: Which.
-            is_alone: Whether the atomic is one among the threads of a program only.
+            storage: The memory.
+            elements: The elements.
+            is_alone: Whether the atomic is atomic only among the threads of its program (scope
+                "cta").
         """
         known = self._known
         shadow = known.shadows.get(storage)
@@ -131,14 +132,14 @@ class Touches:
         return shadow
 
     def _note(self, shadow: Shadow, byte: Array, itemsize: int) -> None:
-        """Record the storing program of bytes."""
+        """Record this program's store of bytes."""
         shadow.finest = min(shadow.finest, itemsize)
         shadow.writers[byte] = self._number
         shadow.epochs[byte] = self._clock[self._number]
         shadow.sites[byte] = self._known.site_number()
 
     def _marks(self, shadow: Shadow, first: Array, writers: Array, differs: Array) -> Array:
-        """Return the records of stored elements that other programs stored before."""
+        """Return the marks of stored elements, given the programs that stored them before."""
         marks = shadow.marks[first]
         is_own = (writers == self._number) & (shadow.epochs[first] == self._clock[self._number])
         kept = np.where(differs, 0, marks & IDLE) | np.where(is_own, marks & MIXED, 0)
@@ -146,11 +147,11 @@ class Touches:
         return result.astype(np.uint8)
 
     def cure(self, storage: Storage, other: int, epoch: int) -> str | None:
-        """Return the cure for a race with another program, or None if none is known."""
+        """Return the cure for a race with another program, or None if unknown."""
         del storage, other, epoch
         return None
 
-    # ---- order ----
+    # ---- Order ----
 
     def _is_ordered(self, writer: int, epoch: int) -> bool:
         known = self._known
@@ -165,10 +166,10 @@ class Touches:
         return known.is_long_ago(writer)
 
     def _is_past(self, writers: Array) -> Array:
-        """Return a mask of bytes without a store since the program's launch.
+        """Return the bytes that were never stored, or stored before this program's launch.
 
-        There memory has what they hold: those stores have arrived, and the host may have written
-        over them. Who stores the same again does nothing that a load could see.
+        Memory then holds their values: those stores have completed, and the host may have
+        overwritten them. Storing the same value again is invisible to loads.
         """
         first = int(writers.flat[0])
         is_one = bool((writers == first).all())
@@ -184,7 +185,7 @@ class Touches:
         return writer == 0 or 0 < self._known.ends[writer] <= self._since
 
     def _are_own(self, writers: Array) -> Array:
-        """Return a mask of bytes that the program itself has stored last."""
+        """Return the bytes whose last store is by this program, alone or beside equal stores."""
         result: Array = writers == self._number
         if len(writers) and writers.min() < 0:
             for writer in np.unique(writers[writers < 0]).tolist():
@@ -192,10 +193,10 @@ class Touches:
                     result |= writers == writer
         return result
 
-    # ---- checks ----
+    # ---- Checks ----
 
     def _check(self, storage: Storage, shadow: Shadow, elements: Elements, verb: str) -> None:
-        """Check elements against stores of other values by other programs."""
+        """Check elements against unordered stores of other programs."""
         first, itemsize = elements
         if shadow.finest < itemsize:
             first = (first[:, None] + np.arange(0, itemsize, shadow.finest)).reshape(-1)
@@ -206,9 +207,9 @@ class Touches:
                 self._report(storage, store.writer, store.site, (_WRITES, verb), store.epoch)
 
     def _stores(self, shadow: Shadow, first: Array, *, loads: bool) -> Iterator[Stored]:
-        """Yield the last store of bytes per program.
+        """Yield the last store of each other program to some bytes.
 
-        A load gets nothing new of others that stored what the program itself did.
+        A load skips stores of the value that this program stored as well.
         """
         writers = shadow.writers[first]
         for writer in np.unique(writers).tolist():
@@ -231,7 +232,7 @@ class Touches:
                 self._report(storage, atomic.reader, atomic.site, (ATOMIC, verb), atomic.epoch)
 
     def _check_reads(self, storage: Storage, elements: Elements, verb: str = _WRITES) -> None:
-        """Check a store against loads of other programs."""
+        """Check elements that a store changes against loads of other programs."""
         reads = self._known.reads.get(storage)
         if reads is None:
             return
@@ -240,9 +241,9 @@ class Touches:
                 self._report(storage, read.reader, read.site, (_READS, verb))
 
     def _check_alike(self, storage: Storage, shadow: Shadow, elements: Elements) -> None:
-        """Check a store of an equal value against the other program's earlier accesses.
+        """Check a store of another program's value against that program's earlier accesses.
 
-        It had stored something else there, or loaded what was there.
+        Its earlier accesses are stores of other values there, and loads.
         """
         first = elements.first
         others = set()
@@ -256,13 +257,13 @@ class Touches:
         reads = self._known.reads.get(storage)
         if reads is None or not others:
             return
-        changed = first[marks == 0]  # Once: what was there before was something else.
+        changed = first[marks == 0]  # Other elements held this value before.
         for read in reads.touched_by(changed, elements.itemsize) if len(changed) else ():
             if read.reader in others and not (read.is_own or self._is_ordered(*read[:2])):
                 self._report(storage, read.reader, read.site, (_READS, _WRITES))
 
     def _join_alike(self, shadow: Shadow, byte: Array, before: Array, epochs: Array) -> None:
-        """Record unordered programs that have stored the same value."""
+        """Record this program beside unordered programs that stored the same value."""
         own = Stored(self._number, self._clock[self._number], self._known.site_number())
         for writer in np.unique(before).tolist():
             if writer in (0, self._number):
@@ -284,7 +285,7 @@ class Touches:
         verbs: tuple[str, str],
         epoch: int | None = None,
     ) -> None:
-        """Report a race with another program's access at an epoch."""
+        """Report a race of this program with an earlier access of another, at its epoch."""
         known, (before, verb) = self._known, verbs
         names = known.names[other], known.names[self._number]
         sites = known.sites[site_number], known.where()
@@ -296,5 +297,5 @@ class Touches:
             created_at(storage),
             None if epoch is None else self.cure(storage, other, epoch),
         )
-        # Once for all programs of their kernels.
+        # One report for all programs of the two kernels.
         known.checker.note(error, (*(name.kernel for name in names), *sites, *verbs))

@@ -1,7 +1,7 @@
-"""Past values of flags, with the clocks that their readers acquire.
+"""Value history of flags, and the clock that each value carried.
 
-A wait that is over may have been over earlier: at the first of the last values that end it. Only
-what had been handed to the flag by then is sure; what came later has come by luck.
+When a wait ends, the flag may have ended it earlier: at the first value of the last run of values
+that satisfy the wait. Only what was released to the flag by then is ordered for certain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.engine import CallSite
 
-_MAX_VALUES = 128  # of one flag; of older ones nothing is sure
+_MAX_VALUES = 128  # Per flag; the history before them is dropped.
 _ENDS = {
     "Lt": operator.ge, "LtE": operator.gt, "Gt": operator.le, "GtE": operator.lt,
     "NotEq": operator.eq, "Eq": operator.ne,
@@ -28,30 +28,30 @@ _ENDS = {
 
 
 class Wait(NamedTuple):
-    """The test of a waiting loop: a comparison, by Python's AST name."""
+    """The condition of a wait loop: comparison (name of the `ast` operator) and bound."""
 
     comparison: str
     bound: int
 
     def is_over(self, value: int) -> bool:
-        """Return whether a value ends it."""
+        """Return whether a value ends the wait."""
         return bool(_ENDS[self.comparison](value, self.bound))
 
     def end_text(self) -> str:
-        """Return the values that end it, for reports."""
+        """Return the values that end the wait, for reports."""
         return end_text(self.comparison, self.bound)
 
 
 class Look(NamedTuple):
-    """A look at a flag.
+    """A read of a flag by a wait.
 
     Attributes:
-        storage: Where the flag is.
-        first: Its first byte.
-        values: The values of the flag that were known.
-        before: What the program was behind until then.
-        scopes: Of what was handed to the flag, what the program sees.
-        is_relaxed: Whether only a fence makes it count.
+        storage: Memory of the flag.
+        first: First byte of the flag.
+        values: Known values of the flag.
+        before: Clock of the program before the read.
+        scopes: Scopes of released clocks that the program acquires.
+        is_relaxed: Whether the read orders nothing before the next fence.
     """
 
     storage: Storage
@@ -63,7 +63,7 @@ class Look(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """A past value of a flag, with its clock per scope."""
+    """A value of a flag, and the clock that it carried in each scope."""
 
     value: int
     clocks: dict[int, Clock]
@@ -73,10 +73,10 @@ class Passed(NamedTuple):
     """A wait that a program has passed.
 
     Attributes:
-        look: The last look at its flag.
-        wait: What it waited for.
-        site: Where.
-        began: What the flag held as the launch first touched it; None where that is not known.
+        look: The last read of its flag.
+        wait: Its condition.
+        site: Its source line.
+        began: Value of the flag when the launch first touched it; None if unknown.
     """
 
     look: Look
@@ -85,10 +85,10 @@ class Passed(NamedTuple):
     began: int | None
 
     def cure(self, *, has_signalled: bool) -> str | None:
-        """Return the cure for a wait that should order a program behind another and did not.
+        """Return the cure for a wait that did not order a program after another, or None.
 
         Args:
-            has_signalled: Whether the other program has released what it did by the flag.
+            has_signalled: Whether the other program has released its accesses to the flag.
         """
         site = self.look.storage.site()
         made = "" if site is None else f" (allocated at {site.line()})"
@@ -110,18 +110,18 @@ class Passed(NamedTuple):
 
 
 class FlagValues:
-    """The values of the flags of one Context."""
+    """Value histories of the flags of one Context."""
 
     def __init__(self) -> None:
         self._began: dict[tuple[int, int, int], int] = {}
         self._known: WeakKeyDictionary[Storage, dict[int, list[_Value]]] = WeakKeyDictionary()
 
     def of(self, storage: Storage, first: int) -> Sequence[_Value]:
-        """Return the history of a flag by its first byte."""
+        """Return the known values of a flag, given its first byte."""
         return tuple(self._known.get(storage, {}).get(first, ()))
 
     def touched(self, launch: int, storage: Storage, first: int, value: int) -> None:
-        """Record a flag's value at the first access of a launch."""
+        """Record the value of a flag at the first access of a launch."""
         self._began.setdefault((launch, storage.address, first), value)
 
     def began(self, launch: int, storage: Storage, first: int) -> int | None:
@@ -129,11 +129,11 @@ class FlagValues:
         return self._began.get((launch, storage.address, first))
 
     def launch_ended(self, launch: int) -> None:
-        """Drop the values of flags at a launch's begin."""
+        """Drop the first values of a launch that has ended."""
         self._began = {key: value for key, value in self._began.items() if key[0] != launch}
 
     def forget(self, storage: Storage, low: int, high: int) -> None:
-        """Drop flags among bytes that were written by an unordered operation."""
+        """Drop the history of flags within bytes that were written without a known order."""
         flags = self._known.get(storage)
         for first in [first for first in flags or () if low <= first < high]:
             del self._known[storage][first]
@@ -141,9 +141,9 @@ class FlagValues:
     def note(
         self, storage: Storage, first: int, value: tuple[int, int], clocks: dict[int, Clock]
     ) -> None:
-        """Record a write of a flag: old and new value, and its clock."""
+        """Record a write of a flag: values before and after it, and the carried clocks."""
         values = self._known.setdefault(storage, {}).setdefault(first, [])
-        if not values or values[-1].value != value[0]:  # An unseen program wrote it.
+        if not values or values[-1].value != value[0]:  # An unrecorded write came between.
             values[:] = [_Value(value[0], _copied(clocks) if values else {})]
         values.append(_Value(value[1], _copied(clocks)))
         if len(values) > _MAX_VALUES:
@@ -151,7 +151,7 @@ class FlagValues:
 
 
 def sure(look: Look, wait: Wait) -> Clock | None:
-    """Return the flag's clock when it first could have ended a wait, if known."""
+    """Return the clock that a flag carried when it first satisfied a wait, or None if unknown."""
     if not look.values or not wait.is_over(look.values[-1].value):
         return None
     clocks: dict[int, Clock] = {}

@@ -1,5 +1,5 @@
-"""Libraries of symmetric memory in kernels: NVSHMEM, rocSHMEM, Triton-distributed.
+"""Symmetric memory libraries in kernels: NVSHMEM, rocSHMEM, Triton-distributed.
 
-Read `libraries` (the replacement of each function), then `api` (puts, gets, signals, waits),
-`teams` (barriers and collectives) and `multicast`.
+Read `libraries` (tables of replaced functions), then `api` (puts, gets, signals, waits), `teams`
+(barriers and collectives) and `multicast`.
 """

@@ -1,8 +1,8 @@
-"""SHMEM functions of kernels on symmetric memory; their names are in `libraries`.
+"""SHMEM functions of kernels on symmetric memory; `libraries` maps names to them.
 
-A pointer of this rank's part stands for the same bytes of a peer's. A put returns when the source
-may be reused; a fence, a quiet or a signal comes after what was put before. Where threads of a
-program call with different arguments, each call is done.
+A pointer into this rank's part also identifies the same bytes of a peer's part. A put returns when
+its source may be reused; fences, quiets and signals are ordered after earlier puts. If threads of a
+program call with different arguments, each call is executed.
 
 Source:
     NVSHMEM 3 API and `nvshmem_constants.h`; rocSHMEM 3 `rocshmem_common.hpp`.
@@ -37,12 +37,12 @@ _WORDS = (types.uint64, types.uint32, types.uint16, types.uint8)
 
 
 class Codes:
-    """The numbers by which a library names comparisons and signal operations.
+    """Numbers of a library's comparisons and signal operations.
 
     Attributes:
-        comparisons: In the order of their numbers, from 0.
-        sets: Signal operations that set.
-        adds: Signal operations that add.
+        comparisons: Comparisons in the order of their numbers, from 0.
+        sets: Numbers of signal operations that set.
+        adds: Numbers of signal operations that add.
     """
 
     def __init__(self, comparisons: str, sets: tuple[int, ...], adds: tuple[int, ...]) -> None:
@@ -51,14 +51,14 @@ class Codes:
         self.adds = adds
 
 
-# torch's tests say 0 and 5 where NVSHMEM's header says 9 and 10. What torch's docstrings say about
-# comparisons 3 and 5 is not what the library does: it is `le` and `ge`.
+# torch's tests use 0 and 5 where NVSHMEM's header has 9 and 10. torch's docstrings are wrong about
+# comparisons 3 and 5, which the library defines as `le` and `ge`.
 NVSHMEM = Codes("eq ne gt le lt ge", (0, 9), (5, 10))
 ROCSHMEM = Codes("eq ne gt ge lt le", (0,), (1,))
 
 
 def at_peer(address: int, peer: int) -> int:
-    """Return the address at a peer for an address of this rank's symmetric memory."""
+    """Return the address at a peer of the same bytes as an address of this rank."""
     storage = machine.now().device.memory.space.find(address)
     if storage is None:
         raise ValueError(f"address {address:#x} is of no allocation")
@@ -68,7 +68,7 @@ def at_peer(address: int, peer: int) -> int:
 
 
 def range_of(address: int, count: int, element: ElementType) -> Block:
-    """Return pointers to elements that lie one after the other."""
+    """Return pointers to consecutive elements."""
     addresses = address + np.arange(count, dtype=np.int64) * element.itemsize
     return Block(addresses.reshape(1, -1), types.pointer_to(element))
 
@@ -78,7 +78,7 @@ def _each(addresses: Array, element: ElementType) -> Block:
 
 
 def copy(target: int, source: int, size_bytes: int) -> None:
-    """Copy bytes, in words as wide as the addresses allow."""
+    """Copy bytes, in the widest words that the addresses allow."""
     if size_bytes <= 0:
         return
     both = target | source | size_bytes
@@ -88,8 +88,8 @@ def copy(target: int, source: int, size_bytes: int) -> None:
     memory.store(range_of(target, count, element), values, None)
 
 
-def alone() -> Sync:
-    """Return the `Sync` of the single running program."""
+def require_sync() -> Sync:
+    """Return the synchronization state of the single running program."""
     sync = machine.now().sync
     if sync is None:
         raise machine.PublishedError
@@ -97,18 +97,18 @@ def alone() -> Sync:
 
 
 def status() -> Block:
-    """Return the success status."""
+    """Return the status of functions without a result."""
     return constant(_STATUS)
 
 
-# ---- puts and gets ----
+# ---- Puts and gets ----
 
 
 def putmem(
     dest: Operand, source: Operand, size_bytes: Operand, pe: Operand, *, scope: str = "thread"
 ) -> Block:
-    """Copy bytes from here to a peer."""
-    alone()
+    """Copy bytes from this rank to a peer."""
+    require_sync()
     for row in _calls(dest, source, size_bytes, pe, scope=scope):
         copy(at_peer(row[0], row[3]), row[1], row[2])
     return status()
@@ -117,27 +117,27 @@ def putmem(
 def getmem(
     dest: Operand, source: Operand, size_bytes: Operand, pe: Operand, *, scope: str = "thread"
 ) -> Block:
-    """Copy bytes from a peer to here."""
-    alone()
+    """Copy bytes from a peer to this rank."""
+    require_sync()
     for row in _calls(dest, source, size_bytes, pe, scope=scope):
         copy(row[0], at_peer(row[1], row[3]), row[2])
     return status()
 
 
 def _calls(*arguments: Operand | Value, scope: str) -> list[tuple[int, ...]]:
-    """Return the arguments of each call that the threads of a program make."""
+    """Return the arguments of each call by the threads of a program."""
     columns = threads.of_active(*arguments, scope=scope)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def put(dest: Block, source: Block, nelems: Operand, pe: Operand) -> Block:
-    """Copy elements from here to a peer."""
+    """Copy elements from this rank to a peer."""
     _check_types(dest, source, "put")
     return putmem(dest, source, as_block(nelems) * memory.pointee(dest).itemsize, pe)
 
 
 def get(dest: Block, source: Block, nelems: Operand, pe: Operand) -> Block:
-    """Copy elements from a peer to here."""
+    """Copy elements from a peer to this rank."""
     _check_types(dest, source, "get")
     return getmem(dest, source, as_block(nelems) * memory.pointee(dest).itemsize, pe)
 
@@ -149,7 +149,7 @@ def _check_types(dest: Block, source: Block, name: str) -> None:
 
 def p(dest: Block, value: Operand, pe: Operand) -> Block:
     """Write one element at a peer."""
-    alone()
+    require_sync()
     values = as_block(value)
     for address, number, peer in _calls(dest, values.values, pe, scope="thread"):
         element = memory.pointee(dest)
@@ -157,11 +157,11 @@ def p(dest: Block, value: Operand, pe: Operand) -> Block:
     return status()
 
 
-# ---- signals ----
+# ---- Signals ----
 
 
 def putmem_signal(codes: Codes, scope: str = "thread") -> Callable[..., Block]:
-    """Return a function that copies bytes to a peer, then changes a signal there."""
+    """Return a function that copies bytes to a peer, then updates a signal there."""
     change = signal_op(codes, sem="release", scope=scope)
 
     def put_and_signal(
@@ -182,11 +182,11 @@ def putmem_signal(codes: Codes, scope: str = "thread") -> Callable[..., Block]:
 def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Callable[..., Block]:
     """Return a function that sets a signal at a peer, or adds to it.
 
-    By itself it waits for no put before it.
+    With the default order it does not wait for earlier puts.
     """
 
     def change(sig_addr: Operand, signal: Operand, sig_op: Operand, pe: Operand) -> Block:
-        alone()
+        require_sync()
         kind = int(sig_op)
         if kind not in codes.sets + codes.adds:
             choices = f"{codes.sets} (set), {codes.adds} (add)"
@@ -209,13 +209,13 @@ def signal_op(codes: Codes, sem: str = "relaxed", scope: str = "thread") -> Call
 def wait_for(
     addresses: Array, element: ElementType, holds: Callable[[Array], Any], *, for_value: bool
 ) -> None:
-    """Wait until each of some values of this rank has been as wanted, if not all at once.
+    """Wait until each value has met a condition once, not necessarily at the same time.
 
     Args:
-        addresses: Their addresses.
-        element: Their type.
-        holds: Returns where values are as wanted.
-        for_value: Whether that is one value only.
+        addresses: Addresses of the values on this rank.
+        element: Type of the values.
+        holds: Returns which values meet the condition.
+        for_value: Whether the condition is equality with one value.
     """
     flags, has_held = _each(addresses, element), np.zeros(len(addresses), bool)
 
@@ -224,19 +224,19 @@ def wait_for(
         np.logical_or(has_held, holds(np.asarray(result.values).reshape(-1)), out=has_held)
         return has_held
 
-    alone().wait_until(look, None, for_value=for_value)
+    require_sync().wait_until(look, None, for_value=for_value)
 
 
 def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[..., Block]:
-    """Return a function that waits until a variable of this rank compares as wanted.
+    """Return a function that waits for a comparison with a variable of this rank.
 
     Args:
-        codes: The library's.
-        element: Type of the variable; None: what the pointer points to.
+        codes: Codes of the library.
+        element: Type of the variable; None: the pointee's type.
     """
 
     def wait(pointer: Operand, cmp: Operand, cmp_val: Operand) -> Block:
-        alone()
+        require_sync()
         kind = int(cmp)
         if not 0 <= kind < len(codes.comparisons):
             raise ValueError(f"comparison {kind}; choices: 0 to {len(codes.comparisons) - 1}")
@@ -250,17 +250,17 @@ def wait_until(codes: Codes, element: ElementType | None = None) -> Callable[...
     return wait
 
 
-# ---- order, and ids of ranks ----
+# ---- Order and rank numbers ----
 
 
 def fence() -> Block:
     """Order later puts after earlier ones."""
-    alone().fence()
+    require_sync().fence()
     return status()
 
 
 def my_pe() -> Block:
-    """Return this rank."""
+    """Return the number of this rank."""
     rank = require_rank("my_pe").rank
     assert rank is not None, "it is a rank"
     return constant(rank)
@@ -272,7 +272,7 @@ def n_pes() -> Block:
 
 
 def remote_ptr(pointer: Block, pe: Operand) -> Block:
-    """Return a pointer to the same bytes at a peer; null where there is no such peer."""
+    """Return a pointer to the same bytes at a peer; null for an invalid peer."""
     calls, size = _calls(pointer, pe, scope="thread"), require_rank("remote_ptr").world_size
     there = [at_peer(address, peer) if 0 <= peer < size else 0 for address, peer in calls]
     result = np.array(there, np.int64)

@@ -1,8 +1,8 @@
-"""Triton-distributed's extensions of Triton's language: signals, ranks and threads.
+"""Triton-distributed's additions to Triton's language: signals, ranks and threads.
 
 Source:
-    Triton-distributed 0.0.1, `triton_dist/language` and `lib/Conversion`: what its operations
-    become on NVIDIA GPUs.
+    Triton-distributed 0.0.1, `triton_dist/language` and `lib/Conversion`: the code of its
+    operations on NVIDIA GPUs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SCOPES = ("gpu", "intra_node", "inter_node")
 
 
 def wait(
-    barrierPtrs: Block,  # noqa: N803 - its names
+    barrierPtrs: Block,  # noqa: N803 - the library's names
     numBarriers: Operand,  # noqa: N803
     scope: str,
     semantic: str,
     waitValue: Operand = 1,  # noqa: N803
 ) -> Block:
-    """Wait until signals that lie one after the other all have a value; return a token.
+    """Wait until consecutive signals all have a value; return a token.
 
     Raises:
-        ValueError: What is waited for is no pointer to 32 or 64-bit integers.
+        ValueError: The pointer is not to 32 or 64-bit integers.
     """
-    del scope, semantic  # It acquires, for the system: more than is asked for.
+    del scope, semantic  # It always acquires at system scope, which is stronger.
     element = memory.pointee(barrierPtrs)
     if element.kind not in "iu" or element.bits not in (32, 64):
         raise ValueError(f"Unsupported barrierPtrs type {barrierPtrs.type}")
@@ -55,13 +55,13 @@ def wait(
 
 
 def consume_token(value: Operand, token: Operand) -> Any:
-    """Return a value that depends on a token."""
-    del token  # Lines run in their order.
+    """Return a value; its use is ordered after the operation that returned the token."""
+    del token  # Lines run in order.
     return value
 
 
 def rank(axis: Operand = -1) -> Block:
-    """Return this rank."""
+    """Return the number of this rank."""
     del axis
     return api.my_pe()
 
@@ -79,10 +79,10 @@ def symm_at(ptr: Block, rank: Operand) -> Block:
 
 
 def _check_pointer(ptr: Block) -> ElementType:
-    """Return the storage and offset of a pointer.
+    """Return the element type of a scalar pointer.
 
     Raises:
-        ValueError: It is a block of pointers, or none; the library's words.
+        ValueError: The value is not a scalar pointer; the text is the library's.
     """
     element = memory.pointee(ptr)
     if ptr.shape:
@@ -97,10 +97,11 @@ def notify(
     sig_op: str = "set",
     comm_scope: str = "inter_node",
 ) -> None:
-    """Change a signal at a peer, once for the whole block, after all that was written before.
+    """Update a signal at a peer, once per block, ordered after all earlier writes.
 
     Raises:
-        ValueError: It is no signal of 64 bits, or is changed in an unknown way; its words.
+        ValueError: The signal is not a 64-bit integer, or an option is unknown; the text is the
+            library's.
     """
     element = _check_pointer(ptr)
     if element.kind not in "iu" or element.bits != 64:
@@ -120,14 +121,14 @@ def remote_mc_ptr(team: Operand, ptr: Block) -> Block:
 
 
 class SimtRegion:
-    """A part of a kernel that is about threads: gives their index, and how many there are."""
+    """A thread-level region of a kernel."""
 
     def __enter__(self) -> tuple[Block, Block]:
         """Return the index of each thread and the number of threads."""
         return threads.index_along(0)(), Block(np.int32(threads.num_of_program()), types.int32)
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing."""
+        """Leave the region."""
 
 
 def _refused(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""External functions that kernels call by symbol: LLVM's; all others raise by name."""
+"""External functions that kernels call by symbol; unknown symbols raise."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def extern_elementwise(
     is_pure: bool = False,
     **_: Any,
 ) -> Any:
-    """Return the result of an external function; see `tl.core.extern_elementwise`.
+    """Call an external function; see `tl.core.extern_elementwise`.
 
     Raises:
-        UnsupportedError: There is no source of it here.
-        ValueError: There are several, none for arguments of these types; Triton's words.
+        UnsupportedError: The function is not emulated.
+        ValueError: No overload has these argument types; the text is Triton's.
     """
     del lib_path, is_pure
     symbols = _symbols(args, arg_type_symbol_dict)
-    known = next(filter(None, map(_known, symbols)), None)
+    known = next(filter(None, map(_emulation, symbols)), None)
     if known is None:
         raise UnsupportedError(
             f"the external function {' or '.join(symbols)} of library '{lib_name}' is not supported"
@@ -52,13 +52,13 @@ def extern_elementwise(
     return known(*args)
 
 
-def _known(symbol: str) -> Callable[..., Any] | None:
+def _emulation(symbol: str) -> Callable[..., Any] | None:
     of_library = by_symbol(symbol)
     return SYMBOLS.get(symbol) if of_library is None else of_library.run
 
 
 def _symbols(args: Sequence[Any], by_types: dict[Any, Any]) -> list[str]:
-    """Return the names that a function may have: of several the one for the arguments' types."""
+    """Return the symbols of a function; with several overloads, those for the argument types."""
     symbols = list(dict.fromkeys(result[0] for result in by_types.values()))
     if len(symbols) == 1:
         return symbols

@@ -1,4 +1,4 @@
-"""The functions of NVSHMEM and rocSHMEM by name, per binding.
+"""Tables of SHMEM functions by name, for each binding of NVSHMEM and rocSHMEM.
 
 Source:
     torch 2.13, `torch/distributed/_symmetric_memory/_nvshmem_triton.py` and `_rocshmem_triton.py`;
@@ -80,7 +80,7 @@ def of_triton_distributed(codes: Codes) -> Table:
 
 
 def _of_teams(suffix: str) -> Table:
-    """Return the collectives of teams, by their names for one scope."""
+    """Return the barriers and collectives with the name suffix of one scope."""
     together: Functions = {
         "barrier": teams.barrier,
         "barrier_all": teams.barrier_all,
@@ -95,7 +95,7 @@ def _of_teams(suffix: str) -> Table:
 
 
 def _of_bytes(codes: Codes, suffix: str) -> Table:
-    """Return puts and gets of bytes, by the names for one scope."""
+    """Return the puts and gets of bytes with the name suffix of one scope."""
     functions: Functions = {}
     scope = suffix[1:] or "thread"
     for middle in ("", "_nbi"):
@@ -121,7 +121,7 @@ def _by_name_in_c(codes: Codes) -> Table:
 
 
 def by_symbol(symbol: str) -> Function | None:
-    """Return a function of NVSHMEM or rocSHMEM by its name in C, or None."""
+    """Return a function of NVSHMEM or rocSHMEM by its C name, or None."""
     prefix = next((known for known in _OF_HEADERS if symbol.startswith(known)), None)
     if prefix is None:
         return None

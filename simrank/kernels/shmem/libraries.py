@@ -1,6 +1,6 @@
-"""Replacements of library functions in kernels, by module and name.
+"""Library functions that are replaced in kernels, by module and name.
 
-torch's NVSHMEM and rocSHMEM bindings, and what Triton-distributed adds to Triton.
+torch's NVSHMEM and rocSHMEM bindings, and Triton-distributed's additions to Triton.
 
 Source:
     torch 2.13, `torch/distributed/_symmetric_memory`; Triton-distributed 0.0.1,
@@ -37,17 +37,17 @@ _SEMS = {"acquire": "acquire", "relaxed": "relaxed", "release": "release", "acqr
 
 
 def thread_idx(axis: Operand) -> Block:
-    """Return the index of each thread."""
+    """Return the index of each thread along an axis."""
     return threads.index_along(int(axis))()
 
 
 def _access(compute: Callable[..., Any], order: Order, *, each: bool) -> Callable[..., Block]:
-    """Return a function of memory that each thread calls for itself.
+    """Return a memory function that each thread calls separately.
 
     Args:
-        compute: Returns the new value of the old one and what is given.
-        order: How it orders memory.
-        each: Whether calls of threads with the same arguments all count.
+        compute: Returns the new value, given the old one and the operands.
+        order: Memory order.
+        each: Whether calls of threads with equal arguments all take effect.
     """
 
     def call(pointer: Block, *values: Operand) -> Block:
@@ -84,7 +84,7 @@ FUNCTIONS: Table = {
     **_accesses(),
 }
 
-# ---- Functions of libraries that stand for something else in a kernel, by module and name ----
+# ---- Tables ----
 
 _EXTRA = "triton.language.extra"
 _OF_DIST = "triton_dist.language"
@@ -100,7 +100,7 @@ TABLES: dict[str, Table] = {
     f"{_OF_DIST}.simt_ops": distributed.SIMT,
     f"{_OF_DIST}.core": all_with(PUBLISHES, externs.FUNCTIONS),
 }
-# Functions of which some stand for something else, and the others run from their own source.
+# Modules of which only these functions are replaced; the others run from source.
 PARTLY: dict[str, Table] = {
     f"{_EXTRA}.cuda.language_extra": distributed.LANGUAGE_EXTRA,
     f"{_OF_DIST}.extra.cuda.language_extra": distributed.LANGUAGE_EXTRA,
@@ -119,17 +119,17 @@ def _name(function: object) -> tuple[str, str]:
 
 
 def effects(function: object) -> Effects | None:
-    """Return the effects of a library's function; None for other values."""
+    """Return the observable effects of a library's function; None for other functions."""
     known = _find(function)
-    if known is None:  # One that is refused is so in the program that calls it.
+    if known is None:  # An unsupported function raises when a program calls it.
         return PUBLISHES if _name(function)[0] in TABLES else None
     return known.effects
 
 
 def substitute(function: object) -> Callable[..., Any] | None:
-    """Return the replacement of a library's function; None for other values.
+    """Return the replacement of a library's function; None for other functions.
 
-    One that is not done here raises UnsupportedError when it is called.
+    An unsupported function of a library raises when it is called.
     """
     known, (module, name) = _find(function), _name(function)
     if known is not None:

@@ -1,7 +1,7 @@
-"""Multicast addresses: one for the same bytes at all ranks of a team or group.
+"""Multicast addresses: one address for the same bytes at all ranks of a team or group.
 
-Those of a team are the address of this rank's part with marks above what memory has; those of a
-group are known to the address space. Only `multimem` instructions take them.
+A team's multicast address is the address of this rank's part with mark bits above all memory; a
+group's is registered in the address space. Only `multimem` instructions accept them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 _MARK = 1 << 61  # assumed: no simulated memory is that large
-_TEAM = 56  # the bit from which on the team's number stands
+_TEAM = 56  # lowest bit of the team's number
 
 
 def address(own: Value, team: int) -> Value:
-    """Return the multicast address of an address, or of an array of them."""
+    """Return the multicast address of an address, or of an array of addresses."""
     return own | np.int64(_MARK | team << _TEAM)
 
 
 def members_of(multicast: Array) -> list[Array]:
-    """Return the addresses at each rank of the team for multicast addresses.
+    """Return the addresses at each rank of the team or group of multicast addresses.
 
     Raises:
-        ValueError: One is no multicast address, or they are of several allocations.
+        ValueError: An address is not multicast, or the addresses are in several allocations.
     """
     first, last = int(multicast.min()), int(multicast.max())
     of_group = machine.now().device.memory.space.multicast(first)

@@ -1,4 +1,4 @@
-"""Decorators that declare the effects of library functions."""
+"""Tables of library functions with their observable effects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NOTHING = Effects()
 
 
 class Function(NamedTuple):
-    """A function of a library in the emulation.
+    """An emulated library function.
 
     Attributes:
-        run: What stands for it.
-        effects: What it does that other programs can see.
+        run: The replacement.
+        effects: Effects that other programs can observe.
     """
 
     run: Callable[..., Any]
@@ -32,5 +32,5 @@ Table = dict[str, Function]
 
 
 def all_with(effects: Effects, functions: Mapping[str, Callable[..., Any]]) -> Table:
-    """Return functions by name, all with the same effects."""
+    """Return a table of functions with equal effects."""
     return {name: Function(run, effects) for name, run in functions.items()}

@@ -1,4 +1,4 @@
-"""Teams of ranks in kernels: barriers, and the collectives of SHMEM libraries."""
+"""Teams of ranks in kernels: barriers and collectives of SHMEM libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simrank.engine import Handle
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine, memory
 from simrank.kernels.running import threads
-from simrank.kernels.shmem.api import alone, at_peer, copy, range_of, status
+from simrank.kernels.shmem.api import at_peer, copy, range_of, require_sync, status
 from simrank.kernels.values.block import Block, as_block, cast_to, constant
 from simrank.ranks import require_rank
 
@@ -28,10 +28,10 @@ _KEY = "kernel barriers"
 
 
 def members(team: Operand) -> tuple[int, ...]:
-    """Return the ranks of a team that this rank is in.
+    """Return the ranks of a team of this rank.
 
     Raises:
-        UnsupportedError: It is none of the teams that are there from the start.
+        UnsupportedError: The team is not predefined.
     """
     number, program = int(team), require_rank("a team")
     rank, everyone = program.rank, range(program.world_size)
@@ -61,13 +61,13 @@ def team_n_pes(team: Operand) -> Block:
 
 
 def team_translate_pe(src_team: Operand, pe: Operand, dest_team: Operand) -> Block:
-    """Return a rank's number in another team, or -1."""
+    """Translate a rank's number to another team; -1 if the rank is not a member."""
     rank, there = members(src_team)[int(pe)], members(dest_team)
     return constant(there.index(rank) if rank in there else -1)
 
 
 class _Barrier(Handle):
-    """One barrier of a team's kernels."""
+    """One barrier of kernels of a team."""
 
     __slots__ = ("came", "clock", "number", "total")
 
@@ -76,10 +76,11 @@ class _Barrier(Handle):
         self.number = number
         self.total = total
         self.came: set[int | None] = set()
-        self.clock: dict[int, int] = {}  # For race checks: what the programs that came are behind.
+        # For race checks: joined clocks of the programs in the barrier.
+        self.clock: dict[int, int] = {}
 
     def describe(self) -> str:
-        """Return the kind and the size of the team."""
+        """Return the name and the number of ranks in the barrier."""
         return f"barrier_all #{self.number} in a kernel: {len(self.came)} of {self.total} ranks"
 
 
@@ -87,12 +88,12 @@ _barriers: WeakKeyDictionary[Any, dict[Any, _Barrier]] = WeakKeyDictionary()
 
 
 def barrier(team: Operand) -> Block:
-    """Wait until a program of every rank calls the barrier, and earlier puts are visible."""
-    sync, program, ranks = alone(), require_rank("barrier_all"), members(team)
+    """Wait for a program of every rank of a team; earlier puts are visible afterwards."""
+    sync, program, ranks = require_sync(), require_rank("barrier_all"), members(team)
     sync.fence()
     engine: Engine = program.engine
     counts = program.local.setdefault(_KEY, {})
-    own = int(team), ranks  # Teams of the same ranks meet apart.
+    own = int(team), ranks  # Teams with equal ranks have separate barriers.
     number = counts[own] = counts.get(own, 0) + 1
     of_world = _barriers.setdefault(program.local["world"], {})
     result = of_world.get((own, number))
@@ -113,11 +114,11 @@ def barrier(team: Operand) -> Block:
 
 
 def barrier_all() -> Block:
-    """Wait until a program of every rank calls the barrier, and earlier puts are visible."""
+    """Wait for a program of every rank; earlier puts are visible afterwards."""
     return barrier(WORLD)
 
 
-# ---- collectives ----
+# ---- Collectives ----
 
 
 def broadcastmem(
@@ -168,7 +169,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def reduce(team: Operand, dest: Block, source: Block, nreduce: Operand, operation: str) -> Block:
-    """Combine the elements of all ranks of a team, in its order; each gets the result."""
+    """Combine the elements of all ranks of a team in order; each rank gets the result."""
     combine = _OPERATIONS.get(str(operation))
     if combine is None:
         raise ValueError(f"reduction {operation!r}; choices: {', '.join(_OPERATIONS)}")
@@ -190,5 +191,5 @@ def _size(pointer: Block, count: Operand) -> Block:
 
 
 def _arguments(*values: Operand) -> list[int]:
-    """Return a block's arguments of a call as numbers."""
+    """Return the arguments of a call by a whole block, as integers."""
     return [int(column[0]) for column in threads.of_active(*values, scope="block")]

@@ -1,5 +1,5 @@
-"""A kernel's source: analysed, rewritten, and bound to the emulation (rule K1).
+"""Binding of a kernel's source to the emulation: analysis, rewrite, substitution (rule K1).
 
-Read `bind`, which makes a Python function of a kernel, then `analyse` (what its source says of how
-it must run), `rewrite` and `substitute` (what stands for each name).
+Read `bind`, which makes a Python function from a kernel, then `analyse` (properties of the source
+that decide how it runs), `rewrite`, and `substitute` (replacements of names).
 """

@@ -1,7 +1,7 @@
-"""Aggregates: Triton's classes of several values, with device functions as methods.
+"""Aggregates: Triton's classes of several values with device functions as methods.
 
-A kernel sees a class of the emulation for each: the same fields, constants as plain values,
-and methods that are bound like every other device function.
+A kernel sees a replacement class for each: the same fields, constants as plain values, and methods
+bound like other device functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
 
 
 class _Aggregate:
-    """Base class of aggregates in the emulation."""
+    """Base class of the replacement classes."""
 
     __triton_aggregate__ = True
     __aggregate_fields__: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class _Aggregate:
         """Set a field, in the constructor only.
 
         Raises:
-            AttributeError: There is no such field, or the aggregate is made already.
+            AttributeError: The field does not exist, or the constructor has returned.
         """
         kind = type(self).__name__
         if name not in self.__aggregate_fields__:
@@ -54,12 +54,12 @@ def methods(original: Any) -> dict[str, Any]:
 
 
 def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> type:
-    """Return the emulation of an aggregate class.
+    """Return the replacement of an aggregate class.
 
     Args:
         original: Triton's class.
-        substitute: Returns what stands for a device function.
-        forks: The parts of its user that may diverge; see `bind`.
+        substitute: Returns the replacement of a device function.
+        forks: Divergence of the kernel; see `substitute`.
     """
     facts, key = kept(original), ("emulated", forks)
     if key in facts:
@@ -78,14 +78,14 @@ def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> 
         init = _assign_fields(original)
     else:
         init = substitute(own) if isinstance(own, _JITFunction) else _constructor(own)
-    setattr(result, "__init__", _made(init, original))  # noqa: B010 - mypy would not have it
+    setattr(result, "__init__", _checked_constructor(init, original))  # noqa: B010 - mypy rejects an assignment
     for name, method in methods(original).items():
         setattr(result, name, substitute(method))
     return result
 
 
-def _made(init: Callable[..., Any], original: Any) -> Callable[..., None]:
-    """Return a constructor that lets nothing be assigned after it, and nothing be left out."""
+def _checked_constructor(init: Callable[..., Any], original: Any) -> Callable[..., None]:
+    """Return a constructor that requires all fields and makes them immutable."""
 
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
@@ -100,7 +100,7 @@ def _made(init: Callable[..., Any], original: Any) -> Callable[..., None]:
 
 
 def _constructor(own: Any) -> Callable[..., Any]:
-    """Return a constructor that is plain Python, as written."""
+    """Return a plain Python constructor."""
     function = own.fn if isinstance(own, _ConstexprFunction) else own
     names = inspect.signature(function).parameters
     hidden = {name: None for name in ("_semantic", "_generator") if name in names}
@@ -112,15 +112,15 @@ def _constructor(own: Any) -> Callable[..., Any]:
 
 
 def _assign_fields(original: Any) -> Callable[..., None]:
-    """Return the constructor of an aggregate that has none of its own: a dataclass's."""
+    """Return the default constructor of an aggregate, like that of a dataclass."""
     fields, defaults = original.__aggregate_fields__, original.__aggregate_defaults__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(fields, args, strict=False))
         twice = given.keys() & kwargs.keys()
         if len(args) > len(fields) or twice:
-            what = f"'{min(twice)}' twice" if twice else f"{len(args)} values"
-            raise TypeError(f"{original.__name__}() got {what} for its {len(fields)} fields")
+            problem = f"'{min(twice)}' twice" if twice else f"{len(args)} values"
+            raise TypeError(f"{original.__name__}() got {problem} for its {len(fields)} fields")
         for name, value in {**defaults, **given, **kwargs}.items():
             setattr(self, name, value)
 

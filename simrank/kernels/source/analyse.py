@@ -1,6 +1,6 @@
-"""Facts of a device function from its source: effects, loads and stores.
+"""Analysis of a device function's source: observable effects, and parameters it writes.
 
-What is found here decides how a kernel runs and what waits for it, never what it computes.
+The result decides how a kernel runs and which host reads wait for it, never what it computes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def effects_of_jit(jit: Jit) -> Effects:
-    """Return the effects of a device function, called functions included."""
+    """Return the observable effects of a device function and its callees."""
     facts = kept(jit)
     if "effects" not in facts:
-        facts["effects"] = Effects()  # For functions that call themselves.
+        facts["effects"] = Effects()  # Ends the recursion of functions that call themselves.
         scope = scope_of(jit.fn)
         facts["effects"] = effects_of(
             definition_of(jit),
@@ -48,12 +48,12 @@ def effects_of_jit(jit: Jit) -> Effects:
 
 
 def effects_of_callee(name: ast.expr, scope: dict[str, Any]) -> Effects | None:
-    """Return the effects of the device function of an expression; None for other values."""
+    """Return the effects of the device function that an expression names, or None."""
     return effects_of_value(value_of(name, scope))
 
 
 def effects_of_value(value: Any) -> Effects | None:
-    """Return the effects of a device function; None for other values and Triton's own."""
+    """Return the effects of a device function; None for other values and Triton's functions."""
     of_library = libraries.effects(getattr(value, "fn", value))
     if of_library is not None:
         return of_library
@@ -68,7 +68,7 @@ def _is_dispatcher(value: Any) -> bool:
 
 
 def _effects_of_dispatcher(value: Any) -> Effects:
-    """Return the effects of a builtin's possible callees; all effects if they are unknown."""
+    """Return the effects of a dispatcher's targets; all effects if these depend on arguments."""
     chosen = dispatch.targets(value, is_device_function)
     if chosen is None:
         return Effects(waits=True, publishes=True, reads=True)
@@ -82,19 +82,19 @@ def _effects_of_dispatcher(value: Any) -> Effects:
 
 
 def written_by_jit(jit: Jit) -> frozenset[str]:
-    """Return the parameters through which a device function, or its callees, may write."""
+    """Return the parameters that a device function or its callees may write through."""
     return _touched_by_jit(jit, "written")
 
 
 def loaded_by_jit(jit: Jit) -> frozenset[str]:
-    """Return the parameters through which a device function, or its callees, may load."""
+    """Return the parameters that a device function or its callees may load through."""
     return _touched_by_jit(jit, "loaded")
 
 
 def _touched_by_jit(jit: Jit, how: str) -> frozenset[str]:
     facts = kept(jit)
     if how not in facts:
-        facts[how] = frozenset()  # For functions that call themselves.
+        facts[how] = frozenset()  # Ends the recursion of functions that call themselves.
         scope = scope_of(jit.fn)
         constants = {parameter.name for parameter in jit.params if parameter.is_constexpr}
         touched = written_parameters(
@@ -113,7 +113,7 @@ def _callee(name: ast.expr, scope: dict[str, Any], how: str) -> Callee | None:
     if jit is None and _is_dispatcher(value):
         chosen = dispatch.targets(value, is_device_function) or []
         jit = as_jit(chosen[0]) if len(chosen) == 1 else None
-        if jit is None:  # Whatever it calls may write through any argument.
+        if jit is None:  # Unknown targets may write through any argument.
             return Callee((), frozenset())
     if jit is None:
         return None
@@ -121,23 +121,22 @@ def _callee(name: ast.expr, scope: dict[str, Any], how: str) -> Callee | None:
     return Callee(jit.arg_names[is_method:], _touched_by_jit(jit, how))
 
 
-# ---- Which arguments a kernel may write to: read off its source, what it calls included ----
-# Host reads wait for kernels that may write the tensor, and race checks need to know which programs
-# writes. What is found errs on the side of writing; what a kernel computes does not depend on
-# it.
+# ---- Parameters that a kernel may write through ----
+# Host reads wait for kernels that may write the tensor, and race checks need the writers. The
+# result may be too large, never too small; it does not affect what a kernel computes.
 
 WRITERS = {
     "store", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
     "atomic_store", "atomic_xchg", "atomic_xor", "store_tensor_descriptor", "scatter",
 }  # fmt: skip
-# What these return is no pointer into their arguments.
+# Their results do not point into their arguments.
 _READERS = {"load", "atomic_load", "atomic_poll", "dot", "load_tensor_descriptor", "gather"}
 LOADERS = {"load", "load_tensor_descriptor", "gather"}
 _OPAQUE = {"inline_asm_elementwise", "extern_elementwise"}
 
 
 class Callee(NamedTuple):
-    """A called device function: its parameters, and the ones that it may write through."""
+    """A called device function: its parameters, and those that it may write through."""
 
     parameters: Sequence[str]
     written: frozenset[str]
@@ -148,18 +147,17 @@ def written_parameters(
     callee: Callable[[ast.expr], Callee | None],
     names: AbstractSet[str] = WRITERS,
 ) -> frozenset[str]:
-    """Return the parameters through which a function may write to memory.
+    """Return the parameters that a function may write through.
 
     Args:
-        tree: Its source.
-        callee: Returns parameters and written ones of the device function that an expression
-            names, or None.
-        names: What writes; with those of loads it is what may be loaded that is returned.
+        tree: Source of the function.
+        callee: Returns the callee that an expression names, or None.
+        names: Names of writing functions; with names of loads, the result is the loaded parameters.
     """
     arguments = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
     reach = {argument.arg: {argument.arg} for argument in arguments}
     size = -1
-    while size != sum(map(len, reach.values())):  # Until names reach no further parameters.
+    while size != sum(map(len, reach.values())):  # Until a fixed point.
         size = sum(map(len, reach.values()))
         for node in ast.walk(tree):
             for target, value in _bindings(node):
@@ -174,7 +172,7 @@ def written_parameters(
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the names and values that a statement binds."""
+    """Yield targets and values of the assignments in a statement."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield target, node.value
@@ -220,7 +218,8 @@ def _written_by(
     if name not in names:
         return set()
     pointers = call.args[:1] + [k.value for k in call.keywords if k.arg in ("pointer", "desc")]
-    if isinstance(call.func, ast.Attribute):  # A method: of a pointer or descriptor, or tl's.
+    # A method of a pointer or descriptor, or a function of tl.
+    if isinstance(call.func, ast.Attribute):
         pointers.append(call.func.value)
     written: set[str] = set()
     for pointer in pointers:
@@ -229,7 +228,7 @@ def _written_by(
 
 
 def _only_reads(call: ast.Call) -> bool:
-    """Return whether literal inline assembly has no instruction that writes memory."""
+    """Return whether the text of inline assembly is known and writes no memory."""
     texts = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "asm")]
     if name_of(call) != "inline_asm_elementwise" or not texts:
         return False

@@ -1,7 +1,7 @@
-"""A kernel's own source as a Python function, its names bound to the emulation (rule K1).
+"""Kernels as Python functions whose names are bound to the emulation (rule K1).
 
-It has globals of its own; nothing in triton is changed, and file and line numbers stay, so that
-tracebacks and breakpoints point at the user's source.
+Each has its own globals; triton is not modified. File and line numbers stay, so tracebacks and
+breakpoints point at the user's source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simrank.kernels.running import threads
 from simrank.kernels.source.analyse import effects_of_callee, effects_of_jit
 from simrank.kernels.source.rewrite import HELPERS, Rewriter
 from simrank.kernels.source.scopes import (
-    around,
+    closure_of,
     definition_of,
     first_line,
     is_language,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def attach(binder: Binder) -> None:
-    """Give blocks the methods that they lack; once."""
+    """Add Triton's tensor methods to blocks, once."""
     for name, value in vars(core.tensor).items():
         if name.startswith("_") or hasattr(Block, name):
             continue
@@ -54,7 +54,7 @@ def attach(binder: Binder) -> None:
 
 
 def _method(name: str, function: Any, binder: Binder) -> Callable[..., Any]:
-    """Return a method that is bound when it is first called."""
+    """Return a method that is bound at its first call."""
     by_forks: dict[str, Callable[..., Any]] = {}
 
     def method(self: Block, *args: Any, **kwargs: Any) -> Any:
@@ -70,39 +70,39 @@ def _method(name: str, function: Any, binder: Binder) -> Callable[..., Any]:
     return method
 
 
-# ---- What stands for `_semantic`, which the compiler passes to the functions of libraries ----
+# ---- The `_semantic` argument, which the compiler passes to functions of libraries ----
 
 
 class _Builder:
-    """The compiler's builder, as far as libraries use it."""
+    """Replacement of the compiler's builder for libraries."""
 
     create_barrier = staticmethod(threads.sync_threads)
 
     @property
     def options(self) -> Options:
-        """Return the options of the launch."""
+        """Options of the launch."""
         return machine.now().options
 
     def __getattr__(self, name: str) -> object:
-        """Refuse everything else by name."""
+        """Raise: other attributes are not supported."""
         raise UnsupportedError(
             f"a library's function that builds with the compiler's {name} is not supported"
         )
 
 
 class Semantic:
-    """The compiler's semantic object for libraries: options of the launch, and a barrier."""
+    """Replacement of the compiler's semantic object: launch options and a thread barrier."""
 
     builder = _Builder()
 
 
 SEMANTIC = Semantic()
 
-# ---- A kernel's own source as a Python function, its names bound to the emulation (rule K1) ----
+# ---- Bound kernels ----
 
 
 class _Captured(NamedTuple):
-    """A global that a kernel names, with its bound value."""
+    """A global that a kernel captured: its namespace, name and value."""
 
     names: dict[str, Any]
     name: str
@@ -110,14 +110,14 @@ class _Captured(NamedTuple):
 
 
 class BoundKernel:
-    """A kernel that the emulation runs.
+    """A kernel bound to the emulation.
 
     Attributes:
-        function: What to call, with blocks and constants as arguments.
-        jit: Triton's object.
-        tree: Its rewritten source.
-        effects: What it does that other programs can see.
-        forks: What may go different ways: "threads", "programs" that are in lockstep, or "".
+        function: The Python function; its arguments are blocks and constants.
+        jit: Triton's function object.
+        tree: Rewritten source.
+        effects: Observable effects.
+        forks: Divergence: "threads", "programs" in lockstep, or "".
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class BoundKernel:
         self._captured: list[_Captured] = []
 
     def is_stale(self, seen: set[int]) -> bool:
-        """Return whether a captured global of the kernel or its callees has changed."""
+        """Return whether a global captured by the kernel or its callees has been rebound."""
         if id(self) in seen:
             return False
         seen.add(id(self))
@@ -147,9 +147,9 @@ class BoundKernel:
         return any(callee.is_stale(seen) for callee in self._callees)
 
     def capture(self, names: dict[str, Any]) -> None:
-        """Bind the names of its source: globals, and enclosing variables."""
+        """Fill in the names that its source uses: globals and closure variables."""
         own_globals: dict[str, Any] = self.jit.fn.__globals__
-        closure, binder = around(self.jit.fn), Binder(bind, self._callees)
+        closure, binder = closure_of(self.jit.fn), Binder(bind, self._callees)
         used = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
         for name in sorted(used):
             if name in closure:
@@ -165,11 +165,11 @@ class BoundKernel:
 
 
 def bind(jit: Jit, forks: str = "") -> BoundKernel:
-    """Return a kernel, or a device function, bound to the emulation.
+    """Return a kernel or device function bound to the emulation.
 
     Args:
-        jit: Triton's object.
-        forks: What may go different ways where it is called: "threads", "programs", or "".
+        jit: Triton's function object.
+        forks: Divergence of the caller: "threads", "programs", or "".
     """
     if effects_of_jit(jit).threads:
         forks = "threads"
@@ -194,13 +194,13 @@ def _bind(jit: Jit, *, forks: str) -> BoundKernel:
     own.__kwdefaults__ = function.__kwdefaults__
     own.__defaults__ = tuple(_defaults(function)) or None
     bound = BoundKernel(jit, own, tree, effects_of_jit(jit), forks=forks)
-    kept(jit)["bound", forks] = bound  # Before its names, one of which may be its own.
+    kept(jit)["bound", forks] = bound  # Set before `capture`: a function may name itself.
     bound.capture(names)
     return bound
 
 
 def _defaults(function: python_types.FunctionType) -> Iterator[Any]:
-    """Yield the replacements of a function's default arguments."""
+    """Yield the replacements of a function's defaults."""
     given = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     for name, value in zip(names[len(names) - len(given) :], given, strict=True):
@@ -210,7 +210,7 @@ def _defaults(function: python_types.FunctionType) -> Iterator[Any]:
 def _compiled(
     jit: Jit, rewriter: type[Rewriter], refusals: Refusals | None
 ) -> tuple[ast.FunctionDef, python_types.CodeType]:
-    """Return a kernel's rewritten source as a tree and as code, with the lines of its file."""
+    """Return a kernel's rewritten source as a tree and as code, with its file's line numbers."""
     definition, scope = definition_of(jit), scope_of(jit.fn)
     definition.args.defaults = [ast.Constant(value=None) for _ in definition.args.defaults]
     definition.args.kw_defaults = [
@@ -236,7 +236,7 @@ _BINDER: Binder = Binder(bind)
 
 
 def in_kernel(value: Any) -> Any:
-    """Return the replacement of a value in a kernel."""
+    """Return the replacement of a kernel argument."""
     return substitute(value, _BINDER)
 
 

@@ -1,9 +1,8 @@
-"""Builtins of libraries that dispatch at their call.
+"""Library builtins that choose their backend function at call time.
 
-Libraries build them with `core.builtin` around `functools.wraps(stub)`: the stub has a signature
-and no body, and what is around it calls the function of the backend. The compiler runs what is
-around, as plain Python; so is it run here, but each device function that it calls is the
-emulation's.
+Libraries build them with `core.builtin` around a wrapper of `functools.wraps(stub)`: the stub has a
+signature and no body, and the wrapper calls the backend's function. The compiler runs the wrapper
+as plain Python. So does the emulation, but it replaces each device function that the wrapper calls.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def body_of(builtin: python_types.FunctionType) -> Any:
 
 
 def is_dispatcher(builtin: python_types.FunctionType) -> bool:
-    """Return whether a builtin's body wraps another function, or has variadic arguments."""
+    """Return whether a builtin wraps another function, or takes arbitrary arguments."""
     body = body_of(builtin)
     if hasattr(body, "__wrapped__"):
         return True
@@ -44,14 +43,14 @@ def is_dispatcher(builtin: python_types.FunctionType) -> bool:
 def bound(
     builtin: python_types.FunctionType, called: Callable[[Any], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """Return a dispatcher's body with each function that it calls replaced by another.
+    """Return a dispatcher's body with each called function replaced.
 
     Args:
         builtin: The dispatcher.
-        called: Returns what is called instead of a function.
+        called: Returns the replacement of a function.
 
     Raises:
-        UnsupportedError: Its source is not there.
+        UnsupportedError: The source is missing.
     """
     body = body_of(builtin)
     code, cells = (
@@ -68,7 +67,7 @@ def bound(
 
 
 def _code(body: Any) -> python_types.CodeType:
-    """Return a function's code with its calls rewritten, and the lines of its file."""
+    """Return a function's code with rewritten calls and the original line numbers."""
     facts = kept(body)
     if "code" not in facts:
         code = body.__code__
@@ -110,21 +109,21 @@ def _definition(body: Any) -> ast.FunctionDef:
 
 
 class _Calls(ast.NodeTransformer):
-    """Resolver of each call's callee, without the compiler's own arguments."""
+    """Wraps the function of each call in `__called`, and drops compiler arguments."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Drop annotations: they belong to the original."""
+        """Drop annotations and defaults; the original keeps them."""
         node.returns = None
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
             argument.annotation = None
-        # Of the original's defaults, which the result keeps.
+        # The result uses the original's defaults.
         node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
         node.args.kw_defaults = [d and ast.Constant(None) for d in node.args.kw_defaults]
         self.generic_visit(node)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Put `__called(...)` around the function."""
+        """Wrap the called function in `__called(...)`."""
         self.generic_visit(node)
         node.keywords = [word for word in node.keywords if word.arg not in OF_COMPILER]
         node.func = ast.Call(ast.Name(_CALLED, ast.Load()), [node.func], [])
@@ -132,7 +131,7 @@ class _Calls(ast.NodeTransformer):
 
 
 def without_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function to drop the compiler's own arguments."""
+    """Return a function that ignores arguments which only the compiler passes."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **{n: v for n, v in kwargs.items() if n not in OF_COMPILER})
@@ -140,11 +139,11 @@ def without_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# ---- what one calls, before it is called ----
+# ---- Targets of dispatchers, before a call ----
 
 
 class _Unknown:
-    """An argument, or a result, that is not known before the kernel runs."""
+    """An argument or result that is unknown before the kernel runs."""
 
     def __getattr__(self, name: str) -> _Unknown:
         if name.startswith("__"):
@@ -167,17 +166,17 @@ class _Unknown:
 
 
 class _DependsError(Exception):
-    """The callee of a builtin depends on its arguments."""
+    """The target of a builtin depends on its arguments."""
 
 
 def targets(
     builtin: python_types.FunctionType, is_device: Callable[[Any], bool]
 ) -> list[Any] | None:
-    """Return the device functions that a dispatcher calls; None where that depends on arguments.
+    """Return the device functions that a dispatcher calls; None if that depends on arguments.
 
     Args:
-        builtin: The dispatcher; its body is run with arguments that nothing is known of.
-        is_device: Whether a function is a device function.
+        builtin: The dispatcher; its body is run with unknown arguments.
+        is_device: Returns whether a function is a device function.
     """
     found: list[Any] = []
 
@@ -194,6 +193,6 @@ def targets(
         bound(builtin, called)(*(_Unknown() for _ in given))
     except UnsupportedError:
         raise
-    except Exception:  # noqa: BLE001 - it may raise anything for unknown values: it depends on them
+    except Exception:  # noqa: BLE001 - unknown values may raise any error
         return None
     return found

@@ -1,7 +1,7 @@
-"""Types of variables in loops and branches, which the compiler requires to be constant.
+"""Type checks of variables that loops and branches assign, as the compiler's.
 
-A variable that a loop carries has one type in all rounds; what a loop or one side of a branch
-defines is gone behind it. So the rewritten source notes the types before, and compares.
+A loop-carried variable keeps its type in all iterations. A variable defined in a loop, or on one
+side of a branch, is undefined afterwards. The rewritten source records types before, and compares.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _Types = dict[str, Any]
 
 
 def assigned_in(body: Iterable[ast.stmt]) -> list[str]:
-    """Return the names that statements assign, in the source's order."""
+    """Return the names that statements assign, in source order."""
     nodes = [node for statement in body for node in ast.walk(statement)]
     result = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     return [name for name in dict.fromkeys(result) if not name.startswith("__")]
 
 
-# ---- what the rewritten source says ----
+# ---- Rewriting ----
 
 
 def loop(node: ast.For | ast.While, names: Sequence[str], fresh: str) -> tuple[ast.stmt, ...]:
-    """Return the statements before and after a loop that compare types.
+    """Add type checks to a loop; return two statements before it and those after it.
 
     Args:
-        node: The loop, which is changed.
-        names: What its body assigns.
-        fresh: A name that the kernel does not have.
+        node: The loop; it is modified.
+        names: Names that its body assigns.
+        fresh: Prefix of names that the kernel does not use.
     """
     before, left = f"{fresh}_before", f"{fresh}_left"
     note = _assign(before, _call(_TYPES, _names(names)))
@@ -45,12 +45,12 @@ def loop(node: ast.For | ast.While, names: Sequence[str], fresh: str) -> tuple[a
 
 
 def branch(node: ast.If, sides: Sequence[Sequence[str]], fresh: str) -> tuple[ast.stmt, ...]:
-    """Return the statements before and after a branch that compare types.
+    """Add type checks to a branch; return two statements before it and those after it.
 
     Args:
-        node: The branch, which is changed.
-        sides: What each side assigns.
-        fresh: A name that the kernel does not have.
+        node: The branch; it is modified.
+        sides: Names that each side assigns.
+        fresh: Prefix of names that the kernel does not use.
     """
     before, test = f"{fresh}_before", f"{fresh}_test"
     names = list(dict.fromkeys([*sides[0], *sides[1]]))
@@ -69,11 +69,12 @@ def branch(node: ast.If, sides: Sequence[Sequence[str]], fresh: str) -> tuple[as
 
 
 def _forget(before: str, names: Sequence[str]) -> list[ast.stmt]:
-    """Return statements that delete names which were not there before."""
+    """Return statements that delete names which were undefined before."""
     result: list[ast.stmt] = []
     for name in names:
         is_new = ast.Compare(ast.Constant(name), [ast.NotIn()], [_load(before)])
-        define = _assign(name, ast.Constant(None))  # Whether it is there or not.
+        # The name may be undefined here; `del` needs it defined.
+        define = _assign(name, ast.Constant(None))
         result.append(ast.If(is_new, [define, ast.Delete([ast.Name(name, ast.Del())])], []))
     return result
 
@@ -98,11 +99,11 @@ def _names(names: Sequence[str]) -> ast.expr:
     return ast.Tuple([ast.Constant(name) for name in names], ast.Load())
 
 
-# ---- what it calls ----
+# ---- Helpers that the rewritten source calls ----
 
 
 def _types(names: Sequence[str], *given: Any) -> _Types | None:
-    """Return the types of names that are there; None before a branch that is decided already."""
+    """Return the types of defined names; None before a branch on a compile-time constant."""
     *test, scope = given
     if test and type(test[0]) is not Block:
         return None
@@ -110,7 +111,7 @@ def _types(names: Sequence[str], *given: Any) -> _Types | None:
 
 
 def _type_of(value: Any) -> Any:
-    """Return the element type and shape of a value; None if it has none."""
+    """Return the element type and shape of a block; None for other values."""
     return (value.element, tuple(value.shape)) if type(value) is Block else None
 
 
@@ -119,7 +120,7 @@ def _shown(kind: Any) -> str:
 
 
 def _changed(before: _Types, scope: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the names with changed types, and both types."""
+    """Yield the names whose types have changed, with old and new type."""
     for name, kind in before.items():
         now = _type_of(scope[name])
         if kind != now:
@@ -127,7 +128,7 @@ def _changed(before: _Types, scope: dict[str, Any]) -> Iterator[tuple[str, str, 
 
 
 def _carried(before: _Types, scope: dict[str, Any]) -> None:
-    """Compare a loop's carried values with the values before its first round.
+    """Check the types of loop-carried variables against those before the loop.
 
     Raises:
         AssertionError: A type differs.
@@ -140,7 +141,7 @@ def _carried(before: _Types, scope: dict[str, Any]) -> None:
 
 
 def _branch_types(before: _Types, scope: dict[str, Any], side: str) -> None:
-    """Compare a branch side's assigned values with the values before.
+    """Check the types that a side of a branch assigns against those before it.
 
     Raises:
         AssertionError: A type differs.

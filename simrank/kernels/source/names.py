@@ -1,4 +1,4 @@
-"""The emulation of each function of Triton, by module and name."""
+"""Table of emulated Triton functions, by module and name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CORE: dict[str, Callable[..., Any]] = {
     "inline_asm_elementwise": inline_asm_elementwise,
 }
 BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
-    "triton.language": _CORE,  # Names that this version of triton has no more.
+    "triton.language": _CORE,  # For names that this version of triton has removed.
     "triton.language.core": _CORE,
     "triton.language.math": language.MATH,
     "triton.language.standard": language.STANDARD,

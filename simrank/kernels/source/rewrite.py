@@ -1,9 +1,9 @@
-"""Rewriting of kernel sources where Python and Triton differ; lines stay.
+"""Rewriting of kernel sources where Python and Triton semantics differ; lines stay.
 
-`and`, `or` and `not` become Triton's logical operators, which stop early at plain numbers only.
-Chained comparisons compare pairs. A number that is assigned to a name becomes a scalar of the
-program, unless the name is annotated as `tl.constexpr`. An assert is a device assert. A loop that
-may wait for other programs asks before each round.
+`and`, `or` and `not` become Triton's logical operators, which short-circuit at plain numbers only.
+Chained comparisons become pairs. A number assigned to a name becomes a scalar of the program,
+unless the name is annotated as `tl.constexpr`. An assert becomes a device assert. A loop that may
+wait for other programs calls a guard before each iteration.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OF_COMPILER = ("_semantic", "_builder", "_generator")
 
 
 class Rewriter(ast.NodeTransformer):
-    """Rewriter of one function; the result calls `HELPERS`.
+    """Rewrites one function; the result calls `HELPERS`.
 
     Args:
-        is_wait: Whether a loop may wait for other programs.
-        is_language: Whether an expression names Triton's own module.
-        checks_types: Whether loops and branches compare the types of what they assign.
+        is_wait: Returns whether a loop may wait for other programs.
+        is_language: Returns whether an expression names a module of Triton.
+        checks_types: Whether loops and branches check the types of assigned variables.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Rewriter(ast.NodeTransformer):
         self.is_wait = is_wait
         self._is_language = is_language
         self._checks_types = checks_types
-        self._used: set[str] = set()  # Names that the function looks at.
+        self._used: set[str] = set()  # Names that the function reads.
 
     def fresh(self) -> str:
-        """Return a name that no kernel has."""
+        """Return a name that no kernel uses."""
         self._num_names += 1
         return f"__kept_{self._num_names}"
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Drop decorators and annotations, which belong to the original."""
+        """Drop decorators and annotations; the original keeps them."""
         node.decorator_list = []
         node.returns = None
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -70,15 +70,15 @@ class Rewriter(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        """Combine from the left; a plain number that decides ends it."""
+        """Combine operands from the left; a plain number may short-circuit."""
         self.generic_visit(node)
         is_and = isinstance(node.op, ast.And)
         result = node.values[0]
         for value in node.values[1:]:
-            result = self._combined(result, value, is_and=is_and)
+            result = self._combine(result, value, is_and=is_and)
         return ast.copy_location(result, node)
 
-    def _combined(self, left: ast.expr, right: ast.expr, *, is_and: bool) -> ast.expr:
+    def _combine(self, left: ast.expr, right: ast.expr, *, is_and: bool) -> ast.expr:
         name = self.fresh()
         keep = ast.NamedExpr(ast.Name(name, ast.Store()), left)
         kept = ast.Name(name, ast.Load())
@@ -91,14 +91,14 @@ class Rewriter(ast.NodeTransformer):
         return ast.IfExp(decides, ast.Name(name, ast.Load()), combine)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """Rewrite `not` for blocks."""
+        """Apply `not` to blocks."""
         self.generic_visit(node)
         if not isinstance(node.op, ast.Not):
             return node
         return ast.copy_location(ast.Call(ast.Name("__not", ast.Load()), [node.operand], []), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """Split a chained comparison into pairs; middle operands are evaluated once."""
+        """Split a chain into pairs; operands in the middle are evaluated once."""
         self.generic_visit(node)
         if len(node.ops) == 1:
             return node
@@ -115,24 +115,24 @@ class Rewriter(ast.NodeTransformer):
                 pairs.append(ast.Compare(left, [operator], [ours]))
         result = pairs[0]
         for pair in pairs[1:]:
-            result = self._combined(result, pair, is_and=True)
+            result = self._combine(result, pair, is_and=True)
         return ast.copy_location(result, node)
 
     def visit_List(self, node: ast.List) -> ast.AST:
-        """Make a list a tuple, which Triton takes it for: the two are joined and compared."""
+        """Replace a list by a tuple, as Triton does: the two can be joined and compared."""
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):
             return node
         return ast.copy_location(ast.Tuple(node.elts, node.ctx), node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        """Likewise."""
+        """Convert the list to a tuple."""
         self.generic_visit(node)
         call = ast.Call(ast.Name("__tuple", ast.Load()), [node], [])
         return ast.copy_location(call, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Rewrite `.value` and `.type` of constants, which are plain values here."""
+        """Redirect `.value` and `.type`, which plain constants do not have."""
         self.generic_visit(node)
         if node.attr not in ("value", "type") or not isinstance(node.ctx, ast.Load):
             return node
@@ -140,9 +140,9 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Call(helper, [node.value], []), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Drop the compiler's own arguments between library functions.
+        """Drop arguments that the compiler passes between functions of a library.
 
-        Static assertions and prints that get it are calls of Python, and do nothing.
+        Static assertions and prints with such arguments are Python calls, and are removed.
         """
         self.generic_visit(node)
         passes_on = any(word.arg in OF_COMPILER for word in node.keywords)
@@ -152,11 +152,11 @@ class Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """Make a scalar of a number that is assigned."""
+        """Make an assigned number a scalar of the program."""
         self.generic_visit(node)
         (target, *_), value = node.targets, node.value
         if isinstance(target, ast.Name) and target.id not in self._used:
-            self._without_result(value)
+            self._mark_unused_result(value)
         node.value = ast.copy_location(
             ast.Call(ast.Name("__assigned", ast.Load()), [node.value], []), node.value
         )
@@ -174,7 +174,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], value), node)
 
     def visit_While(self, node: ast.While) -> Any:
-        """Insert a guard before each round of a loop that may wait."""
+        """Call the spin guard before each iteration of a loop that may wait."""
         waits, traits = self.is_wait(node), spin_traits(node)
         names = loop_types.assigned_in(node.body)
         self.generic_visit(node)
@@ -183,7 +183,7 @@ class Rewriter(ast.NodeTransformer):
         return [*around[:2], *loop, *around[2:]]
 
     def visit_For(self, node: ast.For) -> Any:
-        """Insert a check of carried types, unless the compiler unrolls the loop."""
+        """Check the types of loop-carried variables, unless the compiler unrolls the loop."""
         names, unrolls = loop_types.assigned_in(node.body), is_unrolled(node)
         self.generic_visit(node)
         around = () if unrolls else self._around_loop(node, names)
@@ -196,7 +196,7 @@ class Rewriter(ast.NodeTransformer):
         return tuple(ast.copy_location(part, node) for part in parts)
 
     def visit_If(self, node: ast.If) -> Any:
-        """Insert a check of the types that both sides assign."""
+        """Check the types of variables that the sides assign."""
         sides = [loop_types.assigned_in(side) for side in (node.body, node.orelse)]
         self.generic_visit(node)
         if not any(sides) or not self._checks_types:
@@ -205,8 +205,8 @@ class Rewriter(ast.NodeTransformer):
         return [ast.copy_location(part, node) for part in (keep, note, node, *forget)]
 
     def spinning(self, node: ast.While, traits: Traits) -> list[ast.stmt]:
-        """Return a loop with a guard before each round."""
-        node.test = _reported(node.test, traits.look)
+        """Return a loop with a guard that may park the program before each iteration."""
+        node.test = _waiting_test(node.test, traits.look)
         name = self.fresh()
         guard = ast.Call(ast.Name("__spin", ast.Load()), traits.guard, [])
         make = ast.Assign([ast.Name(name, ast.Store())], guard)
@@ -217,20 +217,20 @@ class Rewriter(ast.NodeTransformer):
         return [ast.copy_location(make, node), ast.copy_location(guarded, node)]
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """Check in every lane."""
+        """Make an assert check every lane."""
         self.generic_visit(node)
         arguments = [node.test] if node.msg is None else [node.test, node.msg]
         call = ast.Call(ast.Name("__assert", ast.Load()), arguments, [])
         return ast.copy_location(ast.Expr(call), node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """Mark an atomic whose result is unused."""
+        """Mark an atomic statement: its result is unused."""
         self.generic_visit(node)
-        self._without_result(node.value)
+        self._mark_unused_result(node.value)
         return node
 
-    def _without_result(self, call: ast.expr) -> None:
-        """Mark an atomic whose result is unused."""
+    def _mark_unused_result(self, call: ast.expr) -> None:
+        """Mark a call of an atomic whose result is unused."""
         if isinstance(call, ast.Call) and self._is_atomic(call):
             call.keywords.append(ast.keyword("wants_old", ast.Constant(value=False)))
 
@@ -241,8 +241,8 @@ class Rewriter(ast.NodeTransformer):
         return self._is_language(function.value)
 
 
-def _reported(test: ast.expr, look: str) -> ast.expr:
-    """Return a waiting loop's test as a call that records its comparison."""
+def _waiting_test(test: ast.expr, look: str) -> ast.expr:
+    """Return a waiting loop's test as a call that reports the compared values."""
     if not isinstance(test, ast.Compare) or len(test.ops) > 1:
         return test
     name = ast.Constant(type(test.ops[0]).__name__)
@@ -258,11 +258,11 @@ def _call(function: ast.expr) -> ast.Call:
 
 
 class Traits(NamedTuple):
-    """Facts of a loop that may wait, from its source.
+    """Static properties of a loop that may wait.
 
     Attributes:
-        guard: What its guard gets.
-        look: What its test compares; see `kind_of_look`.
+        guard: Arguments of its guard.
+        look: Kind of read in its test; see `kind_of_look`.
     """
 
     guard: list[ast.expr]
@@ -270,7 +270,7 @@ class Traits(NamedTuple):
 
 
 def spin_traits(loop: ast.While) -> Traits:
-    """Return the facts of a loop that may wait, before it is rewritten."""
+    """Return the static properties of a loop, before it is rewritten."""
     guard: list[ast.expr] = [
         ast.Constant(is_pure_spin(loop)),
         ast.Constant(is_for_value(loop.test)),
@@ -279,7 +279,7 @@ def spin_traits(loop: ast.While) -> Traits:
 
 
 def method_of(name: str, method: str, *arguments: ast.expr) -> ast.Call:
-    """Return a call of a method of a name's value."""
+    """Return a call of a method on the object with a name."""
     function = ast.Attribute(ast.Name(name, ast.Load()), method, ast.Load())
     return ast.Call(function, list(arguments), [])
 
@@ -300,7 +300,7 @@ def _value(owner: Any) -> Any:
 
 
 def _type(owner: Any) -> Any:
-    """Return Triton's type of a value; for non-blocks, of a compile-time constant."""
+    """Return Triton's type of a value; values other than blocks have constexpr types."""
     if hasattr(owner, "type"):
         return owner.type
     if isinstance(owner, tuple):
@@ -311,7 +311,7 @@ def _type(owner: Any) -> Any:
 def _and(left: Any, right: Any) -> Any:
     if type(left) is Block and type(right) is Block:
         return as_logical(left) & as_logical(right)
-    if type(left) is Block:  # A plain number: false decides, true changes nothing.
+    if type(left) is Block:  # True is neutral, false decides.
         return left if right else right
     return right
 

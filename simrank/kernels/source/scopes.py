@@ -1,4 +1,4 @@
-"""Names of a kernel's source, and device functions among them."""
+"""Name resolution in kernel sources, and detection of device functions."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ JITFunction: Any = triton.runtime.jit.JITFunction
 
 
 def definition_of(jit: Jit) -> ast.FunctionDef:
-    """Return a device function's source as a tree of its own."""
+    """Return a new syntax tree of a device function."""
     definition = ast.parse(jit.src).body[0]
     assert isinstance(definition, ast.FunctionDef), "a kernel is a function"
     return definition
 
 
 def first_line(jit: Jit) -> int:
-    """Return the line of the file in which the `def` of a kernel stands."""
+    """Return the line number of a kernel's `def` in its file."""
     for offset, line in enumerate(jit.raw_src):
         if line.lstrip().startswith(("def ", "def\t")):
             return int(jit.starting_line_number) + offset
     return int(jit.starting_line_number)
 
 
-def around(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the variables around a function that its source names."""
+def closure_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the closure variables that a function's source names."""
     return dict(inspect.getclosurevars(function).nonlocals) if function.__closure__ else {}
 
 
 def scope_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the scope of a function: globals, and enclosing variables."""
-    return {**function.__globals__, **around(function)}
+    """Return the scope of a function's source: globals and closure variables."""
+    return {**function.__globals__, **closure_of(function)}
 
 
 def value_of(name: ast.expr, scope: dict[str, Any]) -> Any:
-    """Return the value of a name or a module's attribute; None if unknown.
+    """Return the value of a name, or of an attribute of a module; None if unknown.
 
-    An attribute of what is unknown is the method of an aggregate, if one has a method of that name.
+    An attribute of an unknown value is resolved as a method of an aggregate in scope.
     """
     if isinstance(name, ast.Name):
         return scope.get(name.id)
@@ -68,7 +68,7 @@ def _method_of(kind: Any, name: str) -> Any:
 
 
 def text_of(expression: ast.expr, scope: dict[str, Any]) -> str | None:
-    """Return the string that an expression is: written there, or bound to a name."""
+    """Return the string value of a literal or name; None for other expressions."""
     value: Any = value_of(expression, scope)
     if isinstance(expression, ast.Constant):
         value = expression.value
@@ -82,11 +82,10 @@ def is_language(value: object) -> bool:
 
 
 def as_jit(value: Any) -> Jit | None:
-    """Return Triton's object of a device function; None for other values.
+    """Return a device function as Triton's `JITFunction`; None if its source is not run.
 
-    Libraries write their own with `core.extern` or `core.builtin` around Triton's functions: they
-    are as good as `triton.jit`, once `_semantic` is left out. Those that choose what they call are
-    not: see `dispatch`.
+    Functions that libraries build with `core.extern` or `core.builtin` on Triton's functions are
+    run like `triton.jit` functions, without `_semantic`. Dispatchers are not: see `dispatch`.
     """
     if isinstance(value, JITFunction):
         jit: Jit = value
@@ -98,19 +97,19 @@ def as_jit(value: Any) -> Jit | None:
         try:
             facts["jit"] = JITFunction(dispatch.body_of(value))
             kept(facts["jit"])["is_of_python"] = True
-        except (OSError, ValueError):  # Its source is not there.
+        except (OSError, ValueError):  # The source is missing.
             return None
     own: Jit = facts["jit"]
     return own
 
 
 def is_of_python(jit: Jit) -> bool:
-    """Whether a device function is a builtin of a library: Python runs it, not the compiler."""
+    """Return whether a device function is a library builtin, which Python runs at compile time."""
     return bool(kept(jit).get("is_of_python", False))
 
 
 def is_of_library(function: Any) -> bool:
-    """Return whether a function is a builtin of another library."""
+    """Return whether a function is a builtin that a library added to Triton's."""
     if not isinstance(function, python_types.FunctionType):
         return False
     module = function.__module__
@@ -120,7 +119,7 @@ def is_of_library(function: Any) -> bool:
 
 
 def is_empty(jit: Jit) -> bool:
-    """Whether a function has nothing but `...`, `pass` or a docstring: a stub for something."""
+    """Return whether a function is a stub: its body is `...`, `pass` or a docstring."""
     return jit.__name__ != "__init__" and all(
         isinstance(line, ast.Pass)
         or (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))

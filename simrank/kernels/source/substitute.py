@@ -37,50 +37,50 @@ _GUARDS = {"threads": threads.guarded, "programs": masked.guarded}
 
 
 class Bound(Protocol):
-    """A device function that is bound to the emulation; see `bind`."""
+    """A device function bound to the emulation; see `bind`."""
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The bound function."""
+        """Function that runs it."""
         ...
 
     def is_stale(self, seen: set[int]) -> bool:
-        """Return whether a name that it captured is bound to something else now."""
+        """Return whether a captured name has been rebound."""
         ...
 
 
 class Binder(NamedTuple):
-    """The binding of device functions.
+    """Binds device functions.
 
     Attributes:
-        bind: Binds one, for what of its callers may go different ways.
-        callees: The list of functions that a kernel names; None without one.
+        bind: Binds one function, given the divergence of its callers.
+        callees: Collects the bound functions; None to collect nothing.
     """
 
     bind: Callable[[Jit, str], Bound]
     callees: list[Bound] | None = None
 
     def function_of(self, jit: Jit, forks: str) -> Callable[..., Any]:
-        """Return the bound form of a device function."""
+        """Return the function that runs a device function."""
         bound = self.bind(jit, forks)
         if self.callees is not None:
             self.callees.append(bound)
         return bound.function
 
     def for_all(self) -> Binder:
-        """Return a binder for globals shared by kernels: it records nothing."""
+        """Return a binder for values that several kernels share, which collects nothing."""
         return Binder(self.bind)
 
 
 def substitute(  # noqa: PLR0911 - a case each
     value: Any, binder: Binder, *, forks: str = ""
 ) -> Any:
-    """Return the replacement of a kernel's global in the emulation.
+    """Return the replacement of a value from a kernel's globals.
 
     Args:
         value: The value.
-        binder: What is done with device functions.
-        forks: The parts of its user that may diverge.
+        binder: Binds device functions.
+        forks: Divergence of the kernel: "threads", "programs" in lockstep, or "".
     """
     if isinstance(value, JITFunction):
         return _of_jit(value, binder, forks=forks)
@@ -108,7 +108,7 @@ def substitute(  # noqa: PLR0911 - a case each
 
 
 def _native(function: Any) -> Callable[..., Any] | None:
-    """Return the emulation of a function by its name, or None."""
+    """Return the emulation of a function by its name; None if there is no emulation."""
     module, name = (getattr(function, n, None) for n in ("__module__", "__name__"))
     own = BY_MODULE.get(module or "", {}).get(name or "")
     return own or libraries.substitute(function)
@@ -125,7 +125,7 @@ def _of_jit(jit: Jit, binder: Binder, *, forks: str) -> Callable[..., Any]:
 
 
 def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
-    """Return the emulation of a function of Triton; other functions unchanged."""
+    """Return the emulation of a Triton function; other functions are returned as they are."""
     module, name = function.__module__, function.__name__
     native = _native(function)
     if native is not None:
@@ -137,7 +137,7 @@ def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., 
         return _of_jit(own, binder, forks=forks)
     if is_of_library(function) and dispatch.is_dispatcher(function):
         return _of_dispatcher(function, binder.for_all(), forks=forks)
-    is_stub = module.startswith("triton.language.extra.")  # Which the compiler fills in.
+    is_stub = module.startswith("triton.language.extra.")  # The compiler provides its body.
     if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
         plain: Callable[..., Any] = function
         return plain
@@ -152,7 +152,7 @@ def _refusal(text: str) -> Callable[..., Any]:
 
 
 def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[..., Any]:
-    """Return the emulation of a dispatching builtin."""
+    """Return the emulation of a dispatcher."""
 
     def called(chosen: Any) -> Callable[..., Any]:
         if is_device_function(chosen) or chosen is core.constexpr:
@@ -164,13 +164,13 @@ def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[...
 
 
 def is_device_function(value: Any) -> bool:
-    """Return whether only kernels can call a value."""
+    """Return whether only kernels can call a value, which the compiler must know."""
     is_builtin = bool(getattr(value, core.TRITON_BUILTIN, False))
     return is_builtin or isinstance(value, JITFunction) or _native(value) is not None
 
 
 def _constexpr_function(function: Any) -> Callable[..., Any]:
-    """Return a compile-time function that takes and gives plain values."""
+    """Return a compile-time function that takes and returns plain values."""
     original = function.fn
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -180,13 +180,13 @@ def _constexpr_function(function: Any) -> Callable[..., Any]:
     return call
 
 
-# ---- modules ----
+# ---- Modules ----
 
 
 class ModuleProxy:
-    """A module as a kernel sees it; names are replaced at their first use.
+    """A module as seen by a kernel: attributes are replaced on first access.
 
-    It does not keep the module: the kernels that name it do.
+    It holds the module weakly; the kernels that name the module keep it alive.
     """
 
     def __init__(self, module: python_types.ModuleType, binder: Binder, *, forks: str) -> None:
@@ -195,7 +195,7 @@ class ModuleProxy:
         self.__dict__["_forks"] = forks
 
     def __getattr__(self, name: str) -> Any:
-        """Return the replacement of the module's attribute, cached."""
+        """Return and cache the replacement of a module's attribute."""
         module = self._module()
         gone = BY_MODULE.get(module.__name__, {}).get(name)
         known = getattr(module, name) if hasattr(module, name) or not gone else gone
@@ -214,16 +214,16 @@ def _proxy(module: python_types.ModuleType, binder: Binder, *, forks: str) -> Mo
     return by_forks[forks]
 
 
-# ---- classes ----
+# ---- Classes ----
 
 
 def _constexpr(value: Any) -> Any:
-    """Return the plain value: everything that is no block is known at compile time."""
+    """Return the value itself: values other than blocks are compile-time constants."""
     return value
 
 
 def isinstance_(value: Any, kinds: Any) -> bool:
-    """Emulate `isinstance`: values other than blocks are constexprs."""
+    """Return Triton's answer: values other than blocks are constexprs."""
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     if _constexpr in kinds:
         return type(value) is not Block

@@ -1,7 +1,7 @@
-"""Rewriting of `if`, `for` and `while` in kernels with divergent threads.
+"""Rewriting of `if`, `for` and `while` in kernels whose threads may diverge.
 
-A statement asks which threads take part, and runs once for them all; what it assigns stays as it
-was for the others. Where all threads go the same way nothing changes.
+A statement asks which threads are active, and runs once for all of them; variables of inactive
+threads keep their values. Without divergence nothing changes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _CAME = "__threads_that_came"
 
 
 class ThreadRewriter(Rewriter):
-    """Rewriter of one function; the result also calls `threads.HELPERS`."""
+    """Rewrites one function; the result also calls `threads.HELPERS`."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 - ast's name
-        """Note which threads came."""
+        """Record the threads that enter the function."""
         super().visit_FunctionDef(node)
         came = ast.Assign([ast.Name(_CAME, ast.Store())], _call("__came"))
         node.body.insert(0, ast.copy_location(came, node.body[0]))
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.AST:  # noqa: N802 - ast's name
-        """Return only where all that came are."""
+        """Return only if all threads that entered the function are active."""
         self.generic_visit(node)
         value = node.value or ast.Constant(value=None)
         node.value = ast.copy_location(
@@ -38,7 +38,7 @@ class ThreadRewriter(Rewriter):
         """Run each side for the threads that take it."""
         names, leaves = assigned_in(node.body + node.orelse), _leaves(node)
         self.generic_visit(node)
-        if leaves:  # All threads must go the same way.
+        if leaves:  # All threads must take the same side.
             return node
         name, side = self.fresh(), self.fresh()
         make = _make(name, "__branch", node.test, names)
@@ -60,7 +60,7 @@ class ThreadRewriter(Rewriter):
         return ast.copy_location(call, node)
 
     def visit_For(self, node: ast.For) -> Any:  # noqa: N802 - ast's name
-        """Make the rounds that some thread makes."""
+        """Run the iterations that any thread needs."""
         names = assigned_in(node.body)
         self.generic_visit(node)
         name = self.fresh()
@@ -71,7 +71,7 @@ class ThreadRewriter(Rewriter):
         return [ast.copy_location(part, node) for part in (make, node, check)]
 
     def visit_While(self, node: ast.While) -> Any:  # noqa: N802 - ast's name
-        """Loop while any thread does, with a guard if the loop may wait."""
+        """Loop while any thread does, with a spin guard if the loop may wait."""
         names = assigned_in(node.body)
         waits, traits = self.is_wait(node), spin_traits(node)
         self.generic_visit(node)
@@ -117,7 +117,7 @@ def _left(name: str, names: list[str]) -> ast.stmt:
 
 
 def _leaves(node: ast.If) -> bool:
-    """Return whether a side may leave the function, or the loop around it."""
+    """Return whether a side may leave the function or the enclosing loop."""
     return any(_leaves_at(part, in_loop=False) for part in node.body + node.orelse)
 
 

@@ -1,8 +1,8 @@
-"""Constructs that Triton's compiler lacks; they raise when they are reached.
+"""Constructs in a kernel's source that Triton's compiler rejects, rejected when reached.
 
-The compiler reads both sides of an `if` whose condition is a value of the program, and one side
-where the condition is a compile-time constant. So a construct is refused where it stands, and
-before an `if` of the first kind that contains it.
+The compiler reads both sides of an `if` on a value of the program, and one side of an `if` on a
+compile-time constant. So a construct is rejected where it stands, and before an `if` of the first
+kind that contains it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 _REFUSE, _STATIC, _OUTSIDE = "__refuse", "__static", "__outside"
 _DATA = (bool, int, float, complex, str, bytes, list, dict, set, tuple)
-_PARTS = (ast.Starred, ast.FormattedValue)  # Which the nodes around them deal with.
+_PARTS = (ast.Starred, ast.FormattedValue)  # Handled by their parent nodes.
 _OF_EMULATION = ("locals", "breakpoint", "__import__", "super")
 _NAMES = (*CodeGenerator.builtin_namespace, *_OF_EMULATION)
 
 
 def builtin_names() -> dict[str, Any]:
-    """Return the builtin names that the compiler knows."""
+    """Return the builtins that kernel sources can use: those of the compiler."""
     return {name: getattr(builtins, name) for name in _NAMES if hasattr(builtins, name)}
 
 
 class Refusals:
-    """The constructs of one kernel that the compiler has no code for.
+    """Constructs of one kernel that the compiler rejects.
 
     Args:
         jit: The kernel.
-        scope: What names around it mean.
+        scope: Values of the names around it.
     """
 
     def __init__(self, jit: Jit, scope: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Refusals:
         self._found: list[tuple[ast.AST, str]] = []
 
     def apply(self, definition: ast.FunctionDef) -> None:
-        """Insert the compiler's errors into a kernel's source; lines stay."""
+        """Insert raising calls where the compiler would reject the source; lines stay."""
         definition.body = self._block(definition.body, in_loop=False)
         if not knobs.compilation.allow_non_constexpr_globals:
             names = _variables_outside(definition, self._scope)
@@ -56,7 +56,7 @@ class Refusals:
                 _Outside(names).visit(definition)
 
     def helpers(self) -> dict[str, Any]:
-        """Return the helpers that the source calls."""
+        """Return the helpers that the rewritten source calls."""
         return {_REFUSE: self._refuse, _STATIC: self._static, _OUTSIDE: _refuse_variable}
 
     def _refuse(self, number: int) -> None:
@@ -64,7 +64,7 @@ class Refusals:
         raise UnsupportedLanguageConstruct(self._source, node, message)
 
     def _static(self, condition: Any, number: int) -> Any:
-        """Return a condition that is known at compile time; refuse one of the program's values."""
+        """Return a compile-time condition; reject a value of the program."""
         if type(condition) is Block:
             self._refuse(number)
         return condition
@@ -111,12 +111,12 @@ def is_unrolled(node: ast.For) -> bool:
 
 
 def _is_loop(node: ast.AST) -> bool:
-    """Return whether a node is a loop of the program: one that the compiler does not unroll."""
+    """Return whether a node is a loop that the compiler does not unroll."""
     return not is_unrolled(node) if isinstance(node, ast.For) else isinstance(node, ast.While)
 
 
 def _outside_of_ifs(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
-    """Yield the unsupported parts of a statement, without the sides of its `if`s."""
+    """Yield the rejected nodes of a statement, except those inside sides of an `if`."""
     yield from _of_node(node, in_loop=in_loop)
     if isinstance(node, ast.If):
         children: list[ast.AST] = [node.test]
@@ -129,14 +129,14 @@ def _outside_of_ifs(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
 
 
 def _anywhere(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
-    """Yield the unsupported parts of a statement, with the sides of its `if`s."""
+    """Yield the rejected nodes of a statement, including sides of an `if`."""
     yield from _of_node(node, in_loop=in_loop)
     for child in ast.iter_child_nodes(node):
         yield from _anywhere(child, in_loop=in_loop or _is_loop(node))
 
 
 def _of_node(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
-    """Yield the unsupported parts of one node."""
+    """Yield the reasons to reject a single node."""
     if isinstance(node, ast.FunctionDef):
         yield node, "nested function definitions are not allowed inside a @triton.jit kernel"
     elif _is_unknown(node):
@@ -155,7 +155,7 @@ def _of_node(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:
 
 
 def _is_unknown(node: ast.AST) -> bool:
-    """Return whether the compiler has no code for a statement or an expression."""
+    """Return whether the compiler does not support a kind of node."""
     is_own = isinstance(node, ast.stmt | ast.expr) and not isinstance(node, _PARTS)
     return is_own and not hasattr(CodeGenerator, f"visit_{type(node).__name__}")
 
@@ -169,17 +169,17 @@ def _of_targets(node: ast.Assign) -> Iterator[_Hit]:
             yield node, "starred assignment targets are not supported"
 
 
-# ---- variables around a kernel ----
+# ---- Variables around a kernel ----
 
 
 class _Outside(ast.NodeTransformer):
-    """Enclosing variables of a kernel, which raise when they are read."""
+    """Rejects variables around a kernel where they are read."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Put a call that raises in the place of a variable."""
+        """Replace a read of a variable by a raising call."""
         if node.id not in self._names or not isinstance(node.ctx, ast.Load):
             return node
         call = ast.Call(ast.Name(_OUTSIDE, ast.Load()), [ast.Constant(node.id)], [])
@@ -187,7 +187,7 @@ class _Outside(ast.NodeTransformer):
 
 
 def _variables_outside(definition: ast.FunctionDef, scope: dict[str, Any]) -> set[str]:
-    """Return the variables around a kernel that it names and that hold plain data."""
+    """Return the variables around a kernel that it reads and that hold plain data."""
     nodes = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
     own = {node.id for node in nodes if not isinstance(node.ctx, ast.Load)}
     own |= {argument.arg for argument in ast.walk(definition) if isinstance(argument, ast.arg)}

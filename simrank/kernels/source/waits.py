@@ -1,6 +1,6 @@
-"""Loops that wait for other programs: read off a kernel's source (rule K1).
+"""Detection of loops that wait for other programs, in a kernel's source (rule K1).
 
-A loop waits if its end depends on a load or atomic whose address the loop does not change.
+A loop waits if its exit depends on a load or atomic whose address the loop does not change.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ READS = {
     "atomic_xor", "atomic_max", "atomic_min", "inline_asm_elementwise",
 }  # fmt: skip
 _LOOKS = {"load", "atomic_load"}
-_NEUTRAL_ZERO = {"atomic_add", "atomic_or", "atomic_xor"}  # With 0 they change nothing.
+_NEUTRAL_ZERO = {"atomic_add", "atomic_or", "atomic_xor"}  # With operand 0 these change nothing.
 
 
 def name_of(node: ast.Call) -> str:
-    """Return the last name of a call's function."""
+    """Return the last component of a called name."""
     return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
 def is_wait(loop: ast.While, callee: Callable[[ast.expr], Effects | None]) -> bool:
-    """Return whether a loop's end depends on a read whose address the loop does not change."""
+    """Return whether a loop's exit depends on a read whose address the loop does not change."""
     assigned = set(_stored_names(loop))
 
     def is_fixed_read(node: ast.AST) -> bool:
@@ -78,9 +78,9 @@ def _read_names(node: ast.AST) -> set[str]:
 
 
 def is_pure_spin(loop: ast.While) -> bool:
-    """Whether a round that saw nothing new would go on seeing the same: no counter, no backoff.
+    """Return whether equal reads give equal iterations: no counter, no backoff.
 
-    Nothing in the loop may depend on the round before.
+    Nothing in the loop may depend on an earlier iteration.
     """
     assigned = set(_stored_names(loop))
     seen: set[str] = set()
@@ -96,11 +96,11 @@ def is_pure_spin(loop: ast.While) -> bool:
 
 
 def kind_of_look(loop: ast.While) -> str:
-    """Return a loop's comparison of a read value with a constant one.
+    """Return the kind of read that a loop's test compares with a loop-invariant bound.
 
     Returns:
-        "look" for a read, "change" for an atomic that may change what it reads; "" for anything
-        else, and where the loop does more than look.
+        "look" for a read, "change" for an atomic that may modify memory; "" for other tests, and
+        for loops that do more than read.
     """
     test = loop.test
     if not isinstance(test, ast.Compare) or not is_pure_spin(loop):
@@ -111,7 +111,7 @@ def kind_of_look(loop: ast.While) -> str:
     if len(reads) != 1 or not is_fixed or _read_names(bound) & assigned:
         return ""
     read, found = reads[0], test.left
-    if isinstance(found, ast.Name):  # What the loop's body has read.
+    if isinstance(found, ast.Name):  # The result of a read in the body.
         values = [
             node.value
             for node in ast.walk(loop)
@@ -124,7 +124,7 @@ def kind_of_look(loop: ast.While) -> str:
 
 
 def _changes_nothing(read: ast.Call) -> bool:
-    """Return whether a read changes no memory, from its literal arguments."""
+    """Return whether a read leaves memory unchanged, given its literal arguments."""
     operands = [ast.dump(argument) for argument in read.args[1:]]
     if name_of(read) == "atomic_cas":
         return len(operands) == 2 and operands[0] == operands[1]
@@ -137,7 +137,7 @@ def _is_read(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def is_for_value(test: ast.expr) -> bool:
-    """Return whether a loop ends at an exact value, and not past one."""
+    """Return whether a loop with this test ends at one value, not beyond a bound."""
     compared = [
         (comparison, node)
         for node in ast.walk(test)

@@ -1,4 +1,4 @@
-"""Values of kernels: element types, blocks and their operators.
+"""Values of kernels: element types, blocks, and their operators.
 
 Read `block`, then `types` (Triton's types and promotion) and `operators`.
 """

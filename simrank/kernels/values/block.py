@@ -1,7 +1,7 @@
-"""Blocks: the values of a kernel, for one program or many in lockstep (rule K1).
+"""Blocks: values of a kernel, for one program or for many in lockstep (rule K1).
 
-A block's array has a leading program axis: 1 where all programs have the same values, else one
-entry per program. A scalar that all programs share is a bare numpy scalar: ten times as fast.
+A block's array has a leading program axis: size 1 if all programs have the same values, else one
+entry per program. A scalar that all programs share is a numpy scalar, which is ten times as fast.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ndarray = np.ndarray
 _INT64 = np.dtype(np.int64)
 
 
-class Diverged(Exception):  # noqa: N818 - not an error: the programs go on in groups
-    """Programs that ran in lockstep would go different ways.
+class Diverged(Exception):  # noqa: N818 - not an error: the programs continue in groups
+    """Programs in lockstep take different paths.
 
     Attributes:
-        choices: [P] what each program would do.
+        choices: The choice of each program, [P].
     """
 
     def __init__(self, choices: Array) -> None:
@@ -42,7 +42,7 @@ class Diverged(Exception):  # noqa: N818 - not an error: the programs go on in g
 
 
 class Shape(tuple[Any, ...]):
-    """The shape of a block: a tuple that is also joined with lists, as kernels write it."""
+    """Shape of a block: a tuple that can be concatenated with lists, as kernels do."""
 
     __slots__ = ()
 
@@ -62,11 +62,11 @@ _EVERYTHING = slice(None)
 
 
 class Anchor:
-    """The origin of a pointer made from a number: offsets count from its storage.
+    """Base of pointers that were integers: offsets count from a storage, but may leave it.
 
     Attributes:
-        storage: What the number pointed into.
-        address: Where that begins.
+        storage: The storage that the integer pointed into.
+        address: Start address of the storage.
     """
 
     __slots__ = ("address", "storage")
@@ -80,44 +80,44 @@ class Block:
     """A value of a kernel, as `tl.tensor`.
 
     Attributes:
-        values: [1 or P, *shape] array, or a numpy scalar where shape is () and all share it.
+        values: Array [1 or P, *shape], or a numpy scalar if shape is () and all programs share it.
         element: Type of the elements.
-        base: Of pointers: the storage, or the anchor in one, that `values` count elements in.
-            None: `values` are addresses in bytes.
+        base: For pointers: the storage or anchor from which `values` count elements. None:
+            `values` are byte addresses.
     """
 
     __slots__ = ("base", "element", "values")
-    __array_ufunc__ = None  # numpy's operators leave mixed expressions to this class.
+    __array_ufunc__ = None  # Leaves mixed expressions to this class.
 
     def __init__(
         self, values: Value | np.generic, element: ElementType, base: Storage | Anchor | None = None
     ) -> None:
-        self.values: Value = values  # type: ignore[assignment] # A scalar has its methods.
+        self.values: Value = values  # type: ignore[assignment] # A scalar has the same methods.
         self.element = element
         self.base = base
 
-    # ---- what kernels ask of a tensor ----
+    # ---- Attributes and methods of tl.tensor ----
 
     @property
     def shape(self) -> Shape:
-        """Return the size of each dim; () for a scalar."""
+        """Size of each dim; () for a scalar."""
         values = self.values
         return Shape(values.shape[1:]) if type(values) is _ndarray else _SCALAR
 
     @property
     def dtype(self) -> tl.dtype:
-        """Return Triton's type of the elements."""
+        """Triton type of the elements."""
         return self.element.triton
 
     @property
     def type(self) -> tl.dtype:
-        """Return Triton's type: of the block, or of the elements of a scalar."""
+        """Triton type of the block, or of the elements of a scalar."""
         shape = self.shape
         return tl.block_type(self.element.triton, list(shape)) if shape else self.element.triton
 
     @property
     def numel(self) -> int:
-        """Return the number of elements."""
+        """Number of elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -125,7 +125,7 @@ class Block:
 
     @property
     def T(self) -> Block:  # noqa: N802 - Triton's name
-        """Return the block with its last two dims exchanged."""
+        """The block with its two dims swapped."""
         if len(self.shape) != 2:
             raise ValueError(
                 "permute dims must have the same length as input shape, "
@@ -135,13 +135,13 @@ class Block:
 
     @property
     def storage(self) -> Storage | None:
-        """Return the storage of a pointer; None for addresses and numbers."""
+        """Storage from which pointers count elements; None for addresses and numbers."""
         base = self.base
         return base.storage if isinstance(base, Anchor) else base
 
     @property
     def handle(self) -> Block:
-        """Return itself: there is nothing below it."""
+        """The block itself, in place of the compiler's value handle."""
         return self
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ class Block:
         fp_downcast_rounding: str | None = None,
         bitcast: bool = False,
     ) -> Block:
-        """Return the block in another type; see `tl.cast`."""
+        """Convert the block to another type; see `tl.cast`."""
         if fp_downcast_rounding not in (None, "rtne", "rtz"):
             raise ValueError(
                 f"Invalid rounding mode: {fp_downcast_rounding}. Supported rounding modes are "
@@ -193,14 +193,14 @@ class Block:
             )
         return cast_to(self, target, toward_zero=fp_downcast_rounding == "rtz")
 
-    # ---- what Python asks, where programs may go different ways ----
+    # ---- Conversions to Python values, where programs may diverge ----
 
     def shared(self) -> Any:
-        """Return the one value that all programs have.
+        """Return the value that all programs share.
 
         Raises:
-            Diverged: They have different ones.
-            ValueError: It is no scalar.
+            Diverged: The programs have different values.
+            ValueError: The block is not a scalar.
         """
         values = self.values
         if type(values) is not _ndarray:
@@ -223,8 +223,8 @@ class Block:
         raise Diverged(values)
 
     def __bool__(self) -> bool:
-        """Return the truth of a scalar; programs that differ are split."""
-        # Of a pointer the address counts: it may well point to the first element of its storage.
+        """Return the truth of a scalar; diverging programs are split."""
+        # Of a pointer the address counts: its index may be 0.
         values = self.values if self.base is None else addresses(self)
         if type(values) is _ndarray and values.dtype != np.bool_:
             return bool(Block(values != 0, int1).shared())
@@ -233,22 +233,22 @@ class Block:
         return bool(self.shared())
 
     def __index__(self) -> int:
-        """Return the number of a scalar integer; programs that differ are split."""
+        """Return the value of a scalar integer; diverging programs are split."""
         if self.element.kind == "f":
             raise TypeError(f"an index must be an integer, not {self.element}")
         return int(self.shared())
 
     def __int__(self) -> int:
-        """Return the number of a scalar; programs that differ are split."""
+        """Return the value of a scalar; diverging programs are split."""
         return int(self.shared())
 
     def __float__(self) -> float:
-        """Return the number of a scalar; programs that differ are split."""
+        """Return the value of a scalar; diverging programs are split."""
         return float(self.shared())
 
     __hash__ = object.__hash__
 
-    # ---- operators ----
+    # ---- Operators ----
 
     def __neg__(self) -> Block:
         if self.element.kind == "p":
@@ -266,11 +266,11 @@ class Block:
         return Block(~self.values, self.element)
 
     def logical_and(self, other: Block) -> Block:
-        """Return the elementwise logical and."""
+        """Compute the logical and of two blocks."""
         return as_logical(self) & as_logical(other)
 
     def logical_or(self, other: Block) -> Block:
-        """Return the elementwise logical or."""
+        """Compute the logical or of two blocks."""
         return as_logical(self) | as_logical(other)
 
     # Set in `operators`, from a table: + - * / // % & | ^ << >> and comparisons.
@@ -299,21 +299,21 @@ class Block:
     __ge__: Callable[[Block, Any], Block]
 
 
-Operand = Block | float  # What a function of tl takes for a block.
+Operand = Block | float  # Argument type of tl functions.
 
 
-# ---- numbers ----
+# ---- Numbers ----
 
 
 @lru_cache(maxsize=4096)
 def _whole(number: int) -> Block:
-    """Return a Python integer as a scalar block; blocks never change."""
+    """Return a Python integer as a cached scalar block; blocks are immutable."""
     element = types.type_of_number(number)
     return Block(scalar_of(number, element), element)
 
 
 def constant(number: Any, element: ElementType | None = None) -> Block:
-    """Return a Python number as a scalar block."""
+    """Convert a Python number to a scalar block."""
     if type(number) is int and element is None:
         return _whole(number)
     if element is None:
@@ -322,9 +322,9 @@ def constant(number: Any, element: ElementType | None = None) -> Block:
 
 
 def scalar_of(number: Any, element: ElementType) -> Any:
-    """Return a Python number as a numpy scalar of a type's compute dtype, rounded to the type."""
+    """Convert a Python number to a numpy scalar of the compute dtype, rounded to the type."""
     if element.kind in "iu":
-        number = int(number) & ((1 << element.bits) - 1)  # As a two's complement register holds it.
+        number = int(number) & ((1 << element.bits) - 1)  # Two's complement.
         if element.kind == "i" and number >> (element.bits - 1):
             number -= 1 << element.bits
     value = element.compute.type(number)
@@ -332,15 +332,15 @@ def scalar_of(number: Any, element: ElementType) -> Any:
 
 
 def as_block(value: Operand) -> Block:
-    """Return a block or number as a block."""
+    """Convert a block or number to a block."""
     return value if type(value) is Block else constant(value)
 
 
-# ---- conversions ----
+# ---- Conversions ----
 
 
 def cast_to(block: Block, target: ElementType, *, toward_zero: bool = False) -> Block:
-    """Return a block in another type, as `tl.cast` without bitcast."""
+    """Convert a block to another type, as `tl.cast` without bitcast."""
     own = block.element
     if own is target:
         return block
@@ -385,7 +385,7 @@ def _cast_pointer(block: Block, target: ElementType) -> Block:
 
 
 def _pointer_at(at: Value, target: ElementType) -> Block:
-    """Return pointers to addresses; one that all programs share counts from its storage."""
+    """Return pointers to addresses; a shared address counts from its storage."""
     if type(at) is _ndarray or not machine.is_running():
         return Block(at, target)
     address = int(at)
@@ -397,7 +397,7 @@ def _pointer_at(at: Value, target: ElementType) -> Block:
 
 
 def wide(values: Any) -> Any:
-    """Return integers as int64; numpy would make floats of int64 and uint64."""
+    """Convert integers to int64; numpy would promote int64 and uint64 to floats."""
     if type(values) is np.int64:
         return values
     if type(values) is not _ndarray:
@@ -408,13 +408,13 @@ def wide(values: Any) -> Any:
 
 
 def pointee_of(element: ElementType) -> ElementType:
-    """Return the pointee of a pointer type."""
+    """Return the element type of a pointer type."""
     assert element.pointee is not None, "it is a pointer"
     return element.pointee
 
 
 def addresses(pointer: Block) -> Value:
-    """Return a pointer block's simulated addresses in bytes."""
+    """Return the targets of a pointer block as simulated byte addresses."""
     if pointer.base is None:
         return pointer.values
     itemsize = pointee_of(pointer.element).itemsize
@@ -422,7 +422,7 @@ def addresses(pointer: Block) -> Value:
 
 
 def bitcast_to(block: Block, target: ElementType) -> Block:
-    """Return the bits of a block in another type of the same width.
+    """Reinterpret the bits as another type of the same width.
 
     Raises:
         ValueError: The widths differ.
@@ -441,7 +441,7 @@ def bitcast_to(block: Block, target: ElementType) -> Block:
 
 
 def as_truth(value: Operand) -> Block:
-    """Return a block as booleans: true where not zero."""
+    """Return the elements that are not zero, as Triton's logical operators do."""
     block = as_block(value)
     if block.element is int1:
         return block
@@ -451,9 +451,9 @@ def as_truth(value: Operand) -> Block:
 
 
 def as_logical(value: Operand) -> Block:
-    """Return an operand of `and`, `or` and `not`, which Triton takes as int1 only.
+    """Convert an operand of `and`, `or` and `not` to int1, as Triton does.
 
     Raises:
-        ValueError: It is of another type.
+        ValueError: The operand has another type.
     """
     return bitcast_to(as_block(value), int1)

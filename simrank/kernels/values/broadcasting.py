@@ -1,4 +1,4 @@
-"""Shapes that go together, and arrays of them: the program axis stays in front."""
+"""Broadcasting of shapes and arrays; the program axis stays in front."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_NUMEL: int = tl.TRITON_MAX_TENSOR_NUMEL
 
 
 def aligned(first: Value, second: Value) -> tuple[Any, Any]:
-    """Return two blocks' values with as many axes, so that numpy broadcasts them.
+    """Return two blocks' values with equal numbers of axes, ready to broadcast in numpy.
 
-    Axes are added behind the program axis, as Triton broadcasts shapes from the right.
+    Axes are inserted behind the program axis, since Triton broadcasts shapes from the right.
     """
     if type(first) is _ndarray and type(second) is _ndarray:
         if first.ndim > second.ndim:
@@ -30,16 +30,16 @@ def aligned(first: Value, second: Value) -> tuple[Any, Any]:
 
 
 def check_broadcast(first: Block, second: Block) -> None:
-    """Raise, in Triton's words, if two shapes do not go together."""
+    """Raise, with Triton's text, if two shapes cannot be broadcast."""
     common_shape(first.shape, second.shape)
 
 
 @lru_cache(maxsize=1024)
 def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that two shapes are broadcast to.
+    """Return the common shape of two shapes.
 
     Raises:
-        ValueError: They do not go together, or have too many elements together.
+        ValueError: The shapes are incompatible, or the result has too many elements.
     """
     if not ours or not theirs:
         return ours or theirs
@@ -61,7 +61,7 @@ def common_shape(ours: tuple[int, ...], theirs: tuple[int, ...]) -> tuple[int, .
 
 
 def with_axes(values: Value, num_axes: int) -> Value:
-    """Return an array with more axes behind the program axis; scalars broadcast by themselves."""
+    """Insert axes behind the program axis of an array; scalars need none."""
     if type(values) is not _ndarray or values.ndim == num_axes:
         return values
     missing = (1,) * (num_axes - values.ndim)

@@ -1,6 +1,6 @@
-"""Conversions of numbers between element types: each rounds once, as one instruction does.
+"""Conversions between element types; each rounds once, as a single instruction does.
 
-Source: PTX ISA 8.8, `cvt`; what Triton 3.9 compiles `tl.cast` to for sm_90.
+Source: PTX ISA 8.8, `cvt`; the instructions of `tl.cast` in Triton 3.9 for sm_90.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXACT_IN_FLOAT64 = 53
 def converted(
     values: Value, own: ElementType, target: ElementType, *, toward_zero: bool = False
 ) -> Value:
-    """Return values of one type in another, neither of which is a pointer."""
+    """Convert values between types that are not pointers."""
     if target.kind == "b":
         truth: Value = values != 0
         return truth
@@ -36,15 +36,15 @@ def converted(
 
 
 def _is_mixed(own: ElementType, target: ElementType) -> bool:
-    """Whether two floating types of one width, or fp8 kinds, do not hold each other's values."""
+    """Return whether two floating types have equal width, or the target is fp8."""
     return target.bits in {own.bits, 8}
 
 
 def to_float32(values: Value) -> Value:
-    """Return values in float32 so that rounding them further is as if they were rounded once.
+    """Convert values to float32 so that further rounding gives the correctly rounded result.
 
-    What does not fit is cut off, and its last bit is set: it then lies between the same two
-    narrower numbers as before, and at the middle of them only if it did (rounding to odd).
+    Excess bits are truncated, and the last bit is set (rounding to odd). The result stays between
+    the same two narrower numbers, and is their midpoint only if the original value was.
 
     Source: Boldo and Melquiond, "When double rounding is odd", 2005.
     """
@@ -66,9 +66,9 @@ def to_float32(values: Value) -> Value:
 
 
 def odd_sum(first: Value, second: Value) -> Value:
-    """Return a sum in float64, its last bit as in `to_float32`.
+    """Compute a sum in float64, rounded to odd as in `to_float32`.
 
-    Source: Knuth, "The Art of Computer Programming" 2, 4.2.2, for what a sum has lost.
+    Source: Knuth, "The Art of Computer Programming" 2, 4.2.2, for the rounding error of a sum.
     """
     total = np.asarray(first + second)
     back = total - first
@@ -80,19 +80,19 @@ def odd_sum(first: Value, second: Value) -> Value:
 
 
 def _odd_integers(values: Value) -> Value:
-    """Return integers of 64 bits that float64 holds, their last bits as in `to_float32`."""
+    """Round 64-bit integers to odd, to values that float64 represents."""
     drop = 64 - _EXACT_IN_FLOAT64
     low = values.dtype.type((1 << drop) - 1)
-    cut = values & ~low  # Of a negative number toward minus infinity, which is as good.
+    cut = values & ~low  # Negative numbers round toward minus infinity, which is as good.
     odd = cut | values.dtype.type(1 << drop)
     is_large = np.abs(values.astype(np.float64)) >= float(1 << _EXACT_IN_FLOAT64)
     return np.where(is_large & ((values & low) != 0), odd, values)[()]
 
 
 def to_integer(values: Value, target: ElementType) -> Value:
-    """Convert floats as hardware does: toward zero, saturated; to 8 bits by way of 16.
+    """Convert floats toward zero, saturated, as hardware does; to 8 bits by way of 16 bits.
 
-    NaN gives zero, but 2**(bits - 1) from fp64 and to 64 bits.
+    NaN gives zero; from fp64 and to 64-bit types it gives 2**(bits - 1).
     """
     wide = np.asarray(values, np.float64)
     through = max(target.bits, 16)

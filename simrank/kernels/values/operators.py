@@ -1,4 +1,4 @@
-"""The operators of blocks, from tables: promotion, broadcasting, pointers that are moved."""
+"""Operators of blocks, from tables: promotion, broadcasting, pointer arithmetic."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BinaryOperator = Callable[[Block, Any], Block]
 def operands(
     first: Block, second: Operand, *, divides: bool = False
 ) -> tuple[Any, Any, ElementType]:
-    """Return two operands' values, in the type and with the axes in which they are computed."""
+    """Return two operands' values, promoted and with equal numbers of axes, and their type."""
     own = first.element
     if type(second) is Block:
         other = second.element
         ours, theirs = first.values, second.values
         both = type(ours) is _ndarray and type(theirs) is _ndarray
         if both and ours.shape[1:] != theirs.shape[1:]:
-            common_shape(ours.shape[1:], theirs.shape[1:])  # Raises if they do not go together.
+            common_shape(ours.shape[1:], theirs.shape[1:])  # Raises for incompatible shapes.
             ours, theirs = aligned(ours, theirs)
         if own is other and not (divides and own.round is not None):
             return ours, theirs, own
@@ -47,7 +47,7 @@ def operands(
         return ours, theirs, result
     if isinstance(second, np.generic):
         second = second.item()
-    # The cache takes 0.0 and -0.0 for one number; zeros are looked up again.
+    # The cache does not distinguish 0.0 and -0.0, so zeros bypass it.
     find = _number if second else _number.__wrapped__
     number, result = find(own, second, divides)
     ours = first.values
@@ -58,7 +58,7 @@ def operands(
 
 @lru_cache(maxsize=4096, typed=True)
 def _number(own: ElementType, number: float, divides: bool) -> tuple[Any, ElementType]:
-    """Return a Python number as it takes part beside a block, and the type that they give."""
+    """Return a Python number converted for an operation with a block, and the result type."""
     result = promote_number(own, number, divides=divides)
     return scalar_of(number, result), result
 
@@ -96,8 +96,8 @@ def _as_bits(values: Value) -> Value:
 
 
 def _move_pointer(first: Block, second: Operand, name: str) -> Block:
-    """Return a pointer moved by a number of elements."""
-    if first.element.kind == "p" and name in ("add", "sub"):  # As nearly always: by one number.
+    """Move a pointer by a number of elements."""
+    if first.element.kind == "p" and name in ("add", "sub"):  # The common case.
         if type(second) is int:
             return _moved(first, first.values, second, name)
         if type(second) is Block and second.element.kind == "i":
@@ -116,14 +116,14 @@ def _move_pointer(first: Block, second: Operand, name: str) -> Block:
     if are_blocks and targets.shape[1:] != steps.shape[1:]:
         common_shape(targets.shape[1:], steps.shape[1:])
         targets, steps = aligned(targets, steps)
-    # numpy makes int64 of an offset and all integers but uint64; of arrays it does so slowly.
+    # numpy promotes int64 with every integer type except uint64 to int64, for arrays slowly.
     if type(steps) is _ndarray or offset.element is uint64:
         steps = wide(steps)
     return _moved(pointer, targets, steps, name)
 
 
 def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
-    """Return a pointer moved by elements, with their axes."""
+    """Move a pointer by steps whose axes match."""
     if pointer.base is None:
         steps = steps * np.int64(pointee_of(pointer.element).itemsize)
     moved = targets + steps if name == "add" else targets - steps
@@ -148,7 +148,7 @@ def _floor_divide(first: Block, second: Operand, *, swapped: bool) -> Block:
 
 
 def truncated(number: Value, by: Value) -> Value:
-    """Return an integer quotient rounded toward zero, as hardware divides."""
+    """Compute an integer quotient rounded toward zero, as hardware does."""
     quotient = np.floor_divide(number, by)
     if quotient.dtype.kind != "i":
         return quotient
@@ -169,7 +169,7 @@ def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOper
         if result.kind in "fp":
             raise TypeError(f"invalid operands of type {self.element} and {result}")
         values = compute(theirs, ours) if swapped else compute(ours, theirs)
-        if result.kind != "b":  # Of masks nothing: one register holds those of 32 lanes.
+        if result.kind != "b":  # Masks cost nothing: one register holds those of 32 lanes.
             spend(SIMPLE, values)
         return Block(values, result)
 
@@ -177,10 +177,10 @@ def _bitwise(compute: Callable[[Any, Any], Any], *, swapped: bool) -> BinaryOper
 
 
 def _shift_right(first: Block, second: Operand, *, swapped: bool) -> Block:
-    """Shift right: arithmetically if the block whose operator it is has a signed type.
+    """Shift right, arithmetically if the block that defines the operator has a signed type.
 
-    That is the left operand, or the right one of a number. The result has the promoted type, which
-    may be of the other signedness.
+    That block is the left operand, or the right one if the left is a number. The result has the
+    promoted type, whose signedness may differ.
     """
     ours, theirs, result = operands(first, second)
     if result.kind in "fp":
@@ -215,7 +215,7 @@ def _comparison(compute: Callable[[Any, Any], Any], *, equals: bool) -> BinaryOp
 
 
 _Table = tuple[tuple[str, Any], ...]
-# Python's operators, not numpy's functions: the same of arrays, and of scalars ten times as fast.
+# Python's operators give the same results as numpy's functions; for scalars ten times as fast.
 _ARITHMETIC: _Table = (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul))
 _BITWISE: _Table = (
     ("and", operator.and_), ("or", operator.or_), ("xor", operator.xor),

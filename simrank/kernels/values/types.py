@@ -1,7 +1,7 @@
-"""Element types of kernels: Triton's, with how simrank stores and computes them (rule K3).
+"""Element types of kernels: Triton's types, with their storage and computation (rule K3).
 
-Floating types below 32 bits are computed in float32 and rounded after every operation, which for
-+ - * / and sqrt is what hardware gives; they are stored in memory in their own format.
+Floating types below 32 bits are computed in float32 and rounded after every operation, which
+equals the hardware's result for + - * / and sqrt. In memory they have their own format.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _INT64 = np.dtype(np.int64)
 
 
 class ElementType:
-    """The type of a value's elements.
+    """Type of a value's elements.
 
     Attributes:
         name: Triton's short name, for example `bf16`, `i32` or `*f32`.
-        triton: Triton's own object, which kernels see as `x.dtype`.
-        compute: numpy dtype of values in flight.
-        memory: numpy dtype in memory; None for what cannot be stored.
-        carrier: Unsigned or plain dtype of the same size that numpy moves fast.
-        is_plain: Whether numpy's arithmetic of `compute` is the type's own.
-        itemsize: Bytes in memory.
+        triton: Triton's type, which kernels see as `x.dtype`.
+        compute: numpy dtype of values in registers.
+        memory: numpy dtype in memory.
+        carrier: Unsigned or plain dtype of the same size, which numpy copies fast.
+        is_plain: Whether numpy's arithmetic on `compute` gives this type's results.
+        itemsize: Size in memory in bytes.
         kind: "b" int1, "i" signed, "u" unsigned, "f" floating, "p" pointer.
-        bits: Width.
-        round: Rounds float32 values to this type; None where they need no rounding.
-        pointee: What a pointer points to, or None.
-        is_constant: Whether nothing may be stored through a pointer: `tl.const`.
+        bits: Width in bits.
+        round: Rounds float32 values to this type; None if no rounding is needed.
+        pointee: Element type of a pointer; None for other types.
+        is_constant: Whether a pointer is read-only: `tl.const`.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class ElementType:
         return made
 
     def rounded(self, values: Value) -> Value:
-        """Return values of `compute` rounded to this type."""
+        """Round values of `compute` to this type."""
         return values if self.round is None else self.round(values)
 
     def __repr__(self) -> str:
@@ -78,11 +78,11 @@ class ElementType:
 
 
 def _rounder(memory: np.dtype[Any]) -> Callable[[Any], Any]:
-    """Return a function that rounds float32 to a narrower type, ties to even."""
+    """Return a function that rounds float32 to a narrower type, to nearest, ties to even."""
     largest = _LARGEST.get(memory.name)
 
     def round_to(values: Value) -> Value:
-        if largest is not None:  # NVIDIA's conversions to fp8 saturate; ml_dtypes gives NaN.
+        if largest is not None:  # NVIDIA's fp8 conversions saturate; ml_dtypes gives NaN.
             values = np.clip(values, -largest, largest)
         return values.astype(memory).astype(np.float32)
 
@@ -124,16 +124,16 @@ _pointers: dict[tuple[ElementType, bool], ElementType] = {}
 
 
 def element_type(given: object) -> ElementType:
-    """Return the element type that a kernel's `tl.float32`, pointer type or block type names.
+    """Return the element type of a Triton type: scalar, pointer or block.
 
     Raises:
-        TypeError: It is no type.
-        UnsupportedError: simrank has no such type.
+        TypeError: The value is not a type.
+        UnsupportedError: The type is not supported.
     """
     kind = type(given)
     if kind is ElementType:
-        return given  # type: ignore[return-value] # It is one.
-    if kind is _dtype and given.name in _BY_TRITON:  # type: ignore[attr-defined] # Likewise.
+        return given  # type: ignore[return-value] # It is an ElementType.
+    if kind is _dtype and given.name in _BY_TRITON:  # type: ignore[attr-defined] # A tl.dtype.
         return _BY_TRITON[given.name]  # type: ignore[attr-defined]
     if isinstance(given, tl.pointer_type):
         return pointer_to(element_type(given.element_ty), is_constant=bool(given.const))
@@ -148,12 +148,12 @@ def element_type(given: object) -> ElementType:
 
 
 def of_memory(memory: np.dtype[Any]) -> ElementType:
-    """Return the element type of a tensor that is stored with a numpy dtype."""
+    """Return the element type with a numpy dtype in memory."""
     return _BY_MEMORY[memory]
 
 
 def pointer_to(pointee: ElementType, *, is_constant: bool = False) -> ElementType:
-    """Return the type of pointers to a type; there is one object for each."""
+    """Return the unique pointer type to a type."""
     result = _pointers.get((pointee, is_constant))
     if result is None:
         triton = tl.pointer_type(pointee.triton, const=is_constant)
@@ -163,21 +163,21 @@ def pointer_to(pointee: ElementType, *, is_constant: bool = False) -> ElementTyp
     return result
 
 
-# ---- promotion, as Triton's semantic layer has it ----
+# ---- Promotion, as in Triton's semantic layer ----
 
 _promoted: dict[tuple[ElementType, ElementType, bool], ElementType] = {}
 
 
 def promote(first: ElementType, second: ElementType, *, divides: bool = False) -> ElementType:
-    """Return the type in which two blocks are computed.
+    """Return the common type of two blocks in an operation.
 
     Args:
-        first: Type of one.
-        second: Type of the other.
-        divides: Whether it is a division or a modulo, which floats below 32 bits have not.
+        first: Type of the first block.
+        second: Type of the second block.
+        divides: Whether the operation is a division or modulo, which narrow floats do not support.
 
     Raises:
-        TypeError: They do not go together.
+        TypeError: The types are incompatible.
     """
     key = (first, second, divides)
     result = _promoted.get(key)
@@ -203,7 +203,7 @@ def _promote(first: ElementType, second: ElementType, *, divides: bool) -> Eleme
         return bfloat16 if first is second else float32
     if kinds != "ff":
         raise TypeError(f"unexpected type {first} and {second}")
-    return first if first is second else float16  # Both fp8.
+    return first if first is second else float16  # Both are fp8.
 
 
 def _promote_integers(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:
@@ -225,11 +225,11 @@ _KIND_RANK = {"b": 0, "u": 1, "i": 1, "f": 2, "p": 3}
 
 
 def type_of_number(number: object) -> ElementType:
-    """Return the type that a Python number has by itself, as Triton's `to_tensor`.
+    """Return the type of a Python number by itself, as in Triton's `to_tensor`.
 
     Raises:
-        TypeError: It is no number.
-        ValueError: It is an integer that no type represents.
+        TypeError: The value is not a number.
+        ValueError: The integer is too large for every type.
     """
     if isinstance(number, bool | np.bool_):
         return int1
@@ -251,12 +251,12 @@ _MAX_FLOAT32 = (2 - 2**-23) * 2**127
 
 
 def promote_number(block: ElementType, number: Any, *, divides: bool = False) -> ElementType:
-    """Return the type in which a block and a Python number are computed.
+    """Return the common type of a block and a Python number in an operation.
 
-    A number of a lower or equal kind (bool < int < float) takes part with the block's type.
+    A number of a lower or equal kind (bool < int < float) adopts the block's type.
 
     Raises:
-        TypeError: The two do not go together.
+        TypeError: The types are incompatible.
         ValueError: The number does not fit the type.
     """
     if block.kind == "f" and not (divides and block.bits < 32):
@@ -277,5 +277,5 @@ _RANGES: dict[ElementType, tuple[int, int]] = {
 
 
 def integer_range(element: ElementType) -> tuple[int, int]:
-    """Return the smallest and the largest number of an integer type."""
+    """Return the smallest and largest value of an integer type."""
     return _RANGES[element]

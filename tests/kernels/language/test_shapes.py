@@ -67,3 +67,24 @@ def test_one_scalar_of_all_programs_is_bare():
     """Of rows that differ it is not."""
     assert np.ndim(shapes.settled(np.array([7]))) == 0
     assert np.ndim(shapes.settled(np.array([7, 8]))) == 1
+
+
+@pytest.mark.parametrize(("dim", "shape"), [(0, (4, 4)), (1, (2, 8)), (-1, (2, 8)), (-2, (4, 4))])
+def test_blocks_are_concatenated_along_a_dim_of_each_program(dim, shape):
+    """Negative dims count from the end, and never reach the program axis."""
+    one, other = of_programs(2, 4), of_programs(2, 4)
+    joined = shapes.cat(one, other, dim=dim)
+    pairs = zip(one.values, other.values, strict=True)
+    expected = [np.concatenate(pair, axis=dim) for pair in pairs]
+    assert joined.shape == shape
+    assert joined.values.tolist() == [each.tolist() for each in expected]
+
+
+def test_blocks_of_different_shapes_are_not_concatenated():
+    """As in Triton, which joins them by a new dim."""
+    with pytest.raises(AssertionError, match=r"same shape, got \[4\] and \[8\]"):
+        shapes.cat(of_programs(4), of_programs(8))
+    with pytest.raises(AssertionError, match="same rank, got 1 and 2"):
+        shapes.cat(of_programs(4), of_programs(2, 2))
+    with pytest.raises(ValueError, match="invalid axis 2"):
+        shapes.cat(of_programs(2, 2), of_programs(2, 2), dim=2)
