@@ -44,9 +44,9 @@ TESTED_ELSEWHERE = {
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
     "kernels/language/rounding.py": "kernels/language/test_libdevice.py",
     "kernels/language/series.py": "kernels/language/test_libdevice.py",
-    "kernels/races/accesses.py": "kernels/races/test_lockstep.py",
-    "kernels/races/records.py": "kernels/races/test_happens.py",
-    "kernels/races/touches.py": "kernels/races/test_pairs.py",
+    "kernels/races/accesses.py": "kernels/races/test_launch_log.py",
+    "kernels/races/shadow_memory.py": "kernels/races/test_happens_before.py",
+    "kernels/races/program_checks.py": "kernels/races/test_pairs.py",
     "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",

@@ -7,7 +7,7 @@ hardware, for any simulated times. A host read counts as a copy on the current s
 
 Accesses of different ranks are not compared here: each rank has its own tensors. Those to symmetric
 memory, of streams and of programs of kernels, are compared by what happens (`order`, and
-`kernels/races/happens.py`).
+`kernels/races/happens_before.py`).
 
 A kernel that waits for flags in memory may order itself behind other streams. It may be waiting for
 its writes after the launch; and for what they wrote before it, if they then wrote integers

@@ -9,7 +9,7 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels.language import special
-from simrank.kernels.language.shared import shared
+from simrank.kernels.language.library_functions import shared
 from simrank.kernels.machine.running import spend
 from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 from simrank.kernels.values import types

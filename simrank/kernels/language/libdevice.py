@@ -17,8 +17,8 @@ import triton.language.extra.libdevice  # noqa: F401 - kernels find it as an att
 from simrank.kernels import machine
 from simrank.kernels.language import rounding, series, special
 from simrank.kernels.language.elementwise import fused_in
+from simrank.kernels.language.library_functions import shared
 from simrank.kernels.language.numbers import bytes_of_both
-from simrank.kernels.language.shared import shared
 from simrank.kernels.language.special import in_wider, of_each, through_float64
 from simrank.kernels.values.block import Block, as_block
 from simrank.kernels.values.broadcasting import aligned, check_broadcast

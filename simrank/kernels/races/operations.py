@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device.races import checker_of
-from simrank.kernels.races.happens import races_of
+from simrank.kernels.races.happens_before import races_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from simrank.device.stream import Operation
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.accesses import Access
-    from simrank.kernels.races.happens import ProgramClock, ProgramRaces
-    from simrank.kernels.races.lockstep import LaunchAccesses
+    from simrank.kernels.races.happens_before import ProgramClock, ProgramRaces
+    from simrank.kernels.races.launch_log import LaunchAccesses
 
 
 class StreamAccesses:

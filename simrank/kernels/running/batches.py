@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.statistics import Counts
-    from simrank.kernels.races.lockstep import LaunchAccesses
+    from simrank.kernels.races.launch_log import LaunchAccesses
 
 # Elements that one operation has over all programs of a batch. More of them do not fit the caches
 # (measured: 140 times the stock interpreter at 2**16 to 2**17, 38 times at 2**19).

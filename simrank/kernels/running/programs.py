@@ -13,7 +13,7 @@ from simrank.kernels.cost.accesses import AccessCosts
 from simrank.kernels.cost.overlap import num_beside
 from simrank.kernels.machine import Programs
 from simrank.kernels.machine.number_text import waiting_text
-from simrank.kernels.races.happens import races_of
+from simrank.kernels.races.happens_before import races_of
 from simrank.kernels.running.waits import ProgramSync
 from simrank.ranks import set_program
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite, Engine
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
-    from simrank.kernels.races.happens import ProgramClock
+    from simrank.kernels.races.happens_before import ProgramClock
     from simrank.ranks import Program
 
 

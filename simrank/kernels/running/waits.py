@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Order, Programs
     from simrank.kernels.machine.arrays import Array, Value
     from simrank.kernels.machine.protocols import Pointer, Unmet
-    from simrank.kernels.races.happens import ProgramClock, ProgramRaces
+    from simrank.kernels.races.happens_before import ProgramClock, ProgramRaces
 
 
 class Run(Protocol):

@@ -9,7 +9,7 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
 from simrank.kernels import channels  # noqa: E402 - it needs triton
-from simrank.kernels.races.happens import StaleSignalError  # noqa: E402
+from simrank.kernels.races.happens_before import StaleSignalError  # noqa: E402
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from simrank.kernels import machine
 from simrank.kernels.races.accesses import Access, Fence, places_of
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.pairs import pairs, races_with_atomics
-from simrank.kernels.races.records import of_rank
+from simrank.kernels.races.shadow_memory import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ from simrank.errors import DeadlockError
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from simrank.kernels.races import values as values_of  # noqa: E402
-from simrank.kernels.races.values import FlagValues, Look, Wait  # noqa: E402
+from simrank.kernels.races import flag_history as values_of  # noqa: E402
+from simrank.kernels.races.flag_history import FlagValues, Look, Wait  # noqa: E402
 
 
 def flags(*values):
@@ -105,7 +105,7 @@ def test_a_counter_that_is_never_reset_is_named(is_reset):
     advice = advice_of(body)
     assert len(advice) == (not is_reset)
     for line in advice:
-        assert "set back the counter at byte 0 of a buffer (allocated at test_values.py:" in line
+        assert "set back the counter at byte 0 of a buffer (allocated at test_flag_history.py:" in line
         assert "it held 8 as this launch began" in line
 
 

@@ -14,7 +14,7 @@ tl = pytest.importorskip("triton.language")
 from simrank.kernels import channels  # noqa: E402 - it needs triton
 from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402
 from simrank.kernels.races.findings import ProgramRaceError  # noqa: E402
-from simrank.kernels.races.happens import races_of  # noqa: E402
+from simrank.kernels.races.happens_before import races_of  # noqa: E402
 
 from .. import published  # noqa: E402
 
@@ -84,7 +84,7 @@ def test_a_relaxed_signal_after_a_store_is_a_race(run):
     assert isinstance(race, ProgramRaceError)
     lines = str(race).splitlines()
     assert lines[0].startswith("race (proved) at t=")
-    assert "nothing orders two programs (allocated at test_happens.py:" in lines[0]
+    assert "nothing orders two programs (allocated at test_happens_before.py:" in lines[0]
     assert lines[1].startswith("  program 0 of kernel 'put_then_signal' of rank 0 writes at test_h")
     assert lines[2].startswith("  program 0 of kernel 'put_then_signal' of rank 1 reads at test_h")
     assert lines[3].startswith('  to fix: signal with sem="release"')

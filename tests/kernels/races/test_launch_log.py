@@ -71,7 +71,7 @@ def test_different_values_at_one_place_are_a_race(run, how, mode):
     first, one, other = str(found[0]).splitlines()[:3]
     assert first.startswith("race (proved) at t=")
     assert one.startswith("  program ")
-    assert "of kernel 'store' of rank 0 writes at test_lockstep.py:" in one
+    assert "of kernel 'store' of rank 0 writes at test_launch_log.py:" in one
     assert one.split()[1] != other.split()[1]
 
 
@@ -144,7 +144,7 @@ def test_a_load_of_what_another_program_stores_is_a_race(run, how, mode):
     found = run(body, 1, races="report").races
     assert found
     assert all({race.first.verb, race.second.verb} == {"reads", "writes"} for race in found)
-    assert "test_lockstep.py" in str(found[0])
+    assert "test_launch_log.py" in str(found[0])
 
 
 @pytest.mark.parametrize("mode", ["auto", "one-by-one", "masked"])
@@ -212,8 +212,8 @@ def test_without_race_checks_a_sample_of_programs_gives_a_hint(run):
 
     (hint,) = run(body, 1).findings
     assert hint.startswith("  program ")
-    assert "of kernel 'neighbours' of rank 0 reads at test_lockstep.py:" in hint
-    assert "writes at test_lockstep.py:" in hint
+    assert "of kernel 'neighbours' of rank 0 reads at test_launch_log.py:" in hint
+    assert "writes at test_launch_log.py:" in hint
 
 
 def test_atomics_and_other_memory_give_no_hint(run):

@@ -9,7 +9,7 @@ import numpy as np
 from simrank.kernels.races.accesses import ATOMIC
 from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
 from simrank.kernels.races.reads import Reads
-from simrank.kernels.races.records import IDLE, MIXED, Elements, Shadow, Stored
+from simrank.kernels.races.shadow_memory import IDLE, MIXED, Elements, Shadow, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
     from simrank.kernels.machine.arrays import Array
-    from simrank.kernels.races.happens import ProgramRaces
+    from simrank.kernels.races.happens_before import ProgramRaces
 
 _WRITES, _READS = "writes", "reads"
 

@@ -27,9 +27,9 @@ from simrank.device.clocks import ALL_DEVICES, join
 from simrank.engine import user_site
 from simrank.kernels.machine.protocols import Asked
 from simrank.kernels.races.findings import ProgramFindingError, access_at, created_at
-from simrank.kernels.races.records import Alike, Elements, Launched, Name
-from simrank.kernels.races.touches import Touches
-from simrank.kernels.races.values import FlagValues, Look, Passed, Wait, sure
+from simrank.kernels.races.flag_history import FlagValues, Look, Passed, Wait, sure
+from simrank.kernels.races.program_checks import Touches
+from simrank.kernels.races.shadow_memory import Alike, Elements, Launched, Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.reads import Reads
-    from simrank.kernels.races.records import Shadow
+    from simrank.kernels.races.shadow_memory import Shadow
 
 _SYS = ALL_DEVICES
 _MOST_WAITS = 4  # per program, for the cures of reports

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("triton")
 
 from simrank.kernels import library_tensors
-from simrank.kernels.language.shared import shared
+from simrank.kernels.language.library_functions import shared
 
 
 class Library:

@@ -21,7 +21,7 @@ from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource, make_backend  # noqa: E402
 
-from simrank.kernels.compiler import refusals  # noqa: E402
+from simrank.kernels.compiler import compilation_errors  # noqa: E402
 
 LINES = (Path(__file__).parent / "lines.txt").read_text().splitlines()
 POINTERS = {
@@ -236,4 +236,4 @@ def test_an_error_of_the_program_itself_keeps_its_type():
         raise OwnError
 
     with pytest.raises(OwnError):
-        refusals.raising(body, writes_a_constant, 1)()
+        compilation_errors.raising(body, writes_a_constant, 1)()
