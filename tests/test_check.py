@@ -1,6 +1,7 @@
 """`tests/check.py`: one check by its name, or all of them."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,44 @@ def test_the_hook_runs_checks_that_exist(check):
     entry = hooks[0]["entry"].split()
     assert entry[:2] == ["python", "tests/check.py"]
     assert set(entry[2:]) == set(check.CHECKS) - {"tests"}
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_the_scripts_that_ci_calls(path):
+    """A step runs `.ci/run PART`, a command of the README, a check by its name, or a builder."""
+    workflow = yaml.safe_load(path.read_text())
+    matrix = workflow["jobs"].get("checks", {}).get("strategy", {}).get("matrix", {})
+    parts = {*matrix.get("part", ()), *(each["part"] for each in matrix.get("include", ()))}
+    script = (ROOT / ".ci" / "run").read_text()
+    for part in parts:
+        assert f"    {part}) " in script or f"    {part})\n" in script, part
+    readme = (ROOT / "README.md").read_text()
+    install = re.search(r"^(python3 -m venv .* -e \"\.\[test\]\")", readme, re.MULTILINE)[1]
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            command = step.get("run")
+            if command is not None:
+                assert (
+                    command in (".ci/run ${{ matrix.part }}", ".ci/run package", install)
+                    or re.fullmatch(r"\.venv/bin/python tests/check\.py \w+", command)
+                    or command.startswith((".venv/bin/python -m build", 'test "v$('))
+                ), command
+
+
+def test_the_action_runs_a_suite_on_simulated_ranks():
+    """In one step, with the number of ranks and further arguments."""
+    action = yaml.safe_load((ROOT / ".github/actions/simrank-test/action.yml").read_text())
+    (step,) = action["runs"]["steps"]
+    assert step["run"] == 'pip install simrank && pytest --simrank="$RANKS" $ARGUMENTS'
+    assert set(action["inputs"]) == {"ranks", "arguments"}
+
+
+def test_ci_runs_the_parts_that_the_workflows_name():
+    """Without a name all commands of README and CONTRIBUTING, one after the other."""
+    script = (ROOT / ".ci" / "run").read_text()
+    assert 'for name in "${@:-all}"' in script
+    assert 'for command in "${commands[@]}"; do run "$command"; done' in script
