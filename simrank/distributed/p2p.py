@@ -15,7 +15,8 @@ import numpy as np
 from simrank.device import Accesses, Operation
 from simrank.device.clocks import join
 from simrank.distributed.backends import NCCL
-from simrank.distributed.findings import MadeCall, mismatch, same_device
+from simrank.distributed.findings import mismatch
+from simrank.distributed.mismatched_calls import MadeCall, same_device
 from simrank.errors import CollectiveMismatchError, PeerDiedError, RankInactiveError
 
 if TYPE_CHECKING:

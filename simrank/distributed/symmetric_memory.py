@@ -23,10 +23,11 @@ from simrank.device.stream import parse_device
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
 from simrank.device.transports import PEER_ACCESS, check_transport
-from simrank.distributed.findings import MadeCall, mismatch
+from simrank.distributed.findings import mismatch
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.host_meetings import Meeting
 from simrank.distributed.membership import group_or_default
+from simrank.distributed.mismatched_calls import MadeCall
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.engine import user_site
 from simrank.errors import UnsupportedError

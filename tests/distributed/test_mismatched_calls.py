@@ -1,6 +1,6 @@
 """The error of calls that differ: one line per distinct call and line of the program."""
 
-from simrank.distributed.findings import MadeCall, mismatch_error
+from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
 from simrank.engine.callsite import CallSite
 
 
