@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from simrank.cli import main
+from simrank.collectives import algorithms
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples"
@@ -58,6 +59,7 @@ def test_an_example_runs_with_its_command(command, monkeypatch, capfd):
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(algorithms, "_TABLE", dict(algorithms._TABLE))  # One registers its own.
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     printed = run(command) + capfd.readouterr().out
     assert re.search(PRINTED[name], printed), printed

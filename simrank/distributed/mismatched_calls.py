@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from simrank.device import Operation
-    from simrank.engine import CallSite
+    from simrank.engine import CallSite, SourceLine
     from simrank.errors import UnlikeCalls
 
 
@@ -53,12 +53,13 @@ def mismatch_error(
     unlike: UnlikeCalls | None = None,
 ) -> CollectiveMismatchError:
     """Return the error of `mismatch`, where the ranks do not agree on their group yet."""
-    ranks_of: dict[tuple[tuple[tuple[str, object], ...], CallSite | None], list[int]] = {}
+    # By line, not by instruction: since Python 3.12 one line may have several of a call.
+    ranks_of: dict[tuple[tuple[tuple[str, object], ...], SourceLine | None], list[int]] = {}
     for rank, columns, site in calls:
-        ranks_of.setdefault((tuple(columns.items()), site), []).append(rank)
+        line = None if site is None else site.line()
+        ranks_of.setdefault((tuple(columns.items()), line), []).append(rank)
     variants = []
-    for (columns_key, site), ranks in ranks_of.items():
+    for (columns_key, place), ranks in ranks_of.items():
         texts = {word: str(value) for word, value in columns_key}
-        file, line = (None, None) if site is None else site.line()
-        variants.append(CallVariant(tuple(ranks), texts, file, line))
+        variants.append(CallVariant(tuple(ranks), texts, *(place or (None, None))))
     return CollectiveMismatchError(now_ps, name, number, variants, absent, unlike=unlike)
