@@ -32,8 +32,7 @@ from simrank.collectives.time_rounds import play_time
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from simrank.collectives.reduction import Reduction
-    from simrank.collectives.schedule import ChunkTable, IntArray, Round, Schedule
+    from simrank.collectives.schedule import IntArray, Round
 
 BLOCK_BYTES = 32 * 1024  # Of one chunk. Measured: 16 KiB to 128 KiB are equal within noise.
 _UNWRITTEN = -1  # The name of unwritten elements.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import AddressSpace, Buffer, Touched
     from simrank.device.network import Network
-    from simrank.device.stream import Operation
     from simrank.engine import CallSite, Engine
     from simrank.hardware.roofline import Product
     from simrank.hardware.spec import DeviceSpec

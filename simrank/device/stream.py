@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simrank.device.clocks import Agent, Clock, Turn
     from simrank.device.device import Device, HardwareQueue
     from simrank.device.memory import Touched
-    from simrank.engine import CallSite, Resource
+    from simrank.engine import CallSite
 
 
 class Operation(Handle):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage
     from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.p2p import PeerOperation
-    from simrank.distributed.request import Request
     from simrank.engine import CallSite
 
 

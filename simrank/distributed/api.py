@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from simrank.device import Buffer, Tensor
-    from simrank.distributed.group import Caller
     from simrank.distributed.work import Future, Work, WorkIfAsync
 
 Op = ReduceOp | PremulSum

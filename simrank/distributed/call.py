@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Moved = tuple["CollectiveOperation", int, int, Request]
 
     from simrank.device import Device
-    from simrank.distributed.request import Signature
 
 Array = np.ndarray[Any, Any]
 _UNSEEN_BYTES = 64 * 1024  # Assumed: what less does to a memory of TB/s is not worth a look.

@@ -21,18 +21,15 @@ from simrank.errors.pickling import add_note
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
-    from simrank.distributed.call import Call
-    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.call import Call, CollectiveOperation
+    from simrank.distributed.group import Caller, ProcessGroup
     from simrank.distributed.library import CollectiveLibrary
-    from simrank.engine import CallSite, Engine, SourceLine
+    from simrank.engine import CallSite, Engine, SourceLine, Task
 
     Explanation = tuple[UnlikeCalls | None, str | None]
     _Made = tuple[int, CallSite | None]  # The rank, and the line of its call.
 
     from simrank.device import Operation
-    from simrank.distributed.call import CollectiveOperation
-    from simrank.distributed.group import Caller
-    from simrank.engine import CallSite, Task
     from simrank.ranks import Program
 
 TO_FOLLOW = (

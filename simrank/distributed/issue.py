@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from simrank.device import Operation, Stream
-    from simrank.distributed.group import Caller, ProcessGroup
+    from simrank.distributed.group import ProcessGroup
     from simrank.distributed.library import CollectiveLibrary, RecordedCall, RunsCollective
     from simrank.distributed.membership import Group
     from simrank.distributed.p2p import End

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from simrank.ranks import Program
 
 Group = ProcessGroup | int | None  # An int is NON_GROUP_MEMBER.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from simrank.distributed.request import Signature
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:

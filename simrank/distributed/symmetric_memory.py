@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.device import AddressSpace, Device
-    from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program

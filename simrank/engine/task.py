@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import FrameType
 
-    from simrank.engine.callsite import CallSite
     from simrank.engine.interface import EngineInterface
     from simrank.engine.queue import Wakeup
     from simrank.errors import DivergencePoint

@@ -20,7 +20,6 @@ from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
 from simrank.ranks.process_ids import pid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
     from simrank.engine import TaskGroup

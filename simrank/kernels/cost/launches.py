@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.machine import Dot
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.protocols import Sync
     from simrank.kernels.machine.statistics import Counts, Load

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Log = Sequence[Access | Fence]
     IsOrdered = Callable[[Array, Array], Array]
-    from collections.abc import Sequence
 
     from simrank.device.clocks import Clock
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from simrank.distributed.group import ProcessGroup, World
+    from simrank.distributed.group import ProcessGroup
     from simrank.ranks import Program
 
 _OriginalWorld: Any = type(c10d._world)
