@@ -1,4 +1,7 @@
-"""A collective in flight: end times of its ranks, projected from remaining work (E11)."""
+"""A collective in flight: end times of its ranks, projected from remaining work (E11).
+
+`Flow` and its helpers share links with messages and copies.
+"""
 
 from __future__ import annotations
 

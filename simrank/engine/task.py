@@ -1,4 +1,7 @@
-"""Handles, tasks and task groups: objects that the engine completes, runs and aborts."""
+"""Handles, tasks and task groups: objects that the engine completes, runs and aborts.
+
+With them observers of the engine, and the carriers that hold a task's stack.
+"""
 
 from __future__ import annotations
 
@@ -475,7 +478,7 @@ class TaskGroup(Handle):
         self.engine.park(task)
 
 
-# ---- What holds a task's stack: a greenlet, or an OS thread that is driven in lockstep ----
+# ---- Carriers: the stack of a task, a greenlet or an OS thread in lockstep ----
 # Either way exactly one stack runs at a time, entered by the hub and left for the hub (rule
 # E2). Greenlets are the default: a switch costs about a microsecond. A thread (`lockstep`)
 # costs about five, and carries programs whose libraries keep state per native thread.

@@ -1,4 +1,7 @@
-"""The program's own modules: all except simrank's, installed and standard ones."""
+"""The program's own modules: all except simrank's, installed and standard ones.
+
+With them the defaults of private and shared packages, and a cache per module.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ STATEFUL = frozenset({
 # Packages that support ranks themselves, or have no state of a rank.
 KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})
 
-# ---- What was found in each module ----
+# ---- A cache per module ----
 
 Found = TypeVar("Found")
 

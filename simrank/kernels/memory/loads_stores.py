@@ -1,4 +1,7 @@
-"""Loads and stores of kernels, with bounds checks, statistics and undo."""
+"""Loads and stores of kernels, with bounds checks, statistics and undo.
+
+With them accesses by plain address, sectors of memory, and padding behind tensors.
+"""
 
 from __future__ import annotations
 

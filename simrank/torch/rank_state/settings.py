@@ -1,7 +1,7 @@
 """Settings of torch per process, swapped at each rank's turns.
 
 A rank's values are put in place as its turn begins and taken back as it ends. Until a rank changes
-a setting, turns cost nothing.
+a setting, turns cost nothing. `Switch` is a patch that turns one of torch's switches on and off.
 """
 
 from __future__ import annotations
