@@ -128,3 +128,13 @@ def test_messages_never_take_less_time_when_they_are_longer(cluster):
     """More channels are taken as they pay."""
     found = simrank.predict("sendrecv", 2 ** np.arange(3, 40), cluster=cluster)
     assert (np.diff(found.time_us) >= 0).all()
+
+
+def test_no_calibration_has_two_spellings():
+    """None, and the word of cluster files and of `simrank explain`."""
+    plain, word = (
+        simrank.predict("all_reduce", "1 MiB", cluster="h100_ib", calibration=calibration)
+        for calibration in (None, "none")
+    )
+    assert plain.time_us.tolist() == word.time_us.tolist()
+    assert plain.high_us.tolist() == word.high_us.tolist()

@@ -65,12 +65,12 @@ def spec_within(cluster: Cluster, shape: Shape, nics_used: int | None = None) ->
 
 
 def calibration_for(cluster: Cluster, word: str | None) -> CalibrationConfig | None:
-    """Return a calibration by "auto", name or file; None: uncalibrated.
+    """Return a calibration by "auto", name or file; None or "none": uncalibrated.
 
     Raises:
         ConfigError: Unknown name, or something in it is wrong.
     """
-    if word is None:
+    if word is None or word == "none":  # As cluster files say it.
         return None
     from simrank.config.calibration import load_calibration  # noqa: PLC0415 - it is slow to import
 
