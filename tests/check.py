@@ -38,8 +38,9 @@ TORCH = {
     "torch-types": ["mypy"],  # `types` takes torch's classes for Any where it is not installed.
     "torch": [
         *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
-        "tests/test_guides.py", "tests/engine/test_carrier.py", "tests/multiprocessing",
-        "-k", "torch or conformance or test_groups or test_carrier or multiprocessing",
+        "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
+        "tests/multiprocessing",
+        "-k", "torch or examples or conformance or test_groups or test_carrier or multiprocessing",
     ],
     "after-torch": AFTER_TORCH,
 }  # fmt: skip
