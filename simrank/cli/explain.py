@@ -57,7 +57,6 @@ def explain(
         size_bytes = units.parse_size_nccl(size)
         if not size_bytes:
             raise ValueError("expected a size of at least 1 byte")
-        fitted = None if calibration == "none" else calibration
         found = explained(
             collective,
             size_bytes,
@@ -66,7 +65,7 @@ def explain(
             nodes=nodes,
             nccl_tuner=nccl_tuner,
             nccl_graph=nccl_graph,
-            calibration=fitted,
+            calibration=calibration,
         )
         if html is not None:
             over_size = crossover(
@@ -75,7 +74,7 @@ def explain(
                 cluster,
                 nodes=nodes,
                 nccl_tuner=nccl_tuner,
-                calibration=fitted,
+                calibration=calibration,
             )
             write_text(html, explain_page(found, over_size))
     except ValueError as error:

@@ -34,10 +34,9 @@ def tune(
     `simrank explain --tuner` read it as well.
     """
     check_writable(out)
-    fitted = None if calibration == "none" else calibration
     try:
         names = collective or list(COLLECTIVES.values())
-        rows = tuned(names, num_ranks, cluster, nodes=nodes, calibration=fitted)
+        rows = tuned(names, num_ranks, cluster, nodes=nodes, calibration=calibration)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     text = tuner_text(rows)

@@ -24,6 +24,14 @@ def test_the_answer_is_first_then_the_candidates_then_the_numbers(capsys):
     assert "NVIDIA/nccl v2.30.7 src/graph/tuning.cc" in out
 
 
+def test_without_a_calibration_no_constant_is_fitted_to_the_cluster(capsys):
+    """`--calibration none` leaves out the one that the cluster names."""
+    status, out, _ = run(capsys, "--cluster", "h100_ib", "--size", "1MiB", "--calibration", "none")
+    assert status == 0
+    assert "fitted to h100x16_nebius_ib_allreduce" not in out
+    assert "NVIDIA/nccl v2.30.7 src/graph/tuning.cc" in out
+
+
 def test_a_tuner_file_decides_and_what_it_asks_for_in_vain_is_said(capsys, tmp_path):
     """With file and line; what is taken stands first."""
     path = tmp_path / "tuner.csv"

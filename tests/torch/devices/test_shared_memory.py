@@ -8,6 +8,6 @@ def test_who_registers_last_arranges_what_is_shared(monkeypatch):
     monkeypatch.setattr(shared_memory, "_registered", [shared_memory._NoOwner()])
     assert shared_memory.shared_memory_owner().find(5) is None
     assert shared_memory.shared_memory_owner().rendezvous is None
-    somebody = object()
-    shared_memory.register(somebody)
-    assert shared_memory.shared_memory_owner() is somebody
+    owner = object()
+    shared_memory.register(owner)
+    assert shared_memory.shared_memory_owner() is owner
