@@ -29,6 +29,14 @@ _MAX_TURNS = 1000  # assumed: so many turns without a wait are a program that po
 _KEY = "asyncio loop"
 
 
+def _unsupported_files() -> UnsupportedError:
+    """Return the error that refuses what a loop would wait for outside of simulated time."""
+    return UnsupportedError(
+        "asyncio with sockets, pipes or subprocesses inside a simulated rank is not supported: "
+        "it would wait for real ones"
+    )
+
+
 class _Selector(selectors.BaseSelector):
     """Waits in simulated time; there are no files or sockets to wait for."""
 
@@ -62,10 +70,7 @@ class _Selector(selectors.BaseSelector):
             UnsupportedError: Always.
         """
         del fileobj, events, data
-        raise UnsupportedError(
-            "asyncio with sockets, pipes or subprocesses inside a simulated rank is not supported: "
-            "it would wait for real ones"
-        )
+        raise _unsupported_files()
 
     def unregister(self, fileobj: object) -> selectors.SelectorKey:
         """Know no file."""
@@ -103,6 +108,14 @@ class RankLoop(asyncio.SelectorEventLoop):
             super().run_forever()
         finally:
             running.exit(self._task)
+
+    async def _make_subprocess_transport(self, *_args: Any, **_options: Any) -> Any:  # noqa: ANN401
+        """Refuse before a child process is started: Python 3.12 watches it only afterwards.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise _unsupported_files()
 
     def _make_self_pipe(self) -> None:
         """Need no pipe: what calls from outside completes a handle."""

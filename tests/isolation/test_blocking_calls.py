@@ -249,6 +249,16 @@ def test_what_is_refused_is_refused_by_name(run, name):
     assert "inside a simulated rank" in str(error)
 
 
+def test_a_child_of_asyncio_is_refused_before_it_is_started(run, monkeypatch):
+    """Nobody would watch it: asyncio has no handle of it yet when the rank fails."""
+    started = []
+    monkeypatch.setattr(subprocess.Popen, "__init__", lambda self, *args, **_: started.append(args))
+    monkeypatch.setattr(subprocess.Popen, "__del__", lambda self: None)
+    with pytest.raises(SpawnException, match="subprocesses inside a simulated rank"):
+        run(lambda rank, ctx: asyncio.run(run_child()), 1)
+    assert started == []
+
+
 @pytest.mark.slow
 def test_a_child_that_takes_too_long_is_ended_after_real_time(run):
     """`timeout` of a child process is real, as the child is."""
