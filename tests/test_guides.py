@@ -19,6 +19,7 @@ import pytest
 
 from simrank.cli import main
 from simrank.collectives import algorithms
+from simrank.trace.page.style import css
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("benches", "configs", "simrank")
@@ -183,6 +184,21 @@ def test_no_sentence_stands_twice():
             if len(words) >= LONG:
                 assert words not in seen, f"{page} repeats {seen[words]}: {words}"
                 seen[words] = page
+
+
+def test_the_picture_of_the_first_page_is_what_the_command_draws(folder, capsys):
+    """The first chart of its page, with the page's colours: light and dark."""
+    with pytest.raises(SystemExit):
+        main(["bench", "hgx_h100", "--html", "page.html"])
+    capsys.readouterr()
+    body = re.search(r"<svg (viewBox.*?</svg>)", (folder / "page.html").read_text(), re.DOTALL)[1]
+    look = "background:var(--ground);color:var(--ink);font-family:system-ui,sans-serif"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" style="{look}" '
+    drawn = (head + body + "\n").replace(">", f">\n<style>\n{css(2)}</style>\n", 1)
+    picture = ROOT / "docs" / "images" / "all_reduce.svg"
+    if os.environ.get("SIMRANK_UPDATE"):
+        picture.write_text(drawn)
+    assert picture.read_text() == drawn
 
 
 def test_the_readme_links_every_guide_and_the_site_has_it():

@@ -15,6 +15,7 @@ from simrank.bench.series import series_of
 from simrank.cli.common import EXIT_STATUS, app
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
 from simrank.config.files import write_text
+from simrank.config.locate import locate
 from simrank.config.quantity import hint
 from simrank.config.schemas import KINDS
 from simrank.config.schemas import schema as schema_of
@@ -55,14 +56,24 @@ def schema(
 
 
 @app.command(epilog=EXIT_STATUS)
-def clusters() -> None:
-    """List the built-in clusters."""
+def clusters(
+    name: Annotated[str | None, typer.Argument(help="Print this cluster's file.")] = None,
+) -> None:
+    """List the built-in clusters, or print the YAML file of one, to copy and change."""
+    if name is not None:
+        known = builtin_clusters()
+        if name not in known:
+            expected, to_fix = "the name of a built-in cluster", hint(name, known)
+            raise ConfigError(ConfigProblem("command line", None, "NAME", expected, name, to_fix))
+        text = locate("clusters", name).read_text().partition("\n")[2]  # Without a schema's path.
+        typer.echo(text, nl=False)
+        return
     shown = Table(box=None, pad_edge=False)
     for column in ("cluster", "nodes", "devices", "device", "description"):
         shown.add_column(column, no_wrap=column != "description")
-    for name in builtin_clusters():
-        config = load_cluster_config(name)
+    for each in builtin_clusters():
+        config = load_cluster_config(each)
         shown.add_row(
-            name, str(config.nodes), str(config.num_devices), config.device.name, config.description
+            each, str(config.nodes), str(config.num_devices), config.device.name, config.description
         )
     Console(width=None if sys.stdout.isatty() else 160).print(shown)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from simrank.config import builtin_clusters, load_cluster_config
 from tests.quick import slow_after
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,3 +32,20 @@ def test_clusters_lists_every_built_in_cluster(cli):
     assert status == 0
     for path in (ROOT / "configs" / "clusters").glob("*.yaml"):
         assert path.stem in out
+
+
+@pytest.mark.parametrize("name", builtin_clusters())
+def test_a_printed_cluster_is_a_file_to_copy(cli, tmp_path, name):
+    """It loads as the built-in one does."""
+    status, out, _ = cli("clusters", name)
+    assert status == 0
+    copy = tmp_path / "mine.yaml"
+    copy.write_text(out)
+    assert load_cluster_config(copy) == load_cluster_config(name)
+
+
+def test_a_cluster_that_is_not_built_in_is_not_printed(cli):
+    """The error names the nearest one."""
+    status, _, err = cli("clusters", "hgx_h10")
+    assert status == 2
+    assert "hgx_h100" in err
