@@ -1,5 +1,6 @@
 """Debuggers, coverage and notebooks: what works in a process works in a rank."""
 
+import inspect
 import io
 import linecache
 import os
@@ -19,18 +20,25 @@ import simrank.multiprocessing as mp
 from simrank.errors import DeadlockError, SpawnException
 
 US = 10**6
-# Since Python 3.13 the line of set_trace itself is the first at which pdb stops.
-STOPS_AT_CALL = sys.version_info >= (3, 13)
-TO_NEXT_LINE = "n\n" if STOPS_AT_CALL else ""
+
+
+def until(function, text):
+    """Return pdb's commands that go on to a line: Pythons differ in where set_trace stops."""
+    lines, first = inspect.getsourcelines(function)
+    number = first + next(
+        index for index, line in enumerate(lines) if line.strip().startswith(text)
+    )
+    return f"tbreak {number}\nc\n"
 
 
 def stopping(rank, ctx, commands, out):
     ctx.engine.sleep(12_345_000 if rank == 3 else 1000)
     number = rank * 10
     if rank == 3:
-        stdin = io.StringIO(TO_NEXT_LINE + commands)
+        stdin = io.StringIO(until(stopping, "number += 1") + commands)
         debugger = pdb.Pdb(stdin=stdin, stdout=out, nosigint=True, readrc=False)
         debugger.set_trace()
+    out.flush()
     number += 1
     ctx.engine.sleep(US)
     return number
@@ -56,18 +64,17 @@ def debug():
 def test_a_debugger_in_a_rank_says_who_stopped_and_when(debug):
     """A line before the first prompt, with rank and simulated time."""
     context, talk = debug("p number\nc\n")
-    first, frame, line, rest = talk.split("\n", 3)
+    first, frame, rest = talk.split("\n", 2)
     assert first == "simrank: rank 3 at t=12.345 us"
     assert frame.endswith("stopping()")
-    assert line == ("-> debugger.set_trace()" if STOPS_AT_CALL else "-> number += 1")
-    assert "(Pdb) 30\n" in rest
+    assert "\n-> number += 1\n(Pdb) 30\n" in rest
     assert context.now_ps == 13_345_000
 
 
 def test_time_stands_still_at_the_prompt_and_passes_when_the_rank_goes_on(debug):
     """Stepping over a wait shows the time after it; the variables are the rank's."""
     _, talk = debug("p ctx.now_ps\nn\np number\nn\np number, ctx.now_ps\nc\n")
-    assert talk.count("simrank: rank 3 at t=12.345 us") == 2 + STOPS_AT_CALL
+    assert talk.count("simrank: rank 3 at t=12.345 us") == 3
     assert talk.count("simrank: rank 3 at t=13.345 us") == 1
     assert "(Pdb) 12345000\n" in talk
     assert "(Pdb) (31, 13345000)\n" in talk
@@ -84,7 +91,7 @@ def test_a_wait_typed_at_the_prompt_is_refused(debug, wait):
     """Other ranks would run inside of it: time stands still, and goes on as before."""
     context, talk = debug(f"!{wait}\nn\np number\nc\n")
     assert "*** simrank.errors.SimrankError: this would wait for" in talk
-    assert talk.count("simrank: rank 3 at t=") == 2 + STOPS_AT_CALL
+    assert talk.count("simrank: rank 3 at t=") == 3
     assert "(Pdb) 31\n" in talk
     assert context.now_ps < 20_000_000
 
@@ -94,8 +101,11 @@ def stops_after_a_collective(rank, ctx, outs):
     dist.init_process_group("nccl")
     x = ctx.full((4,), float(rank))
     dist.all_reduce(x)
-    stdin = io.StringIO(TO_NEXT_LINE + "p x\np x.shape\nn\np y\nn\nn\nn\nn\n")
+    stdin = io.StringIO(
+        until(stops_after_a_collective, "y = (x") + "p x\np x.shape\nn\np y\nn\nn\nn\nn\n"
+    )
     pdb.Pdb(stdin=stdin, stdout=outs[rank], nosigint=True, readrc=False).set_trace()
+    outs[rank].flush()
     y = (x + 1).tolist()
     return y[0] + 1
 

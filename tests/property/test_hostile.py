@@ -5,6 +5,7 @@ The short forms run always, the long ones (marked slow) for some minutes; a seed
 """
 
 import functools
+import pickle
 
 import numpy as np
 import pytest
@@ -95,7 +96,9 @@ def check_aftermath(number, on_failure, carrier="greenlet"):
             error = raised
         if isinstance(error, SpawnException):
             kinds = {type(each) for each in error.errors.values()}
-            assert kinds <= {KeyError, CollectiveMismatchError}, (number, kinds)
+            # Who skips a step may take another object's bytes for those it expects.
+            known = {KeyError, CollectiveMismatchError, pickle.UnpicklingError}
+            assert kinds <= known, (number, kinds)
         elif error is not None:
             assert isinstance(error, DeadlockError), number
             assert rank in {each for state in error.waits for each in state.ranks}, number
