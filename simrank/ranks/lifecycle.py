@@ -19,13 +19,15 @@ _entered_by: list[tuple[EngineInterface, Task | None]] = []  # In a rank, or in 
 
 def enter(engine: EngineInterface) -> None:
     """Note that a Context has been entered; the first installs the extensions."""
-    is_first = not engines
-    _entered_by.append((engine, running_task()))
-    engines.append(engine)
-    if not is_first:
+    entry = engine, running_task()
+    if engines:
+        _entered_by.append(entry)
+        engines.append(engine)
         return
-    interrupts.install()  # From here on a signal waits until simrank's own code is done.
     try:
+        _entered_by.append(entry)
+        engines.append(engine)
+        interrupts.install()  # From here on a signal waits until simrank's own code is done.
         collector.begin()
         for extension in extensions():
             extension.install()
