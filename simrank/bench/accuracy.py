@@ -130,6 +130,7 @@ class TableSeries:
         is_rate_known: As in `SeriesErrors`.
         remark: Likewise.
         gpus_per_thread: GPUs that a host thread launches on: no call takes less than its launches.
+        site: Where it was measured; "": not known.
     """
 
     table: str
@@ -139,6 +140,7 @@ class TableSeries:
     is_rate_known: bool = True
     remark: str = ""
     gpus_per_thread: int = 1
+    site: str = ""
 
     def errors(self, calibration: Calibration = UNCALIBRATED, fitted_to: str = "") -> SeriesErrors:
         """Predict it, with a calibration's constants, which were fitted to some table."""
@@ -312,6 +314,8 @@ def _series(
     if is_spread:
         shape = Shape(num_ranks, max(per_host), len(per_host), min(per_host))
     spec = spec_of(built, shape, None if machine is None else machine.nics_used)
+    if machine is not None and machine.algorithms:
+        spec = replace(spec, algorithms=machine.algorithms)
     measured = Measured(
         rows[0].collective,
         np.array([row.size_bytes for row in rows]),
@@ -322,7 +326,8 @@ def _series(
     is_known = shape.num_nodes == 1 or _is_known(built)
     remark = "" if machine is None else machine.remark or ""
     launched = max(rows[0].gpus_per_thread, 1 if machine is None else machine.gpus_per_thread)
-    return TableSeries(table, built.name, mode, measured, is_known, remark, launched)
+    site = "" if machine is None else machine.site or ""
+    return TableSeries(table, built.name, mode, measured, is_known, remark, launched, site)
 
 
 def _is_known(cluster: Cluster) -> bool:

@@ -135,12 +135,17 @@ def _small_size(series: TableSeries) -> tuple[TableSeries | None, TableSeries]:
 def _are_sites(fitted: TableSeries, tried: TableSeries) -> bool:
     """Return whether two series are the same measurement at different sites."""
     one, other = fitted.measured, tried.measured
-    same = (one.collective, one.comm.shape, one.comm.spec)
+    same = (one.collective, one.comm.shape, _numbers_of(one.comm.spec))
     return fitted.table != tried.table and same == (
         other.collective,
         other.comm.shape,
-        other.comm.spec,
+        _numbers_of(other.comm.spec),
     )
+
+
+def _numbers_of(spec: NcclSpec) -> NcclSpec:
+    """Return NCCL's view without the kind of network, of which the laws know only numbers."""
+    return replace(spec, network="")
 
 
 def _of_nodes(bench: Bench) -> list[SeriesErrors]:
@@ -158,13 +163,13 @@ def _are_node_counts(fitted: TableSeries, tried: TableSeries) -> bool:
     if one.collective != other.collective or nodes in (1, tried_nodes):
         return False
     if tried_nodes > 1:
-        return one.comm.spec == other.comm.spec
+        return _numbers_of(one.comm.spec) == _numbers_of(other.comm.spec)
     return _node_of(one.comm.spec) == _node_of(other.comm.spec)
 
 
 def _node_of(spec: NcclSpec) -> NcclSpec:
     """Return NCCL's view of a node, without the network."""
-    own = replace(spec, nics=0, nic_bytes_per_s=0, nic_latency_ps=0)
+    own = replace(_numbers_of(spec), nics=0, nic_bytes_per_s=0, nic_latency_ps=0)
     return replace(own, algorithms=(), protocols=())
 
 
@@ -178,7 +183,8 @@ def _are_collectives(fitted: TableSeries, tried: TableSeries) -> bool:
     return (
         fitted.cluster == tried.cluster
         and (one.collective, other.collective in _OTHERS) == (_REDUCED, True)
-        and (one.comm.shape, one.comm.spec) == (other.comm.shape, other.comm.spec)
+        and one.comm.shape == other.comm.shape
+        and _numbers_of(one.comm.spec) == _numbers_of(other.comm.spec)
     )
 
 

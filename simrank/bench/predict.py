@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank import units
+from simrank.bench.pooling import read_pool
 from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, Shape, predict_times
 from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.collectives.nccl.pool import ONE_NODE, SEVERAL_NODES, labels_of
+from simrank.collectives.nccl.prediction import work_of_choice
 from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
 from simrank.config.quantity import choice_text, hint
 from simrank.config.tuner import load_tuner
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.prediction import Prediction
     from simrank.config.calibration import CalibrationConfig
     from simrank.config.load import ClusterRef
     from simrank.hardware import Cluster
@@ -33,9 +37,10 @@ if TYPE_CHECKING:
 # Nine of ten measured times of the shipped tables are within the uncalibrated prediction over, and
 # times, one more than this, by class of size: networks with slow steps (TCPX) are among them.
 # Source: `simrank accuracy`, all_reduce, all_gather and reduce_scatter of nccl-tests.
-UNCALIBRATED_SPREAD = (0.52, 1.2, 1.17, 0.3)
+UNCALIBRATED_SPREAD = (0.48, 1.2, 1.17, 0.3)
 # Likewise of messages between pairs: all_to_all and sendrecv, which the laws explain worst.
 P2P_SPREAD = (0.19, 0.69, 0.37, 0.39)
+POOLED = "pooled"  # In the place of a calibration: constants of many sites.
 P2P_COLLECTIVES = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 
 
@@ -100,7 +105,8 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         nccl_proto: Likewise of NCCL_PROTO.
         nccl_tuner: A file of NCCL's example tuner plugin, which says what to take for which sizes;
             a row that asks for what NCCL does not offer is ignored, as the plugin does.
-        calibration: Fitted constants: "auto" for those of a built-in cluster, if it has any; the
+        calibration: Fitted constants: "auto" for those of a built-in cluster, if it has any;
+            "pooled" for those fitted to many sites, whose interval is that of another site; the
             name of a built-in one, or a file; None: NCCL's own.
 
     Raises:
@@ -112,8 +118,9 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     built = load_cluster(cluster, nodes)
     size_bytes = _sizes(sizes)
     shape = shape_of(built, num_ranks)
-    fitted = calibration_for(built, calibration)
-    comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
+    comm = Communicator(shape, spec_of(built, shape))
+    used = _Pooled(name, comm) if calibration == POOLED else _Fitted(name, built, calibration)
+    comm = replace(comm, calibration=used.constants)
     found = predict_times(
         name,
         size_bytes,
@@ -123,7 +130,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         tuner_rows=() if nccl_tuner is None else load_tuner(nccl_tuner),
     )
     algbw = size_bytes / found.times_us / 1e3
-    spread = spread_of(fitted, name, shape, size_bytes)
+    spread = used.spread(size_bytes, comm, found)
     return Predicted(
         built.name,
         name,
@@ -136,8 +143,45 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         np.array([protocol for _, protocol in found.choices])[found.chosen],
         found.times_us / (1 + spread),
         found.times_us * (1 + spread),
-        None if fitted is None else fitted.source,
+        used.source,
     )
+
+
+class _Fitted:
+    """Constants of one machine; of NCCL itself where none are fitted."""
+
+    def __init__(self, collective: str, cluster: Cluster, calibration: str | None) -> None:
+        self._collective = collective
+        self._fitted = calibration_for(cluster, calibration)
+        self.constants = constants_of(self._fitted)
+        self.source = None if self._fitted is None else self._fitted.source
+
+    def spread(
+        self, size_bytes: npt.NDArray[np.int64], comm: Communicator, found: Prediction
+    ) -> Floats:
+        """Return the half-width of the 90% interval for each size, as a share."""
+        del found
+        return spread_of(self._fitted, self._collective, comm.shape, size_bytes)
+
+
+class _Pooled:
+    """Constants of many sites."""
+
+    def __init__(self, collective: str, comm: Communicator) -> None:
+        labels = labels_of(collective, comm)
+        self._collective, self._pool = collective, read_pool()
+        self._found = self._pool.constants(labels)
+        self.constants = self._found.calibration
+        self.source = self._pool.words(self._found, labels)
+
+    def spread(
+        self, size_bytes: npt.NDArray[np.int64], comm: Communicator, found: Prediction
+    ) -> Floats:
+        """Return the half-width of the 90% interval for each size, as a share."""
+        work = work_of_choice(self._collective, size_bytes, comm, found)
+        variance = np.sum(list(self._found.variances(work).values()), axis=0)
+        kind = SEVERAL_NODES if comm.shape.num_nodes > 1 else ONE_NODE
+        return self._pool.half_widths(variance, np.searchsorted(ENDS_BYTES, size_bytes), kind)
 
 
 def spread_of(

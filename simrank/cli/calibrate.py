@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -11,15 +12,18 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank.bench import size_classes
-from simrank.bench.accuracy import TableSeries, measured_series
+from simrank.bench.accuracy import TableSeries, builtin_tables, measured_series, table_series
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
+from simrank.bench.pooling import fit_tables, reached, write_pool
 from simrank.bench.predict import spread_of
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.collectives.nccl.fitting import NAMES
 from simrank.collectives.nccl.machine import calibration_for, constants_of
+from simrank.collectives.nccl.pool import HOST_LAUNCHES, ONE_NODE, SEVERAL_NODES
 from simrank.config.files import write_text
+from simrank.config.pooled import pooled_tables
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 
     from simrank.config.calibration import CalibrationConfig
 
+_KINDS = ("one node", "several nodes", "one host thread")
+_TEXTS = ("left-out sites", "sizes")
+_LEFT_OUT = (*_TEXTS, "sites", "mean error", "NCCL's constants", "covered", "half interval")
 _MAX_SITE_SIZES, _MAX_SITE_BYTES = 3, 1 << 20
 _Collective = Annotated[
     str | None, typer.Option(help="Collective, if nccl-tests' output does not name it.")
@@ -35,7 +42,9 @@ _Collective = Annotated[
 
 @app.command(epilog=EXIT_STATUS)
 def calibrate(
-    measured: Annotated[list[str], typer.Argument(help=f"Measured times: {FORMATS}.")],
+    measured: Annotated[
+        list[str] | None, typer.Argument(help=f"Measured times: {FORMATS}.")
+    ] = None,
     cluster: Annotated[str | None, typer.Option(help="Measured cluster [the table's].")] = None,
     collective: _Collective = None,
     num_ranks: Annotated[
@@ -50,6 +59,10 @@ def calibrate(
     site: Annotated[
         bool, typer.Option("--site", help="Refit only the launch, from one to three small sizes.")
     ] = False,
+    pool: Annotated[
+        bool,
+        typer.Option("--pool", help="Fit all shipped tables together, and those that are named."),
+    ] = False,
     out: Annotated[str | None, typer.Option(help="YAML file to write [stdout].")] = None,
 ) -> None:
     """Fit the constants of NCCL's laws to measured times of one cluster.
@@ -58,6 +71,11 @@ def calibrate(
     `simrank.predict(calibration=...)` and `simrank explain --calibration` read the written file.
     """
     check_writable(out)
+    if pool:
+        _pool(measured or [], out)
+        return
+    if not measured:
+        raise typer.BadParameter("name measured tables, or take --pool for all built-in ones")
     series = measured_series(
         texts_of(measured), cluster, collective=collective, num_ranks=num_ranks, nodes=nodes
     )
@@ -79,6 +97,29 @@ def calibrate(
         return
     write_text(out, found.text())
     typer.echo(f"\n{out}")
+
+
+def _pool(named: Sequence[str], out: str | None) -> None:
+    """Fit all built-in tables, and further ones; show how left-out sites were predicted."""
+    if out is None:
+        raise typer.BadParameter("--pool writes two files: name the first with --out FILE.yaml")
+    names = [*builtin_tables(), *pooled_tables(), *named]
+    series = [each for name in names for each in table_series(name)]
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    with console.status("fit") as status:
+        pool, left = fit_tables(series, lambda site: status.update(f"without {site}"))
+    write_pool(pool, Path(out))
+    shown = Table(box=None, pad_edge=False)
+    for column in _LEFT_OUT:
+        shown.add_column(column, no_wrap=True, justify="left" if column in _TEXTS else "right")
+    kinds = zip((ONE_NODE, SEVERAL_NODES, HOST_LAUNCHES), _KINDS, strict=True)
+    for kind, words in kinds:
+        for number, size in enumerate(size_classes.NAMES):
+            found = reached(left, pool, kind, number)
+            if found is not None:
+                shown.add_row(words, size, *found.cells())
+    console.print(shown)
+    typer.echo(f"{pool.source}\n\n{out}")
 
 
 def _shipped(series: Sequence[TableSeries]) -> CalibrationConfig | None:

@@ -1,6 +1,6 @@
 """`simrank check`: recognise the kind of a file and list all of its problems."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from simrank.config.bench import bench_from_source
@@ -13,6 +13,7 @@ from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import locate
 from simrank.config.machine import machine_from_source
 from simrank.config.measured import load_measured
+from simrank.config.pooled import load_pooled
 from simrank.config.sweep import load_sweep
 from simrank.config.yaml_source import Source, read_text, read_yaml
 from simrank.errors import ConfigError
@@ -54,15 +55,9 @@ def _what_is(path: Path) -> str:
         num_runs = len(sweep.cells())
         imported = describe_program(sweep)
         return f"benchmark of program {sweep.program}, {num_runs} runs; it imports {imported}"
-    if kind_of(source) == "faults":
-        return f"faults: {len(load_faults(path))}"
-    if kind_of(source) == "cluster":
-        return _of_cluster(cluster_from_yaml(source))
-    if kind_of(source) == "calibration":
-        return f"calibration of {calibration_from_source(source).cluster}"
-    if kind_of(source) == "measured":
-        machine = machine_from_source(source)
-        return f"machine of a measured table: {machine.nodes} node(s) of {machine.cluster}"
+    found = _WORDS.get(kind_of(source))
+    if found is not None:
+        return found(path, source)
     bench = bench_from_source(source)
     for table in bench.measured:
         if table.suffix == ".csv":
@@ -73,8 +68,22 @@ def _what_is(path: Path) -> str:
     return f"benchmark of {', '.join(bench.collectives)} on {clusters}"
 
 
+def _machine(_: Path, source: Source) -> str:
+    machine = machine_from_source(source)
+    return f"machine of a measured table: {machine.nodes} node(s) of {machine.cluster}"
+
+
+_WORDS: Mapping[str, Callable[[Path, Source], str]] = {
+    "faults": lambda path, _: f"faults: {len(load_faults(path))}",
+    "cluster": lambda _, source: _of_cluster(cluster_from_yaml(source)),
+    "calibration": lambda _, source: f"calibration of {calibration_from_source(source).cluster}",
+    "pooled": lambda path, _: f"pooled constants, {load_pooled(path).source}",
+    "measured": _machine,
+}
+
+
 def kind_of(source: Source) -> str:
-    """Return the kind of a file by the keys at the top level, as `schemas.KINDS` names it.
+    """Return the kind of a file by the keys at the top level: of `schemas.KINDS`, or pooled.
 
     Raises:
         ConfigError: The keys are of neither.
@@ -85,6 +94,8 @@ def kind_of(source: Source) -> str:
         return "faults"
     if keys & {"constants", "residuals"}:
         return "calibration"
+    if "effects" in keys:
+        return "pooled"
     if keys & {"mode", "library"}:
         return "measured"
     if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:

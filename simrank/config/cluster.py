@@ -15,6 +15,7 @@ from simrank.config.names import (
     NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
     NCCL_HOSTS,
+    NCCL_NETWORKS,
     NCCL_PROTOCOLS,
     NCCL_WIRES,
     DtypeName,
@@ -110,6 +111,7 @@ NOT_MEASURED = {
     "multicast",
     "architecture",
     "wire",
+    "network",
     "host",
     "nodes",
     "uplinks",
@@ -268,6 +270,8 @@ class NcclConfig(Sourced):
             None: all.
         protocols: Likewise (NCCL_PROTO).
         collnet: Whether switches of the network reduce (SHARP), and NCCL_COLLNET_ENABLE=1 is set.
+        network: The kind of network between nodes: ib (InfiniBand), roce, efa, tcpx, tcpxo or
+            slingshot; None: one of which no table is known, whose steps may take 20 times as long.
     """
 
     architecture: Annotated[str, one_of(NCCL_ARCHITECTURES, {})]
@@ -287,6 +291,7 @@ class NcclConfig(Sourced):
         None
     )
     collnet: Flag = False
+    network: Annotated[str, one_of(NCCL_NETWORKS, {})] | None = None
 
 
 class ClusterConfig(Model):

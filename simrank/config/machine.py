@@ -7,6 +7,8 @@ num_ranks: 16         # left out where the table has several
 nics_used: 1          # of each node; left out: those beside the ranks
 library: NCCL 2.28.7
 gpus_per_thread: 8    # as nccl-tests -g 8: one host thread launches on eight GPUs; left out: 1
+algorithms: [nvls]    # NCCL_ALGO; left out: NCCL chose
+site: azure           # tables of one site are left out together
 mode: back_to_back    # or torch, xla: loops of a framework, with its overhead around each call
 ```
 """
@@ -16,7 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from simrank.config.model import Model, validate
-from simrank.config.quantity import Count, Text, one_of
+from simrank.config.names import NCCL_ALGORITHMS
+from simrank.config.quantity import Count, Text, one_of, words_of
 from simrank.config.yaml_source import read_yaml
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class MachineConfig(Model):
         library: NCCL or RCCL with its version, as far as it was published.
         gpus_per_thread: GPUs that a host thread launches on, one after the other.
         mode: How calls followed each other: as nccl-tests', or in loops of a framework.
+        site: Where it was measured; tables of one site are left out together.
+        algorithms: What was forced (NCCL_ALGO); None: NCCL chose.
         remark: What else a reader of the errors has to know.
     """
 
@@ -48,6 +53,10 @@ class MachineConfig(Model):
     gpus_per_thread: Count = 1
     library: Text
     mode: Annotated[str, one_of(MODES, {})]
+    site: Text | None = None
+    algorithms: Annotated[tuple[str, ...] | None, words_of(NCCL_ALGORITHMS, {}, example="ring")] = (
+        None
+    )
     remark: Text | None = None
 
 

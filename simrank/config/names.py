@@ -62,6 +62,7 @@ COLLECTIVE_ALIASES = {
 NCCL_ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 NCCL_WIRES = ("nvlink", "pci")
 NCCL_HOSTS = ("intel", "amd")
+NCCL_NETWORKS = ("ib", "roce", "efa", "tcpx", "tcpxo", "slingshot")
 # What it has to choose from.
 NCCL_ALGORITHMS = (
     "tree",

@@ -91,6 +91,7 @@ def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:
         algorithms=nccl.algorithms or (),
         protocols=nccl.protocols or (),
         has_collnet=nccl.collnet,
+        network=nccl.network or "",
     )
 
 

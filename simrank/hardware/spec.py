@@ -87,6 +87,7 @@ class NcclSpec:
         algorithms: What the network's plugin or operator leaves to choose from; none named: all.
         protocols: Likewise.
         has_collnet: Whether switches of the network reduce (SHARP), and NCCL may use that.
+        network: The kind of network, for example ib; "": the cluster does not say.
     """
 
     architecture: str
@@ -103,6 +104,7 @@ class NcclSpec:
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     has_collnet: bool = False
+    network: str = ""
 
     def ring_bytes_per_s_of(self, num_local: int) -> float:
         """Return the bus bandwidth of rings through some ranks of a node.

@@ -56,7 +56,7 @@ def test_every_table_has_its_row_and_the_means_stand_beside_the_aims(capsys):
         "mean: other collectives",
         "mean: loops of torch and XLA",
     ]
-    assert "h100x16_gcp_a3high_allgather (all_gather, 16 ranks) 88 % too fast" in out
+    assert "h100x16_gcp_a3high_allgather (all_gather, 16 ranks) 59 % too fast" in out
 
 
 def test_one_table_and_its_rows_as_json(capsys, tmp_path):
@@ -95,7 +95,7 @@ def test_every_kind_of_fit_has_its_line(capsys):
 def test_a_page_can_be_written(capsys, tmp_path):
     """One file that runs nothing."""
     page = tmp_path / "page.html"
-    status, _, _ = run(capsys, "h100x8_aws_p5_allreduce", "--fit", "site", "--html", str(page))
+    status, _, _ = run(capsys, "h100x16_nebius_ib_allreduce", "--fit", "site", "--html", str(page))
     assert status == 0
     text = page.read_text()
     assert "<h2>site: fitted to another site of the platform</h2>" in text

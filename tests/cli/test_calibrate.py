@@ -55,3 +55,28 @@ def test_bad_usage_says_what_is_wrong(capsys, monkeypatch, args, message):
     status, _, err = run(capsys, *args)
     assert status == 2
     assert message in " ".join("".join(c if c.isascii() else " " for c in err).split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [((), "name measured tables"), (("--pool",), "name the first with --out")],
+)
+def test_a_fit_without_tables_or_a_place_for_a_pool_is_refused(capsys, options, message):
+    """With the option that is missing."""
+    status, _, err = run(capsys, *options)
+    assert status == 2
+    assert message in err
+
+
+@pytest.mark.slow
+def test_a_pool_shows_how_left_out_sites_are_predicted(capsys, tmp_path, monkeypatch):
+    """By kind of group and class of size; two files are written."""
+    names = ["h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_ib_allreduce"]
+    monkeypatch.setattr("simrank.cli.calibrate.builtin_tables", lambda: names)
+    monkeypatch.setattr("simrank.cli.calibrate.pooled_tables", list)
+    status, out, _ = run(capsys, "--pool", "--out", str(tmp_path / "pool.yaml"))
+    assert status == 0
+    assert out.splitlines()[0].split()[:4] == ["left-out", "sites", "sizes", "sites"]
+    assert "fitted to 3 series of 3 sites" in out
+    assert len(out.splitlines()) == 1 + 4 + 4 + 3
+    assert (tmp_path / "pool.npy").is_file()

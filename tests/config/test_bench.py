@@ -111,7 +111,7 @@ def test_several_clusters_may_be_given():
         ({"in_place": "maybe"}, "command line: in_place: expected both, true or false, got maybe"),
         ({"algorithms": []}, "command line: algorithms: expected a list of algorithms"),
         ({"algorithms": {"ring": 2}}, "command line: algorithms.ring: expected a mapping"),
-        ({"measured": "h100"}, "command line: measured: expected a file or one of a100x16"),
+        ({"measured": "h100"}, "command line: measured: expected a file or one of a100"),
         ({"measured": "./none.csv"}, "command line: measured: expected a readable file"),
         ({"check": "si"}, "command line: check: expected true or false, got si"),
         ({"seed": -1}, "command line: seed: expected a whole number from 0, got -1"),

@@ -13,8 +13,8 @@ Source of the form, fitted to published tables: `configs/measured`; of the const
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from simrank.collectives.nccl.constants import (
     PAT,
     PROTOCOLS,
     RING,
+    SIMPLE,
     TREE,
 )
 from simrank.units import PS_PER_US
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from simrank.hardware.spec import NcclSpec
 
 Floats = npt.NDArray[np.float64]
+Numbers = float | Floats
 
 _PER_US = 1e6  # Bytes per second over it are bytes per microsecond.
 PROTOCOL_FACTOR = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}  # Of a link's rate: the rest is flags.
@@ -61,6 +63,8 @@ P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Fitted factors of NCCL's constants, and the time of a launch.
+
+    While many series are fitted together each is an array of one entry per measured time.
 
     Attributes:
         launch_us: L, in microseconds.
@@ -91,6 +95,7 @@ class Calibration:
 
 
 UNCALIBRATED = Calibration()
+CONSTANTS = tuple(each.name for each in fields(Calibration) if each.name != "takes_fastest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,102 @@ class Terms(NamedTuple):
         return self.launch + self.base + self.latency + self.transfer + self.ramp
 
 
+class Work(NamedTuple):
+    """Latencies and transfer times at NCCL's own constants; `terms` applies a calibration.
+
+    Every field is a number or an array of one entry per size.
+
+    Attributes:
+        base_us: What NCCL sets up.
+        inside_us: The latency of all steps inside nodes.
+        between_us: That of all steps between nodes.
+        ramp_us: Latency of which only the ramp knows: a message's own step.
+        port_us: The time that a device's port needs for its bytes.
+        card_us: That of a network card; 0 on one node.
+        pause_us: How long a card waits between the pieces of messages.
+        limit_us: The least time that LL takes on any link; 0 of other protocols.
+        ramp: What multiplies the ramp; 0: there is none.
+        is_ll: 1 where the protocol is LL, else 0; of messages all three are 0.
+        is_ll128: Likewise of LL128.
+        is_simple: Likewise of Simple.
+    """
+
+    base_us: Numbers
+    inside_us: Numbers
+    between_us: Numbers
+    ramp_us: Numbers
+    port_us: Floats
+    card_us: Floats
+    pause_us: Floats
+    limit_us: Floats
+    ramp: Numbers
+    is_ll: Numbers
+    is_ll128: Numbers
+    is_simple: Numbers
+
+    def terms(self, calibration: Calibration) -> Terms:
+        """Return the parts of the time with fitted constants."""
+        latency = self._latency(calibration)
+        ports, cards = self._flows(calibration)
+        transfer = np.maximum(np.maximum(ports, self.limit_us), cards)
+        ramp = calibration.ramp * self.ramp * np.sqrt((latency + self.ramp_us) * transfer)
+        launch: Any = calibration.launch_us  # As the next two: an array only where a fit asks.
+        base: Any = self.base_us
+        waits: Any = latency
+        return Terms(launch, base, waits, transfer, ramp)
+
+    def slopes(self, calibration: Calibration) -> Floats:
+        """Return by how much the logarithm of the time grows with that of each constant.
+
+        Shapes: (c constants in the order of `CONSTANTS`, m sizes)
+            result: [c, m]
+        """
+        parts = self.terms(calibration)
+        ports, cards = self._flows(calibration)
+        is_card = cards > np.maximum(ports, self.limit_us)
+        is_port = ~is_card & (ports >= self.limit_us)
+        waits = parts.latency + self.ramp_us
+        by_latency = 1 + _ratio(parts.ramp, 2 * waits)
+        by_transfer = 1 + _ratio(parts.ramp, 2 * parts.transfer)
+        factor = _ratio(parts.latency, self._latency(_without_factors(calibration)))
+        port = -by_transfer * ports * is_port
+        card = -by_transfer * (cards - self.pause_us) * is_card
+        zero = 0 * parts.total
+        each = (
+            parts.launch + zero,
+            by_latency * factor * calibration.hop_intra * self.inside_us,
+            by_latency * factor * calibration.hop_net * self.between_us,
+            port,
+            card,
+            parts.ramp,
+            by_latency * parts.latency * self.is_ll128,
+            by_latency * parts.latency * self.is_simple,
+            (port + card) * self.is_ll,
+        )
+        return np.stack([part + zero for part in each]) / parts.total
+
+    def _latency(self, calibration: Calibration) -> Numbers:
+        factor = np.where(self.is_ll128, calibration.latency_ll128, 1.0)
+        factor = np.where(self.is_simple, calibration.latency_simple, factor)
+        hops = calibration.hop_intra * self.inside_us + calibration.hop_net * self.between_us
+        return factor * hops
+
+    def _flows(self, calibration: Calibration) -> tuple[Floats, Floats]:
+        of_ll = np.where(self.is_ll, calibration.bandwidth_ll, 1.0)
+        cards = self.card_us / (calibration.bandwidth_net * of_ll) + self.pause_us
+        return self.port_us / (calibration.bandwidth_intra * of_ll), cards
+
+
+def _without_factors(calibration: Calibration) -> Calibration:
+    return replace(calibration, latency_ll128=1.0, latency_simple=1.0)
+
+
+def _ratio(above: Numbers, below: Numbers) -> Floats:
+    """Return a quotient, 0 where nothing is divided by nothing."""
+    above, below = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
+
+
 class Volumes(NamedTuple):
     """Bytes that the busiest links carry.
 
@@ -162,18 +263,26 @@ def terms(
         sizes_bytes: The sizes S of nccl-tests.
         comm: The ranks, and on what they are.
     """
+    return work(collective, algorithm, protocol, sizes_bytes, comm).terms(comm.calibration)
+
+
+def work(
+    collective: str,
+    algorithm: str,
+    protocol: str,
+    sizes_bytes: npt.ArrayLike,
+    comm: Communicator,
+) -> Work:
+    """Return the work of a collective; arguments as of `terms`."""
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     if algorithm == P2P:
-        return _p2p_terms(collective, sizes, comm)
-    latency = _latency_us(collective, algorithm, protocol, comm)
-    transfer = _transfer_us(collective, algorithm, protocol, sizes, comm)
-    return Terms(
-        comm.calibration.launch_us,
-        base_us(algorithm, protocol),
-        latency,
-        transfer,
-        _ramp(algorithm, protocol, comm) * np.sqrt(latency * transfer),
-    )
+        return _p2p_work(collective, sizes, comm)
+    inside, between = _latency_us(collective, algorithm, protocol, comm)
+    port, card, limit = _transfer_us(collective, algorithm, protocol, sizes, comm)
+    ramp = _ramp(algorithm, protocol, comm)
+    base = base_us(algorithm, protocol)
+    kinds = [float(protocol == each) for each in PROTOCOLS]
+    return Work(base, inside, between, 0.0, port, card, 0 * port, limit, ramp, *kinds)
 
 
 def base_us(algorithm: str, protocol: str) -> float:
@@ -217,23 +326,22 @@ def step_us(algorithm: str, protocol: str, comm: Communicator) -> tuple[float, f
     if algorithm == COLLNET_DIRECT:
         inside += constants.COLLNET_PEER_US * (shape.num_local - 1)
     if algorithm == RING and shape.num_nodes > 1:
-        overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == constants.SIMPLE else 1)
+        overhead = constants.NET_OVERHEAD_US[spec.host] * (3 if protocol == SIMPLE else 1)
         inside = max(inside, overhead)
     return inside, between
 
 
 def nic_latency_us(protocol: str, spec: NcclSpec) -> float:
     """Return the network card's latency per step; twice for Simple, which flushes."""
-    return spec.nic_latency_ps / PS_PER_US * (2 if protocol == constants.SIMPLE else 1)
+    return spec.nic_latency_ps / PS_PER_US * (2 if protocol == SIMPLE else 1)
 
 
-def _latency_us(collective: str, algorithm: str, protocol: str, comm: Communicator) -> float:
-    calibration = comm.calibration
+def _latency_us(
+    collective: str, algorithm: str, protocol: str, comm: Communicator
+) -> tuple[float, float]:
     num_inside, num_between = step_counts(collective, algorithm, comm.shape)
     inside, between = step_us(algorithm, protocol, comm)
-    factor = {"LL128": calibration.latency_ll128, "Simple": calibration.latency_simple}
-    hops = calibration.hop_intra * num_inside * inside + calibration.hop_net * num_between * between
-    return factor.get(protocol, 1.0) * hops
+    return num_inside * inside, num_between * between
 
 
 def volumes(collective: str, algorithm: str, sizes: Floats, comm: Communicator) -> Volumes:
@@ -286,44 +394,41 @@ def ll_max_bytes_per_us(comm: Communicator) -> float:
 
 def _transfer_us(
     collective: str, algorithm: str, protocol: str, sizes: Floats, comm: Communicator
-) -> Floats:
-    spec, calibration = comm.spec, comm.calibration
+) -> tuple[Floats, Floats, Floats]:
+    """Return the transfer times of ports, network cards and LL's limit."""
     carried = volumes(collective, algorithm, sizes, comm)
-    of_ll = calibration.bandwidth_ll if protocol == LL else 1.0
-    port = port_bytes_per_us(algorithm, protocol, comm) * calibration.bandwidth_intra * of_ll
-    spent = carried.port / port
+    port = carried.port / port_bytes_per_us(algorithm, protocol, comm)
+    limit, is_one_node = 0 * sizes, comm.shape.num_nodes == 1
     if protocol == LL:
-        spent = np.maximum(spent, carried.port / ll_max_bytes_per_us(comm))
-    if comm.shape.num_nodes == 1:
-        return spent
-    nic = spec.nic_bytes_per_s * PROTOCOL_FACTOR[protocol] / _PER_US
-    spent = np.maximum(spent, carried.nic / (nic * calibration.bandwidth_net * of_ll))
-    if protocol == LL and algorithm == TREE:
-        spent = np.maximum(spent, sizes / ll_max_bytes_per_us(comm))
-    return spent
+        most = np.maximum(carried.port, 0 * sizes if is_one_node or algorithm != TREE else sizes)
+        limit = most / ll_max_bytes_per_us(comm)
+    if is_one_node:
+        return port, 0 * sizes, limit
+    card = carried.nic / (comm.spec.nic_bytes_per_s * PROTOCOL_FACTOR[protocol] / _PER_US)
+    return port, card, limit
 
 
 def _ramp(algorithm: str, protocol: str, comm: Communicator) -> float:
-    shape, calibration = comm.shape, comm.calibration
-    if protocol != constants.SIMPLE:
+    shape = comm.shape
+    if protocol != SIMPLE:
         return 0.0
     if algorithm not in (NVLS, NVLS_TREE):
-        return calibration.ramp
+        return 1.0
     ranks = shape.num_local if shape.num_nodes > 1 else shape.num_ranks
-    return calibration.ramp * math.sqrt(max(ranks, _RAMP_RANKS) / _RAMP_RANKS)
+    return math.sqrt(max(ranks, _RAMP_RANKS) / _RAMP_RANKS)
 
 
-def _p2p_terms(collective: str, sizes: Floats, comm: Communicator) -> Terms:
+def _p2p_work(collective: str, sizes: Floats, comm: Communicator) -> Work:
     """Messages between pairs: all_to_all, gather, scatter, sendrecv."""
     shape, spec = comm.shape, comm.spec
     if collective == "sendrecv":
-        return message_terms(sizes, comm, shape.num_ranks)
+        return message_work(sizes, comm, shape.num_ranks)
     n, peers, remote = shape.num_ranks, shape.num_local - 1, shape.num_ranks - shape.num_least
     port = spec.ring_bytes_per_s_of(shape.num_local) / _PER_US
-    inside = peers / n * sizes / (port * comm.calibration.bandwidth_intra)
     sharing = max(shape.num_least / max(spec.nics, 1), 1.0)  # Ranks that share one network card.
-    between = remote / n * sizes * sharing
-    return _exchange_terms(inside, between, (peers - 1, remote), comm)
+    return _exchange_work(
+        peers / n * sizes / port, remote / n * sizes * sharing, (peers - 1, remote), comm
+    )
 
 
 def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: int) -> Terms:
@@ -334,52 +439,52 @@ def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: i
         comm: The two, or all ranks where each sends to the next one.
         num_members: Ranks of the communicator: NCCL divides its channels among so many peers.
     """
-    shape, spec, sizes = comm.shape, comm.spec, np.asarray(sizes_bytes, dtype=np.float64)
+    sizes = np.asarray(sizes_bytes, dtype=np.float64)
+    return message_work(sizes, comm, num_members).terms(comm.calibration)
+
+
+def message_work(sizes: Floats, comm: Communicator, num_members: int) -> Work:
+    """Return the work of a message; arguments as of `message_terms`."""
+    shape, spec = comm.shape, comm.spec
     channels = np.clip(
         sizes / P2P_CHANNEL_BYTES, max(1, P2P_MAX_CHANNELS // num_members), P2P_MAX_CHANNELS
     )
     port = (
         np.minimum(channels * spec.p2p_channel_bytes_per_s, spec.ring_bytes_per_s_of(2)) / _PER_US
     )
-    inside = sizes / (port * comm.calibration.bandwidth_intra)
-    if shape.num_local == 1:
-        inside = 0 * sizes
-    return _exchange_terms(inside, sizes, (0, 1), comm)  # One message of a node crosses its card.
+    inside = 0 * sizes if shape.num_local == 1 else sizes / port
+    return _exchange_work(inside, sizes, (0, 1), comm)  # One message of a node crosses its card.
 
 
 def message_bytes_per_s(comm: Communicator) -> float:
     """Return the message rate of a port over all channels; between nodes, of a network card."""
+    calibration, spec = comm.calibration, comm.spec
     if comm.shape.num_nodes == 1:
-        return comm.spec.ring_bytes_per_s_of(2) * comm.calibration.bandwidth_intra
-    return _nic_bytes_per_us(comm) * _PER_US
+        return spec.ring_bytes_per_s_of(2) * calibration.bandwidth_intra
+    rate = spec.nic_bytes_per_s * calibration.bandwidth_net / _PER_US
+    return P2P_NET_CHUNK_BYTES / (P2P_NET_CHUNK_BYTES / rate + P2P_NET_CHUNK_US) * _PER_US
 
 
-def _nic_bytes_per_us(comm: Communicator) -> float:
-    rate = comm.spec.nic_bytes_per_s * comm.calibration.bandwidth_net / _PER_US
-    return P2P_NET_CHUNK_BYTES / (P2P_NET_CHUNK_BYTES / rate + P2P_NET_CHUNK_US)
-
-
-def _exchange_terms(
-    inside_us: Floats, nic_bytes: Floats, peers: tuple[int, int], comm: Communicator
-) -> Terms:
-    """Return the parts of an exchange of messages.
+def _exchange_work(
+    inside_us: Floats, card_bytes: Floats, peers: tuple[int, int], comm: Communicator
+) -> Work:
+    """Return the work of an exchange of messages.
 
     Shapes: (m sizes)
-        inside_us, nic_bytes: [m]
+        inside_us, card_bytes: [m]
 
     Args:
         inside_us: What those to ranks of the node take.
-        nic_bytes: What a network card carries, if there are several nodes.
+        card_bytes: What a network card carries, if there are several nodes.
         peers: Further ones on the node; those on other nodes.
         comm: The ranks.
     """
-    calibration, transfer = comm.calibration, inside_us
-    latency = calibration.hop_intra * P2P_PEER_US * max(peers[0], 0)
+    spec, between, card, pause = comm.spec, 0.0, 0 * card_bytes, 0 * card_bytes
     if comm.shape.num_nodes > 1:
-        transfer = np.maximum(transfer, nic_bytes / _nic_bytes_per_us(comm))
-        latency += calibration.hop_net * P2P_REMOTE_PEER_US * peers[1]
-        latency += calibration.hop_net * comm.spec.nic_latency_ps / PS_PER_US
-    step = constants.STEP_US[RING, comm.spec.wire][0]
+        card = card_bytes / (spec.nic_bytes_per_s / _PER_US)
+        pause = card_bytes / P2P_NET_CHUNK_BYTES * P2P_NET_CHUNK_US
+        between = P2P_REMOTE_PEER_US * peers[1] + spec.nic_latency_ps / PS_PER_US
+    step = constants.STEP_US[RING, spec.wire][0]
     base = P2P_BASE_US - UNCALIBRATED.launch_us + step
-    ramp = calibration.ramp * np.sqrt((latency + step) * transfer)
-    return Terms(calibration.launch_us, base, latency, transfer, ramp)
+    inside = P2P_PEER_US * max(peers[0], 0)
+    return Work(base, inside, between, step, inside_us, card, pause, 0 * card, 1.0, 0.0, 0.0, 0.0)
