@@ -72,6 +72,8 @@ def calibrate(
     """
     check_writable(out)
     if pool:
+        if site or any(each is not None for each in (cluster, collective, num_ranks, nodes)):
+            raise typer.BadParameter("--pool takes tables and --out alone")
         _pool(measured or [], out)
         return
     if not measured:

@@ -38,7 +38,7 @@ def test_the_shipped_constants_are_what_the_shipped_tables_give(fitted):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [ONE_NODE, SEVERAL_NODES])
 def test_left_out_sites_are_predicted_as_well_as_before_and_better_than_by_nccl(fitted, kind):
-    """Constants know nothing of the site; its times are within nine of ten intervals."""
+    """Coverage of the 90% interval, and errors, with constants fitted without the site."""
     pool, left = fitted
     for number, aim in enumerate(REACHED_PCT[kind]):
         found = reached(left, pool, kind, number)

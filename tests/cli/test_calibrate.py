@@ -59,7 +59,11 @@ def test_bad_usage_says_what_is_wrong(capsys, monkeypatch, args, message):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [((), "name measured tables"), (("--pool",), "name the first with --out")],
+    [
+        ((), "name measured tables"),
+        (("--pool",), "name the first with --out"),
+        (("--pool", "--site"), "tables and --out alone"),
+    ],
 )
 def test_a_fit_without_tables_or_a_place_for_a_pool_is_refused(capsys, options, message):
     """With the option that is missing."""

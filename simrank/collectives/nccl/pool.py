@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from simrank.collectives.nccl.fitting import PRIOR_SIGMAS
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration
 
 if TYPE_CHECKING:
@@ -28,24 +29,12 @@ if TYPE_CHECKING:
 NUM: Final = len(CONSTANTS)
 NCCL_LOGS: Final = np.log([getattr(UNCALIBRATED, name) for name in CONSTANTS])
 
-# How far the effects of machines may be from 0: standard deviations of a constant's logarithm, and
-# what multiplies them by kind of effect. Assumed; with these, left-out sites are predicted best.
-SIGMAS: Final[Mapping[str, float]] = {
-    "launch_us": 1.0,
-    "hop_intra": 0.5,
-    "hop_net": 0.8,
-    "bandwidth_intra": 0.12,
-    "bandwidth_net": 0.15,
-    "ramp": 0.7,
-    "latency_ll128": 0.3,
-    "latency_simple": 0.3,
-    "bandwidth_ll": 0.3,
-}
 ALL, PLATFORM, NETWORK, GROUP, OPERATION, SITE, SERIES = (
     "all", "platform", "network", "group", "operation", "site", "series",
 )  # fmt: skip
 _ON_NODES = ("hop_intra", "bandwidth_intra", "ramp", "latency_ll128", "latency_simple")
-# By kind of effect: what multiplies `SIGMAS`, and the constants that it changes.
+# By kind of effect: what multiplies `PRIOR_SIGMAS`, and the constants that it changes. Assumed;
+# with these factors, left-out sites are predicted best.
 KINDS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
     ALL: (1.0, CONSTANTS),
     PLATFORM: (0.7, ("launch_us", *_ON_NODES, "bandwidth_ll")),
@@ -123,7 +112,7 @@ def constants_in(effect: str) -> list[int]:
 def prior_sigmas(effect: str) -> Floats:
     """Return the prior standard deviations of an effect on the constants that it changes."""
     factor, names = KINDS[kind_of(effect)]
-    return factor * np.array([SIGMAS[name] for name in names])
+    return factor * np.array([PRIOR_SIGMAS[name] for name in names])
 
 
 @dataclass(frozen=True, slots=True)
