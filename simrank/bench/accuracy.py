@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.bench.measured_text import rows_by_file
-from simrank.bench.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl import Communicator, Shape, laws, predict_times
 from simrank.collectives.nccl.fitting import Measured
 from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
+from simrank.collectives.nccl.pool_fit import HOST_LAUNCH_US, bounded
+from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import MachineConfig, load_machine
 from simrank.config.wires import ASSUMED
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 AIMED = ("all_reduce", "all_gather", "reduce_scatter")
 PARTS = ("L", "base", "D", "W", "ramp")  # Of a time, as in `simrank.collectives.nccl.laws`.
 DIRECT = "back_to_back"  # As nccl-tests calls; other modes are loops of frameworks.
-# Of one GPU, before a host thread comes to the next: NVIDIA/nccl-tests issue 123 has 10 us a call
-# on two A100 of one thread, 16.9 on four and 33.7 on eight. The constant is that of the laws.
-HOST_LAUNCH_US = UNCALIBRATED.launch_us
 _MIN_FITTED_SIZES = 8  # Assumed: fewer than constants cannot be told apart.
 
 
@@ -148,7 +146,7 @@ class TableSeries:
         comm = replace(of.comm, calibration=calibration)
         found = predict_times(of.collective, of.size_bytes, comm)
         launches_us = HOST_LAUNCH_US * self.gpus_per_thread if self.gpus_per_thread > 1 else 0.0
-        times_us = np.maximum(found.times_us, launches_us)
+        times_us = bounded(found.times_us, launches_us)
         parts_us = _parts_us(of.collective, of.size_bytes, comm, found)
         parts_us[0] += times_us - found.times_us
         return SeriesErrors(

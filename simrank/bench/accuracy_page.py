@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from simrank.bench.accuracy import DIRECT
 from simrank.bench.cross_validation import FITS
-from simrank.bench.size_classes import NAMES
+from simrank.collectives.nccl.size_classes import NAMES
 from simrank.trace.page import (
     Curve,
     Point,

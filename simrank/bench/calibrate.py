@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
-from simrank.bench.accuracy import mean_errors
-from simrank.bench.predict import UNCALIBRATED_SPREAD
-from simrank.bench.size_classes import ENDS_BYTES
-from simrank.collectives.nccl.fitting import NAMES, fit
-from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration
+from simrank.bench.accuracy import DIRECT, mean_errors
+from simrank.bench.pooling import observed_of
+from simrank.collectives.nccl.evidence import shipped_pool
+from simrank.collectives.nccl.laws import CONSTANTS, Calibration
+from simrank.collectives.nccl.pool import NORMAL_90
+from simrank.collectives.nccl.pool_fit import fit_site
+from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.bench.accuracy import SeriesErrors, TableSeries
+    from simrank.collectives.nccl.laws import Floats
 
 _DIGITS = 4
-_NINE_OF_TEN = 90
-_MIN_SEEN = 4  # Assumed: fewer sizes do not say how far a class is to be trusted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +46,15 @@ class Calibrated:
         return head + yaml.safe_dump(self.data, sort_keys=False, allow_unicode=False, width=100)
 
 
-def calibrate(
-    series: Sequence[TableSeries],
-    *,
-    library: str = "unknown",
-    only: Sequence[str] = NAMES,
-    start: Calibration = UNCALIBRATED,
-    spread: Sequence[float] = UNCALIBRATED_SPREAD,
-) -> Calibrated:
-    """Fit the constants to measured times.
+def calibrate(series: Sequence[TableSeries], *, library: str = "unknown") -> Calibrated:
+    """Fit the constants to measured times, starting from the pooled ones.
+
+    One small size is enough: what the times do not tell stays pooled, and as uncertain as at an
+    unknown site.
 
     Args:
         series: What was measured, of one cluster, back to back.
         library: NCCL or RCCL with its version.
-        only: The constants that may change.
-        start: What the others are, and where the fit's prior lies.
-        spread: How uncertain a class of size is of which few sizes were measured.
 
     Raises:
         ValueError: The series are of several clusters, of loops of a framework, or there is none.
@@ -68,26 +62,23 @@ def calibrate(
     clusters = sorted({each.cluster for each in series})
     if len(clusters) != 1:
         raise ValueError(f"expected measured times of one cluster, got {clusters or 'none'}")
-    loops = sorted({each.mode for each in series} - {"back_to_back"})
+    loops = sorted({each.mode for each in series} - {DIRECT})
     if loops:
         raise ValueError(f"expected back-to-back calls, got loops of {', '.join(loops)}")
-    begun = [each.measured for each in series]
-    begun = [each._replace(comm=replace(each.comm, calibration=start)) for each in begun]
-    found = _rounded(fit(begun, only).calibration)
+    fitted = fit_site(shipped_pool(), [observed_of(each) for each in series])
+    found = _rounded(fitted.calibration)
     errors = tuple(each.errors(found) for each in series)
     tables = sorted({each.table for each in series})
+    lower = fitted.covariance[np.tril_indices(len(CONSTANTS))]
     data = {
         "cluster": clusters[0],
         "source": f"fitted to {', '.join(tables)}",
         "library": library,
         "takes_fastest": found.takes_fastest,
-        "constants": {
-            name: getattr(found, name)
-            for name in NAMES
-            if getattr(found, name) != getattr(UNCALIBRATED, name)
-        },
+        "constants": {name: getattr(found, name) for name in CONSTANTS},
+        "covariance": [float(f"{each:.{_DIGITS}g}") for each in lower],
         "fitted": [_shape_of(each) for each in errors],
-        "residuals": _residuals(errors, spread),
+        "residuals": _residuals(errors, np.expm1(NORMAL_90 * fitted.noises)),
     }
     return Calibrated(found, errors, data)
 
@@ -102,27 +93,20 @@ def _shape_of(errors: SeriesErrors) -> dict[str, Any]:
 
 def _rounded(calibration: Calibration) -> Calibration:
     """Return a number rounded for a file."""
-    numbers = {name: float(f"{getattr(calibration, name):.{_DIGITS}g}") for name in NAMES}
+    numbers = {name: float(f"{getattr(calibration, name):.{_DIGITS}g}") for name in CONSTANTS}
     return Calibration(takes_fastest=calibration.takes_fastest, **numbers)
 
 
-def _residuals(errors: Sequence[SeriesErrors], spread: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the residual errors per size class, and their uncertainty."""
-    means = mean_errors(errors)
-    ratios = np.concatenate([each.predicted_us / each.measured_us for each in errors])
-    shares = np.maximum(ratios, 1 / ratios) - 1
-    classes = np.searchsorted(ENDS_BYTES, np.concatenate([each.size_bytes for each in errors]))
+def _residuals(errors: Sequence[SeriesErrors], widths: Floats) -> list[dict[str, Any]]:
+    """Return the residual errors per size class, and the interval that they leave."""
     rows = []
-    for number, mean in enumerate(means):
+    for number, (mean, width) in enumerate(zip(mean_errors(errors), widths, strict=True)):
         row: dict[str, Any] = {}
         if number < len(ENDS_BYTES):
             row["up_to"] = format_size(ENDS_BYTES[number])
-        within, seen = spread[number], shares[classes == number]
         if mean is not None:
             row["error_pct"] = _percent(mean[0])
-        if len(seen) >= _MIN_SEEN:
-            within = float(np.percentile(seen, _NINE_OF_TEN, method="higher"))
-        row["interval_pct"] = _percent(within)
+        row["interval_pct"] = _percent(float(width))
         rows.append(row)
     return rows
 

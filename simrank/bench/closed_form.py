@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.bench.predict import shape_of, spread_of
+from simrank.bench.predict import forecast, shape_of
 from simrank.bench.row import timed_row
-from simrank.collectives.nccl import Communicator, predict_times
-from simrank.collectives.nccl.machine import constants_of, fitted_to, spec_of
 from simrank.distributed.planner import NcclOverrides, tuning_of
 from simrank.errors import ConfigError
 
@@ -37,23 +35,25 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
         raise ConfigError(config.source.problem(("num_ranks",), expected, "1"))
     cases = series.cases(config)
     shape = shape_of(series.cluster, series.num_ranks)
-    fitted = fitted_to(series.cluster)
-    comm = Communicator(shape, spec_of(series.cluster, shape), constants_of(fitted))
     sizes = np.array([case.size_bytes for case in cases], dtype=np.int64)
     redop = None if series.redop == "none" else series.redop
     tuning = tuning_of(series.call_name, series.dtype, redop, NcclOverrides.of_environment())
-    found = predict_times(
+    cast = forecast(
         series.collective,
         sizes,
-        comm,
+        series.cluster,
+        shape,
         algorithms=tuning.algorithms,
         protocols=tuning.protocols,
         tuner_rows=tuning.tuner_rows,
     )
+    found, spread = cast.found, cast.spread
+    low_us, high_us = found.times_us / (1 + spread), found.times_us * (1 + spread)
+    bounds = zip(low_us.tolist(), high_us.tolist(), strict=True)
     rows = []
-    for case, time_us, index in zip(cases, found.times_us.tolist(), found.chosen, strict=True):
+    times = zip(cases, found.times_us.tolist(), found.chosen, bounds, strict=True)
+    for case, time_us, index, interval_us in times:
         algorithm, protocol = found.choices[index]
-        source, interval_us = prediction_interval(series, case.size_bytes, time_us)
         row = timed_row(
             case,
             series.cluster.name,
@@ -63,9 +63,9 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
             protocol=protocol,
             num_wrong=None,
             cost_level=NCCL,
-            calibration=source,
+            calibration=cast.constants.source,
             interval_us=interval_us,
-            channels=comm.spec.channels,
+            channels=cast.comm.spec.channels,
         )
         rows.append((case, row))
     return rows
@@ -74,15 +74,14 @@ def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]
 def prediction_interval(
     series: Series, size_bytes: int, time_us: float
 ) -> tuple[str | None, tuple[float, float]]:
-    """Return the table that a series was fitted to, and the 90% prediction interval in us.
+    """Return the source of the constants, and the 90% prediction interval in us.
 
     Args:
         series: What runs.
         size_bytes: The size S of nccl-tests.
         time_us: NCCL's time for it, in microseconds.
     """
-    fitted = fitted_to(series.cluster)
     shape = shape_of(series.cluster, series.num_ranks)
-    spread = float(spread_of(fitted, series.collective, shape, np.array([size_bytes]))[0])
-    source = None if fitted is None else fitted.source
-    return source, (time_us / (1 + spread), time_us * (1 + spread))
+    cast = forecast(series.collective, np.array([size_bytes]), series.cluster, shape)
+    spread = float(cast.spread[0])
+    return cast.constants.source, (time_us / (1 + spread), time_us * (1 + spread))

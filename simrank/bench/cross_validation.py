@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.bench.accuracy import AIMED
-from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.nccl.fitting import fit
+from simrank.collectives.nccl.size_classes import ENDS_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.bench.accuracy import DIRECT, builtin_tables, table_series
-from simrank.bench.predict import collective_of, shape_of, spread_of
-from simrank.collectives.nccl import Communicator, laws, predict_times
-from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.bench.predict import collective_of, forecast, shape_of
+from simrank.collectives.nccl import laws
+from simrank.config.choices import AUTO
 from simrank.config.locate import locate
 from simrank.config.machine import load_machine
 from simrank.config.tuner import load_tuner
@@ -70,7 +70,7 @@ def crossover(
     *,
     nodes: int | None = None,
     nccl_tuner: str | Path | None = None,
-    calibration: str | None = "auto",
+    calibration: str | None = AUTO,
 ) -> Crossover:
     """Predict all sizes from 1 KiB to 8 GiB by everything that NCCL has for a collective.
 
@@ -89,18 +89,17 @@ def crossover(
     """
     name, built = collective_of(collective), load_cluster(cluster, nodes)
     shape = shape_of(built, num_ranks)
-    fitted = calibration_for(built, calibration)
-    comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     sizes = np.array(SIZES_BYTES)
     rows = () if nccl_tuner is None else load_tuner(nccl_tuner)
-    found = predict_times(name, sizes, comm, tuner_rows=rows)
-    times = [laws.terms(name, *choice, sizes, comm).total for choice in found.choices]
+    cast = forecast(name, sizes, built, shape, calibration, tuner_rows=rows)
+    found = cast.found
+    times = [laws.terms(name, *choice, sizes, cast.comm).total for choice in found.choices]
     return Crossover(
         sizes,
         found.choices,
         np.stack(times),
         found.chosen,
-        spread_of(fitted, name, shape, sizes),
+        cast.spread,
         _measured(name, shape, built.name),
     )
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.bench.predict import collective_of, shape_of, spread_of
+from simrank.bench.predict import collective_of, forecast, shape_of
 from simrank.collectives.bounds import busbw_factor
-from simrank.collectives.nccl import Communicator, constants, laws, plugin, tuner
-from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.collectives.nccl import constants, laws, plugin, tuner
+from simrank.collectives.nccl.pool import NORMAL_90
 from simrank.collectives.nccl.prediction import considered
+from simrank.config.choices import AUTO
 from simrank.config.foreign.nccl_graph import keys_of, read_graph, with_graph
 from simrank.config.load import load_cluster_config
 from simrank.config.tuner import load_tuner
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
+
+    from simrank.collectives.nccl import Communicator
     from simrank.collectives.nccl.placement import Shape
-    from simrank.config.calibration import CalibrationConfig
+    from simrank.collectives.nccl.pool import Constants
     from simrank.config.cluster import ClusterConfig
     from simrank.config.foreign.nccl_graph import Found
     from simrank.config.load import ClusterRef
@@ -75,6 +79,29 @@ class Constant:
     source: str
 
 
+class Uncertainty(NamedTuple):
+    """A part of a prediction's variance.
+
+    Attributes:
+        what: Where it comes from.
+        share: Its share of the variance.
+        half_width: Half the 90 % interval if it were the only part, as a share of the time.
+    """
+
+    what: str
+    share: float
+    half_width: float
+
+
+# Parts of a variance in words; unknown effects have their own names.
+UNCERTAIN = {
+    "fit": "constants: what the measured tables leave open",
+    "site": "site: another machine of this kind",
+    "series": "series: another operation, run or version",
+    "noise": "noise: what the law does not model, and repeated runs",
+}
+
+
 class Replaced(NamedTuple):
     """A number of the cluster that NCCL's graph knows better.
 
@@ -108,6 +135,8 @@ class Explanation:
         constants: The numbers that the chosen one's time follows from.
         busbw_GBps: Its bus bandwidth.
         spread: Half-width of the 90% interval, as a share.
+        uncertainties: What its variance consists of, the largest part first.
+        rests_on: What the constants rest on.
         takes_fastest: Whether the fastest was chosen; else the least estimate.
         reason: Why the chosen one was: `as tuner.csv:3 says`, for example.
         replaced: Numbers that a graph has instead of the cluster's own, and what those were.
@@ -123,6 +152,8 @@ class Explanation:
     constants: tuple[Constant, ...]
     busbw_GBps: float  # noqa: N815 - the name, as everywhere in nccl-tests
     spread: float
+    uncertainties: tuple[Uncertainty, ...]
+    rests_on: str
     takes_fastest: bool
     reason: str
     replaced: tuple[Replaced, ...] = ()
@@ -137,7 +168,7 @@ def explain(  # noqa: PLR0913 - as `predict`
     nodes: int | None = None,
     nccl_tuner: str | Path | None = None,
     nccl_graph: str | Path | None = None,
-    calibration: str | None = "auto",
+    calibration: str | None = AUTO,
 ) -> Explanation:
     """Take the prediction of one size apart.
 
@@ -161,9 +192,9 @@ def explain(  # noqa: PLR0913 - as `predict`
     found = {} if nccl_graph is None else keys_of(read_graph(nccl_graph))
     built = load_cluster(with_graph(config, found) if found else config)
     shape = shape_of(built, num_ranks)
-    fitted = calibration_for(built, calibration)
-    comm = Communicator(shape, spec_of(built, shape), constants_of(fitted))
     sizes = np.array([size_bytes])
+    cast = forecast(name, sizes, built, shape, calibration)
+    comm = cast.comm
     options = sorted(
         (_option(name, candidate, sizes, comm) for candidate in considered(name, sizes, comm)),
         key=lambda option: option.total if comm.calibration.takes_fastest else option.estimate,
@@ -178,6 +209,8 @@ def explain(  # noqa: PLR0913 - as `predict`
     if nccl_tuner is not None:
         own += f", no entry in {nccl_tuner} applies"
     best = options[0]
+    work = laws.work(name, best.algorithm, best.protocol, sizes, comm)
+    spread = float(cast.constants.half_widths(work, cast.classes)[0])
     algbw = size_bytes / best.total / 1e3
     return Explanation(
         built.name,
@@ -187,13 +220,30 @@ def explain(  # noqa: PLR0913 - as `predict`
         tuple(options),
         _steps_text(name, best, comm),
         _volume_text(name, best, comm),
-        tuple(_constants(built, best, comm, fitted) + _fitted(fitted)),
+        tuple(_constants(built, best, comm, cast.constants) + _fitted(cast.constants)),
         algbw * busbw_factor(name, shape.num_ranks),
-        float(spread_of(fitted, name, shape, sizes)[0]),
+        spread,
+        _uncertainties(cast.constants, work, cast.classes),
+        cast.constants.source or "NCCL's own constants, not fitted to a machine",
         comm.calibration.takes_fastest,
         _reason(row, ignored, own),
         tuple(_replaced(config, found)),
     )
+
+
+def _uncertainties(
+    known: Constants, work: laws.Work, classes: npt.NDArray[np.int64]
+) -> tuple[Uncertainty, ...]:
+    """Return the parts of the variance, the largest first."""
+    parts = known.variances(work, classes)
+    total = sum(float(each[0]) for each in parts.values())
+    found = []
+    for name, each in parts.items():
+        share = float(each[0])
+        what = UNCERTAIN.get(name, f"{name}: no measured table")
+        width = float(np.expm1(NORMAL_90 * np.sqrt(share)))
+        found.append(Uncertainty(what, share / total if total else 0.0, width))
+    return tuple(sorted(found, key=lambda part: -part.share))
 
 
 def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Replaced]:
@@ -265,15 +315,14 @@ def _volume_text(collective: str, option: Option, comm: Communicator) -> str:
 
 
 def _constants(
-    cluster: Cluster, option: Option, comm: Communicator, fitted: CalibrationConfig | None
+    cluster: Cluster, option: Option, comm: Communicator, known: Constants
 ) -> list[Constant]:
     """Return the numbers of one option, each with its source."""
     shape, spec = comm.shape, comm.spec
-    changed = {} if fitted is None else fitted.constants
     tables = constants.SOURCE
-    own, source = comm.calibration, "" if fitted is None else fitted.source
-    launch = source if "launch_us" in changed else "assumed: 2 to 5 us per launch"
-    found = [Constant("launch L", f"{own.launch_us:g} us", launch)]
+    own, source = comm.calibration, _short(known.source)
+    launch = source or "assumed: 2 to 5 us per launch"
+    found = [Constant("launch L", f"{own.launch_us:.4g} us", launch)]
     if option.algorithm == constants.P2P:
         found.append(Constant("base", f"{option.base:g} us", "fitted to b200x8_vultr_sendrecv"))
     else:
@@ -291,17 +340,25 @@ def _constants(
     if option.algorithm in (constants.NVLS, constants.NVLS_TREE):
         efficiency = constants.NVLS_EFFICIENCY[spec.architecture]
         found.append(Constant("efficiency of NVLS", f"{efficiency:g}", tables))
-    ramp = source if "ramp" in changed else "fitted to configs/measured"
-    found.append(Constant("ramp k", f"{own.ramp:g}, with Simple", ramp))
+    ramp = source or "fitted to configs/measured"
+    found.append(Constant("ramp k", f"{own.ramp:.4g}, with Simple", ramp))
     return found + _constants_of_cluster(cluster, option, comm)
 
 
-def _fitted(fitted: CalibrationConfig | None) -> list[Constant]:
+def _short(source: str | None) -> str:
+    """Return the source of constants without the sites of each effect."""
+    return (source or "").partition(" (")[0]
+
+
+def _fitted(known: Constants) -> list[Constant]:
     """Return the factors by which a calibration changes the numbers above."""
-    changed = {} if fitted is None else fitted.constants
+    if known.source is None:
+        return []
     return [
-        Constant(f"calibrated {name}", f"x {value:g}", "" if fitted is None else fitted.source)
-        for name, value in changed.items()
+        Constant(
+            f"calibrated {name}", f"x {getattr(known.calibration, name):.4g}", _short(known.source)
+        )
+        for name in laws.CONSTANTS
         if name not in ("launch_us", "ramp")  # Those are shown themselves.
     ]
 

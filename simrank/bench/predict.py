@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simrank import units
-from simrank.bench.pooling import read_pool
-from simrank.bench.size_classes import ENDS_BYTES
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import Communicator, Shape, predict_times
-from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
-from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
-from simrank.collectives.nccl.pool import ONE_NODE, SEVERAL_NODES, labels_of
+from simrank.collectives.nccl.evidence import communicator_on
+from simrank.collectives.nccl.machine import shape_on, spec_of
 from simrank.collectives.nccl.prediction import work_of_choice
-from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
+from simrank.collectives.nccl.size_classes import ENDS_BYTES
+from simrank.collectives.problem import REDUCING
+from simrank.config.choices import AUTO
+from simrank.config.names import (
+    COLLECTIVE_ALIASES,
+    COLLECTIVES,
+    DTYPE_ALIASES,
+    DTYPES,
+    REDOP_ALIASES,
+    REDOPS,
+)
 from simrank.config.quantity import choice_text, hint
-from simrank.config.tuner import load_tuner
+from simrank.distributed.planner import NcclOverrides, tuning_of
+from simrank.errors import UnsupportedError
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
 
-    from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.laws import Floats, Work
+    from simrank.collectives.nccl.pool import Constants
     from simrank.collectives.nccl.prediction import Prediction
-    from simrank.config.calibration import CalibrationConfig
     from simrank.config.load import ClusterRef
     from simrank.hardware import Cluster
-
-
-# Nine of ten measured times of the shipped tables are within the uncalibrated prediction over, and
-# times, one more than this, by class of size: networks with slow steps (TCPX) are among them.
-# Source: `simrank accuracy`, all_reduce, all_gather and reduce_scatter of nccl-tests.
-UNCALIBRATED_SPREAD = (0.48, 1.2, 1.17, 0.3)
-# Likewise of messages between pairs: all_to_all and sendrecv, which the laws explain worst.
-P2P_SPREAD = (0.19, 0.69, 0.37, 0.39)
-POOLED = "pooled"  # In the place of a calibration: constants of many sites.
-P2P_COLLECTIVES = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,12 @@ class Predicted:
         busbw_GBps: algbw times nccl-tests' factor of the collective.
         algorithm: What NCCL chooses: ring, tree, nvls, nvls_tree; p2p for messages between pairs.
         protocol: LL, LL128 or Simple.
-        low_us: Nine of ten measured times are expected to be above it and below `high_us`: of the
-            machine that the constants were fitted to. Another site differs by half below 1 MiB,
-            on average, until `simrank calibrate --site` has seen one small size (then by 15 %).
-        high_us: Likewise.
-        calibration: What the constants were fitted to; None: they are NCCL's own.
+        low_us: Lower end of the 90 % prediction interval, of a machine that was not measured; of
+            that machine, where the constants are fitted to it (`simrank calibrate`).
+        high_us: Its upper end.
+        calibration: What the constants rest on; None: they are NCCL's own.
+        unknown: What no measured table tells: of a network, for example, or of a platform. The
+            interval has the range of all networks, or platforms, instead.
     """
 
     cluster: str
@@ -77,6 +77,36 @@ class Predicted:
     low_us: Floats
     high_us: Floats
     calibration: str | None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A prediction with the constants that it rests on.
+
+    Attributes:
+        comm: The ranks, with the constants.
+        found: Times and choices.
+        constants: The constants, and how well they are known.
+        work: [m] What the chosen algorithms do.
+        classes: [m] The class of each size.
+    """
+
+    comm: Communicator
+    found: Prediction
+    constants: Constants
+    work: Work
+    classes: npt.NDArray[np.int64]
+
+    @property
+    def spread(self) -> Floats:
+        """Half-width of the 90 % interval [m], as a share of the time."""
+        return self.constants.half_widths(self.work, self.classes)
+
+    @property
+    def variances(self) -> dict[str, Floats]:
+        """Variance of the logarithm of each time [m], by what it is of."""
+        return self.constants.variances(self.work, self.classes)
 
 
 def predict(  # noqa: PLR0913 - nccl-tests' own options
@@ -86,10 +116,13 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     cluster: ClusterRef = "hgx_h100",
     *,
     nodes: int | None = None,
+    ranks: Sequence[int] | None = None,
+    dtype: str = "float32",
+    redop: str = "sum",
     nccl_algo: str | None = None,
     nccl_proto: str | None = None,
     nccl_tuner: str | Path | None = None,
-    calibration: str | None = "auto",
+    calibration: str | None = AUTO,
 ) -> Predicted:
     """Predict nccl-tests' times by NCCL's constants and its tuner's choices.
 
@@ -101,13 +134,17 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
         num_ranks: Ranks that fill one node after the other; None: all devices.
         cluster: A built-in name, a file, a mapping or a configuration.
         nodes: Nodes, instead of those that the cluster states.
+        ranks: Devices of the group, instead of `num_ranks`: `range(0, 64, 8)` is one rank per node
+            of eight, as in a data-parallel group of a tensor-parallel model.
+        dtype: Of the elements; the switches of NVLink (NVLS) do not reduce all of them.
+        redop: sum, prod, min, max or avg; likewise.
         nccl_algo: What to choose from, as a value of NCCL_ALGO: "Ring,Tree" or "^NVLS".
         nccl_proto: Likewise of NCCL_PROTO.
         nccl_tuner: A file of NCCL's example tuner plugin, which says what to take for which sizes;
             a row that asks for what NCCL does not offer is ignored, as the plugin does.
-        calibration: Fitted constants: "auto" for those of a built-in cluster, if it has any;
-            "pooled" for those fitted to many sites, whose interval is that of another site; the
-            name of a built-in one, or a file; None: NCCL's own.
+        calibration: Constants: "auto" for the file that the cluster's names, else "pooled":
+            fitted to many sites, with the interval of another site; a file that `simrank
+            calibrate` wrote; None: NCCL's own.
 
     Raises:
         ValueError: An argument is none of what it may be; the text says what may stand there.
@@ -117,97 +154,62 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     name = collective_of(collective)
     built = load_cluster(cluster, nodes)
     size_bytes = _sizes(sizes)
-    shape = shape_of(built, num_ranks)
-    comm = Communicator(shape, spec_of(built, shape))
-    used = _Pooled(name, comm) if calibration == POOLED else _Fitted(name, built, calibration)
-    comm = replace(comm, calibration=used.constants)
-    found = predict_times(
+    shape = shape_of(built, num_ranks) if ranks is None else shape_of_ranks(built, ranks, num_ranks)
+    overrides = NcclOverrides(
+        nccl_algo, nccl_proto, None if nccl_tuner is None else str(nccl_tuner)
+    )
+    reduced = _named("redop", redop, REDOPS, REDOP_ALIASES) if name in REDUCING else None
+    tuning = tuning_of(name, _named("dtype", dtype, DTYPES, DTYPE_ALIASES), reduced, overrides)
+    cast = forecast(
         name,
         size_bytes,
-        comm,
-        algorithms=None if nccl_algo is None else parse_algorithms(nccl_algo, name),
-        protocols=None if nccl_proto is None else parse_protocols(nccl_proto, name),
-        tuner_rows=() if nccl_tuner is None else load_tuner(nccl_tuner),
+        built,
+        shape,
+        calibration,
+        algorithms=tuning.algorithms,
+        protocols=tuning.protocols,
+        tuner_rows=tuning.tuner_rows,
     )
+    return _predicted(built.name, name, size_bytes, cast)
+
+
+def _predicted(
+    cluster: str, collective: str, size_bytes: npt.NDArray[np.int64], cast: Forecast
+) -> Predicted:
+    found, spread, num_ranks = cast.found, cast.spread, cast.comm.shape.num_ranks
     algbw = size_bytes / found.times_us / 1e3
-    spread = used.spread(size_bytes, comm, found)
     return Predicted(
-        built.name,
-        name,
-        shape.num_ranks,
+        cluster,
+        collective,
+        num_ranks,
         size_bytes,
         found.times_us,
         algbw,
-        algbw * busbw_factor(name, shape.num_ranks),
+        algbw * busbw_factor(collective, num_ranks),
         np.array([algorithm for algorithm, _ in found.choices])[found.chosen],
         np.array([protocol for _, protocol in found.choices])[found.chosen],
         found.times_us / (1 + spread),
         found.times_us * (1 + spread),
-        used.source,
+        cast.constants.source,
+        cast.constants.unknown,
     )
 
 
-class _Fitted:
-    """Constants of one machine; of NCCL itself where none are fitted."""
-
-    def __init__(self, collective: str, cluster: Cluster, calibration: str | None) -> None:
-        self._collective = collective
-        self._fitted = calibration_for(cluster, calibration)
-        self.constants = constants_of(self._fitted)
-        self.source = None if self._fitted is None else self._fitted.source
-
-    def spread(
-        self, size_bytes: npt.NDArray[np.int64], comm: Communicator, found: Prediction
-    ) -> Floats:
-        """Return the half-width of the 90% interval for each size, as a share."""
-        del found
-        return spread_of(self._fitted, self._collective, comm.shape, size_bytes)
-
-
-class _Pooled:
-    """Constants of many sites."""
-
-    def __init__(self, collective: str, comm: Communicator) -> None:
-        labels = labels_of(collective, comm)
-        self._collective, self._pool = collective, read_pool()
-        self._found = self._pool.constants(labels)
-        self.constants = self._found.calibration
-        self.source = self._pool.words(self._found, labels)
-
-    def spread(
-        self, size_bytes: npt.NDArray[np.int64], comm: Communicator, found: Prediction
-    ) -> Floats:
-        """Return the half-width of the 90% interval for each size, as a share."""
-        work = work_of_choice(self._collective, size_bytes, comm, found)
-        variance = np.sum(list(self._found.variances(work).values()), axis=0)
-        kind = SEVERAL_NODES if comm.shape.num_nodes > 1 else ONE_NODE
-        return self._pool.half_widths(variance, np.searchsorted(ENDS_BYTES, size_bytes), kind)
-
-
-def spread_of(
-    fitted: CalibrationConfig | None,
+def forecast(
     collective: str,
-    shape: Shape,
     size_bytes: npt.NDArray[np.int64],
-) -> Floats:
-    """Return the half-width of the 90% interval for each size, as a share.
-
-    What was not fitted - another collective, another number of ranks or nodes - is as uncertain as
-    without a fit.
-    """
-    plain = P2P_SPREAD if collective in P2P_COLLECTIVES else UNCALIBRATED_SPREAD
-    shares = np.array(plain)[np.searchsorted(ENDS_BYTES, size_bytes)]
-    if fitted is None:
-        return shares
-    ends = [each.up_to_bytes for each in fitted.residuals if each.up_to_bytes is not None]
-    left = np.array([each.interval_pct / 100 for each in fitted.residuals])
-    left = left[np.searchsorted(ends, size_bytes)]
-    is_fitted = any(
-        (each.collective, each.num_ranks, each.num_nodes)
-        == (collective, shape.num_ranks, shape.num_nodes)
-        for each in fitted.fitted
+    cluster: Cluster,
+    shape: Shape,
+    calibration: str | None = AUTO,
+    **left: Any,  # noqa: ANN401 - algorithms, protocols and rows of a tuner, as `predict_times`
+) -> Forecast:
+    """Predict times with their uncertainty; arguments as of `predict` and `predict_times`."""
+    comm, constants = communicator_on(
+        cluster, collective, shape, spec_of(cluster, shape), calibration
     )
-    return left if is_fitted else np.maximum(left, shares)
+    found = predict_times(collective, size_bytes, comm, **left)
+    work = work_of_choice(collective, size_bytes, comm, found)
+    return Forecast(comm, found, constants, work, np.searchsorted(ENDS_BYTES, size_bytes))
 
 
 def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
@@ -224,16 +226,49 @@ def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
     return Shape.packed(ranks, cluster.devices_per_node)
 
 
+def shape_of_ranks(cluster: Cluster, ranks: Sequence[int], num_ranks: int | None = None) -> Shape:
+    """Return the shape of the group of some devices.
+
+    Raises:
+        ValueError: A device is missing or repeated, there are fewer than two, or `num_ranks`
+            is given too.
+        UnsupportedError: The devices are of several pods.
+    """
+    devices, most = list(ranks), cluster.num_devices
+    is_right = all(isinstance(each, int | np.integer) and 0 <= each < most for each in devices)
+    if not is_right or len(devices) < 2 or len(set(devices)) < len(devices):
+        expected = f"two or more different devices from 0 to {most - 1}, those of {cluster.name}"
+        raise ValueError(f"ranks={ranks!r}: expected {expected}")
+    if num_ranks is not None:
+        raise ValueError(f"num_ranks={num_ranks} and ranks={ranks!r}: expected one of them")
+    nodes = cluster.node_of(np.array(devices))
+    if cluster.topology.pods is not None and cluster.spans_pods(nodes):
+        raise UnsupportedError(
+            f"ranks={ranks!r} are of several pods of cluster {cluster.name}, and closed forms do "
+            "not model what shares an uplink\n  to fix: take devices of one pod, or simulate it"
+        )
+    return shape_on(nodes)
+
+
 def collective_of(name: str) -> str:
     """Return the collective of a name, also of torch's or nccl-tests' names.
 
     Raises:
         ValueError: It is none.
     """
-    known = COLLECTIVE_ALIASES.get(name, name)
-    if known not in COLLECTIVES:
-        to_fix = hint(name, COLLECTIVES)
-        text = f"collective={name!r}: expected {choice_text(COLLECTIVES)}"
+    return _named("collective", name, COLLECTIVES, COLLECTIVE_ALIASES)
+
+
+def _named(what: str, name: str, names: Sequence[str], aliases: Mapping[str, str]) -> str:
+    """Return a name without its aliases.
+
+    Raises:
+        ValueError: It is none of the names.
+    """
+    known = aliases.get(name, name)
+    if known not in names:
+        to_fix = hint(name, names)
+        text = f"{what}={name!r}: expected {choice_text(names)}"
         raise ValueError(text if to_fix is None else f"{text}\n  to fix: {to_fix}")
     return known
 

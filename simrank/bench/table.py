@@ -8,7 +8,7 @@ from simrank.bench.closed_form import NCCL
 from simrank.bench.comparison import COMPARABLE
 from simrank.bench.program import BLOCKS
 from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, is_too_large
-from simrank.bench.size_classes import ENDS_BYTES
+from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.device import as_dtype
 from simrank.units import format_size
 
@@ -244,8 +244,8 @@ def constants_line(rows: Sequence[Row]) -> str | None:
         return None
     if rows[0].calibration is None:
         return "# Predicted with NCCL's own constants, not fitted to a machine"
-    validated = "`simrank accuracy --fit halves` prints cross-validated errors"
-    return f"# Predicted with constants {rows[0].calibration}; {validated}"
+    narrowed = "`simrank calibrate` with one small size of your machine narrows the interval"
+    return f"# Predicted with constants {rows[0].calibration}; {narrowed}"
 
 
 def footer(rows: Sequence[Row]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from simrank.bench.accuracy import AIMED, DIRECT, PARTS, mean_errors
 from simrank.bench.cross_validation import FITS
-from simrank.bench.size_classes import NAMES
+from simrank.collectives.nccl.size_classes import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.bench.predict import collective_of, shape_of
-from simrank.collectives.nccl import Communicator, predict_times
-from simrank.collectives.nccl.machine import calibration_for, constants_of, spec_of
+from simrank.collectives.nccl import predict_times
+from simrank.collectives.nccl.evidence import communicator_on
+from simrank.collectives.nccl.machine import spec_of
+from simrank.config.choices import AUTO
 from simrank.config.quantity import choice_text
 from simrank.config.tuner import COLLECTIVES, MAX_BYTES, TunerRow
 from simrank.hardware import load_cluster
@@ -17,7 +19,9 @@ from simrank.hardware import load_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from simrank.collectives.nccl import Communicator, Shape
     from simrank.config.load import ClusterRef
+    from simrank.hardware import Cluster
 
 _LARGEST_BYTES = 1 << 40  # What is larger takes as long per byte.
 _PER_OCTAVE = 8  # Assumed: a choice that is the fastest for less than an eighth of one is none.
@@ -36,7 +40,7 @@ def tune(
     cluster: ClusterRef = "hgx_h100",
     *,
     nodes: int | None = None,
-    calibration: str | None = "auto",
+    calibration: str | None = AUTO,
 ) -> list[TunerRow]:
     """Return the fastest algorithm and protocol for each range of sizes.
 
@@ -63,9 +67,6 @@ def tune(
             raise ValueError(f"collective={name!r}: expected {known}")
     built = load_cluster(cluster, nodes)
     shape = shape_of(built, num_ranks)
-    constants = constants_of(calibration_for(built, calibration))
-    fastest = replace(constants, takes_fastest=True)
-    comm = Communicator(shape, spec_of(built, shape), fastest)
     return [
         TunerRow(
             built.name,
@@ -80,8 +81,16 @@ def tune(
             registered=0,
         )
         for name in names
-        for each in _ranges(name, comm)
+        for each in _ranges(name, _fastest_on(built, name, shape, calibration))
     ]
+
+
+def _fastest_on(
+    cluster: Cluster, collective: str, shape: Shape, calibration: str | None
+) -> Communicator:
+    """Return ranks whose fastest algorithm is chosen."""
+    comm, _ = communicator_on(cluster, collective, shape, spec_of(cluster, shape), calibration)
+    return replace(comm, calibration=replace(comm.calibration, takes_fastest=True))
 
 
 def _ranges(collective: str, comm: Communicator) -> Iterator[_Range]:

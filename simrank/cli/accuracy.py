@@ -14,12 +14,12 @@ import simrank
 from simrank.bench.accuracy import builtin_tables, measured_series
 from simrank.bench.accuracy_page import accuracy_page
 from simrank.bench.cross_validation import FITS, Bench
-from simrank.bench.size_classes import NAMES
 from simrank.bench.targets import groups
 from simrank.cli.choice_hints import check_word
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
+from simrank.collectives.nccl.size_classes import NAMES
 from simrank.config.files import write_text
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors

@@ -25,7 +25,6 @@ from simrank.cli.results import Results, Shown
 from simrank.cli.sweeps import bench_program
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.sweep import is_sweep, load_sweep
-from simrank.hardware.build import build_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +113,7 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
     Raises:
         Exit: Something was wrong with the data.
     """
-    show_surroundings(map(build_cluster, config.clusters))
+    show_surroundings()
     names = [cluster.name for cluster in config.clusters]
     head = {"seed": config.seed, "cluster": names[0] if len(names) == 1 else names}
     found: list[tuple[Series, list[Row]]] = []

@@ -6,32 +6,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench import size_classes
 from simrank.bench.accuracy import TableSeries, builtin_tables, measured_series, table_series
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
-from simrank.bench.pooling import fit_tables, reached, write_pool
-from simrank.bench.predict import spread_of
+from simrank.bench.hold_outs import KIND_WORDS, score
+from simrank.bench.pooling import fit_tables
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.measured_tables import FORMATS, texts_of
-from simrank.collectives.nccl.fitting import NAMES
-from simrank.collectives.nccl.machine import calibration_for, constants_of
-from simrank.collectives.nccl.pool import HOST_LAUNCHES, ONE_NODE, SEVERAL_NODES
+from simrank.collectives.nccl import size_classes
+from simrank.collectives.nccl.pool_files import pooled_tables, write_pool
 from simrank.config.files import write_text
-from simrank.config.pooled import pooled_tables
-from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.config.calibration import CalibrationConfig
 
-_KINDS = ("one node", "several nodes", "one host thread")
 _TEXTS = ("left-out sites", "sizes")
 _LEFT_OUT = (*_TEXTS, "sites", "mean error", "NCCL's constants", "covered", "half interval")
 _MAX_SITE_SIZES, _MAX_SITE_BYTES = 3, 1 << 20
@@ -57,15 +50,20 @@ def calibrate(
     ] = None,
     library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
     site: Annotated[
-        bool, typer.Option("--site", help="Refit only the launch, from one to three small sizes.")
+        bool, typer.Option("--site", help="Check that there are one to three small sizes.")
     ] = False,
     pool: Annotated[
         bool,
         typer.Option("--pool", help="Fit all shipped tables together, and those that are named."),
     ] = False,
-    out: Annotated[str | None, typer.Option(help="YAML file to write [stdout].")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="YAML file to write [stdout]; JSON with --pool.")
+    ] = None,
 ) -> None:
     """Fit the constants of NCCL's laws to measured times of one cluster.
+
+    The pooled constants of all shipped tables are the start: one small size is enough, and what the
+    times do not tell stays as uncertain as at an unknown site.
 
     The format is detected. Files of NCCL Inspector, one per process, are read together.
     `simrank.predict(calibration=...)` and `simrank explain --calibration` read the written file.
@@ -81,15 +79,10 @@ def calibrate(
     series = measured_series(
         texts_of(measured), cluster, collective=collective, num_ranks=num_ranks, nodes=nodes
     )
-    before = _shipped(series) if site else None
-    only = ("launch_us",) if site else NAMES
-    ends, first = size_classes.ENDS_BYTES, series[0].measured
-    sizes = np.array([*ends, ends[-1] + 1])  # One of each class.
-    spread = spread_of(before, first.collective, first.comm.shape, sizes).tolist()
+    if site:
+        _check_site(series)
     try:
-        found = fitted(
-            series, library=library, only=only, start=constants_of(before), spread=spread
-        )
+        found = fitted(series, library=library)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -104,32 +97,31 @@ def calibrate(
 def _pool(named: Sequence[str], out: str | None) -> None:
     """Fit all built-in tables, and further ones; show how left-out sites were predicted."""
     if out is None:
-        raise typer.BadParameter("--pool writes two files: name the first with --out FILE.yaml")
+        raise typer.BadParameter("--pool writes two files: name the first with --out FILE.json")
     names = [*builtin_tables(), *pooled_tables(), *named]
     series = [each for name in names for each in table_series(name)]
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     with console.status("fit") as status:
-        pool, left = fit_tables(series, lambda site: status.update(f"without {site}"))
+        pool, left = fit_tables(series, status.update)
     write_pool(pool, Path(out))
     shown = Table(box=None, pad_edge=False)
     for column in _LEFT_OUT:
         shown.add_column(column, no_wrap=True, justify="left" if column in _TEXTS else "right")
-    kinds = zip((ONE_NODE, SEVERAL_NODES, HOST_LAUNCHES), _KINDS, strict=True)
-    for kind, words in kinds:
+    for kind, words in KIND_WORDS.items():
+        mine = [each for each in left if each.kind == kind]
         for number, size in enumerate(size_classes.NAMES):
-            found = reached(left, pool, kind, number)
+            found = score(mine, pool.noises, number)
             if found is not None:
                 shown.add_row(words, size, *found.cells())
     console.print(shown)
     typer.echo(f"{pool.source}\n\n{out}")
 
 
-def _shipped(series: Sequence[TableSeries]) -> CalibrationConfig | None:
-    """Return the calibration that a site moves, which takes few and small sizes."""
+def _check_site(series: Sequence[TableSeries]) -> None:
+    """Check that there are few sizes, and small ones."""
     sizes = [int(size) for each in series for size in each.measured.size_bytes]
     if len(sizes) > _MAX_SITE_SIZES or max(sizes) > _MAX_SITE_BYTES:
         raise typer.BadParameter("--site takes one to three sizes up to 1 MiB")
-    return calibration_for(load_cluster(series[0].cluster), "auto")
 
 
 def _errors(found: Calibrated) -> Table:

@@ -44,6 +44,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "run": Command("Run a program on simulated ranks, as torchrun does."),
     "bench": Command("Benchmark collectives, with nccl-tests' options."),
+    "predict": Command("Predict times of a collective with 90% intervals."),
     "explain": Command("Explain a predicted time and NCCL's choice."),
     "tune": Command("Write a tuner configuration for NCCL."),
     "accuracy": Command("Compare predictions with measured tables."),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from simrank.collectives.nccl.machine import lost_calibration
 from simrank.distributed.flight_recorder import SIZE_VARIABLES, FlightRecorder
 from simrank.distributed.planner import NCCL_VARIABLES
 from simrank.errors import ConfigError, ConfigProblem
@@ -21,7 +20,6 @@ from simrank.errors import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from simrank.hardware import Cluster
 
 _FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
@@ -78,20 +76,13 @@ def show_records(recorder: FlightRecorder | None) -> None:
     )
 
 
-def show_surroundings(clusters: Iterable[Cluster]) -> None:
-    """Print on stderr which NCCL_* variables have no effect, and which calibrations are lost."""
+def show_surroundings() -> None:
+    """Print on stderr which NCCL_* variables have no effect."""
     ignored = sorted(n for n in os.environ if n.startswith("NCCL_") and n not in _HONOURED)
     if ignored:
         typer.echo(
             f"simrank: environment variables without effect here: {', '.join(ignored)}", err=True
         )
-    show_lost_calibrations(clusters)
-
-
-def show_lost_calibrations(clusters: Iterable[Cluster]) -> None:
-    """Print on stderr which clusters are copies that lost the calibration of the original."""
-    for text in filter(None, map(lost_calibration, clusters)):
-        typer.echo(f"simrank: {text}", err=True)
 
 
 def variables_text(names: Iterable[str]) -> str | None:

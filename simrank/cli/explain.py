@@ -16,7 +16,6 @@ from simrank.bench.explain_page import explain_page
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.debugging import show_surroundings
 from simrank.config.files import write_text
-from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
     from simrank.bench.explain import Explanation
@@ -40,7 +39,7 @@ def explain(
         str | None, typer.Option("--graph", help="Graph XML of NCCL's topology search.")
     ] = None,
     calibration: Annotated[
-        str, typer.Option(help="Constants: auto, none, a cluster's name or a YAML file.")
+        str, typer.Option(help="Constants: auto, pooled, none or a YAML file.")
     ] = "auto",
     html: Annotated[
         str | None, typer.Option(help="Write an HTML page: candidate times over size.")
@@ -52,7 +51,7 @@ def explain(
     adds NCCL's choice over sizes from 1 KiB to 8 GiB, with measured times.
     """
     check_writable(html)
-    show_surroundings([load_cluster(cluster, nodes)])
+    show_surroundings()
     try:
         size_bytes = units.parse_size_nccl(size)
         if not size_bytes:
@@ -81,6 +80,7 @@ def explain(
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(_headline(found, f"{size} B" if size.isdigit() else size))
+    console.print(_uncertainties(found))
     console.print(_options(found))
     console.print(_terms(found))
     console.print(_constants(found))
@@ -96,8 +96,21 @@ def _headline(found: Explanation, size: str) -> str:
         f"{found.collective} of {size} on {shape.num_ranks} ranks of {found.cluster} ({nodes}): "
         f"{best.total:.2f} us, {found.busbw_GBps:.1f} GB/s busbw\n"
         f"90% prediction interval: {low:.1f} to {high:.1f} us\n"
+        f"constants: {found.rests_on}\n"
         f"NCCL chooses {best.algorithm} {best.protocol}: {found.reason}.\n"
     )
+
+
+def _uncertainties(found: Explanation) -> Table:
+    """Return the parts of the interval, the largest first."""
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("uncertainty")
+    for column in ("share of variance", "alone, half the 90% interval"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for each in found.uncertainties:
+        shown.add_row(each.what, f"{100 * each.share:.0f} %", f"{100 * each.half_width:.1f} %")
+    shown.add_section()
+    return shown
 
 
 def _options(found: Explanation) -> Table:

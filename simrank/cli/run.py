@@ -33,7 +33,6 @@ from simrank.cli.common import (
 )
 from simrank.cli.debugging import (
     flight_recorder,
-    show_lost_calibrations,
     show_records,
     variables_text,
 )
@@ -173,7 +172,7 @@ def run_command(
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     settings["replicas"] = replicas
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
-    _show_surroundings(summary, built)
+    _show_surroundings(summary)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
@@ -189,14 +188,13 @@ def run_command(
     sys.stdout.flush()  # Here, where a closed pipe ends it quietly.
 
 
-def _show_surroundings(summary: str, cluster: Cluster) -> None:
-    """Name variables of torch and NCCL by their effect, and a calibration that was lost."""
+def _show_surroundings(summary: str) -> None:
+    """Name variables of torch and NCCL by their effect."""
     if summary != "text":
         return
     variables = variables_text(os.environ)
     if variables is not None:
         typer.echo(variables, err=True)
-    show_lost_calibrations([cluster])
 
 
 @contextmanager

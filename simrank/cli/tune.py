@@ -23,13 +23,13 @@ def tune(
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
     calibration: Annotated[
-        str, typer.Option(help="Constants: auto, none, a cluster's name or a YAML file.")
+        str, typer.Option(help="Constants: auto, pooled, none or a YAML file.")
     ] = "auto",
     out: Annotated[str | None, typer.Option(help="CSV file to write [stdout].")] = None,
 ) -> None:
     """Write a CSV file for NCCL's example tuner plugin: the fastest choice per range of sizes.
 
-    Times come from the constants fitted to the cluster, or from NCCL's own without a calibration.
+    Times come from the constants that the cluster's file names, or from pooled ones.
     NCCL reads the file named by NCCL_TUNER_CONFIG_FILE; `simrank.predict(nccl_tuner=...)` and
     `simrank explain --tuner` read it as well.
     """

@@ -23,7 +23,6 @@ from simrank.config.quantity import Count, Flag, Size, Text, choice_text, reject
 from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 
-NO_CALIBRATION = "none"  # In a cluster's file: NCCL's own constants, deliberately.
 CONSTANTS = (
     "launch_us",
     "hop_intra",
@@ -67,7 +66,7 @@ class ResidualConfig(Model):
         up_to_bytes: The largest size of the class; None: all that are larger.
         error_pct: Mean error without sign, in percent; None: no such size was measured.
         interval_pct: Nine of ten measured times are between the prediction over, and times, one
-            more than this; in percent.
+            more than this, were the constants exact; in percent.
     """
 
     up_to_bytes: Size | None = Field(default=None, alias="up_to")
@@ -100,7 +99,10 @@ class CalibrationConfig(Model):
             NCCL; else NCCL's own estimates choose.
         constants: Factors of NCCL's constants; launch_us and ramp are themselves.
         residuals: Classes of size, the smallest first.
-        fitted: What was fitted: predictions of anything else are as uncertain as without it.
+        covariance: Of the logarithms of all constants, in the order of `CONSTANTS`: the lower
+            triangle, row by row; empty: the constants are taken as exact.
+        fitted: What was fitted. Constants of other collectives and numbers of ranks differ from
+            those of the first as pooled constants do.
     """
 
     cluster: Text
@@ -109,6 +111,7 @@ class CalibrationConfig(Model):
     takes_fastest: Flag = False
     constants: Annotated[Mapping[str, float], BeforeValidator(_constants)]
     residuals: tuple[ResidualConfig, ...]
+    covariance: tuple[float, ...] = ()
     fitted: tuple[FittedConfig, ...] = ()
 
 
@@ -116,7 +119,7 @@ def load_calibration(word: str) -> CalibrationConfig:
     """Read a calibration.
 
     Args:
-        word: A cluster whose calibration is built in, or a YAML file.
+        word: A YAML file.
 
     Raises:
         ConfigError: It is missing, or something in it is wrong.

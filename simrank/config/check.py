@@ -13,7 +13,6 @@ from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import locate
 from simrank.config.machine import machine_from_source
 from simrank.config.measured import load_measured
-from simrank.config.pooled import load_pooled
 from simrank.config.sweep import load_sweep
 from simrank.config.yaml_source import Source, read_text, read_yaml
 from simrank.errors import ConfigError
@@ -77,13 +76,12 @@ _WORDS: Mapping[str, Callable[[Path, Source], str]] = {
     "faults": lambda path, _: f"faults: {len(load_faults(path))}",
     "cluster": lambda _, source: _of_cluster(cluster_from_yaml(source)),
     "calibration": lambda _, source: f"calibration of {calibration_from_source(source).cluster}",
-    "pooled": lambda path, _: f"pooled constants, {load_pooled(path).source}",
     "measured": _machine,
 }
 
 
 def kind_of(source: Source) -> str:
-    """Return the kind of a file by the keys at the top level: of `schemas.KINDS`, or pooled.
+    """Return the kind of a file by the keys at the top level: of `schemas.KINDS`.
 
     Raises:
         ConfigError: The keys are of neither.
@@ -94,8 +92,6 @@ def kind_of(source: Source) -> str:
         return "faults"
     if keys & {"constants", "residuals"}:
         return "calibration"
-    if "effects" in keys:
-        return "pooled"
     if keys & {"mode", "library"}:
         return "measured"
     if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:

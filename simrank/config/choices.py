@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Constants of NCCL's laws: those that a cluster's file names, NCCL's own, those of many sites.
+AUTO, NO_CALIBRATION, POOLED = "auto", "none", "pooled"
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("ieee", "hardware"),
     "on_failure": ("abort", "continue"),

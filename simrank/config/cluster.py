@@ -309,8 +309,8 @@ class ClusterConfig(Model):
         fabric: What joins the nodes, or None.
         collectives: Costs of the collective library.
         nccl: What NCCL finds here, for its own closed forms; None: nothing is known of that.
-        calibration: A built-in calibration or a file, with constants fitted to `nccl`'s closed
-            forms; "none" or None: NCCL's own constants.
+        calibration: A file with constants of NCCL's closed forms that `simrank calibrate` wrote;
+            "pooled" or None: constants of many sites; "none": NCCL's own constants.
     """
 
     name: Name

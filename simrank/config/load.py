@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from simrank.config.calibration import NO_CALIBRATION, load_calibration
+from simrank.config.calibration import load_calibration
+from simrank.config.choices import NO_CALIBRATION, POOLED
 from simrank.config.cluster import NOT_MEASURED, ClusterConfig
 from simrank.config.fast_yaml import uncollected
 from simrank.config.locate import builtin_names, locate, located
@@ -136,13 +137,11 @@ def _checked(source: Source, key_path: KeyPath) -> ClusterConfig:
 def _with_calibration(config: ClusterConfig, source: Source, key_path: KeyPath) -> ClusterConfig:
     """Return a cluster with the absolute path of its calibration file."""
     word = config.calibration
-    if word is None or word == NO_CALIBRATION:
+    if word in (None, NO_CALIBRATION, POOLED):
         return config
     if config.nccl is None:
         expected = "a block `nccl` beside it, whose constants it holds"
         raise ConfigError(source.problem(key_path, expected, "none"))
-    if word in builtin_names("calibrations"):
-        return config
     path = located("calibrations", word, source, key_path)
     load_calibration(str(path))
     return config.model_copy(update={"calibration": str(path.absolute())})

@@ -14,7 +14,7 @@ from simrank.errors import ConfigError, ConfigProblem
 _SUFFIXES = {
     "clusters": ".yaml",
     "bench": ".yaml",
-    "calibrations": ".yaml",
+    "calibrations": ".json",
     "measured": ".csv",
     "gemm": ".csv",
 }
@@ -75,7 +75,9 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     """
     suffix = _SUFFIXES[kind]
     names = builtin_names(kind)
-    if word in names:
+    if kind == "calibrations":
+        names = ["auto", "none", *names]
+    elif word in names:
         return configs_dir() / kind / f"{word}{suffix}"
     path = Path(word) if base is None else base / word
     looks_like_path = "/" in word or "\\" in word or Path(word).suffix in _FILES

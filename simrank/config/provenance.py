@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.config.calibration import NO_CALIBRATION, load_calibration
+from simrank.config.calibration import CONSTANTS, load_calibration
+from simrank.config.choices import NO_CALIBRATION, POOLED
 from simrank.config.cluster import given_keys
 from simrank.config.wires import ASSUMED, CALIBRATED, SOURCED, Provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from simrank.config.cluster import ClusterConfig, Sourced
 
@@ -30,10 +31,15 @@ def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
 
 def _calibrated(config: ClusterConfig) -> Iterator[Provenance]:
     """Yield the constants of the calibration that a cluster takes."""
-    if config.nccl is not None and config.calibration not in {None, NO_CALIBRATION}:
+    if config.nccl is None or config.calibration == NO_CALIBRATION:
+        return
+    names: Sequence[str] = CONSTANTS
+    source = "pooled over many sites: configs/calibrations/pooled.json"
+    if config.calibration not in (None, POOLED):
         found = load_calibration(config.calibration)
-        for name in found.constants:
-            yield Provenance(f"calibration.{name}", CALIBRATED, found.source)
+        names, source = tuple(found.constants), found.source
+    for name in names:
+        yield Provenance(f"calibration.{name}", CALIBRATED, source)
 
 
 def _blocks(config: ClusterConfig) -> Iterator[tuple[str, Sourced]]:

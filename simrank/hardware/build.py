@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.config.calibration import NO_CALIBRATION, load_calibration
 from simrank.config.locate import locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
@@ -14,7 +13,7 @@ from simrank.hardware.cluster import Cluster, Int64Array, frozen
 from simrank.hardware.pods import PodRoutes, Uplinks
 from simrank.hardware.routes import FABRIC, RouteTable
 from simrank.hardware.shortest import Edge
-from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclFit, NcclSpec
+from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
 
 if TYPE_CHECKING:
     from simrank.config.cluster import ClusterConfig, DeviceConfig, NcclConfig
@@ -60,18 +59,8 @@ def build_cluster(config: ClusterConfig) -> Cluster:
         uplinks=uplinks,
         provenance=provenance_of(config),
         nccl=None if config.nccl is None else _nccl_spec(config.nccl, topology),
-        nccl_fit=_nccl_fit(config),
-        names_calibration=config.calibration is not None,
+        calibration=config.calibration,
     )
-
-
-def _nccl_fit(config: ClusterConfig) -> NcclFit | None:
-    """Return the constants of the calibration that a cluster names, or None."""
-    if config.nccl is None or config.calibration is None or config.calibration == NO_CALIBRATION:
-        return None
-    found = load_calibration(config.calibration)
-    constants = tuple(found.constants.items())
-    return NcclFit(config.calibration, found.source, found.takes_fastest, constants)
 
 
 def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:

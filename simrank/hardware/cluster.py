@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simrank.config.wires import Provenance, Topology, Wire
     from simrank.hardware.pods import PodRoutes, Uplinks
     from simrank.hardware.routes import RouteTable
-    from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclFit, NcclSpec
+    from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
 
 Int64Array = npt.NDArray[np.int64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -58,8 +58,8 @@ class Cluster:
         uplinks: What joins pods of nodes; None: all nodes are at the same switches.
         provenance: Where its numbers come from.
         nccl: What NCCL finds on it, or None: then collectives cost what their schedules do.
-        nccl_fit: What was fitted to measured times of it, or None.
-        names_calibration: Whether its file says which calibration it takes, or that it takes none.
+        calibration: The file of constants that its file names; `none`: NCCL's own; None: pooled
+            constants.
     """
 
     name: str
@@ -74,8 +74,7 @@ class Cluster:
     uplinks: Uplinks | None = field(default=None, repr=False)
     provenance: tuple[Provenance, ...] = field(default=(), repr=False)
     nccl: NcclSpec | None = None
-    nccl_fit: NcclFit | None = None
-    names_calibration: bool = False
+    calibration: str | None = None
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         """Come back from a pickle, which forgets that arrays are read-only."""

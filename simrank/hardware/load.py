@@ -85,12 +85,10 @@ def _kept_file(source: Path) -> Path:
 def _fingerprint(source: Path) -> bytes:
     """Return a fingerprint of the files of the built-in clusters.
 
-    Those are the clusters (one may be `like` another) and what was fitted to them, what reads
-    them, and what is kept.
+    Those are the clusters (one may be `like` another), what reads them, and what is kept.
     """
     facts = [sys.version, str(source)]
-    calibrations = source.parent.with_name("calibrations")
-    for folder in (source.parent, calibrations, _PACKAGE / "config", _PACKAGE / "hardware"):
+    for folder in (source.parent, _PACKAGE / "config", _PACKAGE / "hardware"):
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             if entry.name.endswith((".yaml", ".py")):
                 status = entry.stat()

@@ -115,20 +115,3 @@ class NcclSpec:
         if not self.mesh_links:
             return self.ring_bytes_per_s
         return self.ring_bytes_per_s * max(num_local - 1, 1) / self.mesh_links
-
-
-@dataclass(frozen=True, slots=True)
-class NcclFit:
-    """Factors of NCCL's constants that were fitted to measured times of a cluster.
-
-    Attributes:
-        name: The calibration's, or the path of its file.
-        source: What they were fitted to.
-        takes_fastest: Whether the fastest algorithm is chosen; else NCCL's own estimates choose.
-        constants: Name and value of each.
-    """
-
-    name: str
-    source: str
-    takes_fastest: bool
-    constants: tuple[tuple[str, float], ...]

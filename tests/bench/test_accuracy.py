@@ -13,7 +13,7 @@ from simrank.bench.accuracy import (
     measured_series,
     table_series,
 )
-from simrank.bench.predict import P2P_SPREAD, UNCALIBRATED_SPREAD
+from simrank.collectives.nccl.evidence import P2P_SPREAD, UNCALIBRATED_SPREAD
 from simrank.errors import ConfigError
 
 HEADER = "system,op,nranks,bytes,dtype,time_us,algbw_GBps,busbw_GBps,source\n"
@@ -123,5 +123,5 @@ def test_no_call_takes_less_than_the_launches_of_its_host_thread():
         small.append(errors.predicted_us[0])
         large.append(errors.predicted_us[1])
         assert errors.parts_us.sum(axis=0) == pytest.approx(errors.predicted_us)
-    assert small == [pytest.approx(18.8, abs=8), 8 * HOST_LAUNCH_US]
+    assert small == [pytest.approx(18.8, abs=8), pytest.approx(8 * HOST_LAUNCH_US, rel=0.02)]
     assert large[0] == large[1]

@@ -1,14 +1,13 @@
 """Calibrations: fitted, written, read again and used."""
 
+import numpy as np
 import pytest
 
 import simrank
 from simrank.bench.accuracy import measured_series, table_series
 from simrank.bench.calibrate import calibrate
-from simrank.bench.predict import UNCALIBRATED_SPREAD
-from simrank.collectives.nccl.machine import constants_of
+from simrank.collectives.nccl.laws import CONSTANTS
 from simrank.config.calibration import load_calibration
-from simrank.config.locate import builtin_names
 from simrank.errors import ConfigError
 
 
@@ -19,7 +18,8 @@ def test_what_is_written_is_what_was_fitted(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(found.text())
     config = load_calibration(str(path))
-    assert constants_of(config) == found.calibration
+    assert config.constants == {name: getattr(found.calibration, name) for name in CONSTANTS}
+    assert len(config.covariance) == 45
     assert config.cluster == "h100_efa"
     assert "library: NCCL 2.28\n" in path.read_text()
     sizes = series.measured.size_bytes
@@ -28,44 +28,30 @@ def test_what_is_written_is_what_was_fitted(tmp_path):
     assert predicted.calibration == "fitted to h100x16_aws_p5_efa_allreduce"
 
 
-@pytest.mark.parametrize("name", ["h100x16_aws_p5_efa_allreduce", "b200x16_vultr_alltoall"])
-def test_intervals_hold_nine_of_ten_measured_times(name):
-    """Of what was fitted, and of another collective, whose interval is wider."""
+@pytest.mark.parametrize("name", ["h100x16_aws_p5_efa_allreduce", "b200x16_vultr_allreduce"])
+def test_intervals_hold_nine_of_ten_measured_times(name, tmp_path):
+    """Of what was fitted; they are narrower than those of an unknown site."""
     (series,) = table_series(name)
-    of = series.measured
-    found = simrank.predict(of.collective, of.size_bytes, cluster=series.cluster)
-    inside = (found.low_us <= of.time_us) & (of.time_us <= found.high_us)
-    assert inside.mean() >= 0.85
-    assert (found.high_us / found.time_us < 3).all()
-
-
-def test_what_was_not_fitted_is_as_uncertain_as_without_a_fit():
-    """Other ranks and nodes."""
-    own, more = (
-        simrank.predict("all_reduce", 1 << 20, cluster="h100_ib", nodes=nodes) for nodes in (2, 4)
+    of, path = series.measured, tmp_path / "mine.yaml"
+    path.write_text(calibrate([series]).text())
+    known, other = (
+        simrank.predict(of.collective, of.size_bytes, cluster=series.cluster, calibration=word)
+        for word in (str(path), "auto")
     )
-    assert own.high_us / own.time_us < 1.5
-    assert more.high_us / more.time_us == pytest.approx(1 + UNCALIBRATED_SPREAD[1])
+    inside = (known.low_us <= of.time_us) & (of.time_us <= known.high_us)
+    assert inside.mean() >= 0.85
+    assert np.median(known.high_us / known.time_us) < np.median(other.high_us / other.time_us)
 
 
-def test_sizes_that_were_not_measured_are_as_uncertain_as_without_a_fit():
-    """A rack that was measured from 512 MiB on says nothing of small sizes."""
-    found = simrank.predict("all_reduce", ["1 KiB", "8 GiB"], cluster="gb200_nvl72")
-    width = found.high_us / found.time_us
-    assert width[0] == pytest.approx(1 + UNCALIBRATED_SPREAD[0])
-    assert width[1] < 1.3
-
-
-@pytest.mark.parametrize("name", builtin_names("calibrations"))
-def test_every_shipped_calibration_is_of_a_built_in_cluster_and_better_than_none(name):
-    """On the tables that it says it was fitted to."""
-    config = load_calibration(name)
-    assert config.cluster == name
-    assert name in builtin_names("clusters")
-    for table in config.source.removeprefix("fitted to ").split(", "):
-        for series in table_series(table):
-            fitted = abs(series.errors(constants_of(config)).error).mean()
-            assert fitted < abs(series.errors().error).mean()
+def test_sizes_that_were_not_measured_are_less_certain(tmp_path):
+    """A rack that was measured from 512 MiB on says little of small sizes."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibrate(table_series("gb200x72_coreweave_allreduce")).text())
+    found = simrank.predict(
+        "all_reduce", ["1 KiB", "8 GiB"], 72, "gb200_nvl72", calibration=str(path)
+    )
+    widths = found.high_us / found.time_us - 1
+    assert widths[0] > 2 * widths[1]
 
 
 def test_several_clusters_and_loops_of_frameworks_are_refused():
@@ -87,14 +73,12 @@ def test_a_pasted_output_of_more_ranks_than_a_node_has_takes_more_nodes():
 
 def test_predictions_may_do_without_a_calibration():
     """None is NCCL's own constants; a name that there is not lists those that there are."""
-    fitted = simrank.predict("all_reduce", 8, cluster="h200_roce")
-    plain = simrank.predict("all_reduce", 8, cluster="h200_roce", calibration=None)
-    assert plain.calibration is None
-    assert fitted.time_us > 1.5 * plain.time_us
-    fitted, plain = (
+    pooled, plain = (
         simrank.predict("all_reduce", 8, 16, cluster="h100_efa", calibration=word)
         for word in ("auto", None)
     )
-    assert plain.high_us / plain.time_us > fitted.high_us / fitted.time_us
-    with pytest.raises(ConfigError, match="one of a100_efa"):
+    assert plain.calibration is None
+    assert pooled.time_us != plain.time_us
+    assert pooled.calibration
+    with pytest.raises(ConfigError, match="a file or one of auto, none, pooled"):
         simrank.predict("all_reduce", 8, calibration="nobody")

@@ -20,7 +20,7 @@ def test_rows_are_those_of_predict_with_everything_that_it_knows():
     ):
         assert (row["time_us"], row["algorithm"], row["protocol"]) == (time_us, algorithm, protocol)
         assert row["cost_level"] == "nccl"
-        assert row["calibration"] == "fitted to h100x8_aws_p5_allreduce"
+        assert row["calibration"] == found.calibration
         assert row["interval_us"][0] < row["time_us"] < row["interval_us"][1]
         assert row["num_wrong"] is None
 

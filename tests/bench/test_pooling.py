@@ -5,13 +5,24 @@ import pytest
 
 import simrank
 from simrank.bench.accuracy import builtin_tables, table_series
-from simrank.bench.pooling import NAMES, fit_tables, reached, read_pool, write_pool
-from simrank.collectives.nccl.pool import ONE_NODE, SEVERAL_NODES
-from simrank.config.pooled import pooled_path, pooled_tables
+from simrank.bench.hold_outs import score
+from simrank.bench.pooling import NAMES, fit_tables
+from simrank.collectives.nccl.pool import (
+    ONE_NODE,
+    ONE_NODE_UNSEEN,
+    SEVERAL_NODES,
+    SEVERAL_NODES_UNSEEN,
+)
+from simrank.collectives.nccl.pool_files import pooled_path, pooled_tables, read_pool, write_pool
 from simrank.errors import ConfigError
 
 # Mean errors of left-out sites in percent, by class of size, that are reached and stay so.
-REACHED_PCT = {ONE_NODE: (12, 11, 12, 10), SEVERAL_NODES: (19, 32, 25, 13.5)}
+REACHED_PCT = {
+    ONE_NODE: (9, 10, 9, 7),
+    ONE_NODE_UNSEEN: (38, 30, 19, 11),
+    SEVERAL_NODES: (17, 26, 21, 14),
+    SEVERAL_NODES_UNSEEN: (17, 30, 28, 13),
+}
 LEAST_COVERED = 0.85
 
 
@@ -24,7 +35,7 @@ def fitted():
 
 @pytest.mark.slow
 def test_the_shipped_constants_are_what_the_shipped_tables_give(fitted):
-    """`simrank calibrate --pool --out configs/pooled/collectives.yaml` writes them anew."""
+    """`simrank calibrate --pool --out configs/calibrations/pooled.json` writes them anew."""
     pool, _ = fitted
     shipped = read_pool()
     assert list(shipped.effects) == list(pool.num_sites)
@@ -32,25 +43,26 @@ def test_the_shipped_constants_are_what_the_shipped_tables_give(fitted):
     assert shipped.num_sites == pool.num_sites
     for name, logs in shipped.effects.items():
         assert logs == pytest.approx(pool.effects[name], abs=0.02), name
-    assert shipped.noises == pytest.approx(pool.noises, abs=0.015)
+    assert shipped.noises == pytest.approx(pool.noises, rel=0.15, abs=0.015)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [ONE_NODE, SEVERAL_NODES])
+@pytest.mark.parametrize("kind", REACHED_PCT)
 def test_left_out_sites_are_predicted_as_well_as_before_and_better_than_by_nccl(fitted, kind):
     """Coverage of the 90% interval, and errors, with constants fitted without the site."""
     pool, left = fitted
     for number, aim in enumerate(REACHED_PCT[kind]):
-        found = reached(left, pool, kind, number)
+        found = score([each for each in left if each.kind == kind], pool.noises, number)
         assert 100 * found.error <= aim, NAMES[number]
-        assert found.error <= 1.05 * found.plain, NAMES[number]
+        assert not found.is_worse, NAMES[number]
+        assert found.covers, NAMES[number]
         assert found.covered >= LEAST_COVERED, NAMES[number]
 
 
 def test_a_prediction_by_pooled_constants_has_the_interval_of_another_site():
-    """Wider than that of the table a calibration was fitted to, and it says what it rests on."""
+    """It says what it rests on."""
     sizes = ["8 KiB", "1 MiB", "1 GiB"]
-    found = simrank.predict("all_reduce", sizes, 8, "hgx_h100", calibration="pooled")
+    found = simrank.predict("all_reduce", sizes, 8, "hgx_h100")
     assert "platform hopper" in found.calibration
     assert "sites" in found.calibration
     assert (found.low_us < found.time_us).all()
@@ -61,8 +73,8 @@ def test_a_prediction_by_pooled_constants_has_the_interval_of_another_site():
 def test_pooled_constants_are_read_as_they_were_written(tmp_path):
     """To four digits, and the covariance to those of a float."""
     pool = read_pool()
-    write_pool(pool, tmp_path / "again.yaml")
-    again = read_pool(tmp_path / "again.yaml")
+    write_pool(pool, tmp_path / "again.json")
+    again = read_pool(tmp_path / "again.json")
     assert again.covariance == pytest.approx(pool.covariance, rel=1e-6)
     assert np.array_equal(again.noises, pool.noises)
     for name, logs in pool.effects.items():
@@ -72,8 +84,16 @@ def test_pooled_constants_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize("is_missing", [True, False])
 def test_a_covariance_that_does_not_fit_is_refused(tmp_path, is_missing):
     """With the name of its file."""
-    (tmp_path / "mine.yaml").write_text(pooled_path().read_text())
+    (tmp_path / "mine.json").write_text(pooled_path().read_text())
     if not is_missing:
         np.save(tmp_path / "mine.npy", np.zeros(3))
     with pytest.raises(ConfigError, match=r"mine\.npy"):
-        read_pool(tmp_path / "mine.yaml")
+        read_pool(tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"source": "x", "noises": {}, "effects": 3}'])
+def test_a_file_that_is_no_pool_is_refused(tmp_path, text):
+    """With its name, and what writes such files."""
+    (tmp_path / "mine.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"mine\.json(.|\n)*simrank calibrate --pool"):
+        read_pool(tmp_path / "mine.json")

@@ -6,6 +6,10 @@ import pytest
 import yaml
 
 from simrank.cli import main
+from simrank.collectives.nccl import Communicator, Shape
+from simrank.collectives.nccl.evidence import constants_on
+from simrank.collectives.nccl.machine import spec_of
+from simrank.hardware import load_cluster
 
 LINES = "# all_reduce_perf\n  1024  256  float  sum  -1  45.0  0.02  0.04  0  45.0  0.02  0.04  0\n"
 
@@ -30,14 +34,18 @@ def test_a_file_is_written_and_what_is_left_is_shown(capsys, tmp_path):
 
 
 def test_a_site_takes_one_pasted_size(capsys, monkeypatch):
-    """From standard input: the launch moves, the rest is the shipped calibration's."""
+    """From standard input: what it does not tell stays as pooled constants have it."""
     monkeypatch.setattr("sys.stdin", io.StringIO(LINES))
     status, out, _ = run(capsys, "-", "--cluster", "h100_ib", "-g", "16", "--site")
     assert status == 0
     data = yaml.safe_load(out[out.index("cluster:") :])
     assert data["source"] == "fitted to standard input"
-    assert data["constants"]["launch_us"] > 5
-    assert data["constants"]["hop_intra"] == 1.301
+    cluster = load_cluster("h100_ib")
+    shape = Shape.packed(16, 8)
+    comm = Communicator(shape, spec_of(cluster, shape))
+    pooled = constants_on(cluster, "all_reduce", comm).calibration
+    assert data["constants"]["launch_us"] > pooled.launch_us
+    assert data["constants"]["bandwidth_intra"] == pytest.approx(pooled.bandwidth_intra, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +86,10 @@ def test_a_pool_shows_how_left_out_sites_are_predicted(capsys, tmp_path, monkeyp
     names = ["h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_ib_allreduce"]
     monkeypatch.setattr("simrank.cli.calibrate.builtin_tables", lambda: names)
     monkeypatch.setattr("simrank.cli.calibrate.pooled_tables", list)
-    status, out, _ = run(capsys, "--pool", "--out", str(tmp_path / "pool.yaml"))
+    status, out, _ = run(capsys, "--pool", "--out", str(tmp_path / "pool.json"))
     assert status == 0
     assert out.splitlines()[0].split()[:4] == ["left-out", "sites", "sizes", "sites"]
     assert "fitted to 3 series of 3 sites" in out
-    assert len(out.splitlines()) == 1 + 4 + 4 + 3
+    assert "one node, platform or group unseen" in out
+    assert "several nodes, network unseen" in out
     assert (tmp_path / "pool.npy").is_file()

@@ -48,7 +48,7 @@ def test_the_summary_counts_kinds_names_what_is_assumed_and_has_all_in_json():
     cluster = simrank.Context("hgx_h100").cluster
     line = constants_text(cluster.provenance)
     assert line == (
-        "constants of the cluster: 6 calibrated, 13 sourced, 4 assumed "
+        "constants of the cluster: 9 calibrated, 13 sourced, 4 assumed "
         "(device.launch_overhead, collectives.num_channels, nccl.channels, "
         "nccl.p2p_channel_bandwidth)"
     )
@@ -61,4 +61,4 @@ def test_the_summary_counts_kinds_names_what_is_assumed_and_has_all_in_json():
         "kind": "sourced",
         "text": "NVIDIA H100 data sheet",
     }
-    assert len(constants) == 23
+    assert len(constants) == 26

@@ -138,19 +138,20 @@ def _sending_to(num_receivers, took_ps):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "longer"),
+    ("cluster", "least", "most"),
     [
-        ({"name": "hgx_h100", "cost_level": "schedule"}, 2),
-        # 16 channels of 18 GB/s each: 288 of the 370 GB/s that NCCL gets out of a port.
-        ("hgx_h100", 2 * 288 / 370),
+        ({"name": "hgx_h100", "cost_level": "schedule"}, 1.95, 2.05),
+        # 16 channels of 18 GB/s each: 288 of the 370 GB/s that NCCL gets out of a port; what is
+        # left of the ramp's time is shared too.
+        ("hgx_h100", 1.2, 2 * 288 / 370),
     ],
 )
-def test_two_messages_share_a_link(run, cluster, longer):
+def test_two_messages_share_a_link(run, cluster, least, most):
     """Rank 0 sends to two ranks at once: alone, NCCL's channels do not fill its port."""
     took_ps = {}
     for num_receivers in (1, 2):
         run(_sending_to(num_receivers, took_ps), 3, data=False, cluster=cluster)
-    assert took_ps[2] == pytest.approx(longer * took_ps[1], rel=0.05)
+    assert least < took_ps[2] / took_ps[1] < most
 
 
 @pytest.mark.parametrize("count", [1, 1 << 14, 1 << 22, 1 << 28])

@@ -21,8 +21,10 @@ from simrank.collectives.nccl.constants import (
     RING,
     TREE,
 )
+from simrank.collectives.nccl.evidence import constants_on
 from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
-from simrank.collectives.nccl.machine import constants_on, shape_on, spec_within
+from simrank.collectives.nccl.machine import shape_on, spec_within
+from simrank.collectives.nccl.placement import Shape
 from simrank.collectives.nccl.prediction import predict_times
 from simrank.collectives.nccl.tuner import candidates
 from simrank.units import PS_PER_US
@@ -30,7 +32,6 @@ from simrank.units import PS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from simrank.collectives.nccl.tuner import Candidate
     from simrank.collectives.problem import Problem
     from simrank.collectives.schedule import IntArray
     from simrank.config.tuner import TunerRow
@@ -140,20 +141,27 @@ class NcclLevel:
 
     def offers(self, problem: Problem, devices: IntArray, algorithm: str) -> bool:
         """Return whether NCCL has an algorithm for a problem on these devices."""
-        return any(each.algorithm == algorithm for each in self._candidates(problem, devices))
-
-    def _candidates(self, problem: Problem, devices: IntArray) -> list[Candidate]:
         size = max(size_bytes(problem), 1)
-        return candidates(problem.collective, [size], self._communicator(devices))
+        comm = self._communicator(problem.collective, devices)
+        found = candidates(problem.collective, [size], comm)
+        return any(each.algorithm == algorithm for each in found)
 
-    def _communicator(self, devices: IntArray) -> Communicator:
+    def _communicator(
+        self, collective: str, devices: IntArray, num_members: int | None = None
+    ) -> Communicator:
+        """Return ranks with their constants; of a message, as one of so many members."""
         nodes = self._cluster.node_of(devices)
         shape = shape_on(nodes)
         spec = spec_within(self._cluster, shape)
         pods = self._cluster.topology.pods
         if pods is not None and self._cluster.spans_pods(nodes):  # One uplink up, one down.
             spec = replace(spec, nic_latency_ps=spec.nic_latency_ps + 2 * pods.latency_ps)
-        return Communicator(shape, spec, constants_on(self._cluster))
+        comm = Communicator(shape, spec)
+        of = comm
+        if num_members is not None and shape.num_nodes == 1:
+            of = replace(comm, shape=Shape.packed(num_members, num_members))
+        known = constants_on(self._cluster, collective, of)
+        return replace(comm, calibration=known.calibration)
 
     def choose(self, problem: Problem, devices: IntArray, tuning: Tuning) -> NcclChoice:
         """Return NCCL's choice for a problem that it admits.
@@ -161,7 +169,7 @@ class NcclLevel:
         Raises:
             ValueError: The tuning leaves nothing that NCCL has for the collective here.
         """
-        comm = self._communicator(devices)
+        comm = self._communicator(problem.collective, devices)
         size = max(size_bytes(problem), 1)
         found = predict_times(
             problem.collective,
@@ -201,7 +209,7 @@ class NcclLevel:
         if found is None:
             if len(self._messages) >= _MAX_MESSAGES:
                 self._messages.clear()
-            comm = self._communicator(pair)
+            comm = self._communicator("sendrecv", pair, num_members)
             parts = message_terms([size], comm, num_members)
             latency_us = parts.launch + parts.base + parts.latency
             found = self._messages[key] = MessageTime(

@@ -1,16 +1,17 @@
 """Pooled constants of NCCL's laws, with their variance at an unknown site.
 
 The logarithm of each constant is a sum of effects: one of all machines, of the platform, of the
-network, of the size of a group on one node, of the operation; of the site and of the series that
-was measured. Each has a normal prior around 0, so that what no table tells apart stays as NCCL has
-it. A prediction for another site leaves out the last two effects and adds their variance.
+network, of the size of a group on one node, of the operation, of the block of both; of the site and
+of the series that was measured. Each has a normal prior around 0, so that what no table tells apart
+stays as NCCL has it. A prediction for another site leaves out the last two effects and adds their
+variance.
 
 Start with `Pool.constants`; `pool_fit` fits one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,32 +21,44 @@ from simrank.collectives.nccl.fitting import PRIOR_SIGMAS
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Communicator, Floats, Work
+    from simrank.hardware.spec import NcclSpec
 
 NUM: Final = len(CONSTANTS)
 NCCL_LOGS: Final = np.log([getattr(UNCALIBRATED, name) for name in CONSTANTS])
 
-ALL, PLATFORM, NETWORK, GROUP, OPERATION, SITE, SERIES = (
-    "all", "platform", "network", "group", "operation", "site", "series",
+ALL, PLATFORM, NETWORK, GROUP, OPERATION, BLOCK, SITE, SERIES = (
+    "all", "platform", "network", "group", "operation", "block", "site", "series",
 )  # fmt: skip
 _ON_NODES = ("hop_intra", "bandwidth_intra", "ramp", "latency_ll128", "latency_simple")
+# The rate of network cards is the cluster's own: with a factor of other sites large messages are
+# predicted worse (left-out sites from 128 MiB on: 16 % instead of 12 %).
+_BUT_CARDS = tuple(name for name in CONSTANTS if name != "bandwidth_net")
 # By kind of effect: what multiplies `PRIOR_SIGMAS`, and the constants that it changes. Assumed;
 # with these factors, left-out sites are predicted best.
 KINDS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
-    ALL: (1.0, CONSTANTS),
-    PLATFORM: (0.7, ("launch_us", *_ON_NODES, "bandwidth_ll")),
-    NETWORK: (0.7, CONSTANTS),
+    ALL: (1.0, _BUT_CARDS),
+    PLATFORM: (0.25, ("launch_us", *_ON_NODES, "bandwidth_ll")),
+    NETWORK: (0.35, _BUT_CARDS),
     GROUP: (0.5, ("launch_us", *_ON_NODES, "bandwidth_ll")),
-    OPERATION: (0.5, ("launch_us", "hop_net", *_ON_NODES, "bandwidth_ll")),
+    OPERATION: (0.3, ("launch_us", "hop_net", *_ON_NODES, "bandwidth_ll")),
+    BLOCK: (0.5, ("bandwidth_intra", "ramp", "latency_ll128", "latency_simple", "bandwidth_ll")),
     SITE: (0.35, CONSTANTS),
     SERIES: (0.2, CONSTANTS),
 }  # fmt: skip
+_ALIKE: Final = {"all_to_all_v": "all_to_all"}  # Of uneven messages: the same kernels.
+FIT, NOISE = "fit", "noise"
 UNKNOWN: Final = "unknown"
-ONE_NODE, SEVERAL_NODES, HOST_LAUNCHES = range(3)
+# Rows of `Pool.noises`: kinds of series. Unseen: no table of another site has the platform, the
+# number of ranks on its node, or the network; calibrated: one small size was measured.
+ONE_NODE, SEVERAL_NODES, HOST_LAUNCHES, ONE_NODE_UNSEEN, SEVERAL_NODES_UNSEEN = range(5)
+ONE_NODE_CALIBRATED, SEVERAL_NODES_CALIBRATED = 5, 6
+CALIBRATED: Final = {ONE_NODE: ONE_NODE_CALIBRATED, SEVERAL_NODES: SEVERAL_NODES_CALIBRATED}
+NUM_KINDS: Final = 7
 NORMAL_90: Final = 1.645  # Nine of ten values of a normal distribution are within so many sigmas.
 
 
@@ -75,6 +88,7 @@ class Labels(NamedTuple):
         named = [ALL, f"{PLATFORM} {self.platform}", f"{OPERATION} {self.operation}"]
         if self.group is not None:
             named.append(f"{GROUP} {self.platform} {self.group}")
+            named.append(f"{BLOCK} {self.operation} {self.group}")
         if self.network is not None:
             named.append(f"{NETWORK} {self.network}")
         return tuple(named)
@@ -87,16 +101,21 @@ class Labels(NamedTuple):
 
 def labels_of(collective: str, comm: Communicator) -> Labels:
     """Return the labels of a collective at an unknown site."""
-    spec, shape = comm.spec, comm.shape
+    return labels_in(comm.spec, collective, comm.shape.num_ranks, comm.shape.num_nodes)
+
+
+def labels_in(spec: NcclSpec, collective: str, num_ranks: int, num_nodes: int) -> Labels:
+    """Return the labels of a collective of some ranks on some nodes at an unknown site."""
     platform = spec.architecture
     if spec.mesh_links:
         platform = "mesh"
     elif spec.wire == "pci":
         platform = "pcie"
-    if shape.num_nodes > 1:
-        return Labels(platform, spec.network or UNKNOWN, None, collective)
-    group = next((str(most) for most in (2, 4, 8) if shape.num_ranks <= most), "more")
-    return Labels(platform, None, group, collective)
+    operation = _ALIKE.get(collective, collective)
+    if num_nodes > 1:
+        return Labels(platform, spec.network or UNKNOWN, None, operation)
+    group = next((str(most) for most in (2, 4, 8) if num_ranks <= most), "more")
+    return Labels(platform, None, group, operation)
 
 
 def kind_of(effect: str) -> str:
@@ -116,27 +135,44 @@ def prior_sigmas(effect: str) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class PooledConstants:
-    """Constants for one kind of machine, group and operation.
+class Constants:
+    """Constants for one kind of machine, group and operation, and how well they are known.
 
     Attributes:
         calibration: The most probable constants.
         covariances: Of the logarithms of the constants [9, 9], by what they are of: `fit` (what
             was fitted), `site` and `series` (of another one), and unknown effects by their names.
+        noises: [4] What else is uncertain, by class of size, as a standard deviation of the
+            logarithm of a time.
+        source: What they rest on, in words; None: they are NCCL's own.
         unknown: The effects that no table tells.
     """
 
     calibration: Calibration
     covariances: Mapping[str, Floats]
-    unknown: tuple[str, ...]
+    noises: Floats
+    source: str | None = None
+    unknown: tuple[str, ...] = ()
 
-    def variances(self, work: Work) -> dict[str, Floats]:
-        """Return the variance of the logarithm of a time [m], by what it is of."""
+    def variances(self, work: Work, classes: npt.ArrayLike) -> dict[str, Floats]:
+        """Return the variance of the logarithm of a time [m], by what it is of.
+
+        Args:
+            work: What a call does, one entry per size.
+            classes: [m] The class of each size.
+        """
         slopes = work.slopes(self.calibration)
-        return {
+        found = {
             name: np.einsum("cm,cd,dm->m", slopes, covariance, slopes)
             for name, covariance in self.covariances.items()
         }
+        return found | {NOISE: self.noises[np.asarray(classes)] ** 2}
+
+    def half_widths(self, work: Work, classes: npt.ArrayLike) -> Floats:
+        """Return half the width of the 90 % interval [m], as a share of the time."""
+        variance = np.sum(list(self.variances(work, classes).values()), axis=0)
+        widths: Floats = np.expm1(NORMAL_90 * np.sqrt(variance))
+        return widths
 
 
 @dataclass(frozen=True)
@@ -146,9 +182,8 @@ class Pool:
     Attributes:
         effects: The logarithms of each effect's factors, as `constants_in` has them, by name.
         covariance: [p, p] Of all of them, one effect after the other.
-        noises: [3, 4] What else is uncertain, as a standard deviation of the logarithm of a time,
-            by class of size: on one node, on several, and where a host thread launches on several
-            devices (`ONE_NODE`, `SEVERAL_NODES`, `HOST_LAUNCHES`).
+        noises: [7, 4] What else is uncertain, as a standard deviation of the logarithm of a time,
+            by kind of series (`ONE_NODE` and the following) and class of size.
         num_sites: Sites that each effect was seen at, by its name.
         source: What it was fitted to.
     """
@@ -164,17 +199,20 @@ class Pool:
         lengths = np.cumsum([0, *(len(each) for each in self.effects.values())])
         return dict(zip(self.effects, lengths.tolist(), strict=False))
 
-    def constants(self, labels: Labels) -> PooledConstants:
-        """Return the constants of a machine, group and operation at a site that is not known."""
+    def constants(self, labels: Labels) -> Constants:
+        """Return the constants of a machine, group and operation at a site that is not known.
+
+        On one node NCCL is taken to choose the fastest; between nodes, by its own estimates.
+        """
         logs = NCCL_LOGS.copy()
         columns: list[int] = []
         rows: list[int] = []
-        covariances = {name: _prior_covariance(name) for name in (SITE, SERIES)}
+        covariances = {name: prior_covariance(name) for name in (SITE, SERIES)}
         unknown = []
         for effect in labels.effects:
             if effect not in self.effects:
                 unknown.append(effect)
-                covariances[effect] = _prior_covariance(effect)
+                covariances[effect] = prior_covariance(effect)
                 continue
             changed = constants_in(effect)
             logs[changed] += self.effects[effect]
@@ -182,27 +220,26 @@ class Pool:
             columns += range(self._starts[effect], self._starts[effect] + len(changed))
         sums = np.zeros((NUM, len(rows)))
         sums[rows, np.arange(len(rows))] = 1.0
-        covariances["fit"] = sums @ self.covariance[np.ix_(columns, columns)] @ sums.T
-        return PooledConstants(calibration_of(logs), covariances, tuple(unknown))
+        covariances[FIT] = sums @ self.covariance[np.ix_(columns, columns)] @ sums.T
+        calibration = replace(calibration_of(logs), takes_fastest=labels.network is None)
+        noises = self.noises[row_of(labels, unknown)]
+        source = self._words(labels, unknown)
+        return Constants(calibration, covariances, noises, source, tuple(unknown))
 
-    def words(self, found: PooledConstants, labels: Labels) -> str:
+    def _words(self, labels: Labels, unknown: Sequence[str]) -> str:
         """Return the evidence for constants in words."""
-        seen = [name for name in labels.effects[1:] if name not in found.unknown]
+        seen = [name for name in labels.effects[1:] if name not in unknown]
         parts = [f"{name}: {self.num_sites[name]} sites" for name in seen]
-        parts += [f"{name}: not known" for name in found.unknown]
+        parts += [f"no table of {name}" for name in unknown]
         return f"{self.source} ({'; '.join(parts)})"
 
-    def half_widths(self, variance: Floats, classes: npt.ArrayLike, kind: int) -> Floats:
-        """Return half the width of the 90 % interval [m], as a share of the time.
 
-        Args:
-            variance: [m] Of the logarithm of each time.
-            classes: [m] The class of size of each.
-            kind: The row of `noises`.
-        """
-        noise = self.noises[kind][np.asarray(classes)]
-        widths: Floats = np.expm1(NORMAL_90 * np.sqrt(variance + noise**2))
-        return widths
+def row_of(labels: Labels, unknown: Sequence[str]) -> int:
+    """Return the row of a pool's noises for a series with unknown effects."""
+    is_seen = all(kind_of(name) not in (PLATFORM, NETWORK, GROUP) for name in unknown)
+    if labels.network is None:
+        return ONE_NODE if is_seen else ONE_NODE_UNSEEN
+    return SEVERAL_NODES if is_seen else SEVERAL_NODES_UNSEEN
 
 
 def calibration_of(logs: Floats) -> Calibration:
@@ -210,7 +247,13 @@ def calibration_of(logs: Floats) -> Calibration:
     return Calibration(**dict(zip(CONSTANTS, np.exp(logs), strict=True)))
 
 
-def _prior_covariance(effect: str) -> Floats:
+def logs_of(calibration: Calibration) -> Floats:
+    """Return the logarithms of constants [9]."""
+    return np.log([getattr(calibration, name) for name in CONSTANTS])
+
+
+def prior_covariance(effect: str) -> Floats:
+    """Return the prior covariance of an effect on the constants [9, 9]."""
     covariance = np.zeros((NUM, NUM))
     changed = constants_in(effect)
     covariance[changed, changed] = prior_sigmas(effect) ** 2

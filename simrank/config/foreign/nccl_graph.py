@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank import units
-from simrank.config.calibration import NO_CALIBRATION
 from simrank.config.files import read_user_file
 from simrank.config.locate import locate
 from simrank.config.xml_source import Element, parse_xml
@@ -152,7 +151,7 @@ def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
     sources = {key: each.source for key, each in found.items() if key != "wire"}
     values["source"] = {**config.nccl.source, **sources}
     nccl = config.nccl.model_copy(update=values)
-    fitted = config.calibration if nccl == config.nccl else NO_CALIBRATION  # To other numbers.
+    fitted = config.calibration if nccl == config.nccl else None  # To other numbers.
     return config.model_copy(update={"nccl": nccl, "calibration": fitted})
 
 

@@ -8,7 +8,8 @@ import pytest
 from simrank.collectives.nccl import Communicator, Shape, laws, pool
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
-from simrank.collectives.nccl.pool_fit import DATA_SIGMAS, Observed, fit_pool, work_of
+from simrank.collectives.nccl.pool_fit import DATA_SIGMAS, Observed, fit_pool, fit_site
+from simrank.collectives.nccl.prediction import predict_times, work_of_choice
 from simrank.hardware import load_cluster
 
 SIZES = 1 << np.arange(9, 33, 2)
@@ -28,6 +29,10 @@ def comm_on(cluster, num_ranks):
     built = load_cluster(cluster)
     shape = Shape.packed(num_ranks, built.devices_per_node)
     return Communicator(shape, spec_of(built, shape))
+
+
+def work_of(collective, sizes, comm):
+    return work_of_choice(collective, sizes, comm, predict_times(collective, sizes, comm))
 
 
 @pytest.mark.parametrize(("cluster", "num_ranks", "collective"), CASES)
@@ -68,8 +73,8 @@ def test_a_fit_finds_what_all_sites_have_in_common():
     times_us = work_of("all_reduce", SIZES, comm).terms(constants.calibration).total
     assert times_us == pytest.approx(observed[0].time_us, rel=0.02)
     assert constants.unknown == ()
-    parts = constants.variances(work_of("all_reduce", SIZES, comm))
-    assert set(parts) == {"fit", "site", "series"}
+    parts = constants.variances(work_of("all_reduce", SIZES, comm), observed[0].classes)
+    assert set(parts) == {"fit", "site", "series", "noise"}
     assert (parts["fit"] < parts["site"]).all()
     assert found.num_sites["platform hopper"] == 6
 
@@ -77,22 +82,17 @@ def test_a_fit_finds_what_all_sites_have_in_common():
 def test_what_no_table_tells_is_named_and_widens_the_interval():
     """A platform that was not fitted; a network of unknown kind by a multiple at small sizes."""
     found = fit_pool([planted("here", "hgx_h100", 8, "all_reduce", 8.0)], "planted")
-    found = dataclasses.replace(found, noises=np.full((3, len(DATA_SIGMAS)), 0.05))
+    found = dataclasses.replace(found, noises=np.full((pool.NUM_KINDS, len(DATA_SIGMAS)), 0.05))
     widths = {}
-    for cluster, num_ranks, kind in (
-        ("hgx_h100", 8, pool.ONE_NODE),
-        ("hgx_a100", 8, pool.ONE_NODE),
-        ("h100_ib", 16, pool.SEVERAL_NODES),
-    ):
+    for cluster, num_ranks in (("hgx_h100", 8), ("hgx_a100", 8), ("h100_ib", 16)):
         comm = comm_on(cluster, num_ranks)
         constants = found.constants(pool.labels_of("all_reduce", comm))
-        variance = sum(constants.variances(work_of("all_reduce", [1024], comm)).values())
-        widths[cluster] = found.half_widths(variance, [0], kind)[0]
+        widths[cluster] = constants.half_widths(work_of("all_reduce", [1024], comm), [0])[0]
         if cluster == "hgx_a100":
             assert constants.unknown == ("platform ampere", "group ampere 8")
         if cluster == "h100_ib":
             assert constants.unknown == ("network ib",)
-    assert widths["hgx_h100"] < widths["h100_ib"] < widths["hgx_a100"]
+    assert widths["hgx_h100"] < min(widths["h100_ib"], widths["hgx_a100"])
 
 
 def test_a_cluster_that_names_no_network_has_an_unknown_one():
@@ -100,6 +100,21 @@ def test_a_cluster_that_names_no_network_has_an_unknown_one():
     comm = comm_on("h100_ib", 16)
     comm = dataclasses.replace(comm, spec=dataclasses.replace(comm.spec, network=""))
     assert pool.labels_of("all_reduce", comm).effects[-1] == "network unknown"
+
+
+def test_a_site_is_found_from_its_times_and_known_better_by_more_of_them():
+    """The planted launch; one time leaves more open than all."""
+    known = fit_pool([planted("here", "hgx_h100", 8, "all_reduce", 8.0)], "planted")
+    known = dataclasses.replace(known, noises=np.full((pool.NUM_KINDS, len(DATA_SIGMAS)), 0.05))
+    there = planted("there", "hgx_h100", 8, "all_reduce", 16.0)
+    one = there.part(np.arange(len(SIZES)) == 0)
+    found, few = fit_site(known, [there]), fit_site(known, [one])
+    comm = comm_on("hgx_h100", 8)
+    times_us = work_of("all_reduce", SIZES, comm).terms(found.calibration).total
+    assert times_us == pytest.approx(there.time_us, rel=0.03)
+    assert (np.diag(found.covariance) <= np.diag(few.covariance) + 1e-12).all()
+    assert found.covariance[0, 0] < 0.7 * few.covariance[0, 0]
+    assert found.noises[0] < few.noises[1]
 
 
 def test_nothing_to_fit_to_is_refused():

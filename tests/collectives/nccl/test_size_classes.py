@@ -1,6 +1,7 @@
 """Classes of size: one definition for tables, errors and intervals."""
 
-from simrank.bench import cross_validation, predict, size_classes, table
+from simrank.bench import cross_validation, table
+from simrank.collectives.nccl import evidence, size_classes
 
 
 def test_every_class_has_its_name_and_its_numbers():
@@ -9,8 +10,8 @@ def test_every_class_has_its_name_and_its_numbers():
     assert sorted(size_classes.ENDS_BYTES) == list(size_classes.ENDS_BYTES)
     for numbers in (
         size_classes.NAMES,
-        predict.UNCALIBRATED_SPREAD,
-        predict.P2P_SPREAD,
+        evidence.UNCALIBRATED_SPREAD,
+        evidence.P2P_SPREAD,
         *(kind.aims_pct for kind in cross_validation.FITS.values() if kind.aims_pct),
         table.CLASS_TEXTS,
     ):

@@ -1,0 +1,294 @@
+"""Predictions of measured series that the pooled constants were not fitted to, and their scores.
+
+Start with `hold_outs`. Kinds: a site, a kind of network, a device (cluster), an operation or a
+group size of a cluster is left out; or all of a site but one small size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from simrank.collectives.nccl.evidence import of_nccl
+from simrank.collectives.nccl.laws import UNCALIBRATED
+from simrank.collectives.nccl.pool import (
+    CALIBRATED,
+    HOST_LAUNCHES,
+    NORMAL_90,
+    ONE_NODE,
+    ONE_NODE_CALIBRATED,
+    ONE_NODE_UNSEEN,
+    SEVERAL_NODES,
+    SEVERAL_NODES_CALIBRATED,
+    SEVERAL_NODES_UNSEEN,
+    row_of,
+)
+from simrank.collectives.nccl.pool_fit import Observed, fit_pool, fit_site, shifted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.pool import Pool
+
+SITE, NETWORK, ONE_SIZE, DEVICE, OPERATION, GROUP = (
+    "site", "network", "one size known", "device", "operation", "group size",
+)  # fmt: skip
+KIND_WORDS: Final = {  # By row of a pool's noises, in the order of outputs.
+    ONE_NODE: "one node",
+    ONE_NODE_UNSEEN: "one node, platform or group unseen",
+    SEVERAL_NODES: "several nodes",
+    SEVERAL_NODES_UNSEEN: "several nodes, network unseen",
+    HOST_LAUNCHES: "one host thread for several devices",
+    ONE_NODE_CALIBRATED: "one node, one small size known",
+    SEVERAL_NODES_CALIBRATED: "several nodes, one small size known",
+}
+LEAST_COVERED: Final = 0.85
+_SIGNIFICANT: Final = 0.05
+_NUM_RESAMPLES: Final = 2_000
+_PENALTY: Final = 20.0  # Of Winkler's score for 90 %: 2 / 0.1.
+
+
+class LeftOut(NamedTuple):
+    """One series, predicted by constants that were not fitted to it.
+
+    Attributes:
+        observed: The series.
+        errors: [m] Logarithm of predicted over measured time.
+        variance: [m] Of that, without noise.
+        plain: [m] The errors of NCCL's own constants.
+        kind: The row of a pool's noises.
+        unit: What was left out: its times are not independent.
+        hold_out: The kind of hold-out.
+    """
+
+    observed: Observed
+    errors: Floats
+    variance: Floats
+    plain: Floats
+    kind: int
+    unit: str = ""
+    hold_out: str = SITE
+
+
+def hold_outs(
+    observed: Sequence[Observed],
+    kinds: Sequence[str] = (SITE, NETWORK, ONE_SIZE),
+    progress: Callable[[str], object] = lambda _: None,
+) -> Iterator[LeftOut]:
+    """Yield the predictions of each series by constants that were fitted without it.
+
+    Args:
+        observed: Measured times of many sites.
+        kinds: Kinds of hold-outs.
+        progress: Is told the name of each fit before it begins.
+    """
+    for kind in kinds:
+        if kind == ONE_SIZE:
+            continue  # With the sites.
+        units: dict[str, list[Observed]] = {}
+        for each in observed:
+            unit = _unit_of(kind, each)
+            if unit is not None:
+                units.setdefault(unit, []).append(each)
+        for unit, mine in units.items():
+            inside = {id(each) for each in mine}
+            others = [each for each in observed if id(each) not in inside]
+            if not others:
+                continue
+            progress(f"without {kind} {unit}")
+            pool = fit_pool(others, "others")
+            for each in mine:
+                left = left_out(each, pool)._replace(unit=unit, hold_out=kind)
+                is_of_network = left.kind == SEVERAL_NODES_UNSEEN and NETWORK in kinds
+                if kind != SITE or not is_of_network:  # Else it is left out with its network.
+                    yield left
+                found = with_one_size(each, pool) if kind == SITE and ONE_SIZE in kinds else None
+                if found is not None:
+                    yield found._replace(unit=unit, hold_out=ONE_SIZE)
+
+
+def _unit_of(kind: str, observed: Observed) -> str | None:
+    """Return the unit that is left out with a series, or None."""
+    labels = observed.labels
+    if kind == SITE:
+        return labels.site
+    if kind == NETWORK:
+        return labels.network
+    if observed.gpus_per_thread > 1 or labels.network is not None:
+        return None  # Devices and blocks are of one node, where tables have several of each.
+    if kind == DEVICE:
+        return observed.device
+    return f"{observed.device} {labels.operation if kind == OPERATION else labels.group}"
+
+
+def left_out(observed: Observed, pool: Pool) -> LeftOut:
+    """Predict a series as one of a site that is not known."""
+    constants = pool.constants(observed.labels)
+    bound = np.full(len(observed.time_us), observed.launches_us)
+    logs = np.log(observed.time_us)
+    found = [
+        shifted(work.terms(each).total, work.slopes(each), bound, logs)
+        for each in (constants.calibration, UNCALIBRATED)
+        for work in (observed.work(each),)
+    ]
+    (errors, slopes), (plain, _) = found
+    covariance = np.sum(list(constants.covariances.values()), axis=0)
+    variance = np.einsum("cm,cd,dm->m", slopes, covariance, slopes)
+    is_one_thread = observed.gpus_per_thread > 1
+    kind = HOST_LAUNCHES if is_one_thread else row_of(observed.labels, constants.unknown)
+    return LeftOut(observed, errors, variance, plain, kind)
+
+
+def with_one_size(observed: Observed, pool: Pool) -> LeftOut | None:
+    """Predict a series of a seen kind from one small size and a pool without its site, or None."""
+    small = np.flatnonzero(observed.classes == 0)
+    kind = CALIBRATED.get(row_of(observed.labels, pool.constants(observed.labels).unknown))
+    if not len(small) or observed.gpus_per_thread > 1 or kind is None:
+        return None
+    is_known = np.arange(len(observed.classes)) == small[len(small) // 2]
+    fitted = fit_site(pool, [observed.part(is_known)])
+    others = observed.part(~is_known)
+    found = []
+    for each in (fitted.calibration, UNCALIBRATED):
+        work = others.work(each)
+        found.append((np.log(work.terms(each).total / others.time_us), work.slopes(each)))
+    (errors, slopes), (plain, _) = found
+    variance = np.einsum("cm,cd,dm->m", slopes, fitted.covariance, slopes)
+    return LeftOut(others, errors, variance, plain, kind)
+
+
+def covered(left: Sequence[LeftOut], noises: Floats, kind: int, number: int) -> Floats:
+    """Return the share of times within the 90 % interval for each unit.
+
+    Args:
+        left: Predictions of left-out series.
+        noises: As of a pool.
+        kind: The row of `noises` whose series count.
+        number: The class of size whose times count.
+    """
+    by_unit: dict[str, list[bool]] = {}
+    for each in left:
+        mine = each.observed.classes == number
+        if each.kind == kind and mine.any():
+            sigma = np.sqrt(each.variance[mine] + noises[kind][number] ** 2)
+            within = np.abs(each.errors[mine]) <= NORMAL_90 * sigma
+            by_unit.setdefault(each.unit, []).extend(within.tolist())
+    return np.array([np.mean(each) for each in by_unit.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors and intervals of left-out units in one size class, as shares.
+
+    Attributes:
+        error: Mean absolute error of the series.
+        plain: That of NCCL's own constants.
+        covered: The share of times within the 90 % interval, the mean of the units.
+        half_width: Median half-width of the interval.
+        winkler: Mean score of the interval of logarithms, of the units: its width, and 20 times
+            how far times are outside.
+        plain_winkler: That of NCCL's own constants and their interval.
+        num_units: Sites, or other units, that were left out.
+        num_times: Measured times.
+        covers: Whether a coverage of 85 % or more is possible: a binomial test over units.
+        is_worse: Whether the error is above that of NCCL's own constants beyond noise: nineteen of
+            twenty resamples of the units agree.
+    """
+
+    error: float
+    plain: float
+    covered: float
+    half_width: float
+    winkler: float
+    plain_winkler: float
+    num_units: int
+    num_times: int
+    covers: bool
+    is_worse: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of a table."""
+        shares = (self.error, self.plain, self.covered, self.half_width)
+        return str(self.num_units), *(f"{100 * share:.0f} %" for share in shares)
+
+    def text(self) -> str:
+        """Return error, error of NCCL's constants, half the interval and coverage as one cell."""
+        parts = [self.error, self.plain, self.half_width, self.covered]
+        error, plain, half_width, covered = (f"{100 * part:.0f}" for part in parts)
+        mark = "" if self.covers and not self.is_worse else " !"
+        return f"{error} ({plain}) +-{half_width} {covered}%{mark}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def score(left: Sequence[LeftOut], noises: Floats, number: int) -> Score | None:
+    """Return the score of predictions in one class of size, or None without any.
+
+    Args:
+        left: Predictions of left-out series.
+        noises: As of a pool.
+        number: The class of size.
+    """
+    mine = [each for each in left if (each.observed.classes == number).any()]
+    if not mine:
+        return None
+    by_unit: dict[str, list[tuple[Floats, Floats, Floats, Floats]]] = {}
+    errors, plains, widths = [], [], []
+    for each in mine:
+        which = each.observed.classes == number
+        half = NORMAL_90 * np.sqrt(each.variance[which] + noises[each.kind][number] ** 2)
+        usual = NORMAL_90 * of_nccl(each.observed.collective).noises[number]
+        error, plain = np.abs(each.errors[which]), np.abs(each.plain[which])
+        parts = (
+            (error <= half).astype(np.float64),
+            2 * half + _PENALTY * np.maximum(error - half, 0),
+            2 * usual + _PENALTY * np.maximum(plain - usual, 0),
+            np.abs(np.expm1(each.errors[which])) - np.abs(np.expm1(each.plain[which])),
+        )
+        by_unit.setdefault(each.unit, []).append(parts)
+        errors.append(float(np.abs(np.expm1(each.errors[which])).mean()))
+        plains.append(float(np.abs(np.expm1(each.plain[which])).mean()))
+        widths.append(np.expm1(half))
+    means = np.array(
+        [
+            [np.concatenate(part).mean() for part in zip(*unit, strict=True)]
+            for unit in by_unit.values()
+        ]
+    )
+    shares, winkler, plain_winkler, gaps = means.T
+    return Score(
+        float(np.mean(errors)),
+        float(np.mean(plains)),
+        float(shares.mean()),
+        float(np.median(np.concatenate(widths))),
+        float(winkler.mean()),
+        float(plain_winkler.mean()),
+        len(by_unit),
+        sum(int((each.observed.classes == number).sum()) for each in mine),
+        _covers(shares),
+        _is_above_zero(gaps),
+    )
+
+
+def _covers(shares: Floats) -> bool:
+    """Return whether so many units may be covered if each is with a probability of 85 %."""
+    num, inside = len(shares), round(float(shares.sum()))
+    below = sum(
+        comb(num, k) * LEAST_COVERED**k * (1 - LEAST_COVERED) ** (num - k)
+        for k in range(inside + 1)
+    )
+    return below >= _SIGNIFICANT
+
+
+def _is_above_zero(gaps: Floats) -> bool:
+    """Return whether a mean is above zero in nineteen of twenty resamples of the units."""
+    if len(gaps) < 2:
+        return False
+    picks = np.random.default_rng(0).integers(0, len(gaps), (_NUM_RESAMPLES, len(gaps)))
+    return bool(np.quantile(gaps[picks].mean(axis=1), _SIGNIFICANT) > 0)
