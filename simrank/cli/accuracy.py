@@ -15,11 +15,13 @@ from simrank.bench.accuracy import builtin_tables, measured_series
 from simrank.bench.accuracy_page import accuracy_page
 from simrank.bench.cross_validation import FITS, Bench
 from simrank.bench.targets import groups
+from simrank.cli.accuracy_pooled import show_hold_outs, show_tables
 from simrank.cli.choice_hints import check_word
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl.size_classes import NAMES
+from simrank.config.choices import POOLED
 from simrank.config.files import write_text
 from simrank.config.locate import builtin_names, locate
 from simrank.hardware.gemm import load_gemm_rows, size_class_errors
@@ -43,7 +45,7 @@ def accuracy(
     cluster: Annotated[str | None, typer.Option(help="Cluster to predict [the table's].")] = None,
     fit: Annotated[
         str | None,
-        typer.Option(help=f"Cross-validation mode: {', '.join(FITS)}, all [all; none with TABLE]."),
+        typer.Option(help=f"Cross-validation mode: pooled, {', '.join(FITS)}, all [pooled]."),
     ] = None,
     collective: Annotated[
         str | None, typer.Option(help="Collective, if nccl-tests' output does not name it.")
@@ -61,15 +63,19 @@ def accuracy(
     ] = None,
     html: Annotated[str | None, typer.Option(help="Write an HTML page of charts.")] = None,
 ) -> None:
-    """Compare predicted times with measured tables: MAE and bias per size class.
+    """Compare predicted times with measured tables: errors and coverage per size class.
+
+    By default, the pooled constants that predictions use: fitted to all tables but those of a site,
+    a network, a device, an operation or a group size, and compared with what was left out. A TABLE
+    is predicted by constants that were not fitted to its site.
 
     A negative bias is too fast. For each missed target the tables with the largest errors are
     listed, with the largest term of the law.
 
-    Cross-validation modes (--fit): none: NCCL's own constants. table: fitted to the table itself
-    (optimistic). halves: fitted to every second size, evaluated on the remaining sizes. site:
-    fitted to a table of another site with the same topology. site-one: the same, with the launch
-    refitted to one small size (as calibrate --site). nodes: fitted to another number of nodes.
+    Other cross-validation modes (--fit) print MAE and bias. none: NCCL's own constants. table:
+    fitted to the table itself (optimistic). halves: fitted to every second size, evaluated on the
+    remaining sizes. site: fitted to a table of another site with the same topology. site-one: the
+    same, with the launch refitted to one small size. nodes: fitted to another number of nodes.
     collective: fitted to all_reduce, evaluated on all_gather and reduce_scatter. all: one line per
     mode, takes half a minute. Loops of torch and XLA have separate means, since they include the
     framework's time. Constants for your own TABLE are fitted to it and to the built-in tables.
@@ -84,9 +90,15 @@ def accuracy(
         _show(_gemm_table())
         return
     check_writable(json_file, html)
-    name = fit or (_ALL if table is None else "none")
-    check_word("--fit", name, (*FITS, _ALL))
+    name = fit or POOLED
+    check_word("--fit", name, (POOLED, *FITS, _ALL))
+    if name == POOLED and table is None:
+        show_hold_outs(_show, json_file, html)
+        return
     bench = _bench(table, cluster, collective=collective, num_ranks=num_ranks, nodes=nodes)
+    if name == POOLED:
+        show_tables(bench.tried, _show, json_file, html)
+        return
     found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
         raise typer.BadParameter(f"--fit {name}: no table has enough sizes or a matching table")

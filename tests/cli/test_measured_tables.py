@@ -68,7 +68,7 @@ def test_what_nccl_tests_does_not_say_may_be_said_to_both(cli, monkeypatch):
         "accuracy", "-", "--cluster", "hgx_h100", "--collective", "all_gather", "-g", "8"
     )
     assert status == 0
-    assert out.splitlines()[1].split()[:5] == ["standard", "input", "hgx_h100", "all_gather", "8"]
+    assert out.splitlines()[1].split()[:5] == ["standard", "input", "all_gather", "8", "site:"]
 
 
 LINE = "  1048576  262144  float  sum  -1  45.0  23.30  43.69  0\n"
