@@ -18,6 +18,7 @@ from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.pooling import fit_tables, reached, write_pool
 from simrank.bench.predict import spread_of
 from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.cli.kernel_errors import calibrate_gemm, show
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.collectives.nccl.fitting import NAMES
 from simrank.collectives.nccl.machine import calibration_for, constants_of
@@ -63,13 +64,24 @@ def calibrate(
         bool,
         typer.Option("--pool", help="Fit all shipped tables together, and those that are named."),
     ] = False,
+    gemm: Annotated[
+        bool,
+        typer.Option("--gemm", help="Refit the rule of matrix products; --out names a folder."),
+    ] = False,
     out: Annotated[str | None, typer.Option(help="YAML file to write [stdout].")] = None,
 ) -> None:
     """Fit the constants of NCCL's laws to measured times of one cluster.
 
+    --gemm fits the rule of matrix products to all shipped rows instead, in under two minutes.
+
     The format is detected. Files of NCCL Inspector, one per process, are read together.
     `simrank.predict(calibration=...)` and `simrank explain --calibration` read the written file.
     """
+    if gemm:
+        if measured or site or pool or out is None or not Path(out).is_dir():
+            raise typer.BadParameter("--gemm takes no tables, and --out with a folder to write to")
+        show(calibrate_gemm(Path(out)))
+        return
     check_writable(out)
     if pool:
         if site or any(each is not None for each in (cluster, collective, num_ranks, nodes)):
