@@ -18,6 +18,7 @@ from simrank.ranks.current import register_default_context
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate
     from simrank.bench.predict import predict
+    from simrank.bench.predict_kernels import predict_gemm
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
 
@@ -33,6 +34,7 @@ __all__ = [
     "explore",
     "multiprocessing",
     "predict",
+    "predict_gemm",
     "validate",
 ]
 _PLACES = {
@@ -41,6 +43,7 @@ _PLACES = {
     "Stream": "simrank.device",
     "Tensor": "simrank.device",
     "predict": "simrank.bench.predict",
+    "predict_gemm": "simrank.bench.predict_kernels",
 }
 
 

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from simrank.config.model import Model
 from simrank.config.names import (
+    MEASURED_DEVICES,
     NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
     NCCL_HOSTS,
@@ -107,6 +108,7 @@ NOT_MEASURED = {
     "fp32_lanes",
     "collnet",
     "gemm_table",
+    "measured_as",
     "block_clusters",
     "multicast",
     "architecture",
@@ -159,6 +161,9 @@ class DeviceConfig(Sourced):
         lazy_loading: Whether a kernel's code is loaded at its first launch, which waits until
             the device is quiet (CUDA_MODULE_LOADING=LAZY, CUDA's default since 12.2).
         gemm_table: A table of measured matrix products, a built-in name or a CSV file.
+        measured_as: The measured device whose products and attention the device takes, by a name
+            of configs/gemm; its own or a sibling's. Without it a rule predicts them.
+        l2_bytes: Size of the last cache.
         best_product_flops: The best rate of any bfloat16 matrix product that was measured; without
             a table, the times of products follow from it.
         has_block_clusters: Whether thread blocks in a cluster fetch an operand once (Hopper and
@@ -183,6 +188,8 @@ class DeviceConfig(Sourced):
     gemm_table: Text | None = None
     best_product_flops: Flops | None = Field(default=None, alias="best_product")
     has_block_clusters: Flag = Field(default=False, alias="block_clusters")
+    measured_as: Annotated[str, one_of(MEASURED_DEVICES, {})] | None = None
+    l2_bytes: Size | None = Field(default=None, alias="l2_cache")
     multicast: Flag = False
 
 

@@ -78,3 +78,5 @@ NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 DtypeName = Annotated[str, one_of(DTYPES, DTYPE_ALIASES)]
 RedopName = Annotated[str, one_of(REDOPS, REDOP_ALIASES)]
 CollectiveName = Annotated[str, one_of(COLLECTIVES, COLLECTIVE_ALIASES)]
+# Columns of the tables in configs/gemm/rows and configs/attention/rows.
+MEASURED_DEVICES = ("a100_sxm", "b200_sxm", "b300_sxm", "gb200", "h100_sxm", "l40s", "mi355x")

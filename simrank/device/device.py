@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import AddressSpace, Buffer, Touched
     from simrank.device.network import Network
     from simrank.engine import CallSite, Engine
-    from simrank.hardware.roofline import Product
-    from simrank.hardware.spec import DeviceSpec
+    from simrank.hardware.spec import DeviceSpec, Product
 
 _ELEMENTS_PER_SM = 8 * 1024  # assumed: an elementwise kernel gives an SM about 8 blocks of 1,024
 

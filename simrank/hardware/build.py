@@ -101,6 +101,8 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         gemm_table=_gemm_table(device.gemm_table),
         best_product_flops=device.best_product_flops,
         has_block_clusters=device.has_block_clusters,
+        measured_as=device.measured_as,
+        l2_bytes=device.l2_bytes,
         host_link_bandwidth_bytes_per_s=device.host_link_bandwidth_bytes_per_s,
     )
 

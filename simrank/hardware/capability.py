@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from simrank.hardware.roofline import peak_flops
-
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
@@ -14,11 +12,17 @@ if TYPE_CHECKING:
 _CAPABILITIES = (
     ("V100", (7, 0)),
     ("A100", (8, 0)),
-    ("L40", (8, 9)),
+    ("A30", (8, 0)),
+    ("A10", (8, 6)),
+    ("A40", (8, 6)),
+    ("L4", (8, 9)),
+    ("RTX 4090", (8, 9)),
+    ("H20", (9, 0)),
     ("H100", (9, 0)),
-    ("H200", (9, 0)),
     ("B200", (10, 0)),
     ("B300", (10, 3)),
+    ("RTX PRO", (12, 0)),
+    ("RTX 5090", (12, 0)),
 )
 
 
@@ -30,5 +34,5 @@ def compute_capability(name: str) -> tuple[int, int] | None:
 
 def clock_hz(spec: DeviceSpec) -> float | None:
     """Return the clock at which a device reaches its FP32 rate; None where it has none."""
-    fused_per_s = peak_flops(spec, "float32")
+    fused_per_s = spec.peak_flops.get("float32", spec.peak_flops.get("float64"))
     return None if fused_per_s is None else fused_per_s / (2 * spec.fp32_lanes * spec.num_sms)

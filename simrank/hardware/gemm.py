@@ -125,13 +125,3 @@ def gemm_ps(path: str, dtype: str, batch: int, m: int, n: int, k: int) -> int | 
     if curve is None or min(batch, m, n, k) < 1:
         return None
     return ceil(curve.time_us(batch, m, n, k) * PS_PER_US)
-
-
-def size_class_errors(rows: tuple[GemmRow, ...]) -> dict[str, list[float]]:
-    """Return the leave-one-out relative errors of rows, by size class."""
-    errors_by_size: dict[str, list[float]] = {">= 1024": [], "< 1024": []}
-    for index, row in enumerate(rows):
-        curve = GemmCurve(rows[:index] + rows[index + 1 :])
-        error = abs(curve.time_us(row.batch, row.m, row.n, row.k) / row.time_us - 1)
-        errors_by_size[">= 1024" if min(row.m, row.n, row.k) >= 1024 else "< 1024"].append(error)
-    return {name: errors for name, errors in errors_by_size.items() if errors}

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.hardware.gemm import gemm_ps
-from simrank.hardware.gemm_rule import predicted_ps
+from simrank.hardware.spec import START_US
 from simrank.units import PS_PER_US, transfer_ps
 
 if TYPE_CHECKING:
-    from simrank.hardware.spec import DeviceSpec
+    from simrank.hardware.spec import DeviceSpec, Product
 
 
-# Fitted to what Liger-Kernel published of plain torch on A100 and H100, see ADR 0047; its Triton
-# kernels start as slowly there.
-_START_PS = round(2.35 * PS_PER_US)
-
-# (batch, m, n, k): `batch` products of an m x k by a k x n matrix.
-Product = tuple[int, int, int, int]
+_START_PS = round(START_US * PS_PER_US)
 
 
 def kernel_ps(
@@ -30,8 +24,8 @@ def kernel_ps(
         flops: Operations of the kernel.
         dtype: Name of the dtype they are done in.
         bytes_moved: Bytes it reads and writes in the device's memory.
-        product: The shape of a library's matrix product; its arithmetic takes the measured time
-            where the device has a table of them, else what a rule carries over from others.
+        product: The shape of a library's matrix product, which takes the time of
+            `library_product_ps`.
 
     Returns:
         The longest of its arithmetic, its memory traffic and the device's floor. Arithmetic of
@@ -46,15 +40,32 @@ def kernel_ps(
     if flops < 0 or bytes_moved < 0:
         raise ValueError(f"a kernel has no negative work: {flops} flops, {bytes_moved} bytes")
     memory_ps = transfer_ps(bytes_moved, spec.memory_bandwidth_bytes_per_s)
-    arithmetic_ps = None
-    if product is not None and spec.gemm_table is not None:
-        arithmetic_ps = gemm_ps(spec.gemm_table, dtype, *product)
-    elif product is not None:
-        arithmetic_ps = predicted_ps(spec, dtype, product)
+    arithmetic_ps = None if product is None else library_product_ps(spec, dtype, product)
     if arithmetic_ps is None:
         peak = peak_flops(spec, dtype)
         arithmetic_ps = 0 if peak is None else transfer_ps(flops, peak)
     return max(spec.kernel_floor_ps, memory_ps, arithmetic_ps)
+
+
+def library_product_ps(spec: DeviceSpec, dtype: str, product: Product) -> int | None:
+    """Return the time of a library's product that is launched alone, in picoseconds.
+
+    It is the time of the device's own table (`gemm_table`), or that of `product_ps` after the start
+    of the kernel: XLA's times of single launches are those of CUDA graphs and 2.3 us (H100, 46
+    common shapes up to 25 us) or 3.1 us (B200). None where nothing is known of the dtype.
+
+    Args:
+        spec: The device.
+        dtype: torch's name of the dtype.
+        product: batch, m, n and k.
+    """
+    from simrank.hardware.gemm import gemm_ps  # noqa: PLC0415 - few runs need it
+    from simrank.hardware.gemm_model import product_ps  # noqa: PLC0415 - as above
+
+    if spec.gemm_table is not None:
+        return gemm_ps(spec.gemm_table, dtype, *product)
+    graph_ps = product_ps(spec, dtype, product)
+    return None if graph_ps is None else _START_PS + graph_ps
 
 
 def started_ps(work_ps: int) -> int:

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# A kernel that is launched alone starts so much later than in a CUDA graph. Fitted to what
+# Liger-Kernel published of plain torch on A100 and H100 (adr/0047); XLA's times of single products
+# on H100 are as much longer than those of graphs.
+START_US = 2.35
+
+# (batch, m, n, k): `batch` products of an m x k by a k x n matrix.
+Product = tuple[int, int, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
@@ -30,6 +38,8 @@ class DeviceSpec:
         best_product_flops: Operations per second of the best bfloat16 product that was measured;
             None: unknown.
         has_block_clusters: Whether blocks that run together fetch operands once.
+        measured_as: The measured device whose products and attention hold; None: no device's.
+        l2_bytes: Size of its last cache; None: that of the nearest measured device.
     """
 
     name: str
@@ -47,6 +57,8 @@ class DeviceSpec:
     gemm_table: str | None = None
     best_product_flops: int | None = None
     has_block_clusters: bool = False
+    measured_as: str | None = None
+    l2_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

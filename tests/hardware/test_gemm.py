@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.config.locate import builtin_names, locate
-from simrank.hardware.gemm import GemmCurve, gemm_ps, load_gemm_rows, size_class_errors
+from simrank.hardware.gemm import GemmCurve, gemm_ps, load_gemm_rows
 
 TABLES = builtin_names("gemm")
 BF16 = "bf16xbf16->bf16"
@@ -51,11 +51,3 @@ def test_a_dtype_that_was_not_measured_has_no_time():
     assert gemm_ps(H100, "float32", 1, 1024, 1024, 1024) is None
     assert gemm_ps(H100, "float8_e4m3fn", 1, 1024, 1024, 1024) is None
     assert gemm_ps(H100, "bfloat16", 1, 0, 1024, 1024) is None
-
-
-def test_size_classes_hold_every_row_once():
-    """And errors are relative."""
-    rows = load_gemm_rows(H100)[BF16][:40]
-    found = size_class_errors(rows)
-    assert sum(map(len, found.values())) == 40
-    assert all(error >= 0 for errors in found.values() for error in errors)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.tensors.tensor import Tensor
-    from simrank.hardware.roofline import Product
+    from simrank.hardware.spec import Product
 
 Array = np.ndarray[Any, Any]
 

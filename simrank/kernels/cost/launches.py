@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.hardware.capability import clock_hz, compute_capability
-from simrank.hardware.gemm import gemm_ps
-from simrank.hardware.roofline import peak_flops, started_ps
+from simrank.hardware.roofline import library_product_ps, peak_flops, started_ps
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import L2_PER_HBM, TILES_PER_HBM
 from simrank.kernels.cost.overlap import Work, num_beside, together_ps
@@ -278,7 +277,8 @@ def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> 
     The shape of the product follows from the statistics: its results are m x n, its operations 2 m
     n k, and the two largest tensors that the kernel read are m x k and k x n.
     """
-    if spec.gemm_table is None or not statistics.dot_outputs:
+    is_measured = spec.gemm_table is not None or spec.measured_as is not None
+    if not is_measured or not statistics.dot_outputs:
         return 0
     num_outputs = num_programs * statistics.dot_outputs
     extents = sorted(
@@ -296,8 +296,8 @@ def _library_ps(statistics: Statistics, spec: DeviceSpec, num_programs: int) -> 
         by_type[dtype] = by_type.get(dtype, 0) + flops
     for dtype, flops in by_type.items():
         inner = max(round(flops / (2 * longer * shorter)), 1)
-        shapes = ((longer, shorter), (shorter, longer))
-        either = [gemm_ps(spec.gemm_table, dtype, 1, m, n, inner) or 0 for m, n in shapes]
+        shapes = ((1, longer, shorter, inner), (1, shorter, longer, inner))
+        either = [library_product_ps(spec, dtype, shape) or 0 for shape in shapes]
         longest_ps += max(either)
     return longest_ps
 

@@ -16,8 +16,7 @@ from simrank.units import ceil_ps, transfer_ps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.hardware.roofline import Product
-    from simrank.hardware.spec import DeviceSpec
+    from simrank.hardware.spec import DeviceSpec, Product
     from simrank.torch.cuda.operations import Operand, Operation
 
 # c10::ScalarType; source: torch's c10/core/ScalarType.h.

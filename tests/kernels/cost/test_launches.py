@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simrank
-from simrank.hardware.gemm import gemm_ps
-from simrank.hardware.roofline import started_ps
+from simrank.hardware.roofline import library_product_ps, started_ps
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -61,7 +60,7 @@ def test_a_triton_gemm_is_never_more_than_5_percent_faster_than_the_library(m, n
     device = DEVICES[0]
     counted, num_programs = statistics_of_a_product(device, m, n, k, tile)
     found = cost.kernel_cost(counted, device, cost.Launched((num_programs, 1, 1), ctas, 4, 3))
-    library_ps = gemm_ps(device.spec.gemm_table, "bfloat16", 1, m, n, k)
+    library_ps = library_product_ps(device.spec, "bfloat16", (1, m, n, k))
     assert found.duration_ps >= 0.95 * library_ps
 
 
@@ -78,7 +77,7 @@ def test_the_cost_of_a_real_launch_is_that_of_the_library_at_least(run):
         c = ctx.empty(m, n, dtype=ctx.bfloat16)
         operation = matmul[(2, 4)](a, b, c, n, k, BM=128, BN=128, BK=64)
         ctx.synchronize()
-        library_ps = gemm_ps(ctx.cluster.device.gemm_table, "bfloat16", 1, m, n, k)
+        library_ps = library_product_ps(ctx.cluster.device, "bfloat16", (1, m, n, k))
         assert 0.95 * library_ps <= operation.cost.duration_ps < 4 * library_ps
         assert operation.cost.limiter == "arithmetic"
         assert sum(operation.statistics.flops.values()) == 2 * m * n * k

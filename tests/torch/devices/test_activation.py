@@ -127,8 +127,8 @@ def test_nccl_reduces_on_devices_and_work_wait_orders_the_stream(spawn):
 
 def test_events_measure_simulated_time(spawn):
     """A product of known cost, alone on its device."""
-    from simrank.hardware.gemm import gemm_ps
     from simrank.hardware.load import load_cluster
+    from simrank.hardware.roofline import library_product_ps
 
     found = []
 
@@ -144,7 +144,7 @@ def test_events_measure_simulated_time(spawn):
 
     spawn(program, 1)
     spec = load_cluster("hgx_h100").device
-    expected = gemm_ps(spec.gemm_table, "bfloat16", 1, 2048, 2048, 2048)
+    expected = library_product_ps(spec, "bfloat16", (1, 2048, 2048, 2048))
     assert found[0] * 1e9 == pytest.approx(expected, rel=0.1)
 
 

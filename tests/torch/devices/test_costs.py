@@ -107,10 +107,10 @@ def test_an_expanded_operand_is_read_once():
 )  # fmt: skip
 def test_products_take_what_was_measured_for_their_shape(name, inputs):
     """Whichever operator they are."""
-    from simrank.hardware.gemm import gemm_ps
+    from simrank.hardware.roofline import library_product_ps
 
     out = tensor(512, 256, dtype=BFLOAT16, is_written=True)
-    measured = gemm_ps(SPEC.gemm_table, "bfloat16", 1, 512, 256, 1024)
+    measured = library_product_ps(SPEC, "bfloat16", (1, 512, 256, 1024))
     assert cost_of(SPEC, operation(name, inputs, [out])).duration_ps == measured
 
 

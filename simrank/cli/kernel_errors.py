@@ -1,0 +1,72 @@
+"""Tables of the errors of single kernels, for `simrank accuracy` and `simrank calibrate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from simrank.bench import gemm_fit
+from simrank.hardware.gemm_rows import SIZE_CLASSES, read_fits, read_widths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from simrank.bench.gemm_fit import Array, LeftOut, Widths
+
+
+def gemm_errors() -> Table:
+    """Return the errors of matrix products that were left out, by shipped constants."""
+    errors = [*gemm_fit.left_out(read_fits(), lambda _: None), *gemm_fit.other_errors()]
+    return errors_table(errors, read_widths(), SIZE_CLASSES)
+
+
+def calibrate_gemm(folder: Path) -> Table:
+    """Fit the rule and the intervals of matrix products, and write them into a folder."""
+    console = Console(stderr=True)
+    with console.status("fit") as status:
+        fits = gemm_fit.fit_all(status.update)
+        errors = gemm_fit.left_out(fits, status.update)
+    widths = gemm_fit.half_widths(errors)
+    gemm_fit.write_fits(fits, widths, folder)
+    return errors_table(errors, widths, SIZE_CLASSES)
+
+
+def errors_table(
+    errors: Sequence[LeftOut],
+    widths: Widths,
+    classes: Sequence[str],
+) -> Table:
+    """Return a row per device and relation: per size class MAE, bias, coverage, half interval."""
+    shown = Table(box=None, pad_edge=False)
+    for column in ("kind", "device", "predicted by"):
+        shown.add_column(column, no_wrap=True)
+    for column in classes:
+        shown.add_column(column, no_wrap=True, justify="right")
+    for each in errors:
+        cells = [
+            _cell(each.logs[each.classes == number], widths[each.key].get(number, 0.0))
+            for number in range(len(classes))
+        ]
+        shown.add_row(each.kind, each.device, f"{each.relation}: {each.donor}", *cells)
+    return shown
+
+
+def _cell(logs: Array, width: float) -> str:
+    """Return the mean error, bias, coverage and half interval of some rows."""
+    if not logs.size:
+        return "-"
+    errors = np.expm1(-logs)  # Predicted / measured, less one.
+    covered = float((np.abs(logs) <= width).mean())
+    mae, bias = 100 * float(np.abs(errors).mean()), 100 * float(errors.mean())
+    half = 100 * float(np.expm1(width))
+    return f"{mae:.1f} % ({bias:+.0f}) {100 * covered:.0f} % of {half:.0f} %"
+
+
+def show(table: Table) -> None:
+    """Print a table, wide where no terminal limits it."""
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)

@@ -1,0 +1,47 @@
+"""`simrank.predict_gemm`: times, intervals and the errors of its arguments."""
+
+import pytest
+
+import simrank
+from simrank.bench.predict_kernels import GEMM_DTYPES, check_extent
+from simrank.errors import UnsupportedError
+
+
+def test_a_prediction_has_a_time_an_interval_and_its_source():
+    """In a graph; a launch alone starts later."""
+    found = simrank.predict_gemm("hgx_h100", 4096, 8192, 8192)
+    assert found.low_us < found.time_us < found.high_us
+    assert 600 < found.tflops < 850
+    assert found.tflops == pytest.approx(2 * 4096 * 8192**2 / found.time_us / 1e6)
+    assert (found.basis, found.launch_us) == ("own", 2.35)
+    assert found.source == "measured products of bfloat16 on h100_sxm"
+
+
+def test_intervals_widen_with_the_distance_of_the_measured_device():
+    """Own rows, a sibling's, none."""
+    widths = []
+    for cluster in ("hgx_h100", "hgx_h200", "mi300x"):
+        found = simrank.predict_gemm(cluster, 1024, 4096, 4096)
+        widths.append(found.high_us / found.low_us)
+    assert widths == sorted(widths)
+    assert "nothing was measured on MI300X" in found.source
+
+
+@pytest.mark.parametrize("dtype", GEMM_DTYPES)
+def test_every_dtype_is_predicted_on_blackwell(dtype):
+    """Narrow ones are faster where arithmetic limits."""
+    found = simrank.predict_gemm("gb300_nvl72", 8192, 8192, 8192, dtype=dtype)
+    plain = simrank.predict_gemm("gb300_nvl72", 8192, 8192, 8192)
+    assert found.time_us < (0.7 if GEMM_DTYPES[dtype] != "bfloat16" else 1.01) * plain.time_us
+
+
+def test_wrong_arguments_are_named():
+    """With the choices."""
+    with pytest.raises(ValueError, match=r"dtype='bf16': expected one of bfloat16, float16"):
+        simrank.predict_gemm("hgx_h100", 1, 1, 1, dtype="bf16")
+    with pytest.raises(ValueError, match=r"m=0: expected a whole number from 1"):
+        simrank.predict_gemm("hgx_h100", 0, 1, 1)
+    with pytest.raises(ValueError, match=r"k=1\.5"):
+        check_extent("k", 1.5)
+    with pytest.raises(UnsupportedError, match=r"nvfp4 on H100 SXM"):
+        simrank.predict_gemm("hgx_h100", 1, 1, 1, dtype="nvfp4")

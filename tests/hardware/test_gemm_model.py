@@ -1,0 +1,90 @@
+"""Products on any device: its own rows, a sibling's, or the rule alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simrank.config.locate import builtin_clusters
+from simrank.hardware import kernel_ps, load_cluster
+from simrank.hardware.gemm_model import NO_RELATIVE, OWN, SIBLING, product_model, product_ps
+from simrank.hardware.gemm_rows import ANY, read_rows
+from simrank.hardware.spec import START_US
+
+H100 = load_cluster("hgx_h100").device
+LARGE = (1, 4096, 4096, 4096)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "basis", "relation"),
+    [
+        ("hgx_h100", "h100_sxm", OWN),
+        ("hgx_b200", "b200_sxm", OWN),
+        ("hgx_a100", "a100_sxm", OWN),
+        ("l40s_pcie", "l40s", OWN),
+        ("gb200_nvl72", "gb200", OWN),
+        ("mi355x", "mi355x", OWN),
+        ("hgx_h200", "h100_sxm", SIBLING),
+        ("gh200_slingshot", "h100_sxm", SIBLING),
+        ("gb300_nvl72", "b300_sxm", SIBLING),
+        ("mi300x", "mi355x", NO_RELATIVE),
+    ],
+)
+def test_a_cluster_names_the_rows_that_its_device_takes(cluster, basis, relation):
+    """They are its own where peak, SMs and memory agree."""
+    model = product_model(load_cluster(cluster).device, "bfloat16")
+    assert (model.basis, model.relation) == (basis, relation)
+
+
+@pytest.mark.parametrize("cluster", builtin_clusters())
+def test_every_cluster_predicts_a_large_product_at_a_share_of_its_peak(cluster):
+    """Between 0.4 and 1 of it."""
+    spec = load_cluster(cluster).device
+    rate = 2 * 4096**3 / (product_ps(spec, "bfloat16", LARGE) * 1e-12)
+    assert 0.4 < rate / spec.peak_flops["bfloat16"] < 1
+
+
+def test_a_measured_row_is_predicted_within_the_noise():
+    """Of 15 percent, for nine of ten rows of each device."""
+    for cluster, name in (("hgx_h100", "h100_sxm"), ("hgx_b200", "b200_sxm")):
+        model = product_model(load_cluster(cluster).device, "bfloat16")
+        sizes, times_us = read_rows("bfloat16")[name]
+        products = [tuple(map(int, size)) for size in sizes[::10]]
+        found = np.array([model.time_us(product) for product in products])
+        assert np.percentile(np.abs(np.log(found / times_us[::10])), 90) < 0.15
+
+
+def test_unknown_devices_take_the_nearest_constants():
+    """By compute capability, else those of all devices; a stated best product scales the peak."""
+    plain = replace(H100, measured_as=None)
+    assert product_model(plain, "bfloat16").basis == "h100_sxm"
+    assert product_model(plain, "bfloat16").relation == NO_RELATIVE
+    unknown = replace(plain, name="X1")
+    assert product_model(unknown, "bfloat16").basis == ANY
+    slow = replace(unknown, best_product_flops=400 * 10**12)
+    slower = product_ps(slow, "bfloat16", LARGE) / product_ps(unknown, "bfloat16", LARGE)
+    assert 1.5 < slower < 2.2
+    other = replace(H100, name="RTX PRO 6000")
+    assert product_model(replace(other, num_sms=188), "bfloat16").relation == NO_RELATIVE
+
+
+def test_a_product_that_is_launched_starts_later_than_in_a_graph():
+    """And a library's product of float8 leaves out what quantises the activations."""
+    graph_ps = product_ps(H100, "bfloat16", LARGE)
+    assert kernel_ps(H100, 2 * 4096**3, "bfloat16", 0, LARGE) == graph_ps + START_US * 1e6
+    with_quantising_us = product_model(H100, "fp8").time_us(LARGE)
+    alone_us = product_ps(H100, "float8_e4m3fn", LARGE) / 1e6
+    assert 2 * 4096**3 / 1979e12 * 1e6 < alone_us < with_quantising_us - 3
+
+
+def test_dtypes_without_rows_or_peak_have_no_model():
+    """float32, fp8 on A100, nvfp4 before Blackwell; products of no size."""
+    a100 = load_cluster("hgx_a100").device
+    assert product_ps(H100, "float32", LARGE) is None
+    assert product_ps(H100, "bfloat16", (1, 0, 64, 64)) is None
+    assert product_model(a100, "fp8") is None
+    assert product_model(H100, "nvfp4") is None
+    b200 = load_cluster("hgx_b200").device
+    gb300 = load_cluster("gb300_nvl72").device
+    peaks = [product_model(each, "nvfp4").machine.peak_flops for each in (b200, gb300)]
+    assert peaks == [9000e12, 15000e12]
