@@ -240,7 +240,8 @@ def _uncertainties(
     found = []
     for name, each in parts.items():
         share = float(each[0])
-        what = UNCERTAIN.get(name, f"{name}: no measured table")
+        is_rate = name.endswith("is assumed")
+        what = UNCERTAIN.get(name, name if is_rate else f"{name}: no measured table")
         width = float(np.expm1(NORMAL_90 * np.sqrt(share)))
         found.append(Uncertainty(what, share / total if total else 0.0, width))
     return tuple(sorted(found, key=lambda part: -part.share))

@@ -15,23 +15,31 @@ def test_the_promised_clusters_are_built_in():
         "a100_roce",
         "b200_ib",
         "b200_roce",
+        "gb200_ib",
         "gb200_nvl72",
+        "gb300_ib",
         "gb300_nvl72",
         "gh200_slingshot",
         "h100_efa",
         "h100_ib",
         "h100_sharp",
+        "h100_single_ib",
         "h100_tcpx",
         "h100_tcpxo",
         "h200_ib",
         "h200_roce",
         "hgx_a100",
         "hgx_b200",
+        "hgx_b300",
         "hgx_h100",
+        "hgx_h20",
         "hgx_h200",
         "l40s_pcie",
         "mi300x",
+        "mi300x_roce",
         "mi355x",
+        "mi355x_roce",
+        "rtx_pro_6000_pcie",
     ]
 
 
@@ -57,5 +65,5 @@ def test_an_unknown_name_lists_the_known_ones():
         locate("clusters", "hgx_h10")
     (problem,) = caught.value.problems
 
-    assert "hgx_a100, hgx_b200, hgx_h100" in problem.expected
+    assert "hgx_b200, hgx_b300, hgx_h100" in problem.expected
     assert problem.to_fix == "write `hgx_h100`"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration, Communicator
+from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration, Communicator
 from simrank.collectives.nccl.pool import (
     FIT,
     NORMAL_90,
@@ -26,6 +26,7 @@ from simrank.collectives.nccl.pool import (
 )
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.config.choices import AUTO, NO_CALIBRATION, POOLED
+from simrank.config.wires import ASSUMED
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.laws import Floats
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 UNCALIBRATED_SPREAD: Final = (0.46, 1.2, 1.17, 0.3)
 # Likewise of messages between pairs: all_to_all and sendrecv, which the laws explain worst.
 P2P_SPREAD: Final = (0.19, 0.69, 0.37, 0.39)
+# Of the logarithm of a rate that a cluster's file assumes. Assumed: cards of one kind reached 0.75
+# to 1.05 of each other in the tables of RoCE and EFA.
+_ASSUMED_SIGMA: Final = 0.15
 _P2P: Final = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 
 
@@ -49,7 +53,25 @@ def communicator_on(
 ) -> tuple[Communicator, Constants]:
     """Return ranks of a cluster with the constants that `constants_on` returns."""
     found = constants_on(cluster, collective, Communicator(shape, spec), word)
-    return Communicator(shape, spec, found.calibration), found
+    assumed = _assumed(cluster, shape)
+    known = replace(found, covariances={**found.covariances, **assumed})
+    return Communicator(shape, spec, known.calibration), known
+
+
+def _assumed(cluster: Cluster, shape: Shape) -> dict[str, Floats]:
+    """Return the covariances of the rates that a cluster's file states as assumed."""
+    kinds = {each.key: each.kind for each in cluster.provenance}
+    rates = {"nccl.ring_bandwidth": "bandwidth_intra"}
+    if shape.num_nodes > 1:
+        rates["nccl.nic_bandwidth"] = "bandwidth_net"
+    found = {}
+    for key, constant in rates.items():
+        if kinds.get(key) == ASSUMED:
+            number = CONSTANTS.index(constant)
+            covariance = np.zeros((NUM, NUM))
+            covariance[number, number] = _ASSUMED_SIGMA**2
+            found[f"{key.removeprefix('nccl.')} is assumed"] = covariance
+    return found
 
 
 def constants_on(
