@@ -15,8 +15,11 @@ from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
 from simrank.collectives.nccl.pool_fit import HOST_LAUNCH_US, bounded
 from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
+from simrank.collectives.nccl.tuner import nvls_reduces
+from simrank.collectives.problem import REDUCING
 from simrank.config.locate import builtin_names, locate
 from simrank.config.machine import MachineConfig, load_machine
+from simrank.config.names import DTYPES, NCCL_ALGORITHMS
 from simrank.config.wires import ASSUMED
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
@@ -254,9 +257,10 @@ def _series_of_file(
         machine = None  # What it says is of another cluster.
     if nodes is not None:
         rows = [replace(row, ranks_per_host=_spread(file, row, nodes)) for row in rows]
-    grouped: dict[tuple[str, int, tuple[int, ...]], list[MeasuredRow]] = {}
+    grouped: dict[tuple[str, int, tuple[int, ...], bool], list[MeasuredRow]] = {}
     for row in rows:
-        key = row.collective, row.num_ranks, row.ranks_per_host
+        reduced = row.dtype if row.collective in REDUCING else ""
+        key = row.collective, row.num_ranks, row.ranks_per_host, nvls_reduces(reduced, "sum")
         grouped.setdefault(key, []).append(row)
     table = path.stem if path.suffix == ".csv" else file
     return [_series(table, name, machine, mine, nodes) for mine in grouped.values()]
@@ -312,8 +316,12 @@ def _series(
     if is_spread:
         shape = Shape(num_ranks, max(per_host), len(per_host), min(per_host))
     spec = spec_of(built, shape, None if machine is None else machine.nics_used)
-    if machine is not None and machine.algorithms:
-        spec = replace(spec, algorithms=machine.algorithms)
+    algorithms, protocols = _forced(rows[0], machine)
+    spec = replace(
+        spec,
+        algorithms=algorithms or spec.algorithms,
+        protocols=protocols or spec.protocols,
+    )
     measured = Measured(
         rows[0].collective,
         np.array([row.size_bytes for row in rows]),
@@ -324,8 +332,22 @@ def _series(
     is_known = shape.num_nodes == 1 or _is_known(built)
     remark = "" if machine is None else machine.remark or ""
     launched = max(rows[0].gpus_per_thread, 1 if machine is None else machine.gpus_per_thread)
+    if rows[0].is_graph or (machine is not None and machine.cuda_graph):
+        launched = 1  # A graph is launched once.
     site = "" if machine is None else machine.site or ""
     return TableSeries(table, built.name, mode, measured, is_known, remark, launched, site)
+
+
+def _forced(
+    row: MeasuredRow, machine: MachineConfig | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the algorithms and protocols that environment and dtype leave; empty: all."""
+    algorithms = row.algorithms or ((machine and machine.algorithms) or ())
+    protocols = row.protocols or ((machine and machine.protocols) or ())
+    is_reduced = row.collective in REDUCING and row.dtype in DTYPES
+    if not algorithms and is_reduced and not nvls_reduces(row.dtype, "sum"):
+        algorithms = tuple(each for each in NCCL_ALGORITHMS if not each.startswith("nvls"))
+    return algorithms, protocols
 
 
 def _is_known(cluster: Cluster) -> bool:

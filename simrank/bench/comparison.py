@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from simrank.bench.closed_form import NCCL
-from simrank.collectives.nccl.laws import UNCALIBRATED
+from simrank.collectives.nccl.pool_fit import HOST_LAUNCH_US
 from simrank.config.machine import load_machine
 
 if TYPE_CHECKING:
@@ -73,5 +73,8 @@ def comparison_of(series: Series, config: BenchConfig) -> Comparison:
     modes = sorted({each.mode for each in machines if each is not None} - {_DIRECT})
     if modes:
         return Comparison(f"calls run back to back, loops of {' and '.join(modes)} were measured")
-    num_gpus = max((each.gpus_per_thread for each in machines if each is not None), default=1)
-    return Comparison(floor_us=UNCALIBRATED.launch_us * num_gpus if num_gpus > 1 else 0.0)
+    num_gpus = max(
+        (each.gpus_per_thread for each in machines if each is not None and not each.cuda_graph),
+        default=1,
+    )
+    return Comparison(floor_us=HOST_LAUNCH_US * num_gpus if num_gpus > 1 else 0.0)

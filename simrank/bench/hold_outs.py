@@ -1,4 +1,4 @@
-"""Predictions of measured series that the pooled constants were not fitted to, and their scores.
+"""Predictions of series that were left out of the pooled constants, and their scores.
 
 Start with `hold_outs`. Kinds: a site, a kind of network, a device (cluster), an operation or a
 group size of a cluster is left out; or all of a site but one small size.

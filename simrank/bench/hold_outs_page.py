@@ -1,4 +1,4 @@
-"""Predictions of left-out sites as a page: scores, stated and seen coverage, times over size."""
+"""Predictions of left-out sites as a page: scores, coverage, times over size."""
 
 from __future__ import annotations
 

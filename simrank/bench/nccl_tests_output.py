@@ -19,12 +19,13 @@ from simrank.bench.run_facts import (
     collective_named,
     is_time,
 )
+from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.config.names import DTYPE_ALIASES, DTYPES
 from simrank.config.quantity import choice_text
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from simrank.config.measured import MeasuredRow
 
@@ -36,7 +37,16 @@ _RANK = re.compile(
 )
 _HEADING = re.compile(r"^\s*#?\s*size\s+count\s+type\b.*time\b", re.IGNORECASE)
 _LINE = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\w*\s+\S+\s", re.ASCII | re.MULTILINE)
-_GPUS = re.compile(r"\bnThreads?\s+\d+\s+nGpus\s+(\d{1,6})\b", re.ASCII)
+# What the heading, a command line, its environment or NCCL's own log say of a run.
+_SET = r"(?:=|\s+set by environment to\s+)['\"]?([\w^:;,/]+)"
+_SAID = {
+    "gpus": re.compile(r"\bnThreads?\s+\d+\s+nGpus\s+(\d{1,6})\b", re.ASCII),
+    "graph": re.compile(r"\bgraph:?\s+(\d{1,6})\b", re.ASCII),
+    "-g": re.compile(r"_perf(?:_mpi)?\b.*?\s(?:-g|--ngpus)[ =]?(\d{1,6})\b", re.ASCII),
+    "-G": re.compile(r"_perf(?:_mpi)?\b.*?\s(?:-G|--cudagraph)[ =]?(\d{1,6})\b", re.ASCII),
+    "algorithms": re.compile(r"\bNCCL_ALGO" + _SET, re.ASCII),
+    "protocols": re.compile(r"\bNCCL_PROTO" + _SET, re.ASCII),
+}
 _MAX_DIGITS = 19
 _UNSIGNED = {"uint32": "int32", "uint64": "int64"}  # Of `-d all`: as many bytes, the same sums.
 _WHAT = re.compile(r"\b([a-z]\w*?)_perf(?:_mpi)?\b")
@@ -121,9 +131,39 @@ def _ran(name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | No
     per_host = tuple(hosts.count(host) for host in dict.fromkeys(hosts))
     if num_ranks is not None and num_ranks != sum(per_host):
         per_host = ()  # Part of the list was cut off, or another number is asked for.
-    launched = next((int(said[1]) for _, line in lines if (said := _GPUS.search(line))), 1)
+    said = {name: _first(pattern, lines) for name, pattern in _SAID.items()}
+    launched = int(said["gpus"] or said["-g"] or 1)
     ranks = num_ranks or len(listed)
-    return Ran(name, ranks, per_host, max(1, min(launched, ranks)))
+    return Ran(
+        name,
+        ranks,
+        per_host,
+        max(1, min(launched, ranks)),
+        _left(parse_algorithms, said["algorithms"], name, file),
+        _left(parse_protocols, said["protocols"], name, file),
+        int(said["graph"] or said["-G"] or 0) > 0,
+    )
+
+
+def _left(
+    parse: Callable[[str, str], frozenset[str] | None], said: str | None, name: str, file: str
+) -> tuple[str, ...]:
+    """Return the names that a variable leaves to choose from; empty: it is not set.
+
+    Raises:
+        ConfigError: Its value is none of NCCL's.
+    """
+    try:
+        return () if said is None else tuple(sorted(parse(said, name) or ()))
+    except ConfigError as error:
+        first = error.problems[0]
+        wrong = ConfigProblem(file, None, first.file, first.expected, first.got, first.to_fix)
+        raise ConfigError(wrong) from None
+
+
+def _first(pattern: re.Pattern[str], lines: list[tuple[int, str]]) -> str | None:
+    """Return the first group of the first line in which a pattern is found, or None."""
+    return next((found[1] for _, line in lines if (found := pattern.search(line))), None)
 
 
 def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[MeasuredRow]:

@@ -52,12 +52,18 @@ class Ran(NamedTuple):
         num_ranks: Ranks that took part.
         ranks_per_host: Ranks of each host, where the source says it.
         gpus_per_thread: GPUs that a host thread launches on, one after the other.
+        algorithms: What NCCL had to choose from (NCCL_ALGO); empty: everything.
+        protocols: Likewise (NCCL_PROTO).
+        is_graph: Whether calls were launched as a CUDA graph.
     """
 
     collective: str
     num_ranks: int
     ranks_per_host: tuple[int, ...] = ()
     gpus_per_thread: int = 1
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+    is_graph: bool = False
 
     def row(self, file: str, size_bytes: int, dtype: str, time_us: float) -> MeasuredRow:
         """Return a measured size; its bandwidths follow from its time."""
@@ -74,6 +80,9 @@ class Ran(NamedTuple):
             source=file,
             ranks_per_host=self.ranks_per_host,
             gpus_per_thread=self.gpus_per_thread,
+            algorithms=self.algorithms,
+            protocols=self.protocols,
+            is_graph=self.is_graph,
         )
 
     def check_bandwidth(self, size_bytes: int, printed: Bandwidths, place: Place) -> None:

@@ -99,6 +99,11 @@ def accuracy(
     if name == POOLED:
         show_tables(bench.tried, _show, json_file, html)
         return
+    _show_fits(name, bench, json_file, html)
+
+
+def _show_fits(name: str, bench: Bench, json_file: str | None, html: str | None) -> None:
+    """Show the errors of one cross-validation mode, or of all."""
     found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
         raise typer.BadParameter(f"--fit {name}: no table has enough sizes or a matching table")

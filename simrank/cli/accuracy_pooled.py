@@ -1,4 +1,4 @@
-"""What `simrank accuracy` shows of pooled constants: errors and coverage of left-out machines."""
+"""Errors and coverage of pooled constants on left-out machines, for `simrank accuracy`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def show_hold_outs(show: Callable[[Table], None], json_file: str | None, html: s
 
 
 def _known() -> list[Observed]:
-    """Return what the pooled constants are fitted to."""
+    """Return the series that the pooled constants are fitted to."""
     series = measured_series(texts_of([*builtin_tables(), *pooled_tables()]))
     return [observed_of(each) for each in series if each.mode == DIRECT]
 

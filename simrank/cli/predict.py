@@ -73,8 +73,7 @@ def predict(
 
     `simrank explain` takes one size apart; `simrank accuracy` says how well such predictions hold.
     """
-    if json_file != "-":
-        check_writable(json_file)
+    check_writable(None if json_file == "-" else json_file)
     try:
         found = predicted(
             collective,
@@ -92,6 +91,10 @@ def predict(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    _show(found, json_file)
+
+
+def _show(found: Predicted, json_file: str | None) -> None:
     text = json.dumps(_data(found), indent=1) + "\n"
     if json_file == "-":
         typer.echo(text, nl=False)

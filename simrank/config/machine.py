@@ -8,6 +8,9 @@ nics_used: 1          # of each node; left out: those beside the ranks
 library: NCCL 2.28.7
 gpus_per_thread: 8    # as nccl-tests -g 8: one host thread launches on eight GPUs; left out: 1
 algorithms: [nvls]    # NCCL_ALGO; left out: NCCL chose
+protocols: [Simple]   # NCCL_PROTO; left out: NCCL chose
+cuda_graph: true      # nccl-tests -G: calls were launched as a graph; left out: they were not
+in_place: true        # left out: out of place
 site: azure           # tables of one site are left out together
 mode: back_to_back    # or torch, xla: loops of a framework, with its overhead around each call
 ```
@@ -18,8 +21,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from simrank.config.model import Model, validate
-from simrank.config.names import NCCL_ALGORITHMS
-from simrank.config.quantity import Count, Text, one_of, words_of
+from simrank.config.names import NCCL_ALGORITHMS, NCCL_PROTOCOLS
+from simrank.config.quantity import Count, Flag, Text, one_of, words_of
 from simrank.config.yaml_source import read_yaml
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ class MachineConfig(Model):
         mode: How calls followed each other: as nccl-tests', or in loops of a framework.
         site: Where it was measured; tables of one site are left out together.
         algorithms: What was forced (NCCL_ALGO); None: NCCL chose.
+        protocols: Likewise (NCCL_PROTO).
+        cuda_graph: Whether calls were launched as a CUDA graph, so that host launches cost nothing.
+        in_place: Whether the results were written over the operands.
         remark: What else a reader of the errors has to know.
     """
 
@@ -57,6 +63,11 @@ class MachineConfig(Model):
     algorithms: Annotated[tuple[str, ...] | None, words_of(NCCL_ALGORITHMS, {}, example="ring")] = (
         None
     )
+    protocols: Annotated[tuple[str, ...] | None, words_of(NCCL_PROTOCOLS, {}, example="Simple")] = (
+        None
+    )
+    cuda_graph: Flag = False
+    in_place: Flag = False
     remark: Text | None = None
 
 

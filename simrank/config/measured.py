@@ -42,6 +42,9 @@ class MeasuredRow:
         source: Where it was published.
         ranks_per_host: Ranks of each host, where the source says it.
         gpus_per_thread: GPUs that a host thread launches on, one after the other.
+        algorithms: What NCCL had to choose from (NCCL_ALGO); empty: everything.
+        protocols: Likewise (NCCL_PROTO).
+        is_graph: Whether calls were launched as a CUDA graph.
     """
 
     system: str
@@ -55,6 +58,9 @@ class MeasuredRow:
     source: str
     ranks_per_host: tuple[int, ...] = ()
     gpus_per_thread: int = 1
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+    is_graph: bool = False
 
 
 def load_measured(path: str | Path) -> list[MeasuredRow]:

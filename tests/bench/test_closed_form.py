@@ -45,8 +45,8 @@ def test_the_first_benchmark_of_a_newcomer_shows_intervals_beside_what_was_measu
     assert "90% interval  measured   error" in auto
     assert "nvls Simple" in auto
     assert "# Measured time inside the 90% interval in 28 of 31 rows" in auto
-    assert "10 % up to 32 KiB, 6 % to 1 MiB, 2 % to 64 MiB, 2 % above" in auto
-    assert "constants fitted to h100x8_aws_p5_allreduce" in auto
+    assert "21 % up to 32 KiB, 11 % to 1 MiB, 3 % to 64 MiB, 2 % above" in auto
+    assert "constants fitted to 106 series of 25 sites (platform hopper: " in auto
     assert "# No 90% interval and no error: ring is forced" in ring
     assert not {"measured", "error"} & set(ring.splitlines()[2].split())
 

@@ -21,7 +21,7 @@ def completed(cli, monkeypatch):
     [
         (["run", "--on-f"], ["--on-failure"]),
         (["run", "--on-failure", ""], ["abort", "continue"]),
-        (["run", "--cluster", "hgx_h"], ["hgx_h100", "hgx_h200"]),
+        (["run", "--cluster", "hgx_h"], ["hgx_h100", "hgx_h20", "hgx_h200"]),
         (["bench", "all_reduce", "--algorithm", "ha"], ["halving_doubling"]),
         (["explain", "--calibration", "no"], ["none"]),
         (["kernels", "c"], ["coverage", "check"]),

@@ -127,7 +127,7 @@ class _Problem:
 
     @property
     def num_unknowns(self) -> int:
-        """How many unknowns there are."""
+        """The number of unknowns."""
         return int(self._sums.shape[2]) + NUM * len(self._firsts)
 
     def _split(self, found: Floats) -> tuple[Floats, Floats]:
