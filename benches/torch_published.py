@@ -7,11 +7,13 @@ the built-in clusters, 0.87 of the data sheet as there.
 
 Sources: Liger-Kernel 0.5.2, benchmark/data/{a100,h100}_all_benchmark_data.csv, its baselines in
 plain torch (bfloat16; LayerNorm float32), which our constants are fitted to; FlashAttention-2 in
-triton-lang/triton#1975 (A100) and #2459 (H100).
+triton-lang/triton#1975 (A100) and #2459 (H100); cuDNN's attention and FlashAttention-2 on H100
+SXM in figures 5 and 6 of FlashAttention-3 (arXiv 2407.08608), whose rates at 16k keys ours are.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,15 +21,17 @@ import yaml
 from published import show
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's custom
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import simrank
 from simrank.config.locate import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 BANDWIDTHS = {"hgx_a100": "1.68 TB/s", "hgx_h100": "3.43 TB/s"}  # A100 PCIe, H100 NVL.
 LIGER, FLASH = "Liger-Kernel 0.5.2", "triton-lang/triton#1975, #2459"
+FA3 = "arXiv 2407.08608"
 
 
 class Case(NamedTuple):
@@ -40,6 +44,8 @@ class Case(NamedTuple):
         is_backward: Which direction.
         published: What was measured, in microseconds.
         source: By whom.
+        is_causal: Of attention, whether it has a causal mask.
+        kernel: Of attention on H100, which of torch's kernels ran.
     """
 
     cluster: str
@@ -48,6 +54,8 @@ class Case(NamedTuple):
     is_backward: bool
     published: float
     source: str = LIGER
+    is_causal: bool = True
+    kernel: str = "cudnn"
 
 
 NUM_HEADS = 96  # Published were 192 and 256, which take as much longer.
@@ -56,6 +64,36 @@ NUM_HEADS = 96  # Published were 192 and 256, which take as much longer.
 def _flash_us(length: int, width: int, tflops: float, factor: float) -> float:
     """Return the time of causal attention whose operations were published per second."""
     return factor * 2 * NUM_HEADS * length * length * width / tflops / 1e6
+
+
+def _fa3_us(length: int, tflops: float, *, causal: bool, backward: bool) -> float:
+    """Return the time of 16,384 tokens of 2,048 features, as figures 5 and 6 of the paper count."""
+    flops = 4 * 16384 * length * 2048 / (2 if causal else 1) * (2.5 if backward else 1)
+    return flops / tflops / 1e6
+
+
+# (width of a head, causal mask, backward, kernel) -> TFLOPS at 512, 1k, 2k, 4k, 8k, 16k tokens.
+_FIGURES = {
+    (64, False, False, "cudnn"): (335, 373, 395, 408, 412, 413),
+    (128, False, False, "cudnn"): (497, 574, 617, 609, 600, 595),
+    (128, True, False, "cudnn"): (315, 410, 484, 518, 529, 539),
+    (128, False, True, "cudnn"): (305, 408, 465, 499, 518, 516),
+    (64, False, True, "cudnn"): (266, 348, 395, 417, 432, 433),
+    (64, False, False, "flash"): (282, 306, 318, 321, 322, 324),
+    (128, False, False, "flash"): (309, 350, 362, 368, 370, 370),
+    (128, True, False, "flash"): (191, 260, 298, 319, 333, 335),
+    (128, False, True, "flash"): (214, 260, 291, 310, 318, 322),
+}
+_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+def _figures() -> Iterator[Case]:
+    """Yield the published rates of short sequences on H100 SXM: numbers are computed, too."""
+    for (width, causal, backward, kernel), rates in _FIGURES.items():
+        for length, tflops in list(zip(_LENGTHS, rates, strict=True))[: 1 if backward else 2]:
+            us = _fa3_us(length, tflops, causal=causal, backward=backward)
+            kind = f"attention_16k_{width}"
+            yield Case("hgx_h100", kind, length, backward, us, FA3, causal, kernel)
 
 
 CASES = (
@@ -77,10 +115,12 @@ CASES = (
       ((1024, 33.8), (2048, 56.3), (4096, 121.9), (8192, 258.0))),
     Case("hgx_a100", "rotary", 2048, False, 519.2),
     Case("hgx_a100", "rotary", 2048, True, 626.7),
-    *(Case("hgx_h100", "attention_64", size, False, _flash_us(size, 64, tflops, 1), FLASH)
+    *(Case("hgx_h100", "attention_64", size, False, _flash_us(size, 64, tflops, 1), FLASH,
+           kernel="flash")
       for size, tflops in ((1024, 197.9), (2048, 259.2))),
     *(Case("hgx_a100", "attention_128", size, True, _flash_us(size, 128, tflops, 2.5), FLASH)
       for size, tflops in ((1024, 90.8), (2048, 127.5))),
+    *_figures(),
 )  # fmt: skip
 
 
@@ -137,7 +177,15 @@ def _attention(length: int, width: int):  # noqa: ANN202 - a function and its in
     inputs = [
         torch.randn(shape, dtype=torch.float16, device="cuda", requires_grad=True) for _ in "qkv"
     ]
-    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), inputs
+    return F.scaled_dot_product_attention, inputs
+
+
+def _attention_16k(length: int, width: int):  # noqa: ANN202 - a function and its inputs
+    shape = (16384 // length, 2048 // width, length, width)
+    inputs = [
+        torch.randn(shape, dtype=torch.float16, device="cuda", requires_grad=True) for _ in "qkv"
+    ]
+    return F.scaled_dot_product_attention, inputs
 
 
 KINDS: dict[str, Callable[[int], tuple]] = {
@@ -146,6 +194,8 @@ KINDS: dict[str, Callable[[int], tuple]] = {
     "rotary": rotary,
     "attention_64": lambda length: _attention(length, 64),
     "attention_128": lambda length: _attention(length, 128),
+    "attention_16k_64": lambda length: _attention_16k(length, 64),
+    "attention_16k_128": lambda length: _attention_16k(length, 128),
 }
 
 
@@ -156,7 +206,17 @@ def _given(function, inputs):  # noqa: ANN001, ANN202 - a function and its input
 
 def measured_us(case: Case) -> float:
     """Return what events measure around one direction, with the host ahead of the device."""
+    if case.kernel == "flash":
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return _timed_us(case)
+    return _timed_us(case)
+
+
+def _timed_us(case: Case) -> float:
+    """Return the time of a case with the kernels that are enabled."""
     function, inputs = KINDS[case.kind](case.size)
+    if case.kind.startswith("attention"):
+        function = partial(F.scaled_dot_product_attention, is_causal=case.is_causal)
     outputs = function(*_given(function, inputs))
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
     gradients = [torch.ones_like(leaf) for leaf in leaves]
@@ -193,7 +253,9 @@ def simulated_us(case: Case) -> float:
 def named(case: Case) -> str:
     """Return a case as its row begins."""
     direction = "backward" if case.is_backward else "forward"
-    return f"{case.kind:<15}{case.cluster:<10}{case.size:>6} {direction:<9}"
+    is_attention = case.kind.startswith("attention")
+    kernel = f"{case.kernel} {'causal' if case.is_causal else ''}" if is_attention else ""
+    return f"{case.kind:<18}{case.cluster:<10}{case.size:>6} {direction:<9}{kernel:<13}"
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ PAGES = {
     "guides/measured.md": "configs/measured/README.md",
     "guides/calibrations.md": "configs/calibrations/README.md",
     "guides/gemm.md": "configs/gemm/README.md",
+    "guides/attention.md": "configs/attention/README.md",
     "guides/design.md": "adr/design.md",
     "guides/changelog.md": "CHANGELOG.md",
     "guides/contributing.md": "CONTRIBUTING.md",

@@ -18,7 +18,7 @@ from simrank.ranks.current import register_default_context
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate
     from simrank.bench.predict import predict
-    from simrank.bench.predict_kernels import predict_gemm
+    from simrank.bench.predict_kernels import predict_attention, predict_gemm
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
 
@@ -34,6 +34,7 @@ __all__ = [
     "explore",
     "multiprocessing",
     "predict",
+    "predict_attention",
     "predict_gemm",
     "validate",
 ]
@@ -43,6 +44,7 @@ _PLACES = {
     "Stream": "simrank.device",
     "Tensor": "simrank.device",
     "predict": "simrank.bench.predict",
+    "predict_attention": "simrank.bench.predict_kernels",
     "predict_gemm": "simrank.bench.predict_kernels",
 }
 

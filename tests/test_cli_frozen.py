@@ -28,7 +28,7 @@ def test_public_names_are_frozen():
     """What programs import."""
     assert simrank.__all__ == [
         "Context", "Event", "Stream", "Tensor", "bench", "distributed", "errors",
-        "explore", "multiprocessing", "predict", "predict_gemm", "validate",
+        "explore", "multiprocessing", "predict", "predict_attention", "predict_gemm", "validate",
     ]  # fmt: skip
     assert all(hasattr(simrank, name) for name in simrank.__all__)
     assert simrank.multiprocessing.__all__ == [

@@ -6,11 +6,22 @@ from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from simrank.config.names import MEASURED_DEVICES
 from simrank.config.quantity import choice_text, hint
 from simrank.errors import UnsupportedError
 from simrank.hardware import load_cluster
-from simrank.hardware.gemm_model import OWN, SIBLING, product_model
-from simrank.hardware.gemm_rows import ANY
+from simrank.hardware.attention import (
+    PHASES,
+    attention_class,
+    attention_us,
+    read_attention_fits,
+    read_attention_widths,
+    residual_log,
+)
+from simrank.hardware.gemm_model import NO_RELATIVE, OWN, SIBLING, product_model
+from simrank.hardware.gemm_rows import ANY, measured_devices
 from simrank.hardware.spec import START_US
 
 if TYPE_CHECKING:
@@ -103,6 +114,72 @@ def predict_gemm(
         START_US,
         model.relation,
         _words(spec, model),
+    )
+
+
+def predict_attention(  # noqa: PLR0913 - the shape of an attention
+    cluster: ClusterRef,
+    heads: int,
+    head_dim: int,
+    length: int,
+    batch: int = 1,
+    *,
+    kv_heads: int | None = None,
+    phase: str = "prefill",
+) -> KernelPrediction:
+    """Predict the time of a serving framework's attention kernel, in bfloat16.
+
+    It is the time in a CUDA graph of the fastest of FlashAttention-2 and -3, FlashInfer and
+    TensorRT-LLM; torch's own SDPA differs, and simulated programs are charged for that.
+
+    Args:
+        cluster: A built-in name, a file, a mapping or a configuration.
+        heads: Heads of queries.
+        head_dim: Width of a head.
+        length: Tokens of each sequence; of its keys for decode.
+        batch: Sequences.
+        kv_heads: Heads of keys and values; None: as many as of queries.
+        phase: prefill (causal, writes the KV cache), full (no mask) or decode (one query).
+
+    Raises:
+        ValueError: A size is not a whole number above 0, or `phase` is unknown.
+        UnsupportedError: No attention was measured on the device or one of its architecture.
+        ConfigError: The cluster is wrong.
+    """
+    if phase not in PHASES:
+        raise ValueError(_unknown("phase", phase, PHASES))
+    kv_heads = heads if kv_heads is None else kv_heads
+    numbers = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    for name, value in {**numbers, "length": length, "batch": batch}.items():
+        check_extent(name, value)
+    spec = load_cluster(cluster).device
+    model = product_model(spec, "bfloat16")
+    if model is None or (phase, model.basis) not in read_attention_fits():
+        raise UnsupportedError(
+            f"attention on {spec.name}: nothing was measured on a device of its architecture\n"
+            f"  to fix: name one in device.measured_as: {choice_text(MEASURED_DEVICES)}"
+        )
+    shape = np.array([heads, kv_heads, head_dim, length, batch], dtype=np.float64)
+    constants = read_attention_fits()[phase, model.basis]
+    time_us = float(attention_us(model.machine, shape[None], phase, constants)[0])
+    if model.donor is not None:
+        measured = measured_devices()[model.donor].machine
+        log = residual_log(phase, model.donor, measured, shape, model.machine.num_sms)
+        time_us *= exp(log)
+    device = model.basis if model.relation == OWN else ANY
+    widths = read_attention_widths()
+    by_class = widths.get((phase, model.relation, device), widths[phase, NO_RELATIVE, ANY])
+    width = by_class.get(int(attention_class(shape[None], phase)[0]), max(by_class.values()))
+    pairs = float(length) * (1 if phase == "decode" else length / (2 if phase == "prefill" else 1))
+    flops = 4.0 * heads * batch * head_dim * pairs
+    return KernelPrediction(
+        time_us,
+        time_us * exp(-width),
+        time_us * exp(width),
+        flops / time_us / 1e6,
+        START_US,
+        model.relation,
+        f"measured {phase} attention on {model.basis}, {model.relation}",
     )
 
 

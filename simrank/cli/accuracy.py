@@ -18,7 +18,7 @@ from simrank.bench.targets import groups
 from simrank.cli.accuracy_pooled import show_hold_outs, show_tables
 from simrank.cli.choice_hints import check_word
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
-from simrank.cli.kernel_errors import gemm_errors
+from simrank.cli.kernel_errors import attention_errors, gemm_errors
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl.size_classes import NAMES
@@ -39,7 +39,7 @@ _Cells = list[tuple[float, float] | None]
 def accuracy(
     table: Annotated[
         str | None,
-        typer.Argument(help=f"Measured times: {FORMATS} [all built-in tables]; or: gemm."),
+        typer.Argument(help=f"Measured times: {FORMATS} [all]; or: gemm, attention."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="Cluster to predict [the table's].")] = None,
     fit: Annotated[
@@ -83,11 +83,12 @@ def accuracy(
     share of the rows inside the 90% interval, and half of the interval. `own`: each (n, k) pair is
     predicted by the device's other pairs; `sibling`: by another device of the architecture; `no
     relative`: by a rule with constants of other architectures. XLA's rows were measured elsewhere.
+    attention: likewise, by phase; whole combinations of heads and width are left out.
     """
-    if table == "gemm":
+    if table in ("gemm", "attention"):
         _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks, nodes=nodes)
         _refuse(json=json_file, html=html)
-        _show(gemm_errors())
+        _show(gemm_errors() if table == "gemm" else attention_errors())
         return
     check_writable(json_file, html)
     name = fit or POOLED

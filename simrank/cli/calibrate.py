@@ -16,7 +16,7 @@ from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.hold_outs import KIND_WORDS, score
 from simrank.bench.pooling import fit_tables
 from simrank.cli.common import EXIT_STATUS, app, check_writable
-from simrank.cli.kernel_errors import calibrate_gemm, show
+from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.collectives.nccl import size_classes
 from simrank.collectives.nccl.pool_files import pooled_tables, write_pool
@@ -61,6 +61,9 @@ def calibrate(
         bool,
         typer.Option("--gemm", help="Refit the rule of matrix products; --out names a folder."),
     ] = False,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Refit attention's law; --out names a folder.")
+    ] = False,
     out: Annotated[
         str | None, typer.Option(help="File to write: YAML [stdout], JSON with --pool.")
     ] = None,
@@ -75,10 +78,8 @@ def calibrate(
     The format is detected. Files of NCCL Inspector, one per process, are read together.
     `simrank.predict(calibration=...)` and `simrank explain --calibration` read the written file.
     """
-    if gemm:
-        if measured or site or pool or out is None or not Path(out).is_dir():
-            raise typer.BadParameter("--gemm takes no tables, and --out with a folder to write to")
-        show(calibrate_gemm(Path(out)))
+    if gemm or attention:
+        _calibrate_kernels(out, is_alone=not (measured or site or pool), gemm=gemm, both=attention)
         return
     check_writable(out)
     if pool:
@@ -104,6 +105,14 @@ def calibrate(
         return
     write_text(out, found.text())
     typer.echo(f"\n{out}")
+
+
+def _calibrate_kernels(out: str | None, *, is_alone: bool, gemm: bool, both: bool) -> None:
+    """Fit matrix products or attention to the shipped rows, and write into a folder."""
+    if not is_alone or out is None or not Path(out).is_dir() or (gemm and both):
+        name = "--gemm" if gemm else "--attention"
+        raise typer.BadParameter(f"{name} takes no tables, and --out with a folder to write to")
+    show(calibrate_gemm(Path(out)) if gemm else calibrate_attention(Path(out)))
 
 
 def _pool(named: Sequence[str], out: str | None) -> None:

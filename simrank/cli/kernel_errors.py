@@ -9,7 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench import gemm_fit
+from simrank.bench import attention_fit, gemm_fit
+from simrank.hardware import attention
 from simrank.hardware.gemm_rows import SIZE_CLASSES, read_fits, read_widths
 
 if TYPE_CHECKING:
@@ -34,6 +35,20 @@ def calibrate_gemm(folder: Path) -> Table:
     widths = gemm_fit.half_widths(errors)
     gemm_fit.write_fits(fits, widths, folder)
     return errors_table(errors, widths, SIZE_CLASSES)
+
+
+def attention_errors() -> Table:
+    """Return the errors of attention kernels that were left out, by shipped constants."""
+    errors = attention_fit.attention_left_out(attention.read_attention_fits())
+    return errors_table(errors, attention.read_attention_widths(), attention.SIZE_CLASSES)
+
+
+def calibrate_attention(folder: Path) -> Table:
+    """Fit attention's law and its intervals, and write them into a folder."""
+    fits = attention_fit.fit_attention()
+    errors = attention_fit.attention_left_out(fits)
+    widths = attention_fit.write_attention(fits, errors, folder)
+    return errors_table(errors, widths, attention.SIZE_CLASSES)
 
 
 def errors_table(

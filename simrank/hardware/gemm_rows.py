@@ -105,12 +105,16 @@ class Residual:
     def log_at(self, size: Array, num_sms: int) -> float:
         """Return the residual of one product; beyond the measured sizes, that of the nearest."""
         place = places(np.clip(size, self._low, self._high)[None], num_sms)[0]
-        distances = np.sqrt(((self._places - place) ** 2).sum(axis=1))
-        number = min(_NEIGHBOURS, len(distances))
-        near = np.argpartition(distances, number - 1)[:number]
-        known = covariance(self._places[near], self._places[near]) + _NOISE * np.eye(number)
-        weights = np.linalg.solve(known, self._logs[near])
-        return float(np.exp(-distances[near] / _RANGE_OCTAVES) @ weights)
+        return interpolate(self._places, self._logs, place, _NOISE)
+
+
+def interpolate(known: Array, logs: Array, place: Array, noise: float) -> float:
+    """Return the residual at a place, by kriging from its nearest known places."""
+    distances = np.sqrt(((known - place) ** 2).sum(axis=1))
+    number = min(_NEIGHBOURS, len(distances))
+    near = np.argpartition(distances, number - 1)[:number]
+    weights = np.linalg.solve(covariance(known[near], known[near], noise), logs[near])
+    return float(np.exp(-distances[near] / _RANGE_OCTAVES) @ weights)
 
 
 def places(sizes: Array, num_sms: int) -> Array:

@@ -45,3 +45,27 @@ def test_wrong_arguments_are_named():
         check_extent("k", 1.5)
     with pytest.raises(UnsupportedError, match=r"nvfp4 on H100 SXM"):
         simrank.predict_gemm("hgx_h100", 1, 1, 1, dtype="nvfp4")
+
+
+def test_attention_has_a_time_an_interval_and_its_source():
+    """Of prefill, causal: half of the scores count as operations."""
+    found = simrank.predict_attention("hgx_h100", 32, 128, 8192, 2, kv_heads=8)
+    assert found.low_us < found.time_us < found.high_us
+    assert 400 < found.tflops < 800
+    assert found.source == "measured prefill attention on h100_sxm, own"
+    decode = simrank.predict_attention("hgx_h100", 32, 128, 8192, 64, kv_heads=8, phase="decode")
+    read_bytes = 2 * 64 * 8 * 8192 * 128 * 2
+    assert 0.7 < read_bytes / decode.time_us / 1e6 / 3.35 < 1
+    sibling = simrank.predict_attention("hgx_h200", 32, 128, 8192, 64, kv_heads=8, phase="decode")
+    assert sibling.basis == "sibling"
+    assert sibling.time_us < 0.8 * decode.time_us
+
+
+def test_wrong_attention_is_named():
+    """With the choices, or the key of the cluster."""
+    with pytest.raises(ValueError, match=r"phase='both': expected one of prefill, full, decode"):
+        simrank.predict_attention("hgx_h100", 8, 128, 128, phase="both")
+    with pytest.raises(ValueError, match=r"kv_heads=0"):
+        simrank.predict_attention("hgx_h100", 8, 128, 128, kv_heads=0)
+    with pytest.raises(UnsupportedError, match=r"attention on MI300X.*\n.*device\.measured_as"):
+        simrank.predict_attention("mi300x", 8, 128, 128)

@@ -24,6 +24,7 @@ class OperationFlag(IntFlag):
     REPLAYED = 4
     BLOCKING = 8
     CAUSAL = 16
+    CUDNN = 32
 
 
 class Operand(NamedTuple):

@@ -130,6 +130,7 @@ def _attention(operation: Operation) -> Attention | None:
         is_causal=bool(operation.flags & OperationFlag.CAUSAL),
         is_backward=is_backward,
         is_flash="efficient" not in name,
+        may_use_cudnn=bool(operation.flags & OperationFlag.CUDNN),
     )
 
 
@@ -193,15 +194,27 @@ _OFFSETS_PER_CLOCK = 1.38  # Elements of an SM, where each has its offset comput
 _REDUCTION_RATE = 0.5  # Of the memory's bandwidth, for sums and the like.
 _TIMES_READ = {"forward": 2, "backward": 3}  # Rows of a normalisation: statistics come first.
 
-# Of the peak in the type of the queries, forward and backward, by generation. Source: Dao,
-# FlashAttention-2 (arXiv 2307.08691): up to 73 and 63 % on A100; Shah et al., FlashAttention-3
-# (arXiv 2407.08608): version 2, which torch has, reaches 35 % on H100; triton-lang/triton#1975 and
-# #2459. Other generations as H100 (assumed).
-_FLASH_RATES = {8: (0.72, 0.65)}
-_FLASH_RATES_ELSE = (0.38, 0.34)
-_CAUSAL_EXTRA_KEYS = 512  # What uneven programs cost, as keys per query; fitted to the same two.
+# Share of the peak in the type of the queries, forward and backward, by width of a head. torch 2.13
+# takes cuDNN's kernels on compute capability 9.0, 10.0 and 10.3 where it has cuDNN 9.15 (its wheels
+# do) and FlashAttention-2 elsewhere (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
+# H100: Shah et al., FlashAttention-3 (arXiv 2407.08608), figures 5 and 6, at 16k keys; 2.13's cuDNN
+# is newer, by an unknown amount. A100: Dao, FlashAttention-2 (arXiv 2307.08691), up to 73 and 63 %.
+# Blackwell: Zadouri et al., FlashAttention-4, measured 1613 TFLOPS on B200, 1.3 times cuDNN 9.13;
+# its other shares are H100's times the ratio of the two (assumed).
+_CUDNN_CAPABILITIES = ((9, 0), (10, 0), (10, 3))
+_RATES = {
+    ("cudnn", 9): {64: (0.417, 0.44), 128: (0.63, 0.535), 256: (0.59, 0.5)},
+    ("cudnn", 10): {64: (0.36, 0.38), 128: (0.551, 0.46), 256: (0.51, 0.43)},
+    ("flash", 8): {64: (0.72, 0.65), 128: (0.72, 0.65), 256: (0.72, 0.65)},
+    ("flash", 9): {64: (0.345, 0.315), 128: (0.39, 0.34), 256: (0.34, 0.31)},
+}
+# Starts and uneven programs, as keys per query: of causal kernels fitted to A100's paper; of Hopper
+# and later to the third one's figures from 512 tokens on: without a mask, causal, and backward.
+_CAUSAL_EXTRA_KEYS = 512
+_FULL_EXTRA_HOPPER, _CAUSAL_EXTRA_HOPPER, _BACKWARD_EXTRA_HOPPER = 90, 256, 290
 _EFFICIENT_PER_FLASH = 0.55  # xformers' kernels beside it, in the first of the two papers.
 _ATTENTION_BLOCK = 128  # Queries of a program; assumed.
+_FIRST_WITH_CLUSTERS = 9
 _BACKWARD_PRODUCTS = 2.5  # Five products of a block's scores, where the forward has two.
 
 # Convolutions, of the peak of half precision: in it, and in float32, which rounds to TensorFloat-32
@@ -233,7 +246,8 @@ class Attention(NamedTuple):
         widths: Elements of a key and of a value together.
         is_causal: Whether no query sees keys that come after it.
         is_backward: Whether it computes gradients.
-        is_flash: Which of torch's two kernels it is.
+        is_flash: Whether torch takes a fused kernel for half precision without a mask.
+        may_use_cudnn: Whether the program has left cuDNN's kernels enabled.
     """
 
     num_heads: int
@@ -243,6 +257,7 @@ class Attention(NamedTuple):
     is_causal: bool
     is_backward: bool
     is_flash: bool
+    may_use_cudnn: bool = False
 
 
 def offsets_ps(spec: DeviceSpec, num_elements: int) -> int:
@@ -269,14 +284,36 @@ def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
     peak = peak_flops(spec, dtype)
     if peak is None:
         return 0
-    generation = (compute_capability(spec.name) or (0, 0))[0]
-    rate = _FLASH_RATES.get(generation, _FLASH_RATES_ELSE)[attention.is_backward]
-    if not attention.is_flash:
+    capability = compute_capability(spec.name) or (0, 0)
+    kernel = sdpa_kernel(spec, attention)
+    family = "cudnn" if kernel == "cudnn" else "flash"
+    known = _RATES.get((family, capability[0]), _RATES["flash", 9])
+    width = min(known, key=lambda each: abs(each - attention.widths / 2))
+    rate = known[width][attention.is_backward]
+    if kernel == "efficient":
         rate *= _EFFICIENT_PER_FLASH
     blocks = -(-attention.num_queries // _ATTENTION_BLOCK) * attention.num_heads
     waves = -(-blocks // spec.num_sms)
     busy = blocks / (waves * spec.num_sms) if blocks else 1.0
-    return ceil_ps(attention_flops(attention) / (peak * rate * busy))
+    extra_keys = _extra_keys(attention, is_new=capability[0] >= _FIRST_WITH_CLUSTERS)
+    return ceil_ps(attention_flops(attention, extra_keys) / (peak * rate * busy))
+
+
+def _extra_keys(attention: Attention, *, is_new: bool) -> int:
+    """Return the keys per query that starts and uneven programs cost."""
+    if not is_new:
+        return _CAUSAL_EXTRA_KEYS if attention.is_causal else 0
+    if attention.is_backward:
+        return _BACKWARD_EXTRA_HOPPER
+    return _CAUSAL_EXTRA_HOPPER if attention.is_causal else _FULL_EXTRA_HOPPER
+
+
+def sdpa_kernel(spec: DeviceSpec, attention: Attention) -> str:
+    """Return the kernel of torch's scaled_dot_product_attention: cudnn, flash or efficient."""
+    if not attention.is_flash:
+        return "efficient"
+    has_cudnn = compute_capability(spec.name) in _CUDNN_CAPABILITIES
+    return "cudnn" if has_cudnn and attention.may_use_cudnn else "flash"
 
 
 def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> int:
@@ -288,14 +325,22 @@ def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> in
     return 0 if peak is None else ceil_ps(convolution.flops / (peak * rate))
 
 
-def attention_flops(attention: Attention) -> float:
-    """Return the FLOPs of a fused attention."""
+def attention_flops(attention: Attention, extra_keys: int = 0) -> float:
+    """Return the FLOPs of a fused attention.
+
+    Args:
+        attention: Its shape.
+        extra_keys: Keys per query that starts and uneven programs cost; a causal kernel with them
+            takes no longer than one without a mask.
+    """
     queries, keys = attention.num_queries, attention.num_keys
     pairs = queries * keys
     if attention.is_causal:
         square = min(queries, keys)
         seen = square * square // 2 + (queries - square) * keys
-        pairs = min(pairs, seen + _CAUSAL_EXTRA_KEYS * queries)
+        pairs = min(pairs, seen + extra_keys * queries)
+    else:
+        pairs += extra_keys * queries
     products = _BACKWARD_PRODUCTS if attention.is_backward else 1.0
     return 2.0 * products * attention.num_heads * pairs * attention.widths
 

@@ -150,6 +150,7 @@ class Call {
     take_arguments();
     if (info_.reads_host || reads_host_) read_by_host();
     if (info_.causal_at >= 0 && (*stack_)[base_ + info_.causal_at].toBool()) flags_ |= CAUSAL;
+    if (info_.causal_at >= 0 && at::globalContext().userEnabledCuDNNSDP()) flags_ |= CUDNN;
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) {
@@ -369,7 +370,7 @@ class Call {
 
   void capture(Stack arguments) {
     Graph::Node node{&info_, op_, std::move(arguments), std::move(fresh_), {}, {}, {},
-                     static_cast<DeviceIndex>(device_), keys_, flags_ & CAUSAL};
+                     static_cast<DeviceIndex>(device_), keys_, flags_ & (CAUSAL | CUDNN)};
     for (auto& alias : aliases_) {
       node.inputs.push_back(alias.device);
       node.written.push_back(alias.written);

@@ -52,7 +52,10 @@ extern bool is_recording;
 void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,
                       c10::ArrayRef<Tensor> inputs, c10::ArrayRef<bool> written,
                       c10::ArrayRef<Tensor> outputs);
-enum RecordFlags : int64_t { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8, CAUSAL = 16 };
+// CUDNN: attention for which the program has not disabled cuDNN's kernels.
+enum RecordFlags : int64_t {
+  HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8, CAUSAL = 16, CUDNN = 32
+};
 const char* name_of_op(int32_t id);
 
 c10::intrusive_ptr<c10::TensorImpl> same_view(c10::Storage storage, DispatchKey key,
