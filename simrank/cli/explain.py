@@ -13,6 +13,7 @@ from simrank import units
 from simrank.bench.crossover import crossover
 from simrank.bench.explain import explain as explained
 from simrank.bench.explain_page import explain_page
+from simrank.cli.changes import with_changes
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.debugging import show_surroundings
 from simrank.config.files import write_text
@@ -29,6 +30,10 @@ def explain(
     size: Annotated[str, typer.Option(help="Size as in nccl-tests, for example 16MiB.")] = "16MiB",
     cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE of the cluster's block nccl: nics=4; repeatable."),
+    ] = None,
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
@@ -60,7 +65,7 @@ def explain(
             collective,
             size_bytes,
             num_ranks,
-            cluster,
+            with_changes(cluster, changed),
             nodes=nodes,
             nccl_tuner=nccl_tuner,
             nccl_graph=nccl_graph,
@@ -70,7 +75,7 @@ def explain(
             over_size = crossover(
                 collective,
                 num_ranks,
-                cluster,
+                with_changes(cluster, changed),
                 nodes=nodes,
                 nccl_tuner=nccl_tuner,
                 calibration=calibration,

@@ -14,6 +14,7 @@ from rich.table import Table
 import simrank
 from simrank import units
 from simrank.bench.predict import predict as predicted
+from simrank.cli.changes import with_changes
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.nccl_tests import bad_option
 from simrank.config.files import write_text
@@ -32,6 +33,10 @@ def predict(
     ] = "all_reduce",
     cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
     nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE of the cluster's block nccl: nics=4; repeatable."),
+    ] = None,
     num_ranks: Annotated[
         int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
     ] = None,
@@ -79,7 +84,7 @@ def predict(
             collective,
             size or _sizes(minbytes, maxbytes, stepfactor),
             num_ranks,
-            cluster,
+            with_changes(cluster, changed),
             nodes=nodes,
             ranks=None if ranks is None else _devices(ranks),
             dtype=dtype,

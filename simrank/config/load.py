@@ -9,7 +9,7 @@ from typing import Literal
 
 from simrank.config.calibration import load_calibration
 from simrank.config.choices import NO_CALIBRATION, POOLED
-from simrank.config.cluster import NOT_MEASURED, ClusterConfig
+from simrank.config.cluster import NOT_MEASURED, ClusterConfig, NcclConfig
 from simrank.config.fast_yaml import uncollected
 from simrank.config.locate import builtin_names, locate, located
 from simrank.config.measured import check_gemm_table
@@ -28,6 +28,7 @@ class _NamedCluster(Model):
     name: Text
     nodes: Count | None = None
     cost_level: Literal["nccl", "schedule"] = "nccl"
+    nccl: Mapping[str, object] | None = None
 
 
 def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> ClusterConfig:
@@ -36,7 +37,8 @@ def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> Cluste
     Args:
         cluster: A built-in name, the path of a YAML file, `{name: h100_ib, nodes: 4}`, a whole
             cluster as a mapping, or a cluster that was read before. `cost_level: schedule` beside
-            a name leaves out what NCCL finds there: collectives cost what their schedules do.
+            a name leaves out what NCCL finds there: collectives cost what their schedules do;
+            `nccl: {nics: 4}` beside a name changes keys of that block.
         nodes: Number of nodes instead of the one that the cluster states.
 
     Raises:
@@ -71,11 +73,38 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
         return _checked(source, key_path)
     named = validate(_NamedCluster, source, key_path)
     config = _by_name(named.name, source, (*key_path, "name"))
+    if named.nccl is not None:
+        config = _with_nccl(config, named, source, key_path)
     if named.cost_level == "schedule":
         config = config.model_copy(update={"nccl": None})
     if named.nodes is None:
         return config
     return with_nodes(config, named.nodes, source, (*key_path, "nodes"))
+
+
+def _with_nccl(
+    config: ClusterConfig, named: _NamedCluster, source: Source, key_path: KeyPath
+) -> ClusterConfig:
+    """Return a cluster with other values in its block `nccl`; their source is "assumed"."""
+    path = located("clusters", named.name, source, (*key_path, "name"))
+    data = None if config.nccl is None or path.suffix == ".xml" else read_yaml(path).data
+    own = data.get("nccl") if isinstance(data, Mapping) else None
+    if not isinstance(own, Mapping) or not isinstance(data, Mapping) or named.nccl is None:
+        expected = "a cluster whose file has a block `nccl`"
+        raise ConfigError(source.problem((*key_path, "nccl"), expected, named.name))
+    keys = [key for key in NcclConfig.keys() if key != "source"]  # noqa: SIM118 - a method
+    for key in named.nccl:
+        if key not in keys:
+            expected, to_fix = choice_text(keys), closest(str(key), keys)
+            fix = "closed forms know no other key: change a copy of the file, and simulate it"
+            said = f"write `{to_fix}`" if to_fix else fix
+            got = f"the unknown key `{key}`"
+            raise ConfigError(source.problem((*key_path, "nccl", str(key)), expected, got, said))
+    sources = own.get("source", {})
+    sources = {"others": sources} if isinstance(sources, str) else sources
+    changed = dict.fromkeys(named.nccl, "assumed, beside the cluster's name")
+    block = {**own, **named.nccl, "source": {**sources, **changed}}
+    return _checked(Source(f"{path} with {dict(named.nccl)}", {**data, "nccl": block}, path), ())
 
 
 def with_nodes(

@@ -201,6 +201,7 @@ _NAMED_CLUSTER: Json = {
         "name": _TEXT,
         "nodes": _WHOLE,
         "cost_level": {"enum": ["nccl", "schedule"], "default": "nccl"},
+        "nccl": {"type": "object"},
     },
     "required": ["name"],
     "additionalProperties": False,

@@ -181,7 +181,8 @@ def _relation(spec: DeviceSpec, donor: MeasuredDevice | None, machine: Machine, 
     if all(abs(mine / its - 1) < _SAME for mine, its in pairs):
         return OWN
     major = (compute_capability(spec.name) or (0, 0))[0]
-    same = any(each.startswith(f"{major}.") for each in donor.like) or not donor.like
+    # The first of a donor's list is its own generation; further ones only take its constants.
+    same = not donor.like or donor.like[0].startswith(f"{major}.")
     return SIBLING if same else NO_RELATIVE
 
 

@@ -28,6 +28,7 @@ LARGE = (1, 4096, 4096, 4096)
         ("gh200_slingshot", "h100_sxm", SIBLING),
         ("gb300_nvl72", "b300_sxm", SIBLING),
         ("mi300x", "mi355x", NO_RELATIVE),
+        ("rtx_pro_6000_pcie", "l40s", NO_RELATIVE),
     ],
 )
 def test_a_cluster_names_the_rows_that_its_device_takes(cluster, basis, relation):
