@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from simrank.collectives.nccl.pool import PRIOR_SIGMAS
 from simrank.collectives.nccl.prediction import predict_times
 
 if TYPE_CHECKING:
@@ -21,19 +22,6 @@ if TYPE_CHECKING:
 
     from simrank.collectives.nccl.laws import Calibration, Communicator, Floats
 
-# By how much a constant may differ from NCCL's: standard deviations of its logarithm. Assumed;
-# with these, cross-validated tables are predicted best.
-PRIOR_SIGMAS = {
-    "launch_us": 1.0,
-    "hop_intra": 0.5,
-    "hop_net": 0.8,
-    "bandwidth_intra": 0.12,
-    "bandwidth_net": 0.15,
-    "ramp": 0.7,
-    "latency_ll128": 0.3,
-    "latency_simple": 0.3,
-    "bandwidth_ll": 0.3,
-}
 NAMES = tuple(PRIOR_SIGMAS)
 DATA_SIGMA = 0.05  # Assumed: so far a repeated measurement is off.
 _HUBER = 2.0  # In units of that: beyond it an error counts linearly.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from simrank.collectives.nccl.fitting import PRIOR_SIGMAS
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration
 
 if TYPE_CHECKING:
@@ -34,6 +33,19 @@ NCCL_LOGS: Final = np.log([getattr(UNCALIBRATED, name) for name in CONSTANTS])
 ALL, PLATFORM, NETWORK, GROUP, OPERATION, BLOCK, SITE, SERIES = (
     "all", "platform", "network", "group", "operation", "block", "site", "series",
 )  # fmt: skip
+# By how much a constant may differ from NCCL's: standard deviations of its logarithm. Assumed;
+# with these, cross-validated tables are predicted best.
+PRIOR_SIGMAS = {
+    "launch_us": 1.0,
+    "hop_intra": 0.5,
+    "hop_net": 0.8,
+    "bandwidth_intra": 0.12,
+    "bandwidth_net": 0.15,
+    "ramp": 0.7,
+    "latency_ll128": 0.3,
+    "latency_simple": 0.3,
+    "bandwidth_ll": 0.3,
+}
 _ON_NODES = ("hop_intra", "bandwidth_intra", "ramp", "latency_ll128", "latency_simple")
 # The rate of network cards is the cluster's own: with a factor of other sites large messages are
 # predicted worse (left-out sites from 128 MiB on: 16 % instead of 12 %).
