@@ -32,6 +32,7 @@ def explain_page(found: Explanation, sizes: Crossover) -> str:
         [
             section("Terms", _options(found), notes(_words(found))),
             section("Time over size", _picture(curves), notes(_remarks(sizes))),
+            section("Uncertainty", _uncertainties(found)),
             section("Constants and sources", _constants(found)),
         ],
         num_curves=len(curves),
@@ -44,6 +45,7 @@ def _facts(found: Explanation) -> Iterable[tuple[str, str]]:
     yield "ranks", f"{shape.num_ranks} on {shape.num_nodes} node(s) of {found.cluster}"
     yield "predicted", f"{time_text(best.total)}, {found.busbw_GBps:.4g} GB/s bus bandwidth"
     yield "90% interval", f"{time_text(low)} to {time_text(high)}"
+    yield "constants", found.rests_on
     yield "NCCL's choice", f"{best.algorithm} {best.protocol}: {found.reason}"
 
 
@@ -63,6 +65,15 @@ def _words(found: Explanation) -> Iterable[str]:
     yield "L: launch; base: set-up per algorithm and protocol"
     yield f"D, sequential steps: {found.steps}"
     yield f"W, bytes on the busiest link: {found.volume}"
+
+
+def _uncertainties(found: Explanation) -> Markup:
+    rows = [
+        [each.what, f"{100 * each.share:.0f} %", f"{100 * each.half_width:.1f} %"]
+        for each in found.uncertainties
+    ]
+    columns = ["part", "share of the variance", "alone, half the 90% interval"]
+    return table("Parts of the interval, the largest first", columns, rows, "rows texts")
 
 
 def _constants(found: Explanation) -> Markup:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import simrank
@@ -61,3 +62,15 @@ def test_what_nccls_graph_knows_stands_instead_of_what_the_cluster_says():
     assert "over 24 GB/s" in found.volume or "over 12 GB/s" in found.volume
     assert "platform pcie" in found.rests_on
     assert explain("all_reduce", 1 << 20, 4, "hgx_a100").replaced == ()
+
+
+def test_the_parts_of_the_interval_add_up_and_say_what_is_assumed_or_unknown():
+    """An assumed rate of network cards is a part of its own; so is what no table tells."""
+    found = explain("all_reduce", 1 << 30, cluster="mi355x_roce")
+    parts = {each.what: each for each in found.uncertainties}
+    assert "nic_bandwidth is assumed" in parts
+    assert sum(each.share for each in found.uncertainties) == pytest.approx(1)
+    whole = 1.645 * np.sqrt(sum((np.log1p(e.half_width) / 1.645) ** 2 for e in found.uncertainties))
+    assert np.log1p(found.spread) == pytest.approx(whole)
+    unseen = explain("broadcast", 1 << 20, cluster="hgx_h100")
+    assert any(each.what.startswith("operation broadcast") for each in unseen.uncertainties)

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from simrank.bench.crossover import crossover
 from simrank.bench.explain import explain
 from simrank.bench.explain_page import explain_page
@@ -23,6 +25,9 @@ def test_the_page_has_the_terms_the_curves_and_the_sources():
         assert f"<td>{each.total:.2f}</td>" in text
     for constant in found.constants:
         assert f"<td>{constant.source}</td>" in text
+    assert sum(each.share for each in found.uncertainties) == pytest.approx(1)
+    for part in found.uncertainties:
+        assert f"<td>{part.what}</td>" in text
     assert len(text) < 60_000
 
 
