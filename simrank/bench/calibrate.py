@@ -43,7 +43,7 @@ class Calibrated:
     def text(self) -> str:
         """Return the text of the file."""
         head = "# yaml-language-server: $schema=../schemas/calibration.schema.json\n"
-        return head + yaml.safe_dump(self.data, sort_keys=False, allow_unicode=False, width=100)
+        return head + yaml.safe_dump(self.data, sort_keys=False, default_flow_style=None, width=100)
 
 
 def calibrate(series: Sequence[TableSeries], *, library: str = "unknown") -> Calibrated:

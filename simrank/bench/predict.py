@@ -234,7 +234,7 @@ def shape_of_ranks(cluster: Cluster, ranks: Sequence[int], num_ranks: int | None
             is given too.
         UnsupportedError: The devices are of several pods.
     """
-    devices, most = list(ranks), cluster.num_devices
+    devices, most = list(ranks) if isinstance(ranks, Iterable) else [], cluster.num_devices
     is_right = all(isinstance(each, int | np.integer) and 0 <= each < most for each in devices)
     if not is_right or len(devices) < 2 or len(set(devices)) < len(devices):
         expected = f"two or more different devices from 0 to {most - 1}, those of {cluster.name}"

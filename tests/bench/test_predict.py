@@ -138,3 +138,34 @@ def test_no_calibration_has_two_spellings():
     )
     assert plain.time_us.tolist() == word.time_us.tolist()
     assert plain.high_us.tolist() == word.high_us.tolist()
+
+
+def test_a_group_of_one_rank_per_node_uses_the_card_beside_each():
+    """Slower than a group that fills the nodes, and the same wherever its devices stand."""
+    every = {"cluster": "h100_ib", "nodes": 4}
+    whole = simrank.predict("all_reduce", "1 GiB", **every)
+    first, last = (
+        simrank.predict("all_reduce", "1 GiB", ranks=range(start, 32, 8), **every)
+        for start in (0, 7)
+    )
+    assert first.num_ranks == 4
+    assert first.time_us[0] > 4 * whole.time_us[0]
+    assert first.time_us[0] == last.time_us[0]
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 0], [0, 99], [0, 1.5], "0,8", 5, []])
+def test_a_group_that_cannot_be_is_refused(ranks):
+    """With the devices that there are."""
+    with pytest.raises(ValueError, match="two or more different devices from 0 to 7"):
+        simrank.predict("all_reduce", 8, ranks=ranks)
+
+
+def test_bytes_are_reduced_without_the_switch():
+    """int8 takes rings; bfloat16 the switch, a quarter faster."""
+    slow, fast = (
+        simrank.predict("all_reduce", "512 MiB", dtype=name) for name in ("int8", "bfloat16")
+    )
+    assert (slow.algorithm[0], fast.algorithm[0]) == ("ring", "nvls")
+    assert slow.time_us[0] == pytest.approx(1.28 * fast.time_us[0], rel=0.1)
+    copied = [simrank.predict("all_gather", 8, dtype=name).time_us[0] for name in ("int8", "half")]
+    assert copied[0] == copied[1]
