@@ -34,7 +34,7 @@ def test_a_product_takes_what_was_measured_for_its_shape(shapes):
         left.matmul(x)
         shapes.synchronize()
         times.append(shapes.now_ps - before)
-    assert times[0] == pytest.approx(2 * 4096**3 / 780e12 * 1e12, rel=0.03)
+    assert times[0] == pytest.approx(2 * 4096**3 / 780e12 * 1e12, rel=0.05)
     assert times[1] == times[0]
 
 
