@@ -136,7 +136,9 @@ def _machine(
     if peak is None or not plain:
         return None
     if spec.best_product_flops is not None and not has_rows:
-        peak *= spec.best_product_flops / (plain * fit.best_share)
+        # The rule's largest products exceed the best measured row where rows are few (MI355X).
+        best_share = max(fit.best_share, fit.constants.efficiency)
+        peak *= spec.best_product_flops / (plain * best_share)
     hz = clock_hz(spec)
     return Machine(
         peak,

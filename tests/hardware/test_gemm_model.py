@@ -69,6 +69,14 @@ def test_unknown_devices_take_the_nearest_constants():
     assert product_model(replace(other, num_sms=188), "bfloat16").relation == NO_RELATIVE
 
 
+def test_the_largest_products_reach_the_best_one():
+    """MI300X's is 668 TFLOPS; the rule has the constants of MI355X, whose rows are small."""
+    spec = load_cluster("mi300x").device
+    sizes = [(1, n, n, k) for n in (8192, 16384, 20480) for k in (8192, 16384)]
+    rates = [2e12 * n * n * k / product_ps(spec, "bfloat16", (1, n, n, k)) for _, n, _, k in sizes]
+    assert 0.94 < max(rates) / spec.best_product_flops < 1
+
+
 def test_a_product_that_is_launched_starts_later_than_in_a_graph():
     """And a library's product of float8 leaves out what quantises the activations."""
     graph_ps = product_ps(H100, "bfloat16", LARGE)
