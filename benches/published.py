@@ -28,9 +28,12 @@ def show(
     """
     parser = argparse.ArgumentParser(description=(text or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--only", metavar="KIND", help="cases whose row begins so")
     wanted = parser.parse_args()
     rows = []
     for case in cases:
+        if not named(case).startswith(wanted.only or ""):
+            continue
         value = simulated(case)
         error = value / case.published - 1
         rows.append({**case._asdict(), "simulated": value, "error": error})

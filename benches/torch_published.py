@@ -1,14 +1,16 @@
 """Simulated beside published times of plain torch: how far a profile of a simulated step is right.
 
-`python benches/torch_published.py [--json FILE]` runs norms and rotary embeddings as models spell
-them out, and attention, on simulated devices, and prints what CUDA events measure beside what was
-published. Those who published it used PCIe and NVL cards: their memory's bandwidth replaces that of
-the built-in clusters, 0.87 of the data sheet as there.
+`python benches/torch_published.py [--json FILE] [--only KIND]` runs norms and rotary embeddings as
+models spell them out, losses, lookups and attention on simulated devices, and prints the times of
+CUDA events beside the published ones. The published cards are PCIe and NVL cards, but for version
+0.2.1: their memory's bandwidth replaces that of the built-in clusters, 0.87 of the data sheet.
 
-Sources: Liger-Kernel 0.5.2, benchmark/data/{a100,h100}_all_benchmark_data.csv, its baselines in
-plain torch (bfloat16; LayerNorm float32), which our constants are fitted to; FlashAttention-2 in
-triton-lang/triton#1975 (A100) and #2459 (H100); cuDNN's attention and FlashAttention-2 on H100
-SXM in figures 5 and 6 of FlashAttention-3 (arXiv 2407.08608), whose rates at 16k keys ours are.
+Sources: Liger-Kernel 0.5.2, benchmark/data/{a100,h100}_all_benchmark_data.csv, and of 0.2.1 (A100
+SXM) all_benchmark_data.csv, its baselines in plain torch (bfloat16; LayerNorm, losses and lookups
+float32), which some of our constants are fitted to, where only both directions were published less
+the forward one; FlashAttention-2 in triton-lang/triton#1975 (A100) and #2459 (H100); cuDNN's
+attention and FlashAttention-2 on H100 SXM in figures 5 and 6 of FlashAttention-3 (arXiv
+2407.08608), whose rates at 16k keys ours are.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 BANDWIDTHS = {"hgx_a100": "1.68 TB/s", "hgx_h100": "3.43 TB/s"}  # A100 PCIe, H100 NVL.
 LIGER, FLASH = "Liger-Kernel 0.5.2", "triton-lang/triton#1975, #2459"
+LIGER_SXM = "Liger-Kernel 0.2.1"
 FA3 = "arXiv 2407.08608"
 
 
@@ -42,6 +45,7 @@ class Case(NamedTuple):
         kind: What ran, see `KINDS`.
         size: Of it.
         is_backward: Which direction.
+        adds_up: Of backward, whether the leaves have gradients, which it adds to.
         published: What was measured, in microseconds.
         source: By whom.
         is_causal: Of attention, whether it has a causal mask.
@@ -56,19 +60,50 @@ class Case(NamedTuple):
     source: str = LIGER
     is_causal: bool = True
     kernel: str = "cudnn"
+    adds_up: bool = False
 
 
-NUM_HEADS = 96  # Published were 192 and 256, which take as much longer.
+_LOSS_ROWS, _LOSS_ELEMENTS = 16384, 1 << 26
+# The time of nll_loss, whatever the vocabulary: 32 threads then, up to 1,024 in torch 2.13.
+_FORWARD_LOSS_US, _BACKWARD_LOSS_US = 563.0, {"hgx_a100": 291.0, "hgx_h100": 333.0}
+# vocabulary -> microseconds of a cross-entropy forward, and of both directions.
+_LOSSES = {
+    ("hgx_h100", LIGER): {4096: (742.4, 1620.4), 16384: (1291.3, 3869.0),
+                          32768: (2488.8, 7732.5), 65536: (5395.4, 15649.0)},
+    ("hgx_a100", LIGER_SXM): {4096: (875.1, 2226.0), 16384: (1952.2, 6802.3),
+                              32768: (5316.8, 15486.0), 65536: (10615.1, 30778.1)},
+}  # fmt: skip
+
+
+def _loss_rows(vocabulary: int) -> int:
+    """Return the simulated rows: all of the published ones, or as many as fit 256 MiB."""
+    return min(_LOSS_ROWS, _LOSS_ELEMENTS // vocabulary)
+
+
+def _loss_cases() -> Iterator[Case]:
+    """Yield cross-entropies without the time of nll_loss."""
+    for (cluster, source), times in _LOSSES.items():
+        for size, (forward, both) in times.items():
+            share = _loss_rows(size) / _LOSS_ROWS
+            us = share * (forward - _FORWARD_LOSS_US)
+            yield Case(cluster, "log_softmax", size, False, us, source)
+            us = share * (both - forward - _BACKWARD_LOSS_US[cluster])
+            yield Case(cluster, "cross_entropy", size, True, us, source, adds_up=True)
+
+
+# Published were 192 and 256 heads, which take as much longer.
+HEADS = {64: 96, 128: 27}
+TOKENS = 16384
 
 
 def _flash_us(length: int, width: int, tflops: float, factor: float) -> float:
     """Return the time of causal attention whose operations were published per second."""
-    return factor * 2 * NUM_HEADS * length * length * width / tflops / 1e6
+    return factor * 2 * HEADS[width] * length * length * width / tflops / 1e6
 
 
 def _fa3_us(length: int, tflops: float, *, causal: bool, backward: bool) -> float:
-    """Return the time of 16,384 tokens of 2,048 features, as figures 5 and 6 of the paper count."""
-    flops = 4 * 16384 * length * 2048 / (2 if causal else 1) * (2.5 if backward else 1)
+    """Return the time of all tokens of 2,048 features, as figures 5 and 6 of the paper count."""
+    flops = 4 * TOKENS * length * 2048 / (2 if causal else 1) * (2.5 if backward else 1)
     return flops / tflops / 1e6
 
 
@@ -121,6 +156,15 @@ CASES = (
     *(Case("hgx_a100", "attention_128", size, True, _flash_us(size, 128, tflops, 2.5), FLASH)
       for size, tflops in ((1024, 90.8), (2048, 127.5))),
     *_figures(),
+    *_loss_cases(),
+    *(Case("hgx_h100", "layer_norm", size, True, us) for size, us in
+      ((1024, 50.4), (4096, 154.8), (8192, 313.4))),
+    *(Case("hgx_a100", "layer_norm", size, True, us, LIGER_SXM) for size, us in
+      ((1024, 84.7), (4096, 309.6), (8192, 572.0))),
+    Case("hgx_h100", "rotary_64", 2048, False, 111.2),
+    Case("hgx_h100", "rotary_64", 2048, True, 142.0),
+    *(Case("hgx_a100", "embedding", size, True, us, LIGER_SXM, adds_up=True) for size, us in
+      ((4096, 377.1), (32768, 785.7), (131072, 1472.4))),
 )  # fmt: skip
 
 
@@ -157,13 +201,15 @@ def _rotated(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
 
 
-def rotary(length: int):  # noqa: ANN201 - a function and its inputs
-    """Return rotary embeddings of 32 heads of queries and 8 of keys, 256 wide."""
+def rotary(length: int, width: int = 256):  # noqa: ANN201 - a function and its inputs
+    """Return rotary embeddings of 32 heads of queries and 8 of keys."""
     q, k = (
-        torch.randn(1, length, heads, 256, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        torch.randn(
+            1, length, heads, width, dtype=torch.bfloat16, device="cuda", requires_grad=True
+        )
         for heads in (32, 8)
     )
-    cos, sin = (torch.randn(1, 1, length, 256, dtype=torch.bfloat16, device="cuda") for _ in "cs")
+    cos, sin = (torch.randn(1, 1, length, width, dtype=torch.bfloat16, device="cuda") for _ in "cs")
 
     def embed(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
         both = (q.transpose(1, 2), k.transpose(1, 2))
@@ -172,8 +218,27 @@ def rotary(length: int):  # noqa: ANN201 - a function and its inputs
     return embed, [q, k]
 
 
+def log_softmax(vocabulary: int):  # noqa: ANN201 - a function and its inputs
+    """Return a softmax over a vocabulary."""
+    x = torch.ones(_loss_rows(vocabulary), vocabulary, device="cuda", requires_grad=True)
+    return partial(F.log_softmax, dim=-1), [x]
+
+
+def cross_entropy(vocabulary: int):  # noqa: ANN201 - a function and its inputs
+    """Return a loss over a vocabulary."""
+    _, inputs = log_softmax(vocabulary)
+    target = torch.zeros(_loss_rows(vocabulary), dtype=torch.int64, device="cuda")
+    return partial(F.cross_entropy, target=target), inputs
+
+
+def embedding(vocabulary: int):  # noqa: ANN201 - a function and its inputs
+    """Return a lookup of 16,384 rows, 768 wide."""
+    weight = torch.ones(vocabulary, 768, device="cuda", requires_grad=True)
+    return partial(F.embedding, torch.randint(vocabulary, (32, 512), device="cuda")), [weight]
+
+
 def _attention(length: int, width: int):  # noqa: ANN202 - a function and its inputs
-    shape = (1, NUM_HEADS, length, width)
+    shape = (1, HEADS[width], length, width)
     inputs = [
         torch.randn(shape, dtype=torch.float16, device="cuda", requires_grad=True) for _ in "qkv"
     ]
@@ -181,7 +246,7 @@ def _attention(length: int, width: int):  # noqa: ANN202 - a function and its in
 
 
 def _attention_16k(length: int, width: int):  # noqa: ANN202 - a function and its inputs
-    shape = (16384 // length, 2048 // width, length, width)
+    shape = (TOKENS // length, 2048 // width, length, width)
     inputs = [
         torch.randn(shape, dtype=torch.float16, device="cuda", requires_grad=True) for _ in "qkv"
     ]
@@ -192,6 +257,10 @@ KINDS: dict[str, Callable[[int], tuple]] = {
     "rms_norm": rms_norm,
     "layer_norm": layer_norm,
     "rotary": rotary,
+    "rotary_64": partial(rotary, width=64),
+    "log_softmax": log_softmax,
+    "cross_entropy": cross_entropy,
+    "embedding": embedding,
     "attention_64": lambda length: _attention(length, 64),
     "attention_128": lambda length: _attention(length, 128),
     "attention_16k_64": lambda length: _attention_16k(length, 64),
@@ -217,14 +286,20 @@ def _timed_us(case: Case) -> float:
     function, inputs = KINDS[case.kind](case.size)
     if case.kind.startswith("attention"):
         function = partial(F.scaled_dot_product_attention, is_causal=case.is_causal)
-    outputs = function(*_given(function, inputs))
-    leaves = outputs if isinstance(outputs, tuple) else (outputs,)
-    gradients = [torch.ones_like(leaf) for leaf in leaves]
+    leaves, gradients = [], []
+    if case.is_backward:
+        outputs = function(*_given(function, inputs))
+        leaves = outputs if isinstance(outputs, tuple) else (outputs,)
+        gradients = [torch.ones_like(leaf) for leaf in leaves]
+    if case.adds_up:
+        torch.autograd.backward(leaves, gradients, retain_graph=True)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
     torch.cuda.synchronize()
     torch.cuda._sleep(1_000_000)  # noqa: SLF001 - torch's name; benchmarks clear the cache here
     start.record()
-    if case.is_backward:
+    if case.adds_up:
+        torch.autograd.backward(leaves, gradients)
+    elif case.is_backward:
         torch.autograd.grad(leaves, inputs, gradients)
     else:
         function(*_given(function, inputs))
@@ -233,17 +308,18 @@ def _timed_us(case: Case) -> float:
     return start.elapsed_time(end) * 1e3
 
 
-def cluster_of(name: str) -> dict:
+def cluster_of(case: Case) -> dict:
     """Return a built-in cluster with the memory of the card that was measured."""
-    found = yaml.safe_load(locate("clusters", name).read_text())
-    found["device"]["memory_bandwidth"] = BANDWIDTHS[name]
+    found = yaml.safe_load(locate("clusters", case.cluster).read_text())
+    if case.source != LIGER_SXM:
+        found["device"]["memory_bandwidth"] = BANDWIDTHS[case.cluster]
     return found
 
 
 def simulated_us(case: Case) -> float:
     """Return the simulated time of a case."""
     found: list[float] = []
-    with simrank.Context(cluster_of(case.cluster)) as context:
+    with simrank.Context(cluster_of(case)) as context:
         context.multiprocessing.spawn(
             lambda _: found.append(measured_us(case)), nprocs=1, share_args=True
         )
