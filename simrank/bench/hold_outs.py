@@ -31,7 +31,7 @@ from simrank.collectives.nccl.pool_fit import Observed, fit_pool, fit_site, shif
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.laws import Calibration, Floats
     from simrank.collectives.nccl.pool import Pool
 
 SITE, NETWORK, ONE_SIZE, DEVICE, OPERATION, GROUP = (
@@ -128,19 +128,10 @@ def _unit_of(kind: str, observed: Observed) -> str | None:
 def left_out(observed: Observed, pool: Pool) -> LeftOut:
     """Predict a series as one of a site that is not known."""
     constants = pool.constants(observed.labels)
-    bound = np.full(len(observed.time_us), observed.launches_us)
-    logs = np.log(observed.time_us)
-    found = [
-        shifted(work.terms(each).total, work.slopes(each), bound, logs)
-        for each in (constants.calibration, UNCALIBRATED)
-        for work in (observed.work(each),)
-    ]
-    (errors, slopes), (plain, _) = found
     covariance = np.sum(list(constants.covariances.values()), axis=0)
-    variance = np.einsum("cm,cd,dm->m", slopes, covariance, slopes)
     is_one_thread = observed.gpus_per_thread > 1
     kind = HOST_LAUNCHES if is_one_thread else row_of(observed.labels, constants.unknown)
-    return LeftOut(observed, errors, variance, plain, kind)
+    return _predicted(observed, constants.calibration, covariance, kind)
 
 
 def with_one_size(observed: Observed, pool: Pool) -> LeftOut | None:
@@ -151,14 +142,22 @@ def with_one_size(observed: Observed, pool: Pool) -> LeftOut | None:
         return None
     is_known = np.arange(len(observed.classes)) == small[len(small) // 2]
     fitted = fit_site(pool, [observed.part(is_known)])
-    others = observed.part(~is_known)
-    found = []
-    for each in (fitted.calibration, UNCALIBRATED):
-        work = others.work(each)
-        found.append((np.log(work.terms(each).total / others.time_us), work.slopes(each)))
-    (errors, slopes), (plain, _) = found
-    variance = np.einsum("cm,cd,dm->m", slopes, fitted.covariance, slopes)
-    return LeftOut(others, errors, variance, plain, kind)
+    return _predicted(observed.part(~is_known), fitted.calibration, fitted.covariance, kind)
+
+
+def _predicted(
+    observed: Observed, calibration: Calibration, covariance: Floats, kind: int
+) -> LeftOut:
+    """Predict a series by constants of known covariance, and by NCCL's own."""
+    bound = np.full(len(observed.time_us), observed.launches_us)
+    logs = np.log(observed.time_us)
+    (errors, slopes), (plain, _) = (
+        shifted(work.terms(each).total, work.slopes(each), bound, logs)
+        for each in (calibration, UNCALIBRATED)
+        for work in (observed.work(each),)
+    )
+    variance = np.einsum("cm,cd,dm->m", slopes, covariance, slopes)
+    return LeftOut(observed, errors, variance, plain, kind)
 
 
 def covered(left: Sequence[LeftOut], noises: Floats, kind: int, number: int) -> Floats:

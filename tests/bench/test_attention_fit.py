@@ -17,7 +17,7 @@ def errors():
 
 @pytest.mark.parametrize("phase", OWN_PCT)
 def test_combinations_that_are_left_out_are_predicted(errors, phase):
-    """By the other ones of the device; nine of ten are inside the intervals."""
+    """Other rows of the device predict them; the 90% interval covers 90 % of them."""
     own = [each for each in errors if (each.kind, each.relation) == (phase, "own")]
     means = [
         [100 * np.abs(np.expm1(-each.logs[each.classes == number])).mean() for number in range(3)]

@@ -48,7 +48,7 @@ def test_pairs_that_are_left_out_are_predicted(kind):
 
 @pytest.mark.parametrize("kind", SIBLING_PCT)
 def test_a_sibling_is_predicted_by_scaled_rows(kind):
-    """GB200 by B200's; nine of ten of its rows are inside the interval, or nearly."""
+    """The 90% interval of GB200, predicted by rows of B200, covers about 90 % of its rows."""
     donor, table = table_of(kind, "b200_sxm"), table_of(kind, "gb200")
     left = sibling_errors(table.part(slice(None, None, 3)), donor, read_fits()[kind, "b200_sxm"])
     assert (np.array(means_pct(left)) < SIBLING_PCT[kind]).all()

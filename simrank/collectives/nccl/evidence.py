@@ -51,7 +51,7 @@ _P2P: Final = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 def communicator_on(
     cluster: Cluster, collective: str, shape: Shape, spec: NcclSpec, word: str | None = AUTO
 ) -> tuple[Communicator, Constants]:
-    """Return ranks of a cluster with the constants that `constants_on` returns."""
+    """Return ranks with their constants, whose variance includes rates that the file assumes."""
     found = constants_on(cluster, collective, Communicator(shape, spec), word)
     assumed = _assumed(cluster, shape)
     known = replace(found, covariances={**found.covariances, **assumed})

@@ -106,9 +106,9 @@ class Labels(NamedTuple):
         return tuple(named)
 
     @property
-    def own_effects(self) -> tuple[str, str]:
-        """The names of the effects of site and series."""
-        return f"{SITE} {self.site}", f"{SERIES} {self.series}"
+    def site_effect(self) -> str:
+        """The name of the effect of the site."""
+        return f"{SITE} {self.site}"
 
 
 def labels_of(collective: str, comm: Communicator) -> Labels:

@@ -110,7 +110,7 @@ class _Problem:
         self._launches_us = np.repeat([each.launches_us for each in observed], num_times)
         names: dict[str, None] = {}
         for each in observed:
-            names.update(dict.fromkeys((*each.labels.effects, each.labels.own_effects[0])))
+            names.update(dict.fromkeys((*each.labels.effects, each.labels.site_effect)))
         self.effects = sorted(names, key=lambda name: kind_of(name) == SITE)
         starts = np.cumsum([0, *(len(constants_in(each)) for each in self.effects)]).tolist()
         self.slices = {
@@ -121,7 +121,7 @@ class _Problem:
         self._series_prior = prior_sigmas(SERIES)
         self._sums = np.zeros((len(observed), NUM, starts[-1]))  # From effects to constants.
         for number, each in enumerate(observed):
-            for name in (*each.labels.effects, each.labels.own_effects[0]):
+            for name in (*each.labels.effects, each.labels.site_effect):
                 columns = np.arange(self.slices[name].start, self.slices[name].stop)
                 self._sums[number, constants_in(name), columns] = 1.0
 
