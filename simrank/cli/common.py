@@ -45,6 +45,8 @@ COMMANDS = {
     "run": Command("Run a program on simulated ranks, as torchrun does."),
     "bench": Command("Benchmark collectives, with nccl-tests' options."),
     "predict": Command("Predict times of a collective with 90% intervals."),
+    "predict-gemm": Command("Predict times of matrix products.", ("predict_kernels",)),
+    "predict-attention": Command("Predict times of attention.", ("predict_kernels",)),
     "explain": Command("Explain a predicted time and NCCL's choice."),
     "tune": Command("Write a tuner configuration for NCCL."),
     "accuracy": Command("Compare predictions with measured tables."),

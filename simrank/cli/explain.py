@@ -13,9 +13,18 @@ from simrank import units
 from simrank.bench.crossover import crossover
 from simrank.bench.explain import explain as explained
 from simrank.bench.explain_page import explain_page
-from simrank.cli.changes import with_changes
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.debugging import show_surroundings
+from simrank.cli.prediction_options import (
+    Calibration,
+    Changed,
+    Cluster,
+    CollectiveName,
+    Nodes,
+    NumRanks,
+    Tuner,
+    with_changes,
+)
 from simrank.config.files import write_text
 
 if TYPE_CHECKING:
@@ -24,28 +33,17 @@ if TYPE_CHECKING:
 
 @app.command(epilog=EXIT_STATUS)
 def explain(
-    collective: Annotated[
-        str, typer.Option(help="Collective, for example all_reduce.")
-    ] = "all_reduce",
+    collective: CollectiveName = "all_reduce",
     size: Annotated[str, typer.Option(help="Size as in nccl-tests, for example 16MiB.")] = "16MiB",
-    cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
-    nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
-    changed: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE of the cluster's block nccl: nics=4; repeatable."),
-    ] = None,
-    num_ranks: Annotated[
-        int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
-    ] = None,
-    nccl_tuner: Annotated[
-        str | None, typer.Option("--tuner", help="CSV file of NCCL's example tuner plugin.")
-    ] = None,
+    cluster: Cluster = "hgx_h100",
+    nodes: Nodes = None,
+    changed: Changed = None,
+    num_ranks: NumRanks = None,
+    nccl_tuner: Tuner = None,
     nccl_graph: Annotated[
         str | None, typer.Option("--graph", help="Graph XML of NCCL's topology search.")
     ] = None,
-    calibration: Annotated[
-        str, typer.Option(help="Constants: auto, pooled, none or a YAML file.")
-    ] = "auto",
+    calibration: Calibration = "auto",
     html: Annotated[
         str | None, typer.Option(help="Write an HTML page: candidate times over size.")
     ] = None,

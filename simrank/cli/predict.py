@@ -14,9 +14,19 @@ from rich.table import Table
 import simrank
 from simrank import units
 from simrank.bench.predict import predict as predicted
-from simrank.cli.changes import with_changes
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.nccl_tests import bad_option
+from simrank.cli.prediction_options import (
+    Calibration,
+    Changed,
+    Cluster,
+    CollectiveName,
+    JsonFile,
+    Nodes,
+    NumRanks,
+    Tuner,
+    with_changes,
+)
 from simrank.config.files import write_text
 
 if TYPE_CHECKING:
@@ -28,18 +38,11 @@ _UNITS = ("(B)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "")
 
 @app.command(epilog=EXIT_STATUS)
 def predict(
-    collective: Annotated[
-        str, typer.Option(help="Collective, for example all_reduce.")
-    ] = "all_reduce",
-    cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
-    nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
-    changed: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE of the cluster's block nccl: nics=4; repeatable."),
-    ] = None,
-    num_ranks: Annotated[
-        int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
-    ] = None,
+    collective: CollectiveName = "all_reduce",
+    cluster: Cluster = "hgx_h100",
+    nodes: Nodes = None,
+    changed: Changed = None,
+    num_ranks: NumRanks = None,
     ranks: Annotated[
         str | None,
         typer.Option(help="Devices of the group: 0,8,16, or 0-63:8 for every eighth."),
@@ -64,15 +67,9 @@ def predict(
     nccl_proto: Annotated[
         str | None, typer.Option("--proto", help="As NCCL_PROTO, for example ^LL128.")
     ] = None,
-    nccl_tuner: Annotated[
-        str | None, typer.Option("--tuner", help="CSV file of NCCL's example tuner plugin.")
-    ] = None,
-    calibration: Annotated[
-        str, typer.Option(help="Constants: auto, pooled, none or a YAML file.")
-    ] = "auto",
-    json_file: Annotated[
-        str | None, typer.Option("--json", help="JSON file to write; - for stdout.")
-    ] = None,
+    nccl_tuner: Tuner = None,
+    calibration: Calibration = "auto",
+    json_file: JsonFile = None,
 ) -> None:
     """Predict nccl-tests' times with 90% intervals; nothing runs.
 
@@ -82,7 +79,8 @@ def predict(
     try:
         found = predicted(
             collective,
-            size or _sizes(minbytes, maxbytes, stepfactor),
+            [_size("--size", text) for text in size or ()]
+            or _sizes(minbytes, maxbytes, stepfactor),
             num_ranks,
             with_changes(cluster, changed),
             nodes=nodes,
@@ -122,20 +120,25 @@ def _sizes(first: str, last: str, factor: int) -> list[int]:
     Raises:
         ConfigError: A size is wrong, or the last is below the first.
     """
-    bounds = []
-    for option, text in (("--minbytes", first), ("--maxbytes", last)):
-        try:
-            bounds.append(units.parse_size_nccl(text))
-        except ValueError as error:
-            raise bad_option(
-                option, "a size as in nccl-tests, for example 16M", str(error)
-            ) from None
+    bounds = [_size("--minbytes", first), _size("--maxbytes", last)]
     if not 1 <= bounds[0] <= bounds[1]:
         raise bad_option("--maxbytes", f"a size of at least --minbytes {first}", last)
     sizes = [bounds[0]]
     while sizes[-1] * factor <= bounds[1]:
         sizes.append(sizes[-1] * factor)
     return sizes
+
+
+def _size(option: str, text: str) -> int:
+    """Return the bytes of a size as in nccl-tests.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        return units.parse_size_nccl(text)
+    except ValueError:
+        raise bad_option(option, "a size as in nccl-tests, for example 16M", text) from None
 
 
 def _devices(text: str) -> list[int]:

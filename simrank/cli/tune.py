@@ -8,6 +8,12 @@ import typer
 
 from simrank.bench.tune import tune as tuned
 from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.cli.prediction_options import (  # noqa: TC001 - typer reads annotations
+    Calibration,
+    Cluster,
+    Nodes,
+    NumRanks,
+)
 from simrank.config.files import write_text
 from simrank.config.tuner import COLLECTIVES, tuner_text
 
@@ -17,14 +23,10 @@ def tune(
     collective: Annotated[
         list[str] | None, typer.Option(help="Collective, for example all_reduce; repeatable [all].")
     ] = None,
-    cluster: Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")] = "hgx_h100",
-    nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.")] = None,
-    num_ranks: Annotated[
-        int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")
-    ] = None,
-    calibration: Annotated[
-        str, typer.Option(help="Constants: auto, pooled, none or a YAML file.")
-    ] = "auto",
+    cluster: Cluster = "hgx_h100",
+    nodes: Nodes = None,
+    num_ranks: NumRanks = None,
+    calibration: Calibration = "auto",
     out: Annotated[str | None, typer.Option(help="CSV file to write [stdout].")] = None,
 ) -> None:
     """Write a CSV file for NCCL's example tuner plugin: the fastest choice per range of sizes.

@@ -30,6 +30,7 @@ from simrank.config.quantity import (
     Flops,
     LatencyPerDirection,
     Name,
+    Share,
     Size,
     Text,
     Time,
@@ -95,6 +96,7 @@ Between = Annotated[tuple[str, str], BeforeValidator(_between)]
 Sources = Annotated[Mapping[str, str], BeforeValidator(_sources)]
 
 
+BOOST, SUSTAINED = CLOCKS = "boost", "sustained"
 ECMP, ADAPTIVE = "ecmp", "adaptive"  # How what leaves a pod finds its uplink.
 # Keys that say what something is; the others are numbers, which have a source.
 NOT_MEASURED = {
@@ -109,6 +111,7 @@ NOT_MEASURED = {
     "collnet",
     "gemm_table",
     "measured_as",
+    "clocks",
     "block_clusters",
     "multicast",
     "architecture",
@@ -164,6 +167,10 @@ class DeviceConfig(Sourced):
         measured_as: The measured device whose products and attention the device takes, by a name
             of configs/gemm; its own or a sibling's. Without it a rule predicts them.
         l2_bytes: Size of the last cache.
+        sustained_clock: What a long step of large products leaves of the clock at which single
+            kernels were measured, as a share, at the device's power limit.
+        clocks: `boost`: arithmetic runs as in single kernels; `sustained`: at the share of it
+            that `sustained_clock` states, as in long steps.
         best_product_flops: The best rate of any bfloat16 matrix product that was measured; without
             a table, the times of products follow from it.
         has_block_clusters: Whether thread blocks in a cluster fetch an operand once (Hopper and
@@ -190,6 +197,8 @@ class DeviceConfig(Sourced):
     has_block_clusters: Flag = Field(default=False, alias="block_clusters")
     measured_as: Annotated[str, one_of(MEASURED_DEVICES, {})] | None = None
     l2_bytes: Size | None = Field(default=None, alias="l2_cache")
+    sustained_clock: Share | None = None
+    clocks: Annotated[str, one_of(CLOCKS, {})] = BOOST
     multicast: Flag = False
 
 

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field
 
 from simrank import units
 from simrank.config.model import Model, in_file_order, validate
-from simrank.config.quantity import Count, Time, choice_text, closest, reject
+from simrank.config.quantity import Count, Share, Time, choice_text, closest, number_in, reject
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -43,16 +43,6 @@ def _ranks(value: object) -> tuple[int, ...] | None:
     return tuple(dict.fromkeys(items))
 
 
-def _number(minimum: float, maximum: float, expected: str) -> BeforeValidator:
-    def check(value: object) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not minimum < float(value) <= maximum:  # type: ignore[arg-type]
-            raise reject(expected)
-        return float(value)  # type: ignore[arg-type]
-
-    return BeforeValidator(check)
-
-
 def _link(value: object) -> tuple[int | None, str, str, bool]:
     """Validate a link as reports write it; `<->` is both of its directions."""
     match = _LINK.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -70,8 +60,7 @@ def _port(value: object) -> int:
 
 
 Ranks = Annotated[tuple[int, ...] | None, BeforeValidator(_ranks)]
-Slowdown = Annotated[float, _number(1, 1e6, "a number above 1, at most 1000000")]
-Probability = Annotated[float, _number(0, 1, "a number above 0, at most 1")]
+Slowdown = Annotated[float, BeforeValidator(number_in(1, 1e6, "a number above 1, at most 1000000"))]
 LinkName = Annotated[tuple[int | None, str, str, bool], BeforeValidator(_link)]
 
 
@@ -137,7 +126,7 @@ class DelayArrivals(Model):
     ranks: Ranks = Field(alias="delay_arrivals")
     by_ps: Time | None = Field(default=None, alias="by")
     up_to_ps: Time | None = Field(default=None, alias="up_to")
-    probability: Probability = 1.0
+    probability: Share = 1.0
     at_collective: Count | None = None
 
 
@@ -153,7 +142,7 @@ class PortConflict(Model):
 
     ranks: Ranks = Field(alias="port_conflict")
     port: Annotated[int | None, BeforeValidator(_port)] = None
-    probability: Probability = 1.0
+    probability: Share = 1.0
     times: Count = 1
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from simrank.config.calibration import load_calibration
 from simrank.config.choices import NO_CALIBRATION, POOLED
-from simrank.config.cluster import NOT_MEASURED, ClusterConfig, NcclConfig
+from simrank.config.cluster import NOT_MEASURED, ClusterConfig, DeviceConfig, NcclConfig
 from simrank.config.fast_yaml import uncollected
 from simrank.config.locate import builtin_names, locate, located
 from simrank.config.measured import check_gemm_table
@@ -28,7 +28,12 @@ class _NamedCluster(Model):
     name: Text
     nodes: Count | None = None
     cost_level: Literal["nccl", "schedule"] = "nccl"
+    device: Mapping[str, object] | None = None
     nccl: Mapping[str, object] | None = None
+
+
+# The blocks of which single keys may be changed beside a cluster's name.
+_CHANGEABLE: dict[str, type[Model]] = {"device": DeviceConfig, "nccl": NcclConfig}
 
 
 def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> ClusterConfig:
@@ -38,7 +43,8 @@ def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> Cluste
         cluster: A built-in name, the path of a YAML file, `{name: h100_ib, nodes: 4}`, a whole
             cluster as a mapping, or a cluster that was read before. `cost_level: schedule` beside
             a name leaves out what NCCL finds there: collectives cost what their schedules do;
-            `nccl: {nics: 4}` beside a name changes keys of that block.
+            `nccl: {nics: 4}` or `device: {clocks: sustained}` beside a name changes keys of that
+            block.
         nodes: Number of nodes instead of the one that the cluster states.
 
     Raises:
@@ -69,12 +75,12 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
     if not isinstance(data, Mapping):
         expected = "the name of a cluster, a path, or a mapping with `name` and `nodes`"
         raise ConfigError(source.problem(key_path, expected, source.describe(key_path, data)))
-    if "device" in data or "links" in data:
+    if _is_whole(data):
         return _checked(source, key_path)
     named = validate(_NamedCluster, source, key_path)
     config = _by_name(named.name, source, (*key_path, "name"))
-    if named.nccl is not None:
-        config = _with_nccl(config, named, source, key_path)
+    if named.device is not None or named.nccl is not None:
+        config = _with_changes(named, source, key_path)
     if named.cost_level == "schedule":
         config = config.model_copy(update={"nccl": None})
     if named.nodes is None:
@@ -82,29 +88,55 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
     return with_nodes(config, named.nodes, source, (*key_path, "nodes"))
 
 
-def _with_nccl(
-    config: ClusterConfig, named: _NamedCluster, source: Source, key_path: KeyPath
-) -> ClusterConfig:
-    """Return a cluster with other values in its block `nccl`; their source is "assumed"."""
+def _is_whole(data: Mapping[str, object]) -> bool:
+    """Return whether a mapping is a whole cluster, not a name with changed keys."""
+    device = data.get("device")
+    names_device = isinstance(device, Mapping) and not {"name", "like"}.isdisjoint(device)
+    return "links" in data or names_device
+
+
+def _names_builtin(data: object) -> bool:
+    """Return whether a mapping is the name of a built-in cluster with changed keys."""
+    if not isinstance(data, Mapping) or _is_whole(data):
+        return False
+    return data.get("name") in builtin_names("clusters")
+
+
+def _with_changes(named: _NamedCluster, source: Source, key_path: KeyPath) -> ClusterConfig:
+    """Return a cluster with other values in some of its blocks; their source is "assumed"."""
     path = located("clusters", named.name, source, (*key_path, "name"))
-    data = None if config.nccl is None or path.suffix == ".xml" else read_yaml(path).data
-    own = data.get("nccl") if isinstance(data, Mapping) else None
-    if not isinstance(own, Mapping) or not isinstance(data, Mapping) or named.nccl is None:
-        expected = "a cluster whose file has a block `nccl`"
-        raise ConfigError(source.problem((*key_path, "nccl"), expected, named.name))
-    keys = [key for key in NcclConfig.keys() if key != "source"]  # noqa: SIM118 - a method
-    for key in named.nccl:
+    data = None if path.suffix == ".xml" else read_yaml(path).data
+    cluster = dict(data) if isinstance(data, Mapping) else {}
+    given = {block: getattr(named, block) for block in _CHANGEABLE if getattr(named, block)}
+    for block, values in given.items():
+        own = cluster.get(block)
+        if not isinstance(own, Mapping):
+            expected = f"a cluster whose file has a block `{block}`"
+            raise ConfigError(source.problem((*key_path, block), expected, named.name))
+        _check_keys(block, values, source, key_path)
+        sources = own.get("source", {})
+        sources = {"others": sources} if isinstance(sources, str) else sources
+        changed = dict.fromkeys({*values} - NOT_MEASURED, "assumed, beside the cluster's name")
+        cluster[block] = {**own, **values, "source": {**sources, **changed}}
+    return _checked(Source(f"{path} with {given}", cluster, path), ())
+
+
+def _check_keys(
+    block: str, values: Mapping[str, object], source: Source, key_path: KeyPath
+) -> None:
+    """Check the names of the changed keys of a block.
+
+    Raises:
+        ConfigError: The block has no such key.
+    """
+    keys = [key for key in _CHANGEABLE[block].keys() if key not in ("source", "like")]  # noqa: SIM118 - a method
+    for key in values:
         if key not in keys:
             expected, to_fix = choice_text(keys), closest(str(key), keys)
-            fix = "closed forms know no other key: change a copy of the file, and simulate it"
+            fix = "change a copy of the file: `simrank clusters NAME` prints one"
             said = f"write `{to_fix}`" if to_fix else fix
             got = f"the unknown key `{key}`"
-            raise ConfigError(source.problem((*key_path, "nccl", str(key)), expected, got, said))
-    sources = own.get("source", {})
-    sources = {"others": sources} if isinstance(sources, str) else sources
-    changed = dict.fromkeys(named.nccl, "assumed, beside the cluster's name")
-    block = {**own, **named.nccl, "source": {**sources, **changed}}
-    return _checked(Source(f"{path} with {dict(named.nccl)}", {**data, "nccl": block}, path), ())
+            raise ConfigError(source.problem((*key_path, block, str(key)), expected, got, said))
 
 
 def with_nodes(
@@ -134,18 +166,22 @@ def with_nodes(
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """Read and check the cluster in one file: YAML, or NCCL's topology XML."""
+    """Read and check the cluster in one file: YAML, or NCCL's topology XML.
+
+    A file may be a whole cluster, or the name of a built-in one with changed keys.
+    """
     if path.suffix == ".xml":
         from simrank.config.foreign.nccl_topology import read_topology  # noqa: PLC0415 - needs XML
 
         return _checked(Source(str(path), read_topology(path), path), ())
     with uncollected():
-        return _checked(read_yaml(path), ())
+        return cluster_from_yaml(read_yaml(path))
 
 
 def cluster_from_yaml(source: Source) -> ClusterConfig:
-    """Check the cluster that is the whole of a source."""
-    return _checked(source, ())
+    """Return the cluster that is the whole of a source, or that it names with changed keys."""
+    is_named = _names_builtin(source.data)
+    return cluster_from_source(source, ()) if is_named else _checked(source, ())
 
 
 def _by_name(word: str, source: Source, key_path: KeyPath) -> ClusterConfig:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from simrank.config.calibration import CONSTANTS, load_calibration
 from simrank.config.choices import NO_CALIBRATION, POOLED
-from simrank.config.cluster import given_keys
+from simrank.config.cluster import BOOST, given_keys
 from simrank.config.wires import ASSUMED, CALIBRATED, SOURCED, Provenance
 
 if TYPE_CHECKING:
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
-    """Return the provenance of each number of a configuration, in its order."""
+    """Return the provenance of each number that counts in a configuration, in its order."""
     provenances = []
     for name, block in _blocks(config):
         keys, given = type(block).keys(), given_keys(block)
+        if block is config.device and config.device.clocks == BOOST:
+            given.discard("sustained_clock")
         for key in [each for each in keys if each in given]:
             texts = (block.source.get(key), block.source.get("others"))
             whole = (config.source.get(key), config.source.get("others"))

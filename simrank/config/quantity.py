@@ -187,10 +187,23 @@ def _whole(minimum: int, maximum: int) -> Callable[[object], int]:
     return validate
 
 
+def number_in(minimum: float, maximum: float, expected: str) -> Callable[[object], float]:
+    """Return a validator of numbers above a minimum, up to a maximum."""
+
+    def check(value: object) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not minimum < float(value) <= maximum:  # type: ignore[arg-type]
+            raise reject(expected)
+        return float(value)  # type: ignore[arg-type]
+
+    return check
+
+
 Count = Annotated[int, BeforeValidator(_whole(1, MAX_COUNT))]
 DeviceCount = Annotated[int, BeforeValidator(_whole(1, MAX_DEVICES_PER_NODE))]
 CountOrZero = Annotated[int, BeforeValidator(_whole(0, MAX_COUNT))]
 Seed = Annotated[int, BeforeValidator(_whole(0, units.MAX_QUANTITY))]
+Share = Annotated[float, BeforeValidator(number_in(0, 1, "a number above 0, at most 1"))]
 Factor = Annotated[int, BeforeValidator(_whole(2, MAX_COUNT))]
 
 

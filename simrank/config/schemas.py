@@ -15,6 +15,8 @@ from pydantic.json_schema import models_json_schema
 from simrank.config import bench, sweep
 from simrank.config.calibration import CONSTANTS, CalibrationConfig, FittedConfig, ResidualConfig
 from simrank.config.cluster import (
+    BOOST,
+    CLOCKS,
     ClusterConfig,
     CollectivesConfig,
     DeviceConfig,
@@ -201,6 +203,7 @@ _NAMED_CLUSTER: Json = {
         "name": _TEXT,
         "nodes": _WHOLE,
         "cost_level": {"enum": ["nccl", "schedule"], "default": "nccl"},
+        "device": {"type": "object"},
         "nccl": {"type": "object"},
     },
     "required": ["name"],
@@ -235,6 +238,7 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (NcclConfig, "network"): {"enum": [*NCCL_NETWORKS]},
     (NcclConfig, "algorithms"): _words(NCCL_ALGORITHMS, {}),
     (NcclConfig, "protocols"): _words(NCCL_PROTOCOLS, {}),
+    (DeviceConfig, "clocks"): {"enum": [*CLOCKS], "default": BOOST},
     (LinkConfig, "bandwidth"): _by_direction("450 GB/s", "Rate, per direction."),
     (LinkConfig, "latency"): _by_direction("1 us", "Time that the first byte takes."),
     (_BENCH, "cluster"): _ONE_CLUSTER,

@@ -9,6 +9,7 @@ import re
 
 from simrank.config.cluster import (
     ADAPTIVE,
+    SUSTAINED,
     ClusterConfig,
     LinkConfig,
     Sourced,
@@ -38,13 +39,26 @@ def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
         source: Where it was read, for lines.
 
     Returns:
-        Duplicate names, links to unknown vertices, missing sources; only if there are none of
-        these, devices that no route reaches.
+        Duplicate names, links to unknown vertices, missing sources, a sustained clock that no key
+        stated; only if there are none of these, devices that no route reaches.
     """
     expansion = _Expansion(config, source)
     topology = expansion.topology()
-    problems = expansion.problems + _unsourced(config, source)
+    problems = expansion.problems + _unsourced(config, source) + _unclocked(config, source)
     return problems or _unreachable(config, topology, source)
+
+
+def _unclocked(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
+    """Return the problem of a device whose sustained clock does not say how long products take."""
+    device = config.device
+    if device.clocks != SUSTAINED or (device.sustained_clock and device.gemm_table is None):
+        return []
+    if device.gemm_table is not None:
+        expected, to_fix = "boost, as its gemm_table was measured", "remove gemm_table"
+    else:
+        expected = "sustained_clock beside it, such as 0.94: the share of the clock that is left"
+        to_fix = f"state it; none is known for {device.name}"
+    return [source.problem(("device", "clocks"), expected, SUSTAINED, to_fix)]
 
 
 def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str, str | None] | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simrank.config.cluster import SUSTAINED
 from simrank.config.locate import locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
@@ -85,13 +86,18 @@ def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:
 
 
 def _device_spec(device: DeviceConfig) -> DeviceSpec:
-    """Return the device of a configuration as the simulator sees it."""
+    """Return the device of a configuration as the simulator sees it.
+
+    A sustained clock lowers the peaks, and with them the rate of all arithmetic.
+    """
+    share = (device.sustained_clock or 1.0) if device.clocks == SUSTAINED else 1.0
+    best = device.best_product_flops
     return DeviceSpec(
         name=device.name,
         memory_bytes=device.memory_bytes,
         memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         num_sms=device.num_sms,
-        peak_flops=dict(device.peak_flops),
+        peak_flops={name: int(rate * share) for name, rate in device.peak_flops.items()},
         kernel_floor_ps=device.kernel_floor_ps,
         launch_overhead_ps=device.launch_overhead_ps,
         launch_queue=device.launch_queue,
@@ -99,7 +105,7 @@ def _device_spec(device: DeviceConfig) -> DeviceSpec:
         fp32_lanes=device.fp32_lanes,
         multicast=device.multicast,
         gemm_table=_gemm_table(device.gemm_table),
-        best_product_flops=device.best_product_flops,
+        best_product_flops=None if best is None else int(best * share),
         has_block_clusters=device.has_block_clusters,
         measured_as=device.measured_as,
         l2_bytes=device.l2_bytes,

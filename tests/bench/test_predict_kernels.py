@@ -35,6 +35,24 @@ def test_every_dtype_is_predicted_on_blackwell(dtype):
     assert found.time_us < (0.7 if GEMM_DTYPES[dtype] != "bfloat16" else 1.01) * plain.time_us
 
 
+def test_a_sustained_clock_slows_arithmetic_and_not_memory():
+    """By the share that the cluster states; attention alike."""
+    boost, sustained = (
+        {"name": "hgx_b200", "device": {"clocks": clocks}} for clocks in ("boost", "sustained")
+    )
+    large, small = (8192, 8192, 8192), (1, 8192, 8192)
+    slower = [
+        simrank.predict_gemm(sustained, *size).time_us / simrank.predict_gemm(boost, *size).time_us
+        for size in (large, small)
+    ]
+    assert slower[0] == pytest.approx(1 / 0.88, rel=0.02)
+    assert 1 <= slower[1] < 1.05
+    times_us = [
+        simrank.predict_attention(each, 32, 128, 8192, 8).time_us for each in (boost, sustained)
+    ]
+    assert 1.05 < times_us[1] / times_us[0] < 1 / 0.87
+
+
 def test_wrong_arguments_are_named():
     """With the choices."""
     with pytest.raises(ValueError, match=r"dtype='bf16': expected one of bfloat16, float16"):

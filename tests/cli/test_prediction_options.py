@@ -52,7 +52,10 @@ def test_explain_shows_what_was_changed_as_assumed(capsys):
     [
         ("nics", "--set: expected KEY=VALUE, for example nics=4, got nics"),
         ("nisc=4", "write `nics`"),
-        ("oversubscription=2", "closed forms know no other key"),
+        ("oversubscription=2", "change a copy of the file"),
+        ("links.bandwidth=2", "--set: expected a key of the block nccl or device"),
+        ("device.clocks=idle", "boost"),
+        ("device.l2_cach=1 MB", "write `l2_cache`"),
         ("nics=many", "cluster h100_ib"),
         ("nics={", "--set: expected a value in YAML after nics="),
     ],

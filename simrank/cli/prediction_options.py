@@ -1,0 +1,59 @@
+"""Options that commands of predictions share, and the cluster that `--set KEY=VALUE` makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from simrank.cli.nccl_tests import bad_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.config.load import ClusterRef
+
+CollectiveName = Annotated[
+    str, typer.Option("--collective", help="Collective, for example all_reduce.")
+]
+Cluster = Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")]
+Nodes = Annotated[int | None, typer.Option(help="Nodes of the cluster.")]
+Changed = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Changed key: nics=4, device.clocks=sustained; repeatable."),
+]
+NumRanks = Annotated[int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")]
+Tuner = Annotated[
+    str | None, typer.Option("--tuner", help="CSV file of NCCL's example tuner plugin.")
+]
+Calibration = Annotated[str, typer.Option(help="Constants: auto, pooled, none or a YAML file.")]
+JsonFile = Annotated[str | None, typer.Option("--json", help="JSON file to write; - for stdout.")]
+
+
+def with_changes(cluster: str, changed: Sequence[str] | None) -> ClusterRef:
+    """Return a cluster with other values in its blocks `nccl` and `device`.
+
+    Args:
+        cluster: A built-in name, or a file.
+        changed: Pairs such as `nics=4`, `nic_bandwidth=25 GB/s` or `device.clocks=sustained`;
+            values are YAML. A key without a block is one of `nccl`.
+
+    Raises:
+        ConfigError: A text is no pair, or names a block that cannot be changed.
+    """
+    if not changed:
+        return cluster
+    blocks: dict[str, dict[str, Any]] = {}
+    for text in changed:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise bad_option("--set", "KEY=VALUE, for example nics=4", text)
+        block, _, name = key.rpartition(".")
+        if block not in ("", "nccl", "device"):
+            raise bad_option("--set", "a key of the block nccl or device", text)
+        try:
+            blocks.setdefault(block or "nccl", {})[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise bad_option("--set", f"a value in YAML after {key}=", value) from None
+    return {"name": cluster, **blocks}
