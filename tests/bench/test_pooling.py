@@ -1,12 +1,18 @@
 """The shipped pooled constants: refitted, they are the same; left-out sites are within them."""
 
+from io import StringIO
+from pathlib import Path
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 import simrank
 from simrank.bench.accuracy import builtin_tables, table_series
-from simrank.bench.hold_outs import score
+from simrank.bench.hold_outs import DEVICE, GROUP, OPERATION, hold_outs, score
+from simrank.bench.hold_outs_page import rows_of
 from simrank.bench.pooling import NAMES, fit_tables
+from simrank.cli.accuracy_pooled import _known, _table
 from simrank.collectives.nccl.pool import (
     ONE_NODE,
     ONE_NODE_UNSEEN,
@@ -24,6 +30,7 @@ REACHED_PCT = {
     SEVERAL_NODES_UNSEEN: (17, 30, 28, 13),
 }
 LEAST_COVERED = 0.85
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +64,16 @@ def test_left_out_sites_are_predicted_as_well_as_before_and_better_than_by_nccl(
         assert not found.is_worse, NAMES[number]
         assert found.covers, NAMES[number]
         assert found.covered >= LEAST_COVERED, NAMES[number]
+
+
+@pytest.mark.slow
+def test_the_page_on_trust_has_the_errors_of_today(fitted):
+    """As `simrank accuracy` prints them, with the cells that are rejected."""
+    left = [*fitted[1], *hold_outs(_known(), (DEVICE, OPERATION, GROUP))]
+    console = Console(width=160, highlight=False, file=StringIO())
+    console.print(_table("left out", rows_of(left), read_pool().noises))
+    printed = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+    assert printed in (ROOT / "docs" / "trust.md").read_text()
 
 
 def test_a_prediction_by_pooled_constants_has_the_interval_of_another_site():
