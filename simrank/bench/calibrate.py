@@ -9,10 +9,11 @@ import numpy as np
 import yaml
 
 from simrank.bench.accuracy import DIRECT, mean_errors
+from simrank.bench.hold_outs import left_out
 from simrank.bench.pooling import observed_of
 from simrank.collectives.nccl.evidence import shipped_pool
 from simrank.collectives.nccl.laws import CONSTANTS, Calibration
-from simrank.collectives.nccl.pool import NORMAL_90
+from simrank.collectives.nccl.pool import NORMAL_90, UNKNOWN
 from simrank.collectives.nccl.pool_fit import fit_site
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.units import format_size
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
     from simrank.bench.accuracy import SeriesErrors, TableSeries
     from simrank.collectives.nccl.laws import Floats
+    from simrank.collectives.nccl.pool_fit import Observed
 
 _DIGITS = 4
+# Standard deviations from which on measured times are doubted; a single one: from twice as many.
+# Assumed; no shipped table is doubted.
+_DOUBTFUL = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,13 @@ class Calibrated:
         calibration: The constants.
         errors: What is left of each series.
         data: The content of the file.
+        doubts: Of each series, why it may be of another machine or in another unit, or None.
     """
 
     calibration: Calibration
     errors: tuple[SeriesErrors, ...]
     data: dict[str, Any]
+    doubts: tuple[str | None, ...] = ()
 
     def text(self) -> str:
         """Return the text of the file."""
@@ -65,13 +72,18 @@ def calibrate(series: Sequence[TableSeries], *, library: str = "unknown") -> Cal
     loops = sorted({each.mode for each in series} - {DIRECT})
     if loops:
         raise ValueError(f"expected back-to-back calls, got loops of {', '.join(loops)}")
-    fitted = fit_site(shipped_pool(), [observed_of(each) for each in series])
+    observed = [observed_of(each) for each in series]
+    names = {each.labels.network for each in observed} - {None, UNKNOWN}
+    networks = {"network": names.pop()} if len(names) == 1 else {}
+    fitted = fit_site(shipped_pool(), observed)
     found = _rounded(fitted.calibration)
     errors = tuple(each.errors(found) for each in series)
     tables = sorted({each.table for each in series})
     lower = fitted.covariance[np.tril_indices(len(CONSTANTS))]
     data = {
         "cluster": clusters[0],
+        "platform": observed[0].labels.platform,
+        **networks,
         "source": f"fitted to {', '.join(tables)}",
         "library": library,
         "takes_fastest": found.takes_fastest,
@@ -80,7 +92,26 @@ def calibrate(series: Sequence[TableSeries], *, library: str = "unknown") -> Cal
         "fitted": [_shape_of(each) for each in errors],
         "residuals": _residuals(errors, np.expm1(NORMAL_90 * fitted.noises)),
     }
-    return Calibrated(found, errors, data)
+    return Calibrated(found, errors, data, tuple(map(_doubt, observed)))
+
+
+def _doubt(observed: Observed) -> str | None:
+    """Return why a series may be of another machine or in another unit, or None.
+
+    Its median time is outside of what is predicted for such a machine by far, or a single one is.
+    """
+    left = left_out(observed, shipped_pool())
+    sigmas = np.sqrt(left.variance + shipped_pool().noises[left.kind][observed.classes] ** 2)
+    distances = left.errors / sigmas
+    worst = int(np.argmax(np.abs(distances)))
+    if max(abs(float(np.median(distances))), abs(distances[worst]) / 2) < _DOUBTFUL:
+        return None
+    size, time_us = int(observed.size_bytes[worst]), float(observed.time_us[worst])
+    expected_us = time_us * float(np.exp(left.errors[worst]))
+    return (
+        f"{observed.labels.series}: {format_size(size)} took {time_us:.6g} us; predicted for "
+        f"{observed.device} are {expected_us:.4g} us: check the cluster, the unit and the row"
+    )
 
 
 def _shape_of(errors: SeriesErrors) -> dict[str, Any]:

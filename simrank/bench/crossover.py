@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simrank.bench.accuracy import DIRECT, builtin_tables, table_series
-from simrank.bench.predict import collective_of, forecast, shape_of
+from simrank.bench.predict import collective_of, forecast, shape_of_ranks
 from simrank.collectives.nccl import laws
 from simrank.config.choices import AUTO
 from simrank.config.locate import locate
@@ -18,6 +18,8 @@ from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
@@ -63,12 +65,13 @@ class Crossover:
     measured: tuple[MeasuredTimes, ...]
 
 
-def crossover(
+def crossover(  # noqa: PLR0913 - as `predict`
     collective: str,
     num_ranks: int | None = None,
     cluster: ClusterRef = "hgx_h100",
     *,
     nodes: int | None = None,
+    ranks: Sequence[int] | None = None,
     nccl_tuner: str | Path | None = None,
     calibration: str | None = AUTO,
 ) -> Crossover:
@@ -79,6 +82,7 @@ def crossover(
         num_ranks: As for `simrank.predict`; so are the others.
         cluster: Likewise.
         nodes: Likewise.
+        ranks: Likewise.
         nccl_tuner: Likewise.
         calibration: Likewise.
 
@@ -88,7 +92,7 @@ def crossover(
         ConfigError: The cluster or a file is wrong.
     """
     name, built = collective_of(collective), load_cluster(cluster, nodes)
-    shape = shape_of(built, num_ranks)
+    shape = shape_of_ranks(built, ranks, num_ranks)
     sizes = np.array(SIZES_BYTES)
     rows = () if nccl_tuner is None else load_tuner(nccl_tuner)
     cast = forecast(name, sizes, built, shape, calibration, tuner_rows=rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.bench.predict import collective_of, forecast, shape_of
+from simrank.bench.predict import collective_of, forecast, shape_of_ranks
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import constants, laws, plugin, tuner
 from simrank.collectives.nccl.pool import NORMAL_90
@@ -166,6 +166,7 @@ def explain(  # noqa: PLR0913 - as `predict`
     cluster: ClusterRef = "hgx_h100",
     *,
     nodes: int | None = None,
+    ranks: Sequence[int] | None = None,
     nccl_tuner: str | Path | None = None,
     nccl_graph: str | Path | None = None,
     calibration: str | None = AUTO,
@@ -178,6 +179,7 @@ def explain(  # noqa: PLR0913 - as `predict`
         num_ranks: Ranks that fill one node after the other; None: all devices.
         cluster: A built-in name, a file, a mapping or a configuration.
         nodes: Nodes, instead of those that the cluster states.
+        ranks: Devices of the group, instead of `num_ranks`, as for `simrank.predict`.
         nccl_tuner: As for `simrank.predict`.
         nccl_graph: What NCCL's search found (its graph XML), instead of the cluster's numbers.
         calibration: Likewise.
@@ -191,7 +193,7 @@ def explain(  # noqa: PLR0913 - as `predict`
     config = load_cluster_config(cluster, nodes)
     found = {} if nccl_graph is None else keys_of(read_graph(nccl_graph))
     built = load_cluster(with_graph(config, found) if found else config)
-    shape = shape_of(built, num_ranks)
+    shape = shape_of_ranks(built, ranks, num_ranks)
     sizes = np.array([size_bytes])
     cast = forecast(name, sizes, built, shape, calibration)
     comm = cast.comm
@@ -205,9 +207,6 @@ def explain(  # noqa: PLR0913 - as `predict`
     if row is not None:
         wish = row.algorithm, row.protocol
         options.sort(key=lambda option: (option.algorithm, option.protocol.lower()) != wish)
-    own = "lowest predicted time" if comm.calibration.takes_fastest else "lowest estimate"
-    if nccl_tuner is not None:
-        own += f", no entry in {nccl_tuner} applies"
     best = options[0]
     work = laws.work(name, best.algorithm, best.protocol, sizes, comm)
     spread = float(cast.constants.half_widths(work, cast.classes)[0])
@@ -226,7 +225,7 @@ def explain(  # noqa: PLR0913 - as `predict`
         _uncertainties(cast.constants, work, cast.classes),
         cast.constants.source or "NCCL's own constants, not fitted to a machine",
         comm.calibration.takes_fastest,
-        _reason(row, ignored, own),
+        _reason(row, ignored, comm, nccl_tuner),
         tuple(_replaced(config, found)),
     )
 
@@ -260,8 +259,16 @@ def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Rep
         yield Replaced(key, str(each.value), each.source, shown, said)
 
 
-def _reason(row: TunerRow | None, ignored: Sequence[TunerRow], own: str) -> str:
+def _reason(
+    row: TunerRow | None,
+    ignored: Sequence[TunerRow],
+    comm: Communicator,
+    nccl_tuner: str | Path | None,
+) -> str:
     """Return why the first option is taken, and which rows of a tuner plugin are ignored."""
+    own = "lowest predicted time" if comm.calibration.takes_fastest else "lowest estimate"
+    if nccl_tuner is not None:
+        own += f", no entry in {nccl_tuner} applies"
     said = [own if row is None else f"set by {row.file}:{row.line}"]
     said += [
         f"{each.file}:{each.line} ({each.algorithm} {each.protocol}) is ignored: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     name = collective_of(collective)
     built = load_cluster(cluster, nodes)
     size_bytes = _sizes(sizes)
-    shape = shape_of(built, num_ranks) if ranks is None else shape_of_ranks(built, ranks, num_ranks)
+    shape = shape_of_ranks(built, ranks, num_ranks)
     overrides = NcclOverrides(
         nccl_algo, nccl_proto, None if nccl_tuner is None else str(nccl_tuner)
     )
@@ -226,26 +227,36 @@ def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
     return Shape.packed(ranks, cluster.devices_per_node)
 
 
-def shape_of_ranks(cluster: Cluster, ranks: Sequence[int], num_ranks: int | None = None) -> Shape:
-    """Return the shape of the group of some devices.
+def shape_of_ranks(
+    cluster: Cluster, ranks: Sequence[int] | None, num_ranks: int | None = None
+) -> Shape:
+    """Return the shape of the group of some devices; None: of `num_ranks` that fill nodes.
 
     Raises:
         ValueError: A device is missing or repeated, there are fewer than two, or `num_ranks`
             is given too.
         UnsupportedError: The devices are of several pods.
     """
+    if ranks is None:
+        return shape_of(cluster, num_ranks)
     devices, most = list(ranks) if isinstance(ranks, Iterable) else [], cluster.num_devices
-    is_right = all(isinstance(each, int | np.integer) and 0 <= each < most for each in devices)
+    is_right = all(
+        isinstance(each, int | np.integer) and not isinstance(each, bool) and 0 <= each < most
+        for each in devices
+    )
     if not is_right or len(devices) < 2 or len(set(devices)) < len(devices):
         expected = f"two or more different devices from 0 to {most - 1}, those of {cluster.name}"
-        raise ValueError(f"ranks={ranks!r}: expected {expected}")
+        raise ValueError(f"ranks={shortened(ranks)}: expected {expected}")
     if num_ranks is not None:
-        raise ValueError(f"num_ranks={num_ranks} and ranks={ranks!r}: expected one of them")
+        raise ValueError(
+            f"num_ranks={num_ranks} and ranks={shortened(ranks)}: expected one of them"
+        )
     nodes = cluster.node_of(np.array(devices))
     if cluster.topology.pods is not None and cluster.spans_pods(nodes):
         raise UnsupportedError(
-            f"ranks={ranks!r} are of several pods of cluster {cluster.name}, and closed forms do "
-            "not model what shares an uplink\n  to fix: take devices of one pod, or simulate it"
+            f"ranks={shortened(ranks)} are of several pods of cluster {cluster.name}, and closed "
+            "forms do not model what shares an uplink\n  to fix: take devices of one pod, or "
+            "simulate it"
         )
     return shape_on(nodes)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.config.names import MEASURED_DEVICES
 from simrank.config.quantity import choice_text, hint
 from simrank.errors import UnsupportedError
 from simrank.hardware import load_cluster
@@ -16,6 +15,7 @@ from simrank.hardware.attention import (
     PHASES,
     attention_class,
     attention_us,
+    least_read_us,
     read_attention_fits,
     read_attention_widths,
     residual_log,
@@ -104,11 +104,12 @@ def predict_gemm(
             f"products of {dtype} on {spec.name}: the device has no such units, or no peak for them"
             f"\n  to fix: take another dtype, or state the peak in device.peak_flops"
         )
-    time_us = model.time_us((batch, m, n, k))
+    least_us = 2.0 * batch * m * n * k / model.machine.peak_flops * 1e6
+    time_us = max(model.time_us((batch, m, n, k)), least_us)
     width = model.half_width((batch, m, n, k))
     return KernelPrediction(
         time_us,
-        time_us * exp(-width),
+        max(time_us * exp(-width), least_us),
         time_us * exp(width),
         2.0 * batch * m * n * k / time_us / 1e6,
         START_US,
@@ -152,12 +153,15 @@ def predict_attention(  # noqa: PLR0913 - the shape of an attention
     numbers = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     for name, value in {**numbers, "length": length, "batch": batch}.items():
         check_extent(name, value)
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads}: expected a divisor of heads={heads}")
     spec = load_cluster(cluster).device
     model = product_model(spec, "bfloat16")
     if model is None or (phase, model.basis) not in read_attention_fits():
+        known = sorted(device for its, device in read_attention_fits() if its == phase)
         raise UnsupportedError(
-            f"attention on {spec.name}: nothing was measured on a device of its architecture\n"
-            f"  to fix: name one in device.measured_as: {choice_text(MEASURED_DEVICES)}"
+            f"{phase} attention on {spec.name}: none was measured on a device of its architecture\n"
+            f"  to fix: name one in device.measured_as: {choice_text(known)}"
         )
     shape = np.array([heads, kv_heads, head_dim, length, batch], dtype=np.float64)
     constants = read_attention_fits()[phase, model.basis]
@@ -172,9 +176,11 @@ def predict_attention(  # noqa: PLR0913 - the shape of an attention
     width = by_class.get(int(attention_class(shape[None], phase)[0]), max(by_class.values()))
     pairs = float(length) * (1 if phase == "decode" else length / (2 if phase == "prefill" else 1))
     flops = 4.0 * heads * batch * head_dim * pairs
+    least_us = max(flops / model.machine.peak_flops * 1e6, least_read_us(model.machine, shape))
+    time_us = max(time_us, least_us)
     return KernelPrediction(
         time_us,
-        time_us * exp(-width),
+        max(time_us * exp(-width), least_us),
         time_us * exp(width),
         flops / time_us / 1e6,
         START_US,
@@ -189,7 +195,7 @@ def check_extent(name: str, value: object) -> None:
     Raises:
         ValueError: It is not a whole number from 1 to 2^31.
     """
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or not 1 <= value <= _MAX_EXTENT:  # type: ignore[operator]
         raise ValueError(f"{name}={value!r}: expected a whole number from 1 to 2^31")
 

@@ -121,10 +121,10 @@ def _show_fits(name: str, bench: Bench, json_file: str | None, html: str | None)
 
 
 def _refuse(**options: object) -> None:
-    """Raise ConfigError for options that would change nothing beside `gemm`."""
+    """Raise ConfigError for options that would change nothing beside `gemm` or `attention`."""
     for name, value in options.items():
         if value is not None:
-            expected = "no such option with gemm"
+            expected = "no such option with gemm or attention"
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 

@@ -18,6 +18,7 @@ from simrank.bench.pooling import fit_tables
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show
 from simrank.cli.measured_tables import FORMATS, texts_of
+from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl import size_classes
 from simrank.collectives.nccl.pool_files import pooled_tables, write_pool
 from simrank.config.files import write_text
@@ -73,19 +74,17 @@ def calibrate(
     The pooled constants of all shipped tables are the start: one small size is enough, and what the
     times do not tell stays as uncertain as at an unknown site.
 
-    --gemm fits the rule of matrix products to all shipped rows instead, in under two minutes.
-
-    The format is detected. Files of NCCL Inspector, one per process, are read together.
+    --gemm fits the rule of matrix products to all shipped rows instead, in under two minutes. The
+    format is detected. Files of NCCL Inspector, one per process, are read together.
     `simrank.predict(calibration=...)` and `simrank explain --calibration` read the written file.
     """
     if gemm or attention:
         _calibrate_kernels(out, is_alone=not (measured or site or pool), gemm=gemm, both=attention)
         return
-    check_writable(out)
+    _check_out(out, measured or [])
     if pool:
-        if site or any(each is not None for each in (cluster, collective, num_ranks, nodes)):
-            raise typer.BadParameter("--pool takes tables and --out alone")
-        _pool(measured or [], out)
+        others = site or cluster or collective or num_ranks or nodes
+        _pool(measured or [], out, is_alone=not others)
         return
     if not measured:
         raise typer.BadParameter("name measured tables, or take --pool for all built-in ones")
@@ -100,11 +99,29 @@ def calibrate(
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(_errors(found))
+    for doubt in filter(None, found.doubts):
+        typer.echo(f"warning: {doubt}", err=True)
     if out is None:
         typer.echo("\n" + found.text().partition("\n")[2], nl=False)
         return
     write_text(out, found.text())
     typer.echo(f"\n{out}")
+
+
+def _check_out(out: str | None, measured: Sequence[str]) -> None:
+    """Check that a file can be written, and takes the place of no table and no machine file.
+
+    Raises:
+        ConfigError: It cannot, or does.
+    """
+    check_writable(out)
+    for table in measured if out is not None else ():
+        mine, its = Path(out or "").resolve(), Path(table).resolve()
+        if mine == its:
+            raise bad_option("--out", "another file than the measured table", str(out))
+        if mine == its.with_suffix(".yaml"):
+            expected = f"another name: beside {Path(table).name} it would say how that was measured"
+            raise bad_option("--out", expected, str(out))
 
 
 def _calibrate_kernels(out: str | None, *, is_alone: bool, gemm: bool, both: bool) -> None:
@@ -115,10 +132,13 @@ def _calibrate_kernels(out: str | None, *, is_alone: bool, gemm: bool, both: boo
     show(calibrate_gemm(Path(out)) if gemm else calibrate_attention(Path(out)))
 
 
-def _pool(named: Sequence[str], out: str | None) -> None:
+def _pool(named: Sequence[str], out: str | None, *, is_alone: bool) -> None:
     """Fit all built-in tables, and further ones; show how left-out sites were predicted."""
-    if out is None:
+    if not is_alone:
+        raise typer.BadParameter("--pool takes tables and --out alone")
+    if out is None or Path(out).suffix != ".json":
         raise typer.BadParameter("--pool writes two files: name the first with --out FILE.json")
+    check_writable(str(Path(out).with_suffix(".npy")))
     names = [*builtin_tables(), *pooled_tables(), *named]
     series = [each for name in names for each in table_series(name)]
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)

@@ -22,7 +22,9 @@ from simrank.cli.prediction_options import (
     CollectiveName,
     Nodes,
     NumRanks,
+    Ranks,
     Tuner,
+    devices_of,
     with_changes,
 )
 from simrank.config.files import write_text
@@ -39,6 +41,7 @@ def explain(
     nodes: Nodes = None,
     changed: Changed = None,
     num_ranks: NumRanks = None,
+    ranks: Ranks = None,
     nccl_tuner: Tuner = None,
     nccl_graph: Annotated[
         str | None, typer.Option("--graph", help="Graph XML of NCCL's topology search.")
@@ -65,6 +68,7 @@ def explain(
             num_ranks,
             with_changes(cluster, changed),
             nodes=nodes,
+            ranks=devices_of(ranks),
             nccl_tuner=nccl_tuner,
             nccl_graph=nccl_graph,
             calibration=calibration,
@@ -75,6 +79,7 @@ def explain(
                 num_ranks,
                 with_changes(cluster, changed),
                 nodes=nodes,
+                ranks=devices_of(ranks),
                 nccl_tuner=nccl_tuner,
                 calibration=calibration,
             )

@@ -62,12 +62,17 @@ def errors_table(
         shown.add_column(column, no_wrap=True)
     for column in classes:
         shown.add_column(column, no_wrap=True, justify="right")
+    rows: dict[tuple[str, str, str], list[LeftOut]] = {}
     for each in errors:
+        rows.setdefault((each.kind, each.device, f"{each.relation}: {each.donor}"), []).append(each)
+    for words, parts in rows.items():
+        found = np.concatenate([each.classes for each in parts])
+        logs, by_class = np.concatenate([each.logs for each in parts]), widths[parts[0].key]
         cells = [
-            _cell(each.logs[each.classes == number], widths[each.key].get(number, 0.0))
+            _cell(logs[found == number], by_class.get(number, 0.0))
             for number in range(len(classes))
         ]
-        shown.add_row(each.kind, each.device, f"{each.relation}: {each.donor}", *cells)
+        shown.add_row(*words, *cells)
     return shown
 
 

@@ -24,7 +24,9 @@ from simrank.cli.prediction_options import (
     JsonFile,
     Nodes,
     NumRanks,
+    Ranks,
     Tuner,
+    devices_of,
     with_changes,
 )
 from simrank.config.files import write_text
@@ -43,10 +45,7 @@ def predict(
     nodes: Nodes = None,
     changed: Changed = None,
     num_ranks: NumRanks = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(help="Devices of the group: 0,8,16, or 0-63:8 for every eighth."),
-    ] = None,
+    ranks: Ranks = None,
     size: Annotated[
         list[str] | None, typer.Option(help="A size as in nccl-tests; repeatable.")
     ] = None,
@@ -73,6 +72,8 @@ def predict(
 ) -> None:
     """Predict nccl-tests' times with 90% intervals; nothing runs.
 
+    `simrank bench` adds the start of nccl-tests' loop: 2 us over the number of its iterations.
+
     `simrank explain` takes one size apart; `simrank accuracy` says how well such predictions hold.
     """
     check_writable(None if json_file == "-" else json_file)
@@ -84,7 +85,7 @@ def predict(
             num_ranks,
             with_changes(cluster, changed),
             nodes=nodes,
-            ranks=None if ranks is None else _devices(ranks),
+            ranks=devices_of(ranks),
             dtype=dtype,
             redop=redop,
             nccl_algo=nccl_algo,
@@ -139,25 +140,6 @@ def _size(option: str, text: str) -> int:
         return units.parse_size_nccl(text)
     except ValueError:
         raise bad_option(option, "a size as in nccl-tests, for example 16M", text) from None
-
-
-def _devices(text: str) -> list[int]:
-    """Return the devices of `0,8,16` or `0-63:8`.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    found: list[int] = []
-    try:
-        for part in text.split(","):
-            span, _, step = part.partition(":")
-            first, dash, last = span.partition("-")
-            end = int(last) + 1 if dash else int(first) + 1
-            found += range(int(first), end, int(step or "1"))
-    except ValueError:
-        expected = "device numbers such as 0,8,16, or a range with a step such as 0-63:8"
-        raise bad_option("--ranks", expected, text) from None
-    return found
 
 
 def _data(found: Predicted) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import typer
 import yaml
 
 from simrank.cli.nccl_tests import bad_option
+from simrank.config.quantity import MAX_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,10 @@ Changed = Annotated[
     typer.Option("--set", help="Changed key: nics=4, device.clocks=sustained; repeatable."),
 ]
 NumRanks = Annotated[int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")]
+Ranks = Annotated[
+    str | None,
+    typer.Option("--ranks", help="Devices of the group: 0,8,16, or 0-63:8 for every eighth."),
+]
 Tuner = Annotated[
     str | None, typer.Option("--tuner", help="CSV file of NCCL's example tuner plugin.")
 ]
@@ -57,3 +62,26 @@ def with_changes(cluster: str, changed: Sequence[str] | None) -> ClusterRef:
         except yaml.YAMLError:
             raise bad_option("--set", f"a value in YAML after {key}=", value) from None
     return {"name": cluster, **blocks}
+
+
+def devices_of(text: str | None) -> list[int] | None:
+    """Return the devices of `0,8,16` or `0-63:8`; None of None.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if text is None:
+        return None
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            span, _, step = part.partition(":")
+            first, dash, last = span.partition("-")
+            end = int(last) + 1 if dash else int(first) + 1
+            if end > MAX_COUNT:
+                raise ValueError(part)
+            found += range(int(first), end, int(step or "1"))
+    except ValueError:
+        expected = "device numbers such as 0,8,16, or a range with a step such as 0-63:8"
+        raise bad_option("--ranks", expected, text) from None
+    return found

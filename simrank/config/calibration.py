@@ -93,6 +93,8 @@ class CalibrationConfig(Model):
 
     Attributes:
         cluster: The cluster that they are of.
+        platform: What joins its devices: an architecture of NVLink, `pcie` or `mesh`.
+        network: The kind of network between its nodes; None: of one node, or not known.
         source: The tables that they were fitted to.
         library: NCCL or RCCL with its version, as far as it is known.
         takes_fastest: Whether the fastest algorithm is chosen, as where a tuner plugin overrides
@@ -106,6 +108,8 @@ class CalibrationConfig(Model):
     """
 
     cluster: Text
+    platform: Text | None = None
+    network: Text | None = None
     source: Text
     library: Text
     takes_fastest: Flag = False

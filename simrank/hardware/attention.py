@@ -32,6 +32,10 @@ _DECODE_STEP = 64.0
 _HALF = 2  # Bytes of an element.
 _NOISE = 0.05  # Variance of a measurement / that of the residual.
 _FEW_WAVES = (0.5, 16.0)
+# No row of decode reads more than two caches of keys and values faster than this / a copy's rate;
+# 29 of A100 that did, up to 1.9 (its memory's peak: 1.17), were left out.
+_READ_PER_COPY = 1.17
+_CACHES = 2
 _FASTEST_WIDTH = 1.2  # Rate of the widest heads / that of 128.
 
 
@@ -91,6 +95,20 @@ def attention_us(
     busy_us = rounds * program_us * longest
     total: Array = constants.floor_us + np.sqrt(np.hypot(busy_us**2, memory_us**2))
     return total
+
+
+def least_read_us(machine: Machine, shape: Array) -> float:
+    """Return the least time to read keys and values beyond the cache, in microseconds.
+
+    Args:
+        machine: The device.
+        shape: Heads, heads of keys, width of a head, length, batch.
+    """
+    _, kv_heads, width, length, batch = shape
+    num_bytes = 2 * batch * kv_heads * length * width * _HALF
+    if num_bytes < _CACHES * machine.l2_bytes:
+        return 0.0
+    return float(num_bytes / (_READ_PER_COPY * machine.memory_bytes_per_s) * 1e6)
 
 
 def attention_places(shapes: Array, num_sms: int) -> Array:

@@ -96,7 +96,11 @@ class ProductModel(NamedTuple):
         """Return the half-width of the 90% interval of a time, as a logarithm."""
         number = int(size_class(np.array([product]), self.fit)[0])
         device = self.basis if self.relation == OWN else ANY
-        by_class = read_widths()[self.kind, self.relation, device]
+        widths = read_widths()
+        by_class = widths.get((self.kind, self.relation, device))
+        if by_class is None:  # Only one architecture has rows: none was ever left out.
+            without = [each for key, each in widths.items() if key[1] == NO_RELATIVE]
+            by_class = max(without, key=lambda each: max(each.values()))
         return by_class.get(number, max(by_class.values()))
 
 

@@ -82,3 +82,44 @@ def test_predictions_may_do_without_a_calibration():
     assert pooled.calibration
     with pytest.raises(ConfigError, match="a file or one of auto, none, pooled"):
         simrank.predict("all_reduce", 8, calibration="nobody")
+
+
+def test_a_calibration_of_another_machine_is_refused(tmp_path):
+    """Other devices, another network; a further number of nodes is moved as the pool says."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibrate(table_series("h100x8_aws_p5_allreduce")).text())
+    assert simrank.predict(
+        "all_reduce", 1 << 20, cluster="h100_ib", nodes=2, calibration=str(path)
+    ).calibration.startswith("fitted to h100x8_aws_p5_allreduce, for all_reduce moved")
+    with pytest.raises(ConfigError, match=r"those of ampere, got constants .* platform hopper"):
+        simrank.predict("all_reduce", 1 << 20, cluster="hgx_a100", calibration=str(path))
+    path.write_text(calibrate(table_series("h100x16_aws_p5_efa_allreduce")).text())
+    with pytest.raises(ConfigError, match=r"those of ib, got constants .* network efa"):
+        simrank.predict("all_reduce", 1 << 20, cluster="h100_ib", calibration=str(path))
+
+
+def _times(text, cluster="hgx_h100"):
+    lines = "".join(
+        f"  {size}  {size // 4}  float  sum  -1  {us}  1  1  0  {us}  1  1  0\n"
+        for size, us in text
+    )
+    return measured_series(
+        {"pasted": "# all_reduce_perf\n" + lines}, cluster, num_ranks=8, collective="all_reduce"
+    )
+
+
+def test_times_in_another_unit_and_single_wrong_rows_are_doubted():
+    """By the interval of such machines; shipped tables are not."""
+    good = [(1 << power, 19.0) for power in range(10, 16)]
+    assert calibrate(_times(good)).doubts == (None,)
+    (doubt,) = calibrate(_times([(size, 1000 * us) for size, us in good])).doubts
+    assert "took 19000 us; predicted for hgx_h100 are 19" in doubt
+    (doubt,) = calibrate(_times([*good[1:], (1 << 10, 19000.0)])).doubts
+    assert "1 KiB took 19000 us" in doubt
+
+
+def test_one_size_leaves_nccls_rule_as_it_is_pooled():
+    """And the same row ten times is one measurement."""
+    one = calibrate(_times([(1024, 28.6)]))
+    assert one.calibration.takes_fastest
+    assert calibrate(_times([(1024, 28.6)] * 10)).data == one.data

@@ -1,5 +1,6 @@
 """`simrank.predict_gemm`: times, intervals and the errors of its arguments."""
 
+import numpy as np
 import pytest
 
 import simrank
@@ -87,3 +88,36 @@ def test_wrong_attention_is_named():
         simrank.predict_attention("hgx_h100", 8, 128, 128, kv_heads=0)
     with pytest.raises(UnsupportedError, match=r"attention on MI300X.*\n.*device\.measured_as"):
         simrank.predict_attention("mi300x", 8, 128, 128)
+
+
+def test_nothing_is_faster_than_the_peak_or_the_memory():
+    """Neither the time nor the lower end; A100's caches do not hold gigabytes."""
+    for shape in ((128, 576, 1 << 20, 1, 1), (32, 128, 8192, 64, 8)):
+        heads, head_dim, length, batch, kv_heads = shape
+        for cluster, peak in (("hgx_h20", 148), ("hgx_a100", 312)):
+            found = simrank.predict_attention(
+                cluster, heads, head_dim, length, batch, kv_heads=kv_heads, phase="decode"
+            )
+            assert found.low_us <= found.time_us <= found.high_us
+            assert 4e-6 * heads * batch * head_dim * length / found.low_us <= peak * 1.001
+    read_bytes = 2 * 64 * 8 * 8192 * 128 * 2
+    assert read_bytes / found.time_us / 1e6 < 2.04
+    product = simrank.predict_gemm("hgx_h20", 4096, 4096, 4096)
+    assert 2e-6 * 4096**3 / product.low_us <= 148.001
+
+
+def test_a_kind_without_any_left_out_architecture_has_the_widest_interval():
+    """RTX PRO 6000 has nvfp4, and no relative with rows of it."""
+    found = simrank.predict_gemm("rtx_pro_6000_pcie", 4096, 4096, 4096, dtype="nvfp4")
+    assert found.basis == "no relative"
+    assert found.high_us / found.time_us > 1.5
+
+
+def test_heads_of_keys_divide_heads():
+    """As kernels have it; whole numbers of numpy are whole numbers."""
+    with pytest.raises(ValueError, match=r"kv_heads=5: expected a divisor of heads=32"):
+        simrank.predict_attention("hgx_h100", 32, 128, 4096, kv_heads=5)
+    with pytest.raises(UnsupportedError, match=r"full attention on A100"):
+        simrank.predict_attention("hgx_a100", 32, 128, 4096, phase="full")
+    number = np.int64(4096)
+    assert simrank.predict_gemm("hgx_h100", number, number, number).time_us > 0

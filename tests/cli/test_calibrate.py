@@ -93,3 +93,28 @@ def test_a_pool_shows_how_left_out_sites_are_predicted(capsys, tmp_path, monkeyp
     assert "one node, platform or group unseen" in out
     assert "several nodes, network unseen" in out
     assert (tmp_path / "pool.npy").is_file()
+
+
+def test_a_table_is_not_written_over(capsys, tmp_path):
+    """Nor is its machine file; a doubt is printed."""
+    table = tmp_path / "log.txt"
+    table.write_text(LINES.replace("45.0", "45000"))
+    options = (str(table), "--cluster", "hgx_h100", "-g", "8", "--out")
+    for name in ("log.txt", "log.yaml"):
+        status, _, err = run(capsys, *options, str(tmp_path / name))
+        assert status == 2
+        assert "--out: expected another" in err
+    assert table.read_text().startswith("# all_reduce_perf")
+    status, _, err = run(capsys, *options, str(tmp_path / "mine.yaml"))
+    assert status == 0
+    assert "warning: " in err
+    assert "1 KiB took 45000 us" in err
+
+
+def test_a_pool_is_json_with_an_array_beside_it(capsys, tmp_path):
+    """Both are looked at before the fit."""
+    (tmp_path / "pool.npy").mkdir()
+    for name, message in (("pool.yaml", "--out FILE.json"), ("pool.json", "got a folder")):
+        status, _, err = run(capsys, "--pool", "--out", str(tmp_path / name))
+        assert status == 2
+        assert message in err

@@ -85,3 +85,11 @@ def test_what_the_network_leaves_to_choose_from_is_said(capsys):
     assert "protocols of a100_efa" in out
     assert "40 us of each step" in out
     assert " LL " not in out
+
+
+def test_a_group_of_devices_is_explained(capsys):
+    """One per node, as `predict` takes it."""
+    args = ("--cluster", "h100_ib", "--nodes", "4", "--ranks", "0-31:8", "--size", "1MiB")
+    status, out, _ = run(capsys, *args)
+    assert status == 0
+    assert "on 4 ranks of h100_ib" in out

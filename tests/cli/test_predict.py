@@ -62,6 +62,8 @@ def test_a_network_without_a_table_is_said_to_be_unknown(capsys, tmp_path):
         (("-e", "much"), "--maxbytes: expected a size as in nccl-tests"),
         (("--ranks", "0,99"), "devices from 0 to 7, those of hgx_h100"),
         (("--ranks", "a-b"), "--ranks: expected device numbers such as 0,8,16"),
+        (("--ranks", "0-999999999999"), "--ranks: expected device numbers such as 0,8,16"),
+        (("--size", "x"), "--size: expected a size as in nccl-tests, for example 16M, got x"),
         (("--ranks", "0,1", "-g", "2"), "expected one of them"),
         (("--collective", "all_redcue"), "to fix: write `all_reduce`"),
         (("--calibration", "poled"), "pooled"),

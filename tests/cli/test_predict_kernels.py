@@ -51,7 +51,7 @@ def test_attention_is_that_of_the_python_function(capsys):
         (("predict-gemm", "4096x4096x0"), "k=0: expected a whole number from 1"),
         (("predict-gemm", "1x1x1", "-d", "bf16"), "dtype='bf16': expected one of bfloat16"),
         (("predict-attention", "64", "--phase", "decod"), "write `decode`"),
-        (("predict-attention", "64", "--cluster", "mi300x"), "nothing was measured on a device"),
+        (("predict-attention", "64", "--cluster", "mi300x"), "attention on MI300X: none was"),
         (("predict-gemm", "1x1x1", "--set", "device.clocks=sustained", "--cluster", "hgx_h20"),
          "state it; none is known for H20 SXM"),
     ],

@@ -17,6 +17,7 @@ from simrank.collectives.nccl.pool import (
     NORMAL_90,
     NUM,
     SERIES,
+    UNKNOWN,
     Constants,
     calibration_of,
     labels_in,
@@ -27,6 +28,7 @@ from simrank.collectives.nccl.pool import (
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.config.choices import AUTO, NO_CALIBRATION, POOLED
 from simrank.config.wires import ASSUMED
+from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.laws import Floats
@@ -112,7 +114,11 @@ def of_file(fitted: CalibrationConfig, labels: Labels, comm: Communicator) -> Co
 
     Those of other collectives, and of other numbers of ranks, differ from the measured one's as
     pooled constants do, and are known as well as another series of the site.
+
+    Raises:
+        ConfigError: The machine has other devices, or another network.
     """
+    _check_machine(fitted, labels)
     own = Calibration(takes_fastest=fitted.takes_fastest, **fitted.constants)
     covariance = np.zeros((NUM, NUM))
     if fitted.covariance:
@@ -131,6 +137,23 @@ def of_file(fitted: CalibrationConfig, labels: Labels, comm: Communicator) -> Co
     known |= {FIT: covariance + known[FIT], SERIES: prior_covariance(SERIES)}
     source = f"{fitted.source}, for {labels.operation} moved as {pooled.source}"
     return Constants(moved, known, np.maximum(noises, pooled.noises), source, pooled.unknown)
+
+
+def _check_machine(fitted: CalibrationConfig, labels: Labels) -> None:
+    """Check that a calibration is of such a machine.
+
+    Raises:
+        ConfigError: It has other devices, or another network.
+    """
+    for name, its, mine in (
+        ("platform", fitted.platform, labels.platform),
+        ("network", fitted.network, labels.network),
+    ):
+        if its is not None and mine not in (None, UNKNOWN, its):
+            got = f"constants {fitted.source}, of {fitted.cluster}: {name} {its}"
+            to_fix = "calibrate with a table of this machine, or take `pooled` constants"
+            problem = ConfigProblem("calibration", None, name, f"those of {mine}", got, to_fix)
+            raise ConfigError(problem)
 
 
 def _noises(fitted: CalibrationConfig) -> Floats:

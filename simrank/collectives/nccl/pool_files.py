@@ -15,6 +15,7 @@ import numpy as np
 
 from simrank.collectives.nccl.laws import CONSTANTS
 from simrank.collectives.nccl.pool import Pool, constants_in
+from simrank.config.files import write_text, written_whole
 from simrank.config.folders import configs_dir
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -46,7 +47,11 @@ def pooled_tables() -> list[str]:
 
 
 def write_pool(pool: Pool, path: Path) -> None:
-    """Write the constants as JSON, and their covariance beside it."""
+    """Write the constants as JSON, and their covariance beside it.
+
+    simrank reads them from `configs/calibrations/pooled.json`; a copy elsewhere is read by
+    `read_pool` alone.
+    """
     effects: dict[str, Any] = {
         name: {
             "sites": num_sites,
@@ -63,9 +68,10 @@ def write_pool(pool: Pool, path: Path) -> None:
         "noises": dict(zip(_NOISES, rows, strict=True)),
         "effects": effects,
     }
-    path.write_text(json.dumps(data, indent=1) + "\n")
-    num = len(pool.covariance)
-    np.save(path.with_suffix(".npy"), pool.covariance[np.tril_indices(num)].astype(np.float32))
+    packed = pool.covariance[np.tril_indices(len(pool.covariance))].astype(np.float32)
+    with written_whole(path.with_suffix(".npy"), "wb") as file:
+        np.save(file, packed)
+    write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def read_pool(path: Path | None = None) -> Pool:
