@@ -159,7 +159,8 @@ def predict(  # noqa: PLR0913 - nccl-tests' own options
     overrides = NcclOverrides(
         nccl_algo, nccl_proto, None if nccl_tuner is None else str(nccl_tuner)
     )
-    reduced = _named("redop", redop, REDOPS, REDOP_ALIASES) if name in REDUCING else None
+    operation = _named("redop", redop, REDOPS, REDOP_ALIASES)
+    reduced = operation if name in REDUCING else None
     tuning = tuning_of(name, _named("dtype", dtype, DTYPES, DTYPE_ALIASES), reduced, overrides)
     cast = forecast(
         name,

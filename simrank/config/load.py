@@ -9,7 +9,7 @@ from typing import Literal
 
 from simrank.config.calibration import load_calibration
 from simrank.config.choices import NO_CALIBRATION, POOLED
-from simrank.config.cluster import NOT_MEASURED, ClusterConfig, DeviceConfig, NcclConfig
+from simrank.config.cluster import NOT_MEASURED, ClusterConfig
 from simrank.config.fast_yaml import uncollected
 from simrank.config.locate import builtin_names, locate, located
 from simrank.config.measured import check_gemm_table
@@ -30,10 +30,6 @@ class _NamedCluster(Model):
     cost_level: Literal["nccl", "schedule"] = "nccl"
     device: Mapping[str, object] | None = None
     nccl: Mapping[str, object] | None = None
-
-
-# The blocks of which single keys may be changed beside a cluster's name.
-_CHANGEABLE: dict[str, type[Model]] = {"device": DeviceConfig, "nccl": NcclConfig}
 
 
 def load_cluster_config(cluster: ClusterRef, nodes: int | None = None) -> ClusterConfig:
@@ -79,8 +75,12 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
         return _checked(source, key_path)
     named = validate(_NamedCluster, source, key_path)
     config = _by_name(named.name, source, (*key_path, "name"))
-    if named.device is not None or named.nccl is not None:
-        config = _with_changes(named, source, key_path)
+    changes = {"device": named.device, "nccl": named.nccl}
+    if any(each is not None for each in changes.values()):
+        from simrank.config.changes import changed_source  # noqa: PLC0415 - few clusters need it
+
+        path = located("clusters", named.name, source, (*key_path, "name"))
+        config = _checked(changed_source(path, named.name, changes, source, key_path), ())
     if named.cost_level == "schedule":
         config = config.model_copy(update={"nccl": None})
     if named.nodes is None:
@@ -100,43 +100,6 @@ def _names_builtin(data: object) -> bool:
     if not isinstance(data, Mapping) or _is_whole(data):
         return False
     return data.get("name") in builtin_names("clusters")
-
-
-def _with_changes(named: _NamedCluster, source: Source, key_path: KeyPath) -> ClusterConfig:
-    """Return a cluster with other values in some of its blocks; their source is "assumed"."""
-    path = located("clusters", named.name, source, (*key_path, "name"))
-    data = None if path.suffix == ".xml" else read_yaml(path).data
-    cluster = dict(data) if isinstance(data, Mapping) else {}
-    given = {block: getattr(named, block) for block in _CHANGEABLE if getattr(named, block)}
-    for block, values in given.items():
-        own = cluster.get(block)
-        if not isinstance(own, Mapping):
-            expected = f"a cluster whose file has a block `{block}`"
-            raise ConfigError(source.problem((*key_path, block), expected, named.name))
-        _check_keys(block, values, source, key_path)
-        sources = own.get("source", {})
-        sources = {"others": sources} if isinstance(sources, str) else sources
-        changed = dict.fromkeys({*values} - NOT_MEASURED, "assumed, beside the cluster's name")
-        cluster[block] = {**own, **values, "source": {**sources, **changed}}
-    return _checked(Source(f"{path} with {given}", cluster, path), ())
-
-
-def _check_keys(
-    block: str, values: Mapping[str, object], source: Source, key_path: KeyPath
-) -> None:
-    """Check the names of the changed keys of a block.
-
-    Raises:
-        ConfigError: The block has no such key.
-    """
-    keys = [key for key in _CHANGEABLE[block].keys() if key not in ("source", "like")]  # noqa: SIM118 - a method
-    for key in values:
-        if key not in keys:
-            expected, to_fix = choice_text(keys), closest(str(key), keys)
-            fix = "change a copy of the file: `simrank clusters NAME` prints one"
-            said = f"write `{to_fix}`" if to_fix else fix
-            got = f"the unknown key `{key}`"
-            raise ConfigError(source.problem((*key_path, block, str(key)), expected, got, said))
 
 
 def with_nodes(
