@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.bench.gemm_fit import LeftOut, are_siblings, half_widths, least_squares
+from simrank.bench.gemm_fit import LeftOut, are_siblings, half_widths, least_squares, write_widths
 from simrank.config.files import write_text
 from simrank.hardware.attention import (
     PHASES,
@@ -109,8 +109,5 @@ def write_attention(fits: Fits, errors: list[LeftOut], target: Path) -> Widths:
         lines.append(",".join([phase, device, *(f"{number:g}" for number in constants)]))
     write_text(target / "constants.csv", "\n".join(lines) + "\n")
     widths = half_widths(errors)
-    lines = ["phase,relation,device,size_class,half_width"]
-    for key, by_class in widths.items():
-        lines += [f"{','.join(key)},{number},{width:g}" for number, width in by_class.items()]
-    write_text(target / "intervals.csv", "\n".join(lines) + "\n")
+    write_widths(widths, "phase", target)
     return widths

@@ -379,7 +379,12 @@ def write_fits(fits: dict[tuple[str, str], Fit], widths: Widths, target: Path) -
         numbers = [*fit.constants, fit.best_share, *fit.least, fit.fallback_us]
         lines.append(",".join([kind, device, *(f"{number:g}" for number in numbers)]))
     write_text(target / "constants.csv", "\n".join(lines) + "\n")
-    lines = ["kind,relation,device,size_class,half_width"]
+    write_widths(widths, "kind", target)
+
+
+def write_widths(widths: Widths, what: str, target: Path) -> None:
+    """Write `intervals.csv` into a folder; its first column is named `what`."""
+    lines = [f"{what},relation,device,size_class,half_width"]
     for key, by_class in widths.items():
         lines += [f"{','.join(key)},{number},{width:g}" for number, width in by_class.items()]
     write_text(target / "intervals.csv", "\n".join(lines) + "\n")

@@ -50,7 +50,7 @@ _TESTS = (
 
 def show_hold_outs(show: Callable[[Table], None], json_file: str | None, html: str | None) -> None:
     """Show how well pooled constants predict what they were not fitted to."""
-    observed = _known()
+    observed = known_series()
     with progress_bar() as progress:
         task = progress.add_task("fits", total=None)
         left = list(hold_outs(observed, _KINDS, lambda _: progress.advance(task)))
@@ -60,7 +60,7 @@ def show_hold_outs(show: Callable[[Table], None], json_file: str | None, html: s
     typer.echo("`--fit all` compares kinds of constants; docs/trust.md says what to believe")
 
 
-def _known() -> list[Observed]:
+def known_series() -> list[Observed]:
     """Return the series that the pooled constants are fitted to."""
     series = measured_series(texts_of([*builtin_tables(), *pooled_tables()]))
     return [observed_of(each) for each in series if each.mode == DIRECT]
@@ -73,7 +73,7 @@ def show_tables(
     html: str | None,
 ) -> None:
     """Show how well pooled constants without their sites predict measured series."""
-    pool, known = shipped_pool(), _known()
+    pool, known = shipped_pool(), known_series()
     pools: dict[str, Pool] = {}
     found = []
     for each in series:
@@ -104,13 +104,14 @@ def _finish(
     json_file: str | None,
     html: str | None,
 ) -> None:
-    show(_table("left out", rows_of(left), noises))
+    show(scores_table("left out", rows_of(left), noises))
     typer.echo()
-    show(_table("sites left out, by platform", platforms_of(left), noises))
+    show(scores_table("sites left out, by platform", platforms_of(left), noises))
     _write(left, noises, json_file, html)
 
 
-def _table(title: str, rows: Sequence[tuple[str, list[LeftOut]]], noises: Floats) -> Table:
+def scores_table(title: str, rows: Sequence[tuple[str, list[LeftOut]]], noises: Floats) -> Table:
+    """Return the scores of left-out series, a row per kind, as `simrank accuracy` prints them."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column(title, no_wrap=True)
     shown.add_column("units", justify="right")

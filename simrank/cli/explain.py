@@ -62,13 +62,14 @@ def explain(
         size_bytes = units.parse_size_nccl(size)
         if not size_bytes:
             raise ValueError("expected a size of at least 1 byte")
+        changed_cluster, group = with_changes(cluster, changed), devices_of(ranks)
         found = explained(
             collective,
             size_bytes,
             num_ranks,
-            with_changes(cluster, changed),
+            changed_cluster,
             nodes=nodes,
-            ranks=devices_of(ranks),
+            ranks=group,
             nccl_tuner=nccl_tuner,
             nccl_graph=nccl_graph,
             calibration=calibration,
@@ -77,9 +78,9 @@ def explain(
             over_size = crossover(
                 collective,
                 num_ranks,
-                with_changes(cluster, changed),
+                changed_cluster,
                 nodes=nodes,
-                ranks=devices_of(ranks),
+                ranks=group,
                 nccl_tuner=nccl_tuner,
                 calibration=calibration,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,9 +26,9 @@ from simrank.cli.prediction_options import (
     Ranks,
     Tuner,
     devices_of,
+    only_json,
     with_changes,
 )
-from simrank.config.files import write_text
 
 if TYPE_CHECKING:
     from simrank.bench.predict import Predicted
@@ -99,12 +98,8 @@ def predict(
 
 
 def _show(found: Predicted, json_file: str | None) -> None:
-    text = json.dumps(_data(found), indent=1) + "\n"
-    if json_file == "-":
-        typer.echo(text, nl=False)
+    if only_json(_data(found), json_file):
         return
-    if json_file is not None:
-        write_text(json_file, text)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(f"{found.collective} on {found.num_ranks} ranks of {found.cluster}")
     console.print(_table(found))

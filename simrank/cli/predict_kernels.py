@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import asdict
@@ -16,8 +15,7 @@ import simrank
 from simrank.bench.predict_kernels import GEMM_DTYPES, predict_attention, predict_gemm
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.nccl_tests import bad_option
-from simrank.cli.prediction_options import Changed, Cluster, JsonFile, with_changes
-from simrank.config.files import write_text
+from simrank.cli.prediction_options import Changed, Cluster, JsonFile, only_json, with_changes
 from simrank.errors import UnsupportedError
 from simrank.hardware.attention import PHASES
 
@@ -116,13 +114,9 @@ def _answer(
         found = [predict(number) for number in range(len(sizes))]
     except (ValueError, UnsupportedError) as error:
         raise typer.BadParameter(str(error)) from None
-    if json_file is not None:
-        rows = [{"size": size, **asdict(each)} for size, each in zip(sizes, found, strict=True)]
-        text = json.dumps({"simrank": simrank.__version__, **facts, "rows": rows}, indent=1) + "\n"
-        if json_file == "-":
-            typer.echo(text, nl=False)
-            return
-        write_text(json_file, text)
+    rows = [{"size": size, **asdict(each)} for size, each in zip(sizes, found, strict=True)]
+    if only_json({"simrank": simrank.__version__, **facts, "rows": rows}, json_file):
+        return
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(", ".join(f"{name} {value}" for name, value in facts.items()))
     shown = Table(box=None, pad_edge=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
 from simrank.cli.nccl_tests import bad_option
+from simrank.config.cluster import DeviceConfig
+from simrank.config.files import write_text
+from simrank.config.load import load_cluster_config
 from simrank.config.quantity import MAX_COUNT
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ Cluster = Annotated[str, typer.Option(help="A built-in cluster or a YAML file.")
 Nodes = Annotated[int | None, typer.Option(help="Nodes of the cluster.")]
 Changed = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Changed key: nics=4, device.clocks=sustained; repeatable."),
+    typer.Option("--set", help="Changed key: nics=4, clocks=sustained; repeatable."),
 ]
 NumRanks = Annotated[int | None, typer.Option("-g", "--num-ranks", help="Ranks [all devices].")]
 Ranks = Annotated[
@@ -37,15 +41,15 @@ JsonFile = Annotated[str | None, typer.Option("--json", help="JSON file to write
 
 
 def with_changes(cluster: str, changed: Sequence[str] | None) -> ClusterRef:
-    """Return a cluster with other values in its blocks `nccl` and `device`.
+    """Return a cluster with other values in its blocks `nccl` and `device`, read once.
 
     Args:
         cluster: A built-in name, or a file.
         changed: Pairs such as `nics=4`, `nic_bandwidth=25 GB/s` or `device.clocks=sustained`;
-            values are YAML. A key without a block is one of `nccl`.
+            values are YAML. The block may be left out.
 
     Raises:
-        ConfigError: A text is no pair, or names a block that cannot be changed.
+        ConfigError: A text is no pair, names what cannot be changed, or the cluster is wrong.
     """
     if not changed:
         return cluster
@@ -58,10 +62,23 @@ def with_changes(cluster: str, changed: Sequence[str] | None) -> ClusterRef:
         if block not in ("", "nccl", "device"):
             raise bad_option("--set", "a key of the block nccl or device", text)
         try:
-            blocks.setdefault(block or "nccl", {})[name] = yaml.safe_load(value)
+            home = block or ("device" if name in DeviceConfig.keys() else "nccl")  # noqa: SIM118 - a method
+            blocks.setdefault(home, {})[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise bad_option("--set", f"a value in YAML after {key}=", value) from None
-    return {"name": cluster, **blocks}
+    return load_cluster_config({"name": cluster, **blocks})
+
+
+def only_json(data: dict[str, Any], json_file: str | None) -> bool:
+    """Write data as JSON where `--json` says; return whether that was stdout."""
+    if json_file is None:
+        return False
+    text = json.dumps(data, indent=1) + "\n"
+    if json_file == "-":
+        typer.echo(text, nl=False)
+        return True
+    write_text(json_file, text)
+    return False
 
 
 def devices_of(text: str | None) -> list[int] | None:

@@ -74,13 +74,14 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
     if _is_whole(data):
         return _checked(source, key_path)
     named = validate(_NamedCluster, source, key_path)
-    config = _by_name(named.name, source, (*key_path, "name"))
     changes = {"device": named.device, "nccl": named.nccl}
-    if any(each is not None for each in changes.values()):
+    if any(changes.values()):
         from simrank.config.changes import changed_source  # noqa: PLC0415 - few clusters need it
 
         path = located("clusters", named.name, source, (*key_path, "name"))
         config = _checked(changed_source(path, named.name, changes, source, key_path), ())
+    else:
+        config = _by_name(named.name, source, (*key_path, "name"))
     if named.cost_level == "schedule":
         config = config.model_copy(update={"nccl": None})
     if named.nodes is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.config.folders import configs_dir
-from simrank.hardware.gemm_rows import interpolate
+from simrank.hardware.gemm_rows import interpolate, widths_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,12 +170,7 @@ def read_attention_fits() -> dict[tuple[str, str], AttentionConstants]:
 @lru_cache(maxsize=1)
 def read_attention_widths() -> dict[tuple[str, str, str], dict[int, float]]:
     """Return half-widths of 90% intervals, as logarithms, by phase, relation and device."""
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
-    with (folder() / "fit" / "intervals.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            key = row["phase"], row["relation"], row["device"]
-            found.setdefault(key, {})[int(row["size_class"])] = float(row["half_width"])
-    return found
+    return widths_in(folder() / "fit" / "intervals.csv")
 
 
 @lru_cache(maxsize=32)

@@ -221,10 +221,15 @@ def read_widths() -> dict[tuple[str, str, str], dict[int, float]]:
 
     Keys are the kind of product, the relation of the measured rows, and the device, or `ANY`.
     """
+    return widths_in(folder() / "fit" / "intervals.csv")
+
+
+def widths_in(path: Path) -> dict[tuple[str, str, str], dict[int, float]]:
+    """Return half-widths per size class of a file whose first three columns are their key."""
     found: dict[tuple[str, str, str], dict[int, float]] = {}
-    for row in _rows(folder() / "fit" / "intervals.csv"):
-        key = row["kind"], row["relation"], row["device"]
-        found.setdefault(key, {})[int(row["size_class"])] = float(row["half_width"])
+    for row in _rows(path):
+        first, relation, device, size_class, half_width = row.values()
+        found.setdefault((first, relation, device), {})[int(size_class)] = float(half_width)
     return found
 
 

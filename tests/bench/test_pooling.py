@@ -12,7 +12,7 @@ from simrank.bench.accuracy import builtin_tables, table_series
 from simrank.bench.hold_outs import DEVICE, GROUP, OPERATION, hold_outs, score
 from simrank.bench.hold_outs_page import rows_of
 from simrank.bench.pooling import NAMES, fit_tables
-from simrank.cli.accuracy_pooled import _known, _table
+from simrank.cli.accuracy_pooled import known_series, scores_table
 from simrank.collectives.nccl.pool import (
     ONE_NODE,
     ONE_NODE_UNSEEN,
@@ -69,9 +69,9 @@ def test_left_out_sites_are_predicted_as_well_as_before_and_better_than_by_nccl(
 @pytest.mark.slow
 def test_the_page_on_trust_has_the_errors_of_today(fitted):
     """As `simrank accuracy` prints them, with the cells that are rejected."""
-    left = [*fitted[1], *hold_outs(_known(), (DEVICE, OPERATION, GROUP))]
+    left = [*fitted[1], *hold_outs(known_series(), (DEVICE, OPERATION, GROUP))]
     console = Console(width=160, highlight=False, file=StringIO())
-    console.print(_table("left out", rows_of(left), read_pool().noises))
+    console.print(scores_table("left out", rows_of(left), read_pool().noises))
     printed = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
     assert printed in (ROOT / "docs" / "trust.md").read_text()
 

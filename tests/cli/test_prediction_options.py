@@ -55,6 +55,7 @@ def test_explain_shows_what_was_changed_as_assumed(capsys):
         ("oversubscription=2", "change a copy of the file"),
         ("links.bandwidth=2", "--set: expected a key of the block nccl or device"),
         ("device.clocks=idle", "boost"),
+        ("clocks=idle", "boost"),
         ("device.l2_cach=1 MB", "write `l2_cache`"),
         ("nics=many", "cluster h100_ib"),
         ("nics={", "--set: expected a value in YAML after nics="),
