@@ -58,7 +58,6 @@ TESTED_ELSEWHERE = {
     "ranks/extensions.py": "ranks/test_lifecycle.py",
     "isolation/import_hooks.py": "isolation/test_blocking_calls.py",
     "isolation/libraries.py": "isolation/test_threads.py",
-    "torch/compiling.py": "torch/test_install.py",
     "torch/devices/rank_devices.py": "torch/devices/test_activation.py",
     "torch/groups/identity.py": "torch/groups/test_group.py",
     "torch/devices/operations.py": "torch/devices/test_activation.py",

@@ -182,6 +182,8 @@ def poll(
     if task is None:
         engine.livelock.poll_on_hub(what)
         return
+    if task.num_quiet:
+        return
     if reads_clock:
         engine.livelock.reads_clock = True
     num_polls = task.num_polls

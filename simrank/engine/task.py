@@ -193,6 +193,7 @@ class Task:
         greenlet: What `getcurrent()` is on that stack; None on a thread that does not live.
         turn: What follows its turns, or None.
         num_calls_seen: Calls of threads that it is behind; see `Engine.num_thread_calls`.
+        num_quiet: Blocks that it is in whose polls, reads of clocks among them, cost nothing.
         started_at: Where the program started it, if it is a thread of a rank; else None.
         is_functional: Whether it waits only here, because what it reads is not computed yet: its
             host would have gone on (rule T6).
@@ -201,7 +202,8 @@ class Task:
     __slots__ = (
         "__weakref__", "_body", "carrier", "children", "engine", "error", "finished", "greenlet",
         "group", "host_ps", "is_functional", "leave", "name", "num_calls_seen", "num_polls",
-        "parked", "rank", "started", "started_at", "switch", "thrown", "timer", "turn", "waiting",
+        "num_quiet", "parked", "rank", "started", "started_at", "switch", "thrown", "timer",
+        "turn", "waiting",
     )  # fmt: skip
 
     def __init__(self, engine: EngineInterface, name: str, rank: int | None = None) -> None:
@@ -219,6 +221,7 @@ class Task:
         self.group: TaskGroup | None = None
         self.children: list[TaskGroup] | None = None
         self.num_polls = 0
+        self.num_quiet = 0
         self.turn: Turn | None = None
         self.is_functional = False
         self.num_calls_seen = 0

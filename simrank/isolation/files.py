@@ -105,7 +105,7 @@ def _last(original: Callable[..., None]) -> Callable[..., None]:
     def remove(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the original's
         task = running_task()
         try:
-            if task is not None and not is_looking() and not is_importing():
+            if not (task is None or task.num_quiet or is_looking() or is_importing()):
                 task.engine.sleep(_REMOVE_PS)
         finally:  # A rank that is aborted meanwhile tidies up all the same.
             original(*args, **kwargs)

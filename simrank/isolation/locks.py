@@ -109,7 +109,9 @@ def _catch_up(task: Task | None) -> None:
 
     Not in the midst of an import: another rank that imports the same module would get half of it.
     """
-    if task is not None and task.host_ps > task.engine.now_ps and not is_importing():
+    if task is None or task.num_quiet or task.host_ps <= task.engine.now_ps:
+        return
+    if not is_importing():
         task.engine.sleep(0)
 
 

@@ -68,7 +68,10 @@ def _counted(original: Callable[..., Any], change: int) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any) -> Any:
         program = rank_program()
-        home = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 - the documented way
+        frame = sys._getframe(1)  # noqa: SLF001 - the documented way
+        while frame.f_globals.get("__name__") == "contextlib" and frame.f_back is not None:
+            frame = frame.f_back
+        home = str(frame.f_globals.get("__name__"))
         if program is not None and home.partition(".")[0] not in KNOWING:
             program.local[_FAKE] = max(0, program.local.get(_FAKE, 0) + change)
         return original(self, *args)

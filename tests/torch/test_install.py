@@ -136,28 +136,6 @@ def test_a_module_that_holds_the_world_at_its_import_is_there_before_ranks_are(s
     spawn(program)
 
 
-def test_compiled_functions_and_modules_run_as_they_are_written(spawn, caplog):
-    """With one log line; the module is where `_orig_mod` is."""
-
-    def program(rank):
-        def double(x):
-            calls.append(rank)
-            return x * 2
-
-        assert torch.compile(double)(torch.ones(1)).item() == 2
-        assert torch.compile(mode="max-autotune")(double)(torch.ones(1)).item() == 2
-        model = torch.nn.Linear(2, 2)
-        compiled = torch.compile(model)
-        assert compiled._orig_mod is model
-        assert torch.equal(compiled(torch.ones(2)), model(torch.ones(2)))
-
-    calls = []
-    spawn(program)
-    assert sorted(calls) == [0, 0, 1, 1]
-    reported = [r for r in caplog.records if "torch.compile" in r.message]
-    assert len(reported) <= 1
-
-
 def test_what_is_not_simulated_is_refused_by_name(spawn):
     """RPC talks to real processes."""
     import torch.distributed.rpc as rpc

@@ -95,7 +95,7 @@ def full(shape: Sequence[Any], value: Operand, dtype: tl.dtype) -> Block:
     element = element_type(dtype)
     dims = as_dims(shape)
     scalar = cast_to(value, element) if type(value) is Block else constant(value, element)
-    if isinstance(value, float) and element.kind != "f":
+    if isinstance(value, float) and value and element.kind != "f":  # Zero is every type's.
         raise TypeError(f"tl.full: {value} is a float, and the block's type is {element}")
     if scalar.shape:
         raise ValueError("only accepts size-1 tensor")

@@ -17,6 +17,7 @@ from simrank.torch.rank_state.settings import settings_of
 if TYPE_CHECKING:
     from simrank.ranks import Program
 
+FRAMES = "Dynamo's frames"  # In `Program.local`, of a rank that compiles; see `compiling.py`.
 _bindings: Any = c10d_bindings
 _generator = torch.default_generator
 
@@ -135,6 +136,8 @@ class TorchState:
         self._settings.enter()
         self._globals.enter()
         self._registries.enter()
+        if (frames := self._program.local.get(FRAMES)) is not None:
+            frames.enter()
         class_patches.begin_turn(self._program.engine)
         if activation.is_enabled() and rank_devices.num_visible(self._program):
             activation.enable_for(self._program)
@@ -143,6 +146,8 @@ class TorchState:
         """Save the rank's state, and restore the common settings."""
         activation.flush()
         class_patches.end_turn(self._program.task)
+        if (frames := self._program.local.get(FRAMES)) is not None:
+            frames.leave()
         self._registries.leave()
         self._globals.leave()
         self._settings.leave()

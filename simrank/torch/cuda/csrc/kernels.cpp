@@ -126,6 +126,11 @@ Tensor of_shared_heads(const Tensor& grad, const Tensor& shared) {
   if (grad.size(1) == shared.size(1)) return grad;
   return grad.unflatten(1, {shared.size(1), -1}).sum(2, false, grad.scalar_type());
 }
+// Strides are CUDA's, which compiled graphs rely on: those of an input, or sequences before heads.
+Tensor laid_out_as(const Tensor& t, const Tensor& like) {
+  return t.strides() == like.strides() ? t : at::empty_like(like, t.options()).copy_(t);
+}
+Tensor by_sequence(const Tensor& t) { return t.transpose(1, 2).contiguous().transpose(1, 2); }
 using Flash = std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
 Flash flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout, bool causal, bool,
                       std::optional<double> scale) {
@@ -134,7 +139,7 @@ Flash flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, double 
       q, for_each_head(k, q), for_each_head(v, q), 0, causal, {}, scale);
   // The others as CUDA's kernel returns them: nothing, or what has a shape and no meaning.
   const auto state = at::TensorOptions(at::kUInt64);
-  return {out, lse.contiguous(), {}, {}, q.size(2), k.size(2), at::zeros({2}, state), at::zeros({}, state),
+  return {laid_out_as(out, q), lse.contiguous(), {}, {}, q.size(2), k.size(2), at::zeros({2}, state), at::zeros({}, state),
           at::empty({0}, q.options())};
 }
 std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
@@ -143,14 +148,18 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
     std::optional<double> scale) {
   auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       grad, q, for_each_head(k, q), for_each_head(v, q), out, lse, 0, causal, {}, scale);
-  return {gq, of_shared_heads(gk, k), of_shared_heads(gv, v)};
+  return {laid_out_as(gq, q), laid_out_as(of_shared_heads(gk, k), k), laid_out_as(of_shared_heads(gv, v), v)};
 }
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention(
-    const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& bias, bool, double dropout,
-    bool causal, std::optional<double> scale) {
+    const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& bias, bool with_lse,
+    double dropout, bool causal, std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0, "simrank: efficient attention with dropout on simulated CUDA devices");
   auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, causal, bias, scale);
-  return {out, lse, no_philox(), no_philox()};
+  constexpr int64_t kRows = 32;  // CUDA's sums are of whole tiles of queries, or left out.
+  const int64_t rows = q.size(2), padding = (kRows - rows % kRows) % kRows;
+  const double infinity = std::numeric_limits<double>::infinity();
+  lse = with_lse ? at::constant_pad_nd(lse, {0, padding}, infinity).contiguous() : lse.new_empty({q.size(0), q.size(1), 0});
+  return {by_sequence(out), lse, no_philox(), no_philox()};
 }
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias, const Tensor& out,
@@ -159,8 +168,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
   MaybeTensor mask;
   if (bias.defined() && bias.numel()) mask = bias;
   auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      grad, q, k, v, out, lse, 0, causal, mask, scale);
-  return {gq, gk, gv, Tensor()};
+      grad, q, k, v, out, lse.narrow(2, 0, q.size(2)), 0, causal, mask, scale);
+  return {by_sequence(gq), by_sequence(gk), by_sequence(gv), Tensor()};
 }
 
 // ---- normalisation

@@ -1,0 +1,207 @@
+"""Inductor in ranks: its kernels run in the emulator, and ranks share what it has compiled.
+
+A graph is compiled once for all devices of a kind: its key in inductor's cache leaves out the
+device's index, and the code that a rank loads names the rank's own device.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simrank.ranks.current import rank_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Patches = list[tuple[Any, str, Any]]
+
+
+def in_ranks(simulated: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `simulated` in ranks and `original` elsewhere."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if rank_program() is None else simulated)(*args, **kwargs)
+
+    return call
+
+
+# ---- Kernels ----
+
+
+def of_kernels(module: Any) -> Patches:
+    """Return the patches of inductor's `triton_heuristics`: kernels are launched as a user's."""
+    name = "get_caching_autotuner_plugins"
+    original = getattr(module, name)
+
+    class Emulated(module.CachingAutotunerPlugin):  # type: ignore[name-defined, misc]
+        """Launches of a compiled kernel in ranks."""
+
+        def __init__(self) -> None:
+            self._launch: Callable[..., None] | None = None
+
+        def pre_compile(self, _: Any) -> Any:
+            """Compile nothing: the emulator does, at the launch."""
+            return module.DEFER if rank_program() is None else None
+
+        def pre_dispatch(self, autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+            """Launch the kernel on the rank's current stream."""
+            if rank_program() is None:
+                return module.DEFER
+            if self._launch is None:
+                self._launch = _launcher(autotuner)
+            self._launch(args, kwargs)
+            return None
+
+    @functools.wraps(original)
+    def plugins(autotuner: Any) -> list[Any]:
+        return [Emulated(), *original(autotuner)]
+
+    return [(module, name, plugins)]
+
+
+def _launcher(autotuner: Any) -> Callable[..., None]:
+    """Return a function that launches a kernel, with its first configuration."""
+    config = autotuner.configs[0]
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **config.kwargs}
+
+    def launch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given, grid = autotuner._interpret_args_grid(args, config)  # noqa: SLF001 - torch's way
+        kwargs.pop("stream")
+        autotuner.fn[grid](*given, **kwargs, **options)
+
+    return launch
+
+
+def of_helpers(module: Any) -> Patches:
+    """Return the patches of inductor's `triton_helpers`: ranks have their own driver."""
+    name = "set_driver_to_gpu"
+    return [(module, name, in_ranks(lambda: None, getattr(module, name)))]
+
+
+def of_workers(module: Any) -> Patches:
+    """Return the patches of inductor's `async_compile`: no processes that compile."""
+    name = "get_compile_threads"
+    return [(module, name, in_ranks(lambda: 1, getattr(module, name)))]
+
+
+# ---- Cache ----
+
+_SHARED = "-any-device"  # Ends the keys of graphs for any device of a kind.
+_keyed: list[int] = []  # Index of the device whose graph's key is being made.
+_loaded: list[int] = []  # Index of the device for which code is being loaded.
+_INDICES = re.compile(
+    r"(?<=_DeviceGuard\()\d+|(?<=set_device\()\d+|(?<=get_raw_stream\()\d+|(?<=cuda:)\d+"
+    r"|(?<=type='cuda', index=)\d+"
+)
+
+
+def of_cache(module: Any) -> Patches:
+    """Return the patches of inductor's `codecache`."""
+    cache, files = module.FxGraphCache, module.PyCodeCache
+    pickler, details = module.FxGraphCachePickler, module.FxGraphHashDetails
+    return [
+        (cache, "prepare_key", staticmethod(_keyed_for_any_device(cache.prepare_key))),
+        (cache, "load_with_key", staticmethod(_loaded_for_device(cache.load_with_key))),
+        (pickler, "__init__", _without_index(pickler.__init__)),
+        (pickler, "dumps", _naming_no_index(pickler.dumps)),
+        (details, "__init__", _without_current_device(details.__init__)),
+        (files, "load_by_key_path", classmethod(_for_own_device(files.load_by_key_path.__func__))),
+    ]
+
+
+def _device_of(inputs: Sequence[Any]) -> int | None:
+    """Return the index of the only CUDA device of tensors; None if there is none or several."""
+    tensors = (value for value in inputs if isinstance(value, torch.Tensor))
+    indices = {tensor.device.index for tensor in tensors if tensor.device.type == "cuda"}
+    return indices.pop() if len(indices) == 1 else None
+
+
+def _named_devices(graph: torch.fx.GraphModule) -> Iterator[str]:
+    """Yield the indices of devices that a graph's code names."""
+    for module in graph.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from _INDICES.findall(module.code)
+
+
+def _keyed_for_any_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def prepare_key(gm: Any, inputs: Sequence[Any], *args: Any) -> Any:
+        index = None if rank_program() is None else _device_of(inputs)
+        if index is None or {str(index)}.union(_named_devices(gm)) != {str(index)}:
+            return original(gm, inputs, *args)
+        _keyed.append(index)
+        try:
+            found, info = original(gm, inputs, *args)
+        finally:
+            _keyed.pop()
+        return (None if found is None else (found[0] + _SHARED, found[1])), info
+
+    return prepare_key
+
+
+def _without_index(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if _keyed:
+            kwargs["device_id_agnostic"] = True
+        original(self, *args, **kwargs)
+
+    return init
+
+
+def _naming_no_index(original: Callable[..., bytes]) -> Callable[..., bytes]:
+    @functools.wraps(original)
+    def dumps(self: Any, value: Any) -> bytes:
+        data = original(self, value)
+        if _keyed:  # Constants in the text of the graph's code.
+            data = data.replace(b"type='cuda', index=%d)" % _keyed[-1], b"type='cuda')")
+        return data
+
+    return dumps
+
+
+def _without_current_device(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if _keyed and getattr(self, "default_cuda_device_index", None) == _keyed[-1]:
+            self.default_cuda_device_index = "the inputs'"
+
+    return init
+
+
+def _loaded_for_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(key: str, lines: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        index = _device_of(inputs) if key.endswith(_SHARED) else None
+        if index is None:
+            return original(key, lines, inputs, *args, **kwargs)
+        _loaded.append(index)
+        try:
+            graph, info = original(key, lines, inputs, *args, **kwargs)
+        finally:
+            _loaded.pop()
+        if graph is not None:
+            graph.device_idxs = type(graph.device_idxs)([index])
+        return graph, info
+
+    return load
+
+
+def _for_own_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(cls: Any, key: str, path: str, *args: Any, **kwargs: Any) -> Any:
+        if _loaded:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            own = _INDICES.sub(str(_loaded[-1]), text)
+            if own != text:
+                key, path = cls.write(own)
+        return original(cls, key, path, *args, **kwargs)
+
+    return load

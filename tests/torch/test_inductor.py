@@ -1,0 +1,65 @@
+"""Graphs that inductor compiles for a simulated GPU: equal to eager, or refused by name."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
+
+from torch.nn import functional as F  # noqa: E402, N812 - torch's habit
+
+
+def _masked_fill(x, y):
+    return torch.where(x > 0, x, y).clamp(-1, 1)
+
+
+def _scan(x, y):
+    return torch.cumsum(x, 1) + torch.cumprod(y * 0.1, 1)
+
+
+def _sorted(x, y):
+    return torch.sort(x, 1)[0] + y.argsort(1, stable=True)
+
+
+def _scattered(x, y):
+    index = torch.arange(x.shape[0], device=x.device) % 5
+    return torch.zeros_like(x).index_put((index,), y, accumulate=True)
+
+
+def _joined(x, y):
+    return torch.cat([x.t(), y.t()], 1).contiguous() * 2
+
+
+GRAPHS = {
+    "product": lambda x, y: torch.softmax(F.gelu(x @ y) + 1, dim=-1),
+    "norms": lambda x, y: F.layer_norm(x, (24,)) * F.rms_norm(y, (24,)),
+    "reductions": lambda x, y: x.sum() + y.amax(0).mean() + x.var(1).sum() + (x * y).norm(),
+    "argmax": lambda x, y: x.argmax(1) + y.argmin(1),
+    "where": _masked_fill,
+    "scan": _scan,
+    "sort": _sorted,
+    "scatter": _scattered,
+    "cat": _joined,
+    "pool": lambda x, y: F.avg_pool2d((x * y)[None, None], 3, 2),
+    "integers": lambda x, y: (x * 10).to(torch.int64) // 3 + (y > 0).to(torch.int32),
+    "loss": lambda x, y: F.cross_entropy(x, y.argmax(1)),
+}
+
+
+IN_HALF = [name for name in GRAPHS if name != "integers"]  # Its cuts are of rounded values.
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in GRAPHS), *((name, torch.bfloat16) for name in IN_HALF)],
+)
+def test_compiled_graphs_equal_eager_ones(spawn, name, dtype):
+    """In bfloat16 up to two roundings: what is fused is computed in fp32."""
+
+    def program(rank):
+        torch.manual_seed(0)
+        x, y = (torch.randn(24, 24, device="cuda", dtype=dtype) for _ in range(2))
+        eager, compiled = GRAPHS[name](x, y), torch.compile(GRAPHS[name], fullgraph=True)(x, y)
+        bound = {"atol": 0.03, "rtol": 0.016} if dtype == torch.bfloat16 else {}
+        torch.testing.assert_close(compiled, eager, **bound)
+
+    spawn(program, 1)
