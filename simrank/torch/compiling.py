@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.ranks.current import rank_program, running_task
-from simrank.torch.inductor import in_ranks
+from simrank.torch.inductor import forget_other_devices, in_ranks
 from simrank.torch.rank_state.turns import FRAMES
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ def frames_of(program: Program) -> Frames:
     if frames is None:
         frames = program.local[FRAMES] = Frames()
         frames.enter()
+        if torch.cuda.is_available():
+            forget_other_devices()
     return frames
 
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
+from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from simrank.ranks.current import rank_program
+from simrank.torch.cuda import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,9 +48,12 @@ def of_kernels(module: Any) -> Patches:
         def __init__(self) -> None:
             self._launch: Callable[..., None] | None = None
 
-        def pre_compile(self, _: Any) -> Any:
+        def pre_compile(self, autotuner: Any) -> Any:
             """Compile nothing: the emulator does, at the launch."""
-            return module.DEFER if rank_program() is None else None
+            if rank_program() is None:
+                return module.DEFER
+            autotuner.launchers = [SimpleNamespace(n_regs=0, config=autotuner.configs[0])]
+            return None
 
         def pre_dispatch(self, autotuner: Any, *args: Any, **kwargs: Any) -> Any:
             """Launch the kernel on the rank's current stream."""
@@ -72,6 +79,7 @@ def _launcher(autotuner: Any) -> Callable[..., None]:
     def launch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given, grid = autotuner._interpret_args_grid(args, config)  # noqa: SLF001 - torch's way
         kwargs.pop("stream")
+        kwargs.pop("benchmark_run", None)
         autotuner.fn[grid](*given, **kwargs, **options)
 
     return launch
@@ -87,6 +95,103 @@ def of_workers(module: Any) -> Patches:
     """Return the patches of inductor's `async_compile`: no processes that compile."""
     name = "get_compile_threads"
     return [(module, name, in_ranks(lambda: 1, getattr(module, name)))]
+
+
+def of_benchmarks(module: Any) -> Patches:
+    """Return the patches of inductor's `benchmarking`: one simulated call is timed."""
+    kind = module.InductorBenchmarker
+    return [(kind, "benchmark_gpu", in_ranks(_timed_once, kind.benchmark_gpu))]
+
+
+def _timed_once(_: Any, call: Callable[[], Any], *, return_mode: str = "min", **__: Any) -> Any:
+    """Return the simulated milliseconds of a call; every call takes the same time."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    taken_ms = start.elapsed_time(end)
+    return [taken_ms] if return_mode == "all" else taken_ms
+
+
+def of_graphs(module: Any) -> Patches:
+    """Return the patches of inductor's `compile_fx`: CUDA graphs of compiled functions."""
+    return [(module, "cudagraphify", in_ranks(_replaying, module.cudagraphify))]
+
+
+def _replaying(model: Callable[[list[Any]], Any], *_: object, **__: object) -> Callable[..., Any]:
+    """Return a compiled function whose calls after the first are one launch each.
+
+    Its outputs are new tensors: those of a replayed graph last until the next replay.
+    """
+    is_first = True
+
+    def run(inputs: list[Any]) -> Any:
+        nonlocal is_first
+        if is_first or graphs.captured() is not None:
+            is_first = False
+            return model(inputs)
+        results: list[Any] = []
+        graphs.as_one_launch(lambda: results.append(model(inputs)))
+        return results[0]
+
+    return run
+
+
+# ---- Devices ----
+
+_FROM_CUDA = (
+    "Event", "Stream", "current_device", "current_stream", "device", "device_count",
+    "exchange_device", "get_device_properties", "maybe_exchange_device", "memory_allocated",
+    "set_device", "set_stream", "stream", "synchronize",
+)  # fmt: skip
+
+
+def of_devices(module: Any) -> Patches:
+    """Return the patches of Dynamo's `device_interface`: names that it has bound at its import."""
+    interface = module.CudaInterface
+    found: Patches = [
+        (interface, name, staticmethod(in_ranks(_asking_cuda(name), getattr(interface, name))))
+        for name in _FROM_CUDA
+    ]
+    worker = interface.Worker
+    own = in_ranks(_asking_cuda("get_device_properties"), worker.get_device_properties)
+    return [
+        *found,
+        (worker, "get_device_properties", staticmethod(own)),
+        (interface, "get_raw_stream", staticmethod(_raw_stream)),
+    ]
+
+
+def _raw_stream(index: int) -> int:
+    bindings: Any = import_module("torch._C")
+    return int(bindings._cuda_getCurrentRawStream(index))  # noqa: SLF001 - torch's name
+
+
+def _asking_cuda(name: str) -> Callable[..., Any]:
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        return getattr(torch.cuda, f"_{name}" if "exchange" in name else name)(*args, **kwargs)
+
+    return ask
+
+
+_kinds: list[tuple[str, int]] = []  # The kind of device that inductor's caches know.
+
+
+def forget_other_devices() -> None:
+    """Clear inductor's caches of devices of another kind: those of a Context before."""
+    properties = torch.cuda.get_device_properties()
+    kind = properties.name, properties.multi_processor_count
+    if _kinds and _kinds[0] != kind:
+        modules = sys.modules
+        modules["torch._dynamo.device_interface"].caching_worker_device_properties.clear()
+        if (utils := modules.get("torch._inductor.utils")) is not None:
+            utils.clear_caches()
+        if (hints := modules.get("torch._inductor.runtime.hints")) is not None:
+            hints.DeviceProperties.create.cache_clear()
+        if (cache := modules.get("torch._inductor.codecache")) is not None:
+            cache.CacheBase.get_system.cache_clear()
+    _kinds[:] = [kind]
 
 
 # ---- Cache ----

@@ -17,7 +17,7 @@ def _scan(x, y):
 
 
 def _sorted(x, y):
-    return torch.sort(x, 1)[0] + y.argsort(1, stable=True)
+    return torch.sort(x, 1)[0] + y.argsort(stable=True, dim=1)
 
 
 def _scattered(x, y):

@@ -129,6 +129,11 @@ class GraphBase:
             file.write(f"digraph {{ // {self._size() + len(self._calls)} operations\n}}\n")
 
 
+def as_one_launch(call: Callable[[], None]) -> None:
+    """Run a call whose operations are one launch of the host, as those of a replay are."""
+    _listener.replay(call)
+
+
 def frozen(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor that keeps the current memory of another one."""
     if not tensor.is_cuda:
