@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <mutex>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -157,7 +158,10 @@ class Call {
       arguments = Stack(stack_->begin() + base_, stack_->end());
       for (auto& alias : aliases_) if (alias.written) rank_.capturing->keep_as_it_was(alias.device);
     }
+    Stack expected;
+    if (C10_UNLIKELY(info_.is_laid_out_by_meta)) expected = outputs_of_meta();
     compute_here();
+    if (C10_UNLIKELY(!expected.empty())) lay_out_as(expected);
     for (auto& alias : aliases_) if (alias.written) follow(alias);
     give_results();
     if (C10_UNLIKELY(is_recording) && !info_.is_view) record();
@@ -295,6 +299,37 @@ class Call {
     compute(info_, op_, stack_, keys_);
   }
 
+  // The outputs as torch's Meta kernel describes them for CUDA; it computes nothing.
+  Stack outputs_of_meta() const {
+    const auto described = [](const Tensor& tensor) {
+      if (!tensor.defined()) return tensor;
+      return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    };
+    Stack stack(stack_->begin() + base_, stack_->end());
+    for (auto& value : stack) {
+      if (value.isTensor()) value = described(value.toTensor());
+      else if (value.isTensorList()) {
+        c10::List<Tensor> list;
+        for (const Tensor& tensor : value.toTensorList()) list.push_back(described(tensor));
+        value = std::move(list);
+      }
+    }
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op_.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &stack);
+    return stack;
+  }
+
+  void lay_out_as(const Stack& expected) {
+    const size_t base = stack_->size() - expected.size();
+    for (size_t i = 0; i < expected.size(); i++) {
+      auto& value = (*stack_)[base + i];
+      if (!value.isTensor() || !expected[i].isTensor()) continue;
+      const Tensor host = value.toTensor(), like = expected[i].toTensor();
+      if (!host.defined() || !like.defined() || host.sizes() != like.sizes() || host.strides() == like.strides()) continue;
+      value = at::empty_strided(host.sizes(), like.strides(), host.options()).copy_(host);
+    }
+  }
+
   void begin_copy() {
     const Tensor to = (*stack_)[base_].toTensor(), from = (*stack_)[base_ + 1].toTensor();
     // Aliases look like host tensors by now: only one of a pair that crosses was taken.
@@ -412,6 +447,10 @@ const std::unordered_set<std::string> kReadByHost = {
     "unique_consecutive", "unique_dim_consecutive", "masked_select", "masked_select.out", "bincount",
     "repeat_interleave.Tensor"};
 
+// Strides of outputs are found by torch's Meta kernel, which describes CUDA's.
+const std::unordered_set<std::string> kLaidOutByMeta = {
+    "convolution", "convolution_backward", "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd"};
+
 struct HalfRule {
   const char* name;
   uint32_t float_returns;
@@ -453,6 +492,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
   info->is_copy = info->name == "copy_";
   info->is_foreach = info->name.rfind("_foreach_", 0) == 0;
+  info->is_laid_out_by_meta = kLaidOutByMeta.count(info->name) > 0;
   info->reads_host = kReadByHost.count(info->name) > 0;
   if (auto row = rows.find(info->name); row != rows.end()) {
     info->wrapper = row->second.wrapper;

@@ -24,6 +24,7 @@ struct OpInfo {
   DeviceCheck check = DeviceCheck::NONE;
   bool reads_host = false;   // Its result's shape or value comes to the host.
   bool is_copy = false;
+  bool is_laid_out_by_meta = false;  // CPU torch's kernel gives other strides than CUDA's.
   bool is_foreach = false;
   bool is_view = false;      // Launches nothing.
   int causal_at = -1;        // Its argument is_causal: attention that leaves out half of the scores.
