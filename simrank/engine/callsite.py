@@ -16,6 +16,7 @@ from simrank.errors.locations import place_text
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _new_tuple = tuple.__new__  # What a NamedTuple's constructor calls: every operation has a site.
+_folders: list[str] = []  # Of code that a library has generated.
 _skipped = ["triton"]  # Packages that call back into a program on behalf of their caller.
 
 
@@ -41,12 +42,19 @@ def skip_package(name: str) -> None:
         is_library.cache_clear()
 
 
+def skip_folder(path: str) -> None:
+    """Skip a folder of generated code in reports."""
+    if path not in _folders:
+        _folders.append(path)
+        is_library.cache_clear()
+
+
 @lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
     """Whether a frame of this file is simrank's own, the standard library's or is skipped."""
     if filename.startswith(_STANDARD_LIBRARY) and "/site-packages/" not in filename:
         return True
-    return filename.startswith((_PACKAGE, "<frozen ", *_skipped_folders()))
+    return filename.startswith((_PACKAGE, "<frozen ", "<eval_with_key>", *_skipped_folders()))
 
 
 def is_simranks(filename: str) -> bool:
@@ -57,7 +65,7 @@ def is_simranks(filename: str) -> bool:
 def _skipped_folders() -> list[str]:
     """Return the folders of skipped packages; packages without an import have no frames."""
     modules = [sys.modules[name] for name in _skipped if name in sys.modules]
-    return [
+    return [folder + "/" for folder in _folders] + [
         folder + "/" for module in modules for folder in attributes_of(module).get("__path__", ())
     ]
 

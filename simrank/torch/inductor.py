@@ -10,12 +10,15 @@ import functools
 import re
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from simrank.engine.callsite import skip_folder
 from simrank.ranks.current import rank_program
+from simrank.torch import fused_lines
 from simrank.torch.cuda import graphs
 
 if TYPE_CHECKING:
@@ -45,7 +48,8 @@ def of_kernels(module: Any) -> Patches:
     class Emulated(module.CachingAutotunerPlugin):  # type: ignore[name-defined, misc]
         """Launches of a compiled kernel in ranks."""
 
-        def __init__(self) -> None:
+        def __init__(self, lines: str) -> None:
+            self._lines = lines
             self._launch: Callable[..., None] | None = None
 
         def pre_compile(self, autotuner: Any) -> Any:
@@ -60,27 +64,28 @@ def of_kernels(module: Any) -> Patches:
             if rank_program() is None:
                 return module.DEFER
             if self._launch is None:
-                self._launch = _launcher(autotuner)
+                self._launch = fused_lines.counted(_launcher(autotuner), self._lines)
             self._launch(args, kwargs)
             return None
 
     @functools.wraps(original)
     def plugins(autotuner: Any) -> list[Any]:
-        return [Emulated(), *original(autotuner)]
+        lines = fused_lines.lines_of(autotuner.inductor_meta.get("kernel_name", ""))
+        return [Emulated(lines), *original(autotuner)]
 
     return [(module, name, plugins)]
 
 
-def _launcher(autotuner: Any) -> Callable[..., None]:
+def _launcher(autotuner: Any) -> Callable[..., Any]:
     """Return a function that launches a kernel, with its first configuration."""
     config = autotuner.configs[0]
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **config.kwargs}
 
-    def launch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def launch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given, grid = autotuner._interpret_args_grid(args, config)  # noqa: SLF001 - torch's way
         kwargs.pop("stream")
         kwargs.pop("benchmark_run", None)
-        autotuner.fn[grid](*given, **kwargs, **options)
+        return autotuner.fn[grid](*given, **kwargs, **options)
 
     return launch
 
@@ -301,12 +306,15 @@ def _loaded_for_device(original: Callable[..., Any]) -> Callable[..., Any]:
 def _for_own_device(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load(cls: Any, key: str, path: str, *args: Any, **kwargs: Any) -> Any:
-        if _loaded:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-            own = _INDICES.sub(str(_loaded[-1]), text)
-            if own != text:
-                key, path = cls.write(own)
+        if rank_program() is None:
+            return original(cls, key, path, *args, **kwargs)
+        skip_folder(str(Path(path).parent.parent))
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        own = _INDICES.sub(str(_loaded[-1]), text) if _loaded else text
+        if own != text:
+            key, path = cls.write(own)
+        fused_lines.note_code(own)
         return original(cls, key, path, *args, **kwargs)
 
     return load

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simrank.config.wires import Provenance
     from simrank.trace.link_bytes import LinkBytes
     from simrank.trace.page.markup import Markup
-    from simrank.trace.summary import CollectiveCost, RankTimes, Summary
+    from simrank.trace.summary import CollectiveCost, KernelCost, RankTimes, Summary
 
 _MOST_ROWS = 40  # Bars of one picture: more than fit on a screen.
 _MOST_LINKS = 12
@@ -67,6 +67,7 @@ def run_page(
     sections = [
         _times(seen.summary.ranks(seen.end_ps, seen.peak_bytes)),
         _collectives(seen.summary.costliest()),
+        *map(_kernels, filter(None, [seen.summary.costliest_kernels()])),
         _links(seen.links.busiest()),
         _memory(seen.peak_bytes),
     ]
@@ -89,10 +90,23 @@ def _collectives(costs: Sequence[CollectiveCost]) -> Markup:
     for cost in costs:
         algorithm = f" ({cost.algorithm})" if cost.algorithm else ""
         label = f"{cost.name} of {format_size(cost.size_bytes)} on '{cost.group}'{algorithm}"
-        calls = "1 call" if cost.num_calls == 1 else f"{cost.num_calls} calls"
-        total = f"{calls}, {time_text(cost.total_us)}"
-        rows.append(Bar(label, (cost.total_us / scale,), total))
+        rows.append(Bar(label, (cost.total_us / scale,), _total(cost)))
     return _section("Costliest collectives", unit, ("time of all calls",), rows)
+
+
+def _kernels(costs: Sequence[KernelCost]) -> Markup:
+    """Return the section of compiled kernels, with the lines of the program that they fuse."""
+    unit, scale = _unit([cost.total_us for cost in costs], _US_BY_UNIT)
+    rows = []
+    for cost in costs:
+        label = f"{cost.lines}: {cost.name}" if cost.lines else cost.name
+        rows.append(Bar(label, (cost.total_us / scale,), _total(cost)))
+    return _section("Costliest compiled kernels", unit, ("time of all calls",), rows)
+
+
+def _total(cost: CollectiveCost | KernelCost) -> str:
+    calls = "1 call" if cost.num_calls == 1 else f"{cost.num_calls} calls"
+    return f"{calls}, {time_text(cost.total_us)}"
 
 
 def _links(busiest: Sequence[tuple[str, int]]) -> Markup:

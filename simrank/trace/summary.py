@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simrank.config.wires import ASSUMED, KINDS
 from simrank.errors import ranks_text
@@ -60,6 +60,27 @@ class CollectiveCost:
     total_us: float
 
 
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """All calls of one compiled kernel.
+
+    Attributes:
+        name: The kernel's, as inductor has given it.
+        lines: Of the program, which it fuses: `model.py:9, model.py:11`.
+        num_calls: How many.
+        total_us: Time of all calls, on the rank that spent most of it.
+    """
+
+    name: str
+    lines: str
+    num_calls: int
+    total_us: float
+
+
+_Key = TypeVar("_Key")
+_Calls = dict[_Key, dict[int, tuple[int, int]]]  # Per rank how many, and their picoseconds.
+
+
 class Summary:
     """Sums of operations per rank: an observer of the engine.
 
@@ -68,7 +89,8 @@ class Summary:
 
     def __init__(self) -> None:
         self._busy: dict[int, dict[bool, list[tuple[int, int]]]] = {}
-        self._calls: dict[tuple[str, str, int, str], dict[int, tuple[int, int]]] = {}
+        self._calls: _Calls[tuple[str, str, int, str]] = {}
+        self._kernels: _Calls[tuple[str, str]] = {}
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Note nothing."""
@@ -89,19 +111,17 @@ class Summary:
         is_collective = operation.kind == "collective"
         interval = (operation.start_ps, operation.complete_ps)
         self._busy.setdefault(rank, {True: [], False: []})[is_collective].append(interval)
-        if is_collective:
-            self._add_call(operation, rank, interval[1] - interval[0])
-
-    def _add_call(self, operation: Operation, rank: int, took_ps: int) -> None:
         details = operation.details or {}
-        name, _, group = operation.name.partition(" on group ")
-        key = (
-            name.partition(" #")[0], group.strip("'"), details.get("bytes", 0),
-            " ".join(filter(None, (details.get("algorithm"), details.get("protocol")))),
-        )  # fmt: skip
-        by_rank = self._calls.setdefault(key, {})
-        num_calls, total_ps = by_rank.get(rank, (0, 0))
-        by_rank[rank] = (num_calls + 1, total_ps + took_ps)
+        if is_collective:
+            name, _, group = operation.name.partition(" on group ")
+            key = (
+                name.partition(" #")[0], group.strip("'"), details.get("bytes", 0),
+                " ".join(filter(None, (details.get("algorithm"), details.get("protocol")))),
+            )  # fmt: skip
+            _add_call(self._calls, key, rank, interval[1] - interval[0])
+        elif "fuses" in details:
+            key_of_kernel = operation.name, details["fuses"]
+            _add_call(self._kernels, key_of_kernel, rank, interval[1] - interval[0])
 
     def ranks(self, end_ps: int, peak_bytes: dict[int, int]) -> list[RankTimes]:
         """Return the times of every set of equal ranks, until the end of the run.
@@ -130,11 +150,25 @@ class Summary:
 
     def costliest(self) -> list[CollectiveCost]:
         """Return the five collectives that took most time in all."""
-        costs = []
-        for key, by_rank in self._calls.items():
-            num_calls, total_ps = max(by_rank.values(), key=lambda entry: entry[1])
-            costs.append(CollectiveCost(*key, num_calls, total_ps / PS_PER_US))
-        return sorted(costs, key=lambda cost: -cost.total_us)[:_NUM_COSTLIEST]
+        return [CollectiveCost(*key, calls, us) for key, calls, us in _costliest(self._calls)]
+
+    def costliest_kernels(self) -> list[KernelCost]:
+        """Return the five compiled kernels that took most time in all."""
+        return [KernelCost(*key, calls, us) for key, calls, us in _costliest(self._kernels)]
+
+
+def _add_call(calls: _Calls[_Key], key: _Key, rank: int, took_ps: int) -> None:
+    by_rank = calls.setdefault(key, {})
+    num_calls, total_ps = by_rank.get(rank, (0, 0))
+    by_rank[rank] = (num_calls + 1, total_ps + took_ps)
+
+
+def _costliest(calls: _Calls[_Key]) -> list[tuple[_Key, int, float]]:
+    costs = []
+    for key, by_rank in calls.items():
+        num_calls, total_ps = max(by_rank.values(), key=lambda entry: entry[1])
+        costs.append((key, num_calls, total_ps / PS_PER_US))
+    return sorted(costs, key=lambda cost: -cost[2])[:_NUM_COSTLIEST]
 
 
 def _covered_ps(intervals: Iterable[tuple[int, int]]) -> int:
@@ -159,6 +193,7 @@ def summary_json(
         "simulated_us": end_ps / PS_PER_US,
         "ranks": [asdict(times) for times in summary.ranks(end_ps, peak_bytes)],
         "collectives": [asdict(cost) for cost in summary.costliest()],
+        "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
     }
 
 
@@ -186,6 +221,11 @@ def summary_text(
             f"  {cost.name} of {cost.size_bytes} B on '{cost.group}'{algorithm}: "
             f"{cost.num_calls} calls, {cost.total_us:.3f} us"
         )
+    if kernels := summary.costliest_kernels():
+        lines.append("costliest compiled kernels:")
+    for kernel in kernels:
+        fused = f" ({kernel.lines})" if kernel.lines else ""
+        lines.append(f"  {kernel.name}{fused}: {kernel.num_calls} calls, {kernel.total_us:.3f} us")
     if provenance:
         lines.append(constants_text(provenance))
     return "\n".join(lines)
