@@ -46,6 +46,7 @@ PAGES = {
     "guides/calibrations.md": "configs/calibrations/README.md",
     "guides/gemm.md": "configs/gemm/README.md",
     "guides/attention.md": "configs/attention/README.md",
+    "guides/kernels_of_torch.md": "configs/torch/README.md",
     "guides/design.md": "adr/design.md",
     "guides/changelog.md": "CHANGELOG.md",
     "guides/contributing.md": "CONTRIBUTING.md",

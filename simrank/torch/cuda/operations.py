@@ -25,6 +25,7 @@ class OperationFlag(IntFlag):
     BLOCKING = 8
     CAUSAL = 16
     CUDNN = 32
+    TF32 = 64
 
 
 class Operand(NamedTuple):

@@ -27,6 +27,7 @@ DTYPES = {
     24: ("float8_e4m3fn", 1), 27: ("uint16", 2), 28: ("uint32", 4), 29: ("uint64", 8),
 }  # fmt: skip
 _FLOAT32 = 6
+_HALF = {5, 15}  # float16, bfloat16
 _UNKNOWN = ("float32", 4)  # Quantised and exotic types: charged as fp32 (assumed).
 _COPIES = OperationFlag.HOST_TO_DEVICE | OperationFlag.DEVICE_TO_HOST
 
@@ -48,10 +49,10 @@ class Cost(NamedTuple):
 def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
     """Return the cost of an operation: kernel start plus the longer of arithmetic and memory.
 
-    Matrix products take what tables or a rule say; convolutions and fused attention are counted as
-    such, everything else as one operation per element. Every operand is read or written once, and
-    what is changed in place both, but for kernels that read again. A copy from or to the host takes
-    the link.
+    Matrix products take the time of tables or a rule; convolutions and fused attention have a share
+    of the peak. Every operand is read or written once, and one that is changed in place both,
+    except in kernels that read again; some kernels are limited by instructions per element instead.
+    A copy from or to the host takes the link.
 
     Sources: the constants of this module.
     """
@@ -65,34 +66,93 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
         return Cost(max(link_ps, spec.kernel_floor_ps), num_bytes, num_elements)
     product = _product(operation)
     if product is not None:
-        flops, dtype = 2 * prod(product), _dtype(operation)
-        duration_ps = kernel_ps(spec, flops, dtype, num_bytes, product)
+        is_tf32 = bool(operation.flags & OperationFlag.TF32)
+        duration_ps = product_ps(spec, _dtype(operation), num_bytes, product, is_tf32=is_tf32)
     else:
-        duration_ps = started_ps(_work_ps(spec, operation, num_bytes, num_elements))
+        found_ps = _tensor_core_ps(spec, operation, num_bytes)
+        if found_ps is None:
+            starts_ps = _starts(operation) * _QUEUED_START_PS
+            found_ps = starts_ps + _work_ps(spec, operation, num_bytes, num_elements)
+        duration_ps = found_ps
     return Cost(duration_ps, num_bytes, num_elements)
 
 
-def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_elements: int) -> int:
-    """Return the time of a kernel other than a product, after its start."""
+def _tensor_core_ps(spec: DeviceSpec, operation: Operation, num_bytes: int) -> int | None:
+    """Return the time of a fused attention or a convolution; None for other operations."""
     memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
     dtype, attention = _dtype(operation), _attention(operation)
     if attention is not None:
-        return max(memory_ps, attention_ps(spec, dtype, attention))
-    rows = _softmax_rows(operation)
-    if rows is not None:
-        passes = softmax_passes(spec, operation.name, rows.row_bytes)
-        return transfer_ps(passes * rows.num_bytes, spec.memory_bandwidth_bytes_per_s)
-    if is_reduction(operation):
-        return reduction_ps(spec, num_bytes)
-    memory_ps += loss_ps(_loss_reads(operation), is_backward="backward" in operation.name)
-    memory_ps += sorted_sums_ps(*_sorted_indices(operation))
-    if computes_offsets(operation):
-        return max(memory_ps, offsets_ps(spec, num_elements))
+        return started_ps(max(memory_ps, attention_ps(spec, dtype, attention)))
     convolution = _convolution(operation)
     if convolution is not None:
-        return max(memory_ps, convolution_ps(spec, dtype, convolution))
-    peak = peak_flops(spec, dtype)
-    return max(memory_ps, 0 if peak is None else transfer_ps(num_elements, peak))
+        return started_ps(max(memory_ps, convolution_ps(spec, dtype, convolution)))
+    return None
+
+
+def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_elements: int) -> int:
+    """Return the time of a kernel without tensor cores, after its start."""
+    if is_reduction(operation):
+        return reduction_ps(spec, num_bytes, _reduction_share(spec, operation))
+    memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
+    tensors = _first_list(operation)
+    if tensors is not None:
+        return lists_ps(spec, operation.name, memory_ps, tensors)
+    rows = _softmax_rows(operation)
+    if rows is not None:
+        work_ps = softmax_ps(spec, operation.name, rows)
+    elif picks(operation.name):
+        work_ps = int(memory_ps / _PICK_SHARE)
+    else:
+        memory_ps += loss_ps(_loss_reads(operation), is_backward="backward" in operation.name)
+        memory_ps += sorted_sums_ps(spec, *_sorted_indices(operation))
+        limit = _elements_per_clock(operation)
+        work_ps = max(memory_ps, 0 if limit is None else elements_ps(spec, num_elements, limit))
+    return work_ps + min(work_ps, _RAMP_PS)
+
+
+def _elements_per_clock(operation: Operation) -> float | None:
+    """Return the elements that one SM computes in a clock; None where memory is the limit."""
+    base = operation.name.partition(".")[0]
+    if base == "cat":
+        return None if all(map(_is_dense, operation.inputs)) else _STRIDED_CAT_PER_CLOCK
+    if computes_offsets(operation):
+        operands = (*operation.inputs, *operation.outputs)
+        is_wide = any(each.is_written and each.dtype == _FLOAT32 for each in operands)
+        is_slow = is_wide and (len(operands) > 2 or _converts(operands))
+        return _WIDE_OFFSETS_PER_CLOCK if is_slow else _OFFSETS_PER_CLOCK
+    return _WORK_PER_CLOCK.get(base)
+
+
+def _starts(operation: Operation) -> int:
+    """Return the number of kernels that an operator launches, one after the other."""
+    tensors = _first_list(operation)
+    if tensors is not None:
+        return -(-num_chunks(tensors) // _CHUNKS_OF_LAUNCH)
+    return 2 if operation.name.partition(".")[0] in _TWO_KERNELS else 1
+
+
+def _first_list(operation: Operation) -> list[Operand] | None:
+    """Return the tensors that an operator on lists changes, or reads; None for other operators."""
+    base = operation.name.partition(".")[0]
+    if not base.startswith(("_foreach_", "_fused_adam")):
+        return None
+    written = [each for each in operation.inputs if each.is_written]
+    if base.startswith("_fused_adam"):
+        return written[: len(written) // _LISTS_OF_ADAM]
+    return written or list(operation.inputs[: len(operation.outputs)])
+
+
+def _reduction_share(spec: DeviceSpec, operation: Operation) -> float:
+    """Return the part of the memory's rate at which a reduction reads."""
+    if not operation.inputs or not operation.outputs:
+        return 1.0
+    sizes, left = operation.inputs[0].sizes, operation.outputs[0].sizes
+    if prod(left) <= 1:
+        return 1.0
+    if left not in (sizes[:-1], (*sizes[:-1], 1)):
+        return _COLUMN_RATE
+    blocks = -(-prod(left) // _ROWS_OF_SUM)
+    return min(blocks / (_SUMS_OF_SM * spec.num_sms), 1.0)
 
 
 def _dtype(operation: Operation) -> str:
@@ -114,7 +174,10 @@ def _bytes_moved(operation: Operation) -> int:
         sizes[0] = min(sizes[0], max(sizes[1:]))
     inputs = list(zip(operation.inputs, sizes, strict=True))
     read = sum(size for each, size in inputs if changes or not each.is_written)
-    return times * read + sum(size for each, size in inputs if each.is_written) + made
+    written = sum(size for each, size in inputs if each.is_written)
+    if operation.name.startswith("_fused_adam"):  # Gradients are declared as written.
+        written -= written // _LISTS_OF_ADAM
+    return int(times * read) + written + made
 
 
 def _attention(operation: Operation) -> Attention | None:
@@ -147,9 +210,7 @@ def _softmax_rows(operation: Operation) -> SoftmaxRows | None:
     if operation.name.partition(".")[0] not in _SOFTMAX_PASSES:
         return None
     rows = operation.outputs[0] if operation.outputs else operation.inputs[0]
-    num_bytes = _bytes(rows)
-    width = rows.sizes[-1] if rows.sizes else 1
-    return SoftmaxRows(num_bytes, num_bytes * width // max(prod(rows.sizes), 1))
+    return SoftmaxRows(_bytes(rows), prod(rows.sizes), rows.sizes[-1] if rows.sizes else 1)
 
 
 def _is_loss(name: str) -> bool:
@@ -166,11 +227,12 @@ def _loss_reads(operation: Operation) -> int:
     return prod(target.sizes) if prod(scalar.sizes) == 1 else 0
 
 
-def _sorted_indices(operation: Operation) -> tuple[int, int]:
-    """Return the indices of an embedding's gradient and the rows of its weight; else no indices."""
+def _sorted_indices(operation: Operation) -> tuple[int, int, int]:
+    """Return the indices of an embedding's gradient, and the rows and width of its weight."""
     if operation.name.partition(".")[0] != "embedding_dense_backward":
-        return 0, 1
-    return prod(operation.inputs[1].sizes), operation.outputs[0].sizes[0]
+        return 0, 1, 1
+    rows, width = operation.outputs[0].sizes
+    return prod(operation.inputs[1].sizes), rows, width
 
 
 def _bytes(operand: Operand) -> int:
@@ -218,20 +280,66 @@ def _convolution(operation: Operation) -> Convolution | None:
     gradients = sum(len(each.sizes) > 2 for each in operation.outputs)
     return Convolution(
         2 * prod(places) * prod(weight[1:]) * (gradients if is_backward else 1),
-        is_single=operation.inputs[0].dtype == _FLOAT32,
+        is_tf32=bool(operation.flags & OperationFlag.TF32),
     )
 
 
 # ---- How long kernels take that torch launches and no table of products has ----
-# All numbers are of CUDA's kernels. What was measured on two generations, A100 and H100, stands
-# for others too (assumed).
+# All numbers are of CUDA's kernels. What was measured on A100, H100 or H200 stands for other
+# generations too (assumed). "Liger-Kernel" is what it published of its baselines in plain torch:
+# RMSNorm, LayerNorm and rotary embeddings, forward and backward, on A100 PCIe and H100 NVL (44 rows
+# of benchmark/data/{a100,h100}_all_benchmark_data.csv, version 0.5.2); see ADR 0047. "H200" is
+# configs/torch/h200.csv: one H200, torch 2.11, CUDA 13.0, 2026-11.
 
-# These three are fitted to what Liger-Kernel published of its baselines in plain torch: RMSNorm,
-# LayerNorm and rotary embeddings, forward and backward, on A100 PCIe and H100 NVL (44 rows of
-# benchmark/data/{a100,h100}_all_benchmark_data.csv, version 0.5.2); see ADR 0047.
-_OFFSETS_PER_CLOCK = 1.38  # Elements of an SM, where each has its offset computed.
-_REDUCTION_RATE = 0.5  # Of the memory's bandwidth, for sums and the like.
-_TIMES_READ = {"forward": 2, "backward": 3}  # Rows of a normalisation: statistics come first.
+# From the end of one kernel to the end of the next, where the host is ahead, besides the work: an
+# addition to 1 element, 500 of them behind a sleep (H200: 1.74 us). It works at half its rate for
+# as long as `started_ps` says: the sources differ. Liger-Kernel's rows of few columns need the ramp
+# (MAE 10 % without it, 7 % with it); H200's kernels of 2 million elements (optimizers in loops)
+# show none, and are charged 45 % too much.
+_QUEUED_START_PS, _RAMP_PS = round(1.74 * PS_PER_US), round(2.35 * PS_PER_US)
+
+# Elements of one SM in a clock, of kernels that instructions limit, not memory (H200, within 4 %
+# from 34 to 134 million elements). Kernels that compute an offset for each element: Liger-Kernel's
+# casts and broadcasts by themselves say 1.38, which lies between the two kinds; torch's #195542 has
+# 1.22 for A100 and float32. Fills write float32 at the memory's rate, and 16 bits at the rate of
+# their instructions.
+_OFFSETS_PER_CLOCK = 1.53
+_WIDE_OFFSETS_PER_CLOCK = 1.29  # To float32: of two tensors, or converted.
+_STRIDED_CAT_PER_CLOCK = 0.92
+_WORK_PER_CLOCK = {
+    "gelu": 3.35, "gelu_backward": 2.53, "silu": 3.66, "native_dropout": 2.32,
+    "fill_": 6.3, "zero_": 6.3,
+}  # fmt: skip
+_TWO_KERNELS = frozenset({"native_layer_norm_backward", "_fused_rms_norm_backward",
+                          "_softmax_backward_data"})  # fmt: skip
+
+# Operators on lists of tensors give each block 65,536 elements, and launch at most 320 blocks at a
+# time (aten/src/ATen/native/cuda/MultiTensorApply.cuh), which fill part of a wave: such a launch
+# takes some us longer than its bytes (H200: 5 to 8 us in ten operators, in both types; fused Adam's
+# blocks have more to do, and are limited by instructions in 16 bits).
+_CHUNK, _CHUNKS_OF_LAUNCH = 1 << 16, 320
+_LISTS_TAIL_PS, _ADAM_TAIL_PS = round(5.5 * PS_PER_US), 20 * PS_PER_US
+_ADAM_PER_CLOCK = 0.85  # Elements, as above.
+_LISTS_OF_ADAM = 4  # Weights, gradients and two moments.
+_PICK_SHARE = 0.83  # Of the memory's rate, where rows are read by index (H200, two tables).
+
+# Sums and the like. A block of 512 threads sums 16 rows (aten/src/ATen/native/cuda/Reduce.cuh), and
+# an SM needs two blocks to have its share of the memory's rate: Liger-Kernel's 2,048 rows had half
+# of it, as H200's had, where 8,192 and 32,768 rows have all. Sums over other dimensions than the
+# last one add up parts that blocks leave in memory.
+_ROWS_OF_SUM, _SUMS_OF_SM = 16, 2
+_SUM_TAIL_PS = round(5 * PS_PER_US)
+_COLUMN_RATE = 0.8
+# Reads of a normalization's rows: statistics come first. Liger-Kernel's LayerNorm says 2.1 forward
+# and 3.3 backward, H200's 2.4 and 3.2; RMSNorm's own kernel is H200's.
+_TIMES_READ = {"forward": 2.1, "rms": 1.7, "backward": 3.1}
+
+# Products in float32. With TensorFloat-32 (off by default) a product takes what one in half
+# precision with twice the inner size takes: as many bytes, at half the rate. In IEEE arithmetic
+# Hopper's library reaches 0.76 of the peak, in tiles of 64 rows or more (H200: 50.5 to 51.7 of 67
+# TFLOPS from 4,096 cubed on); other generations have no measured rows, and run at their peak.
+_IEEE_RATES = {9: 0.76}
+_IEEE_TILE = 64
 
 # Passes over its rows of a softmax: with rows that stay on the chip, and with rows that do not.
 # A forward kernel reads for the maximum, the sum and the result; a backward kernel reads the
@@ -245,6 +353,11 @@ _SOFTMAX_PASSES = {
     "_softmax_backward_data": (6, 7), "_log_softmax_backward_data": (3, 4),
 }  # fmt: skip
 _SOFTMAX_BLOCKS = 2  # Of 1,024 threads, on an SM.
+# Newer versions keep rows of 2,049 to 9,216 elements in registers, and read one element at a time:
+# elements of an SM in a clock (H200: 1.2 at 4,096 columns, 1.0 at 8,192). Longer rows are read as
+# vectors.
+_REGISTER_ROWS = range(2049, 9217)
+_REGISTER_SOFTMAX_PER_CLOCK, _LONG_SOFTMAX_PER_CLOCK = 1.1, 2.2
 _DEFAULT_L2_BYTES = 50 << 20
 
 # The mean of nll_loss is one block's: threads take a row each, read its target, then its element.
@@ -256,10 +369,11 @@ _READ_US = 0.55
 _FEWEST_LOSS_THREADS, _MOST_LOSS_THREADS, _ROWS_OF_LOSS_THREAD = 32, 1024, 16
 
 # Gradients of an embedding: above 3,072 indices torch sorts them, finds where each begins, and
-# sums the rows of each (aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu). Both
-# times are fitted to three rows of Liger-Kernel 0.2.1 on A100 SXM: 16,384 indices, 4k to 131k rows.
+# sums the rows of each (aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu). The
+# sort is 214 us for 16,384 indices (A100, Liger-Kernel 0.2.1), about 100 for 8,192 (H200); sums
+# have 0.215 elements of an SM in a clock (A100, three rows of 768 columns) and 0.265 (H200, 4,096).
 _MOST_UNSORTED = 3072
-_SORT_US, _SUM_US = 214.0, 0.0234  # Of all indices; of each one that is there.
+_SORT_US, _SUMS_PER_CLOCK = 0.013, 0.235  # Of an index; of all elements of rows that are there.
 
 # Share of the peak in the type of the queries, forward and backward, by width of a head. torch 2.13
 # takes cuDNN's kernels on compute capability 9.0, 10.0 and 10.3 where it has cuDNN 9.15 (its wheels
@@ -296,11 +410,11 @@ class Convolution(NamedTuple):
 
     Attributes:
         flops: Its operations, of all gradients that it computes.
-        is_single: Whether its numbers are float32.
+        is_tf32: Whether its numbers are float32 that the program lets round to TensorFloat-32.
     """
 
     flops: int
-    is_single: bool
+    is_tf32: bool
 
 
 class Attention(NamedTuple):
@@ -332,11 +446,55 @@ class SoftmaxRows(NamedTuple):
 
     Attributes:
         num_bytes: Of all rows.
-        row_bytes: Of one.
+        num_elements: Of all rows.
+        width: Elements of one.
     """
 
     num_bytes: int
-    row_bytes: int
+    num_elements: int
+    width: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.num_bytes * self.width // max(self.num_elements, 1)
+
+
+def product_ps(
+    spec: DeviceSpec, dtype: str, num_bytes: int, product: Product, *, is_tf32: bool
+) -> int:
+    """Return the time of a matrix product.
+
+    Args:
+        spec: The device.
+        dtype: Name of the factors' type.
+        num_bytes: Read and written.
+        product: batch, m, n and k.
+        is_tf32: Whether float32 may be rounded to TensorFloat-32.
+    """
+    batch, m, n, k = product
+    generation = (compute_capability(spec.name) or (0, 0))[0]
+    if dtype != "float32":
+        return kernel_ps(spec, 2 * prod(product), dtype, num_bytes, product)
+    if is_tf32 and generation >= _FIRST_WITH_TF32:
+        half = "bfloat16"
+        return kernel_ps(spec, 4 * prod(product), half, num_bytes, (batch, m, n, 2 * k))
+    rate = _IEEE_RATES.get(generation)
+    flops = 2 * prod(product)
+    if rate is not None:
+        flops = int(2 * batch * max(m, _IEEE_TILE) * max(n, _IEEE_TILE) * k / rate)
+    return kernel_ps(spec, flops, dtype, num_bytes, product)
+
+
+def softmax_ps(spec: DeviceSpec, name: str, rows: SoftmaxRows) -> int:
+    """Return the time of a softmax, after its start."""
+    passes = softmax_passes(spec, name, rows.row_bytes)
+    memory_ps = transfer_ps(passes * rows.num_bytes, spec.memory_bandwidth_bytes_per_s)
+    if "backward" in name or rows.width < _REGISTER_ROWS.start:
+        return memory_ps
+    is_short = rows.width in _REGISTER_ROWS
+    limit = _REGISTER_SOFTMAX_PER_CLOCK if is_short else _LONG_SOFTMAX_PER_CLOCK
+    return max(memory_ps, elements_ps(spec, rows.num_elements, limit))
 
 
 def softmax_passes(spec: DeviceSpec, name: str, row_bytes: int) -> int:
@@ -355,7 +513,7 @@ def loss_ps(num_rows: int, *, is_backward: bool) -> int:
     return ceil_ps(steps * _READ_US * (1 if is_backward else 2) / 1e6)
 
 
-def sorted_sums_ps(num_indices: int, num_rows: int) -> int:
+def sorted_sums_ps(spec: DeviceSpec, num_indices: int, num_rows: int, width: int) -> int:
     """Return the time of the sort and the sums of an embedding's gradient, besides its bytes.
 
     Indices are taken to be uniform: of `num_rows` some are not among them.
@@ -363,26 +521,54 @@ def sorted_sums_ps(num_indices: int, num_rows: int) -> int:
     if num_indices <= _MOST_UNSORTED:
         return 0
     num_distinct = -num_rows * expm1(num_indices * log1p(-1 / num_rows)) if num_rows > 1 else 1.0
-    return int((_SORT_US + _SUM_US * num_distinct) * PS_PER_US)
+    sums_ps = elements_ps(spec, int(num_distinct * width), _SUMS_PER_CLOCK)
+    return int(_SORT_US * num_indices * PS_PER_US) + sums_ps
 
 
-def offsets_ps(spec: DeviceSpec, num_elements: int) -> int:
-    """Return the time in which a pointwise kernel computes the offsets of its elements."""
+def elements_ps(spec: DeviceSpec, num_elements: int, per_clock: float) -> int:
+    """Return the time of a number of elements, of which each SM computes some in a clock."""
     hz = clock_hz(spec)
-    return 0 if hz is None else ceil_ps(num_elements / (_OFFSETS_PER_CLOCK * spec.num_sms * hz))
+    return 0 if hz is None else ceil_ps(num_elements / (per_clock * spec.num_sms * hz))
 
 
-def reduction_ps(spec: DeviceSpec, num_bytes: int) -> int:
-    """Return the time in which a reduction reads its inputs."""
-    return transfer_ps(num_bytes, int(spec.memory_bandwidth_bytes_per_s * _REDUCTION_RATE))
+def lists_ps(spec: DeviceSpec, name: str, memory_ps: int, tensors: Sequence[Operand]) -> int:
+    """Return the time of an operator on lists of tensors, after its start.
+
+    Args:
+        spec: The device.
+        name: The operator's.
+        memory_ps: The time of its bytes.
+        tensors: Those of its first list.
+    """
+    work_ps, tail_ps = memory_ps, _LISTS_TAIL_PS
+    if name.startswith("_fused_adam"):
+        num_elements = sum(prod(each.sizes) for each in tensors)
+        work_ps = max(work_ps, elements_ps(spec, num_elements, _ADAM_PER_CLOCK))
+        tail_ps = _ADAM_TAIL_PS
+    num_launches = -(-num_chunks(tensors) // _CHUNKS_OF_LAUNCH)
+    return work_ps + min(work_ps, num_launches * tail_ps)
 
 
-def times_read(name: str) -> int:
+def num_chunks(tensors: Sequence[Operand]) -> int:
+    """Return the blocks of an operator on a list of tensors; at least 1."""
+    return max(sum(-(-prod(each.sizes) // _CHUNK) for each in tensors), 1)
+
+
+def reduction_ps(spec: DeviceSpec, num_bytes: int, share: float = 1.0) -> int:
+    """Return the time of a reduction at a share of the memory's rate, after its start."""
+    work_ps = transfer_ps(num_bytes, max(int(spec.memory_bandwidth_bytes_per_s * share), 1))
+    return work_ps + min(work_ps, _SUM_TAIL_PS)
+
+
+def times_read(name: str) -> float:
     """Return a kernel's number of reads of its inputs: 1, except for row normalizations."""
     base = name.partition(".")[0]
-    if not base.endswith(("_norm", "_norm_backward")) or "vector_norm" in base:
-        return 1
-    return _TIMES_READ["backward" if base.endswith("backward") else "forward"]
+    is_norm = base.endswith(("_norm", "_norm_backward"))
+    if not is_norm or "vector_norm" in base or base.startswith("_foreach_"):
+        return 1.0
+    if base.endswith("backward"):
+        return _TIMES_READ["backward"]
+    return _TIMES_READ["rms" if "rms" in base else "forward"]
 
 
 def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
@@ -426,7 +612,7 @@ def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> in
     """Return the arithmetic time of a convolution; 0 if its type has no peak rate."""
     generation = (compute_capability(spec.name) or (0, 0))[0]
     peak, rate = peak_flops(spec, dtype), _CONVOLUTION_RATE
-    if convolution.is_single and generation >= _FIRST_WITH_TF32:
+    if convolution.is_tf32 and generation >= _FIRST_WITH_TF32:
         peak, rate = peak_flops(spec, "float16"), _TF32_CONVOLUTION_RATE
     return 0 if peak is None else ceil_ps(convolution.flops / (peak * rate))
 
@@ -500,7 +686,9 @@ def computes_offsets(operation: Operation) -> bool:
     if not operands or not (base in _LAYOUT_COPIES or torch.Tag.pointwise in _tags(operation.name)):
         return False
     whole = max(operands, key=lambda operand: len(operand.sizes))
-    return not all(_lie_alike(whole, operand) for operand in operands) or _converts(operands)
+    if not all(_lie_alike(whole, operand) for operand in operands):
+        return True
+    return _converts(operands) and not (base in _LAYOUT_COPIES and _rounds(operands))
 
 
 @lru_cache(maxsize=1024)
@@ -537,3 +725,13 @@ def _is_dense(operand: Operand) -> bool:
 def _converts(operands: Sequence[Operand]) -> bool:
     """Return whether an operation converts between number types; masks do not count."""
     return len({operand.dtype for operand in operands} - {_BOOL}) > 1
+
+
+def _rounds(operands: Sequence[Operand]) -> bool:
+    """Return whether float32 is copied to half precision, which has a kernel with vectors.
+
+    Source: torch's aten/src/ATen/native/cuda/Copy.cu, 2.13.
+    """
+    written = {each.dtype for each in operands if each.is_written}
+    read = {each.dtype for each in operands if not each.is_written}
+    return read == {_FLOAT32} and written < _HALF

@@ -60,6 +60,50 @@ def _put_deterministic(state: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(state[0], warn_only=state[1])
 
 
+# Backends and operators whose precision of float32 programs set, the general ones first.
+_PRECISIONS = (
+    ("generic", "all"), ("cuda", "all"), ("mkldnn", "all"), ("cuda", "matmul"), ("cuda", "conv"),
+    ("cuda", "rnn"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn"),
+)  # fmt: skip
+_CUDA_MATMUL = _PRECISIONS.index(("cuda", "matmul"))
+
+
+class _Float32Precision(NamedTuple):
+    """The precision of products and convolutions in float32.
+
+    Attributes:
+        matmul: That of `torch.set_float32_matmul_precision`; None where `fp32_precision` says
+            otherwise, since torch then refuses to return it.
+        of: By `_PRECISIONS`.
+    """
+
+    matmul: str | None
+    of: tuple[str, ...]
+
+
+def _float32_precision() -> _Float32Precision:
+    try:
+        matmul = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        matmul = None
+    get = torch._C._get_fp32_precision_getter
+    return _Float32Precision(matmul, tuple(get(*each) for each in _PRECISIONS))
+
+
+def _put_float32_precision() -> Callable[[_Float32Precision], None]:
+    """Return a function that sets it, with torch's original functions."""
+    put_matmul, put = torch._C._set_float32_matmul_precision, torch._C._set_fp32_precision_setter
+
+    def put_all(state: _Float32Precision) -> None:
+        is_tf32 = state.of[_CUDA_MATMUL] == "tf32"
+        put_matmul(state.matmul or ("highest" if is_tf32 else "high"))
+        for each, precision in zip(_PRECISIONS, state.of, strict=True):
+            if torch._C._get_fp32_precision_getter(*each) != precision:
+                put(*each, precision)
+
+    return put_all
+
+
 def settings() -> list[Setting]:
     """Return the settings that each rank owns, with torch's original functions."""
     anomaly: Any = torch.autograd
@@ -73,8 +117,10 @@ def settings() -> list[Setting]:
             _deterministic, _put_deterministic,
         ),
         Setting(
-            torch, ("set_float32_matmul_precision",),
-            torch.get_float32_matmul_precision, torch._C._set_float32_matmul_precision,
+            torch._C,
+            ("_set_float32_matmul_precision", "_set_cublas_allow_tf32", "_set_cudnn_allow_tf32",
+             "_set_fp32_precision_setter"),
+            _float32_precision, _put_float32_precision(),
         ),
         Setting(
             torch, ("set_warn_always",), torch.is_warn_always_enabled, torch._C._set_warnAlways
@@ -136,12 +182,15 @@ def patches() -> Patches:
             for owner in _owners(setting.owner, name):
                 original = getattr(owner, name)
                 replaced.append((owner, name, noting(original, number, setting)))
+                if name == "_set_cudnn_allow_tf32":  # torch.backends.cudnn keeps the function.
+                    attribute = vars(type(torch.backends.cudnn))["allow_tf32"]
+                    replaced.append((attribute, "setter", replaced[-1][2]))
     return replaced
 
 
 def _owners(owner: Any, name: str) -> list[Any]:
     """Return the modules that export a function."""
-    others = (torch, torch.autograd, torch.autograd.anomaly_mode, torch.distributed)
+    others = (torch, torch._C, torch.autograd, torch.autograd.anomaly_mode, torch.distributed)
     original = getattr(owner, name)
     return [place for place in others if getattr(place, name, None) is original]
 

@@ -40,6 +40,30 @@ def test_each_setting_is_seen_by_the_rank_that_made_it_only(spawn):
     assert [setting.get() for setting in settings()] == before
 
 
+def test_each_way_to_allow_tf32_is_seen_by_its_rank_only(spawn):
+    """Old and new settings, also mixed ones, which torch does not return."""
+    before = [setting.get() for setting in settings()]
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        if rank == 0:
+            matmul.allow_tf32 = True
+        elif rank == 1:
+            matmul.fp32_precision = "tf32"
+        elif rank == 2:
+            cudnn.allow_tf32 = False
+        dist.barrier()
+        assert (matmul.fp32_precision == "tf32") == (rank < 2)
+        assert (cudnn.conv.fp32_precision == "tf32") == (rank != 2)
+        if rank != 1:
+            assert torch.get_float32_matmul_precision() == ("highest" if rank else "high")
+        dist.barrier()
+
+    spawn(program, 4)
+    assert [setting.get() for setting in settings()] == before
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_a_block_may_span_a_wait(spawn):
     """Entered by one rank, left by it."""

@@ -152,6 +152,7 @@ class Call {
     if (info_.reads_host || reads_host_) read_by_host();
     if (info_.causal_at >= 0 && (*stack_)[base_ + info_.causal_at].toBool()) flags_ |= CAUSAL;
     if (info_.causal_at >= 0 && at::globalContext().userEnabledCuDNNSDP()) flags_ |= CUDNN;
+    if ((info_.is_product || info_.is_convolution) && rounds_to_tf32()) flags_ |= TF32;
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) {
@@ -396,6 +397,14 @@ class Call {
     return result;
   }
 
+  // Whether the program lets its float32 be rounded, by whichever of torch's settings.
+  bool rounds_to_tf32() const {
+    const auto op = info_.is_product ? at::Float32Op::MATMUL : at::Float32Op::CONV;
+    return !aliases_.empty() && aliases_.back().device.scalar_type() == at::kFloat &&
+           at::globalContext().float32Precision(at::Float32Backend::CUDA, op) ==
+               at::Float32Precision::TF32;
+  }
+
   void record() {
     std::vector<Tensor> inputs;
     c10::SmallVector<bool, 8> written;
@@ -405,7 +414,7 @@ class Call {
 
   void capture(Stack arguments) {
     Graph::Node node{&info_, op_, std::move(arguments), std::move(fresh_), {}, {}, {},
-                     static_cast<DeviceIndex>(device_), keys_, flags_ & (CAUSAL | CUDNN)};
+                     static_cast<DeviceIndex>(device_), keys_, flags_ & (CAUSAL | CUDNN | TF32)};
     for (auto& alias : aliases_) {
       node.inputs.push_back(alias.device);
       node.written.push_back(alias.written);
@@ -466,6 +475,9 @@ std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpInfo>> infos;
 std::vector<const OpInfo*> infos_by_id;
 std::vector<std::unique_ptr<torch::Library>> libraries;
 
+const std::unordered_set<std::string> kProducts = {"mm", "bmm", "addmm", "baddbmm", "addbmm",
+                                                   "_addmm_activation"};
+
 Argument kind_of(const c10::Argument& argument) {
   auto type = argument.real_type();
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
@@ -491,6 +503,8 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   for (auto& result : schema.returns())
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
   info->is_copy = info->name == "copy_";
+  info->is_product = kProducts.count(info->name.substr(0, info->name.find('.'))) > 0;
+  info->is_convolution = info->name.find("convolution") != std::string::npos;
   info->is_foreach = info->name.rfind("_foreach_", 0) == 0;
   info->is_laid_out_by_meta = kLaidOutByMeta.count(info->name) > 0;
   info->reads_host = kReadByHost.count(info->name) > 0;

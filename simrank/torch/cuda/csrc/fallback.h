@@ -27,6 +27,8 @@ struct OpInfo {
   bool is_laid_out_by_meta = false;  // CPU torch's kernel gives other strides than CUDA's.
   bool is_foreach = false;
   bool is_view = false;      // Launches nothing.
+  bool is_product = false;   // Of matrices: its float32 may be rounded to TensorFloat-32,
+  bool is_convolution = false;  // as that of convolutions is.
   int causal_at = -1;        // Its argument is_causal: attention that leaves out half of the scores.
   bool in_float = false;     // CPU torch's half precision kernel rounds more than once.
   uint32_t float_returns = 0;  // With in_float: bits of the results that stay in fp32.
@@ -53,9 +55,11 @@ extern bool is_recording;
 void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,
                       c10::ArrayRef<Tensor> inputs, c10::ArrayRef<bool> written,
                       c10::ArrayRef<Tensor> outputs);
-// CUDNN: attention for which the program has not disabled cuDNN's kernels.
+// CUDNN: attention for which the program has not disabled cuDNN's kernels. TF32: a product or a
+// convolution of float32 that the program lets round to TensorFloat-32.
 enum RecordFlags : int64_t {
-  HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8, CAUSAL = 16, CUDNN = 32
+  HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, REPLAYED = 4, BLOCKING = 8, CAUSAL = 16, CUDNN = 32,
+  TF32 = 64
 };
 const char* name_of_op(int32_t id);
 
