@@ -108,11 +108,22 @@ def lines_of(kernel: str) -> str:
     return _loaded.get(kernel, "")
 
 
-def counted(launch: Callable[..., Any], lines: str) -> Callable[..., Any]:
-    """Wrap a launch: its operation tells timelines and the summary what it fuses."""
+def told(launch: Callable[..., Any], lines: str, file: str) -> Callable[..., Any]:
+    """Wrap the launch of a compiled kernel: what it fuses is told to timelines and the summary.
+
+    Args:
+        launch: It returns the operation.
+        lines: Of the program, which the kernel fuses.
+        file: The kernel's, which errors name.
+    """
 
     def call(*args: Any) -> None:
-        operation = launch(*args)
+        try:
+            operation = launch(*args)
+        except Exception as error:
+            of = f" of {lines}" if lines else ""
+            error.add_note(f"simrank: in a kernel{of} that torch.compile has generated: {file}")
+            raise
         operation.details = {"fuses": lines}
 
     return call

@@ -64,7 +64,8 @@ def of_kernels(module: Any) -> Patches:
             if rank_program() is None:
                 return module.DEFER
             if self._launch is None:
-                self._launch = fused_lines.counted(_launcher(autotuner), self._lines)
+                file = autotuner.fn.fn.__code__.co_filename
+                self._launch = fused_lines.told(_launcher(autotuner), self._lines, file)
             self._launch(args, kwargs)
             return None
 
@@ -79,7 +80,12 @@ def of_kernels(module: Any) -> Patches:
 def _launcher(autotuner: Any) -> Callable[..., Any]:
     """Return a function that launches a kernel, with its first configuration."""
     config = autotuner.configs[0]
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **config.kwargs}
+    options = {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "enable_fp_fusion": autotuner.triton_meta.get("enable_fp_fusion", True),
+        **config.kwargs,
+    }
 
     def launch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given, grid = autotuner._interpret_args_grid(args, config)  # noqa: SLF001 - torch's way

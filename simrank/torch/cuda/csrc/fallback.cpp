@@ -502,6 +502,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   }
   for (auto& result : schema.returns())
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
+  info->is_view = info->is_view || info->name == "resize_";
   info->is_copy = info->name == "copy_";
   info->is_product = kProducts.count(info->name.substr(0, info->name.find('.'))) > 0;
   info->is_convolution = info->name.find("convolution") != std::string::npos;
