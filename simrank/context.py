@@ -411,7 +411,8 @@ class Context(TorchNames):
     @property
     def notes(self) -> list[str]:
         """Harmless leftovers at the end of a run: groups that were not destroyed."""
-        return [f"  {state}" for state in self.comm_library.leaks.notes()]
+        states = [*self.comm_library.leaks.notes(), *self.engine.remarks]
+        return [f"  {state}" for state in states]
 
     def observe(self, observer: Observer) -> None:
         """Show an observer everything that happens from now on.

@@ -40,6 +40,7 @@ class EngineInterface(Protocol):
     pending: dict[Any, None]
     tasks: dict[Task, None]
     notes: dict[str, None]
+    remarks: dict[str, None]
     reported: set[Any]
     on_failure: list[FailureHook]
     has_threads: bool

@@ -58,6 +58,7 @@ class Engine:
         pending: Operations in flight that wait for ranks, for the deadlock report.
         tasks: Tasks that have not ended.
         notes: What reports of a deadlock also say, in order.
+        remarks: What the summary of a run also says, in order.
         told: What the last report of a deadlock was about.
         turns: Who of the tasks on threads has the turn.
         on_failure: Told of every hang and of every task that raises; see `report_failure`.
@@ -75,6 +76,7 @@ class Engine:
         self.pending: dict[PendingOperation, None] = {}
         self.tasks: dict[Task, None] = {}
         self.notes: dict[str, None] = {}
+        self.remarks: dict[str, None] = {}
         self.reported: set[Task | PendingOperation] = set()
         self.hub = hub_here()
         self.livelock = limits.LivelockDetector(self)

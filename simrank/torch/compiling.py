@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
     Patches = list[tuple[Any, str, Any]]
 
-_log = logging.getLogger("simrank")
-_reported: list[bool] = []
+_IS_EAGER = "torch.compile: functions ran as they are written, as SIMRANK_COMPILE=eager asks"
 
 
 def patches() -> Patches:
@@ -48,9 +46,7 @@ def _asked(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(model, **options)
         if model is None:  # A decorator with options.
             return functools.partial(compile_, **options)
-        if not _reported:
-            _reported.append(True)
-            _log.warning("torch.compile: SIMRANK_COMPILE=eager runs functions as they are written")
+        program.engine.remarks[_IS_EAGER] = None
         if isinstance(model, torch.nn.Module):  # Its name is `_orig_mod` in the wrapper, as usual.
             frames: Any = import_module("torch._dynamo.eval_frame")
             return frames.DisableContext()(model)
