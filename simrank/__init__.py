@@ -93,6 +93,7 @@ for _module, _place, _name in (
     ("torch._inductor.codecache", "torch.inductor", "of_cache"),
     ("torch._inductor.codegen.triton", "torch.fused_lines", "of_comments"),
     ("torch._inductor.compile_fx", "torch.inductor", "of_graphs"),
+    ("torch._inductor.exc", "torch.inductor", "of_errors"),
     ("torch._inductor.runtime.benchmarking", "torch.inductor", "of_benchmarks"),
     ("torch._inductor.runtime.triton_helpers", "torch.inductor", "of_helpers"),
     ("torch._inductor.runtime.triton_heuristics", "torch.inductor", "of_kernels"),

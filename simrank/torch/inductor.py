@@ -40,6 +40,21 @@ def in_ranks(simulated: Callable[..., Any], original: Callable[..., Any]) -> Cal
 # ---- Kernels ----
 
 
+def of_errors(module: Any) -> Patches:
+    """Return the patches of inductor's `exc`: what a rank can do without Triton."""
+    kind = module.TritonMissing
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if rank_program() is not None:
+            to_fix = "pip install triton; or set SIMRANK_COMPILE=eager to run functions uncompiled"
+            self.args = (f"{self.args[0]}\n  to fix: {to_fix}", *self.args[1:])
+
+    return [(kind, "__init__", init)]
+
+
 def of_kernels(module: Any) -> Patches:
     """Return the patches of inductor's `triton_heuristics`: kernels are launched as a user's."""
     name = "get_caching_autotuner_plugins"

@@ -63,3 +63,15 @@ def test_compiled_graphs_equal_eager_ones(spawn, name, dtype):
         torch.testing.assert_close(compiled, eager, **bound)
 
     spawn(program, 1)
+
+
+def test_a_rank_without_triton_is_told_what_to_install(spawn, monkeypatch):
+    """And how to go on without it."""
+    import torch._inductor.scheduler as scheduler
+
+    def program(rank):
+        with pytest.raises(RuntimeError, match=r"pip install triton; or set SIMRANK_COMPILE=eager"):
+            torch.compile(lambda x: x * 2)(torch.ones(3, device="cuda"))
+
+    monkeypatch.setattr(scheduler, "has_triton", lambda *_: False)
+    spawn(program)
