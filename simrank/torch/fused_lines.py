@@ -109,7 +109,7 @@ def lines_of(kernel: str) -> str:
 
 
 def told(launch: Callable[..., Any], lines: str, file: str) -> Callable[..., Any]:
-    """Wrap the launch of a compiled kernel: what it fuses is told to timelines and the summary.
+    """Wrap the launch of a compiled kernel: timelines and the summary get what it fuses.
 
     Args:
         launch: It returns the operation.
