@@ -192,7 +192,7 @@ def _ps(amount: float, per_s: float) -> int:
 def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
     """Return the bytes moved to and from memory and through L2, and the time on links.
 
-    Repeated accesses to a range are assumed to hit in L2.
+    Repeated accesses to a range are assumed to hit in L2, and so are loads of what was stored.
     """
     hbm_bytes = all_bytes = link_ps = 0
     for traffic in statistics.traffic.values():
@@ -205,7 +205,8 @@ def _traffic(statistics: Statistics, device: Device) -> tuple[int, int, int]:
             continue
         extent = max(traffic.high - traffic.low, 0)
         read, written = traffic.read_sectors_bytes, traffic.written_sectors_bytes
-        hbm_bytes += min(read, extent) + min(written, extent)
+        hbm_bytes += min(written, extent)
+        hbm_bytes += 0 if traffic.is_made_here else min(read, extent)
         all_bytes += read + written
     return hbm_bytes, all_bytes, link_ps
 

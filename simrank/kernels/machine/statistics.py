@@ -86,12 +86,13 @@ class Traffic:
         written_bytes: Stored and by atomics.
         read_sectors_bytes: What was moved for what was loaded: whole sectors.
         written_sectors_bytes: Likewise for what was stored.
+        is_made_here: Whether it was stored before it was loaded: it is in caches then.
         low, high: The range of elements' bytes that was touched.
     """
 
     __slots__ = (
-        "address", "device", "high", "low", "read_bytes", "read_sectors_bytes", "size_bytes",
-        "written_bytes", "written_sectors_bytes",
+        "address", "device", "high", "is_made_here", "low", "read_bytes",
+        "read_sectors_bytes", "size_bytes", "written_bytes", "written_sectors_bytes",
     )  # fmt: skip
 
     def __init__(self, device: Device | None, address: int, size_bytes: int) -> None:
@@ -100,6 +101,7 @@ class Traffic:
         self.size_bytes = size_bytes
         self.read_bytes = self.read_sectors_bytes = 0
         self.written_bytes = self.written_sectors_bytes = 0
+        self.is_made_here = False
         self.low = 1 << 62  # Above all of them.
         self.high = 0
 
@@ -179,6 +181,8 @@ class Statistics:
             traffic.written_bytes += size_bytes
             traffic.written_sectors_bytes += moved
         else:
+            if not traffic.read_bytes:
+                traffic.is_made_here = traffic.written_bytes > 0
             traffic.read_bytes += size_bytes
             traffic.read_sectors_bytes += moved
         traffic.low = min(traffic.low, begin)
@@ -287,6 +291,7 @@ class Statistics:
             own = self.traffic.get(key)
             if own is None:
                 own = self.traffic[key] = Traffic(found.device, found.address, found.size_bytes)
+                own.is_made_here = found.is_made_here
             for name in _SCALED:
                 setattr(own, name, getattr(own, name) + round(getattr(found, name) * factor))
             # Assumed: all programs together touch all of it, as far as they move so much.

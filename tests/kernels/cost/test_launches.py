@@ -102,6 +102,27 @@ def test_a_copy_takes_its_bytes_over_the_bandwidth(run):
     run(body, 1)
 
 
+@triton.jit
+def added_twice(x, y, z, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i) + 1)
+    tl.store(z + i, tl.load(y + i) + 1)
+
+
+def test_what_a_kernel_has_stored_is_loaded_from_caches(run):
+    """As a fused norm does, which stores a sum and reads it again; in place counts twice."""
+
+    def body(rank, ctx):
+        x, y, z = ctx.ones(1 << 20), ctx.empty(1 << 20), ctx.empty(1 << 20)
+        made = added_twice[(1 << 8,)](x, y, z, BLOCK=4096)
+        in_place = copy[(1 << 8,)](x, x, BLOCK=4096)
+        ctx.synchronize()
+        assert made.cost.hbm_bytes == 3 * x.nbytes
+        assert in_place.cost.hbm_bytes == 2 * x.nbytes
+
+    run(body, 1)
+
+
 def test_few_programs_do_not_saturate_the_memory(run):
     """Eight programs have a part of the bandwidth."""
 
