@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ABSENT = object()  # In place of an attribute that is not there.
 _PATCHERS = ("unittest.mock", "_pytest.monkeypatch")
+# Modules of classes whose objects keep their attributes per native thread, which are a rank's own.
+PER_THREAD: set[str] = set()
 _patched: set[tuple[str, str]] = set()  # Names that a rank has patched: module and attribute.
 
 
@@ -83,6 +85,8 @@ class _Held:
         return getattr(self._target, self._name, ABSENT)
 
     def _set(self, value: object) -> None:
+        if type(self._target).__module__ in PER_THREAD:
+            return
         if self.is_item and value is ABSENT:
             self._target.pop(self._name, None)
         elif self.is_item:

@@ -6,6 +6,7 @@ device's index, and the code that a rank loads names the rank's own device.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 import sys
@@ -182,11 +183,26 @@ def of_devices(module: Any) -> Patches:
     ]
     worker = interface.Worker
     own = in_ranks(_asking_cuda("get_device_properties"), worker.get_device_properties)
+    bindings: Any = import_module("torch._C")
+    layout = "_conv_determine_backend_memory_format"
+    chosen = getattr(bindings, layout)
     return [
         *found,
+        (bindings, layout, _unless_on_device(chosen)),
         (worker, "get_device_properties", staticmethod(own)),
         (interface, "get_raw_stream", staticmethod(_raw_stream)),
     ]
+
+
+def _unless_on_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the choice of a convolution's layout: a CPU build would choose its own kernel's."""
+
+    @functools.wraps(original)
+    def chosen(x: Any, weight: Any, backend: Any) -> Any:
+        is_own = rank_program() is not None and x.device.type == "cuda"
+        return None if is_own else original(x, weight, backend)
+
+    return chosen
 
 
 def _raw_stream(index: int) -> int:
@@ -233,9 +249,16 @@ _INDICES = re.compile(
 
 def of_cache(module: Any) -> Patches:
     """Return the patches of inductor's `codecache`."""
+    _tell_c_of_python()
     cache, files = module.FxGraphCache, module.PyCodeCache
+    longer = "add_ephemeral_timeout_increase_for_distributed"
     pickler, details = module.FxGraphCachePickler, module.FxGraphHashDetails
     return [
+        (
+            module,
+            longer,
+            in_ranks(lambda _: 0, getattr(module, longer)),
+        ),  # Compiling takes no time.
         (cache, "prepare_key", staticmethod(_keyed_for_any_device(cache.prepare_key))),
         (cache, "load_with_key", staticmethod(_loaded_for_device(cache.load_with_key))),
         (pickler, "__init__", _without_index(pickler.__init__)),
@@ -243,6 +266,13 @@ def of_cache(module: Any) -> Patches:
         (details, "__init__", _without_current_device(details.__init__)),
         (files, "load_by_key_path", classmethod(_for_own_device(files.load_by_key_path.__func__))),
     ]
+
+
+def _tell_c_of_python() -> None:
+    """Set in C's environment what inductor's kernels for the CPU ask for; ranks have their own."""
+    guards: Any = import_module("torch._C._dynamo.guards")
+    address = str(guards._torchinductor_pyobject_tensor_data_ptr)  # noqa: SLF001 - torch's name
+    ctypes.CDLL(None).setenv(b"_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", address.encode(), 1)
 
 
 def _device_of(inputs: Sequence[Any]) -> int | None:

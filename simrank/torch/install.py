@@ -16,7 +16,7 @@ from simrank.device.tensors.printing import ADDRESSES, READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
 from simrank.isolation.libraries import Library
-from simrank.isolation.mock_patches import SharedModule
+from simrank.isolation.mock_patches import PER_THREAD, SharedModule
 from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
@@ -58,6 +58,7 @@ def patches(module: ModuleType) -> Patches:
     """Return the patches of torch: owner, name and new value."""
     check_version(str(module.__dict__["__version__"]))
     callsite.skip_package("torch")
+    PER_THREAD.add("torch.utils._config_module")
     if _text_of not in READERS:
         READERS.append(_text_of)
         ADDRESSES.append(_address_of)

@@ -1,5 +1,8 @@
 """torch.compile in ranks: traced, guarded and compiled as by processes, equal to eager."""
 
+from collections import Counter
+from datetime import timedelta
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -239,11 +242,11 @@ def test_ranks_share_what_inductor_compiles(spawn, tmp_path, monkeypatch):
 
         y = function(torch.zeros(6, device="cuda"))
         assert (y.item(), y.device.index) == (6, rank)
+        found.update(counters["inductor"])
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    counters.clear()
+    found = Counter()
     spawn(program, 4)
-    found = counters["inductor"]
     assert (found["fxgraph_cache_miss"], found["fxgraph_cache_hit"]) == (1, 3)
 
 
@@ -261,11 +264,12 @@ def test_a_graph_of_two_devices_is_not_shared(spawn, tmp_path, monkeypatch):
 
         x, y = function(torch.zeros(6, device="cuda"))
         assert (x.device.index, y.device.index) == (rank, other)
+        found.update(counters["inductor"])
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    counters.clear()
+    found = Counter()
     spawn(program, 2)
-    assert counters["inductor"]["fxgraph_cache_miss"] == 2
+    assert found["fxgraph_cache_miss"] == 2
 
 
 def test_shapes_become_dynamic_as_in_a_process(spawn):
@@ -369,6 +373,70 @@ def test_reset_forgets_compiled_code(spawn):
     compiled = [[]]
     spawn(program, 1)
     assert len(compiled[0]) == 4
+
+
+def test_a_rank_resets_its_own_code_alone(spawn):
+    """The others go on with theirs, in the midst of a step."""
+
+    def program(rank):
+        def backend(graph, inputs):
+            compiled[rank].append(graph)
+            return graph.forward
+
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", timeout=timedelta(seconds=60))
+        function = torch.compile(lambda x: x * 2, backend=backend)
+        for _ in range(4):
+            assert function(torch.ones(2, device="cuda")).sum().item() == 4
+            if rank == 0:
+                torch._dynamo.reset()
+            dist.barrier()
+        dist.destroy_process_group()
+
+    compiled = [[], []]
+    spawn(program)
+    assert [len(graphs) for graphs in compiled] == [4, 1]
+
+
+def test_a_time_limit_of_its_own_does_not_hinder_a_cached_graph(spawn):
+    """Where the graph comes from the cache, torch would lengthen the limit."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", timeout=timedelta(seconds=60))
+        assert torch.compile(torch.sin)(torch.zeros(2, device="cuda")).sum().item() == 0
+        dist.destroy_process_group()
+
+    spawn(program)
+
+
+def test_cpu_tensors_are_compiled_as_in_a_process(spawn):
+    """By inductor's C++, which asks C's environment."""
+
+    def program(rank):
+        x = torch.arange(4.0)
+        torch.testing.assert_close(torch.compile(lambda x: x.sin() + 1)(x), x.sin() + 1)
+
+    spawn(program)
+
+
+def test_a_patch_of_inductors_settings_is_a_ranks_own(spawn):
+    """It finds them by attribute, and takes them back in any order."""
+    from unittest import mock
+
+    import torch._inductor.config as config
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        with mock.patch.object(config.triton, "cudagraphs", True):
+            dist.barrier()
+            assert config.triton.cudagraphs
+        dist.barrier()
+        assert not config.triton.cudagraphs
+        dist.destroy_process_group()
+
+    spawn(program)
 
 
 def test_functions_run_as_they_are_written_if_asked(spawn, monkeypatch):

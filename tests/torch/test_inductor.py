@@ -7,6 +7,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's
 
 from torch.nn import functional as F  # noqa: E402, N812 - torch's habit
 
+from tests.torch.random_graphs import compare  # noqa: E402
+
 
 def _masked_fill(x, y):
     return torch.where(x > 0, x, y).clamp(-1, 1)
@@ -61,6 +63,18 @@ def test_compiled_graphs_equal_eager_ones(spawn, name, dtype):
         eager, compiled = GRAPHS[name](x, y), torch.compile(GRAPHS[name], fullgraph=True)(x, y)
         bound = {"atol": 0.03, "rtol": 0.016} if dtype == torch.bfloat16 else {}
         torch.testing.assert_close(compiled, eager, **bound)
+
+    spawn(program, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_random_graphs_and_their_gradients_equal_eager_ones(spawn, dtype):
+    """Six of a hundred, which `tests.torch.random_graphs` runs."""
+
+    def program(rank):
+        for seed in range(6):
+            torch._dynamo.reset()
+            compare(seed, dtype)
 
     spawn(program, 1)
 

@@ -17,7 +17,7 @@ from simrank.torch.rank_state.settings import settings_of
 if TYPE_CHECKING:
     from simrank.ranks import Program
 
-FRAMES = "Dynamo's frames"  # In `Program.local`, of a rank that compiles; see `compiling.py`.
+FRAMES = "Dynamo's frames"  # In `Program.local`, of a rank that compiles; see `dynamo.py`.
 _bindings: Any = c10d_bindings
 _generator = torch.default_generator
 

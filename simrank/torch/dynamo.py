@@ -1,0 +1,228 @@
+"""Dynamo in ranks: what a process has once is each rank's own.
+
+Ranks are threads that run in turns, so Dynamo's thread-local state is theirs already. What it
+keeps for the process is swapped with their turns, and its cache of compiled code has a region for
+each rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from simrank.ranks.current import rank_program, running_task
+from simrank.torch.inductor import forget_other_devices, in_ranks
+from simrank.torch.rank_state.settings import Switch
+from simrank.torch.rank_state.turns import FRAMES
+
+if TYPE_CHECKING:
+    from simrank.ranks import Program
+
+    Patches = list[tuple[Any, str, Any]]
+
+_NUM_REGIONS = 1 << 20  # Of a rank; `isolate_recompiles=True` takes one.
+_first_regions = itertools.count(_NUM_REGIONS, _NUM_REGIONS)
+
+# Modules, globals that hold the state of a process, or attributes of a class or object among them,
+# and the value at first.
+_PENDING = "_CompilationCallbackHandler__pending_callbacks_counter"
+_PLACES: tuple[tuple[str, str, object], ...] = (
+    ("torch._dynamo.callback", f"callback_handler.{_PENDING}", 0),
+    ("torch._dynamo.compiled_autograd", "active_disable_ctx", False),
+    ("torch._dynamo.compiled_autograd", "compiled_autograd_enabled", False),
+    ("torch._dynamo.compiled_autograd", "compiled_autograd_enabled_force_eager", False),
+    ("torch._dynamo.compiled_autograd", "depth", 0),
+    ("torch._dynamo.compiled_autograd", "in_compiled_autograd_region", False),
+    ("torch._dynamo.distributed", "_COMPILE_PG", None),
+    ("torch._dynamo.distributed", "_GUARD_PG", None),
+    ("torch._dynamo.eval_frame", "_in_optimized_module", False),
+    ("torch._dynamo.pgo", "_CODE_STATE", None),
+    ("torch._dynamo.pgo", "_INIT_CODE_STATE", None),
+    ("torch._inductor.distributed_autotune", "_AUTOTUNE_PG", None),
+    ("torch._inductor.triton_bundler", "TritonBundler._entries", None),
+    ("torch._inductor.triton_bundler", "TritonBundler._static_autotuners", None),
+    ("torch._inductor.triton_bundler", "TritonBundler._winners", None),
+)
+
+
+class Frames:
+    """Dynamo's state of a process: the rank's own, in place during its turns.
+
+    Attributes:
+        first_region: The rank's first region of compiled code.
+    """
+
+    def __init__(self) -> None:
+        self.first_region = next(_first_regions)
+        self._bindings: Any = import_module("torch._C._dynamo.eval_frame")
+        self._utils: Any = import_module("torch._dynamo.utils")
+        frames: Any = import_module("torch._dynamo.eval_frame")
+        self._in_c = (self.first_region, False, -1, False, None)
+        self._in_python = {place[:2]: place[2] for place in _PLACES}
+        self._of_frames = vars(frames)
+        self._stance: Any = type(frames._stance)()  # noqa: SLF001 - torch's name
+        self._counters: dict[str, Any] = {}
+        metrics = self._utils._compilation_metrics  # noqa: SLF001 - likewise
+        self._metrics = type(metrics)(maxlen=metrics.maxlen)
+
+    def enter(self) -> None:
+        """Put the rank's values in place."""
+        self._swap()
+
+    def leave(self) -> None:
+        """Put the common values back."""
+        self._swap()
+
+    def _swap(self) -> None:
+        bindings, (region, skips, count, nested, hook) = self._bindings, self._in_c
+        self._in_c = (
+            bindings.set_eval_frame_isolate_recompiles_id(region),
+            bindings.set_skip_guard_eval_unsafe(skips),
+            bindings.set_fullgraph_compiled_frame_count(count),
+            bindings.set_fullgraph_error_on_nested_compile(nested),
+            bindings.set_guard_complete_hook(hook),
+        )
+        modules, own = sys.modules, self._in_python
+        for module_name, name in own:
+            if (module := modules.get(module_name)) is not None:
+                owner, _, attribute = name.rpartition(".")
+                place: Any = getattr(module, owner) if owner else module
+                value = getattr(place, attribute)
+                _set(place, attribute, own[module_name, name])
+                own[module_name, name] = value
+        names, counters = self._of_frames, self._utils.counters
+        names["_stance"], self._stance = self._stance, names["_stance"]
+        names = vars(self._utils)
+        names["_compilation_metrics"], self._metrics = self._metrics, names["_compilation_metrics"]
+        common = dict(counters)
+        counters.clear()
+        counters.update(self._counters)
+        self._counters = common
+
+    def take_new_region(self) -> None:
+        """Forget the rank's compiled code: no call finds it any more."""
+        self.first_region = next(_first_regions)
+        self._bindings.set_eval_frame_isolate_recompiles_id(self.first_region)
+
+
+def _set(place: Any, name: str, value: object) -> None:
+    """Set an attribute; of a module past its class, which would note it as the program's."""
+    if isinstance(place, type):
+        setattr(place, name, value)
+    else:
+        vars(place)[name] = value
+
+
+def frames_of(program: Program) -> Frames:
+    """Return a rank's frames; they are in place from the first call on."""
+    frames: Frames | None = program.local.get(FRAMES)
+    if frames is None:
+        frames = program.local[FRAMES] = Frames()
+        frames.enter()
+        _fold_replaced()
+        if torch.cuda.is_available():
+            forget_other_devices()
+    return frames
+
+
+def _fold_replaced() -> None:
+    """Let Dynamo fold simrank's replacements of functions as it folds torch's own."""
+    variables: Any = import_module("torch._dynamo.variables.torch")
+    for name in ("constant_fold_functions", "constant_fold_functions_need_guards"):
+        table = getattr(variables, name)
+        for function in list(table):
+            home, own = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+            for module in (home, "torch.distributed"):
+                replaced = getattr(sys.modules.get(module), own, None)
+                if replaced is not None and getattr(replaced, "__wrapped__", None) is function:
+                    table[replaced] = table[function]
+
+
+def _forget_regions(is_on: bool) -> None:
+    """Drop the compiled code of ranks as their Context ends: no region is used again."""
+    conversion = sys.modules.get("torch._dynamo.convert_frame")
+    if is_on or conversion is None:
+        return
+    frames: Any = import_module("torch._C._dynamo.eval_frame")
+    names = vars(conversion)
+    for reference in (*names["input_codes"].seen, *names["output_codes"].seen):
+        if (code := reference()) is not None:
+            frames.reset_code(code)
+
+
+def of_frames(module: Any) -> Patches:
+    """Return the patches of `torch._dynamo.eval_frame`: a cache of compiled code for each rank."""
+    name = "set_eval_frame_isolate_recompiles_id"
+    original = getattr(module, name)
+
+    @functools.wraps(original)
+    def set_region(region: int) -> int:
+        program = rank_program()
+        if program is not None and region + 1 < _NUM_REGIONS:
+            region += 1 + frames_of(program).first_region
+        return int(original(region))
+
+    guards: Any = import_module("torch._C._dynamo.guards")
+    return [
+        (module, name, set_region),
+        (Switch(_forget_regions), "is_on", True),
+        (guards, "_empty_strided_cuda", in_ranks(_empty_strided, guards._empty_strided_cuda)),  # noqa: SLF001 - torch's name
+    ]
+
+
+def of_conversion(module: Any) -> Patches:
+    """Return the patches of `torch._dynamo.convert_frame`."""
+    import_module("torch._dynamo.trace_rules").add("simrank")  # Its frames are not the program's.
+    return [(module, "compile_lock", _Compilation(module.compile_lock))]
+
+
+class _Compilation:
+    """Dynamo's lock of compilations: in a rank no lock, but a time in which its clock stands.
+
+    Simulated time is that of a program whose compiled code is cached. Ranks are threads that run
+    in turns, so a lock could only make one wait for another that waits for it.
+    """
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        task = running_task()
+        if task is None or task.rank is None:
+            self._lock.acquire()
+        else:
+            task.num_quiet += 1
+
+    def __exit__(self, *_: object) -> None:
+        task = running_task()
+        if task is None or task.rank is None:
+            self._lock.release()
+        else:
+            task.num_quiet -= 1
+
+
+def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+
+def of_package(module: Any) -> Patches:
+    """Return the patches of `torch._dynamo`: a rank resets what is its own."""
+    original = module.reset
+
+    @functools.wraps(original)
+    def reset() -> None:
+        program = rank_program()
+        if program is None:
+            original()
+            return
+        frames_of(program).take_new_region()
+        module.reset_code_state()
+        module.reset_frame_count()
+        module.callback_handler.clear()
+
+    return [(module, "reset", reset)]
