@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.ranks.current import rank_program
-from simrank.torch.dynamo import frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +37,8 @@ def _asked(original: Callable[..., Any]) -> Callable[..., Any]:
         if program is None:
             return original(model, **options)
         if os.environ.get("SIMRANK_COMPILE", "") != "eager":
-            frames_of(program)
+            dynamo: Any = import_module("simrank.torch.dynamo")  # With what compiles only.
+            dynamo.frames_of(program)
             return original(model, **options)
         if model is None:  # A decorator with options.
             return functools.partial(compile_, **options)
