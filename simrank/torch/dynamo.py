@@ -168,11 +168,28 @@ def of_frames(module: Any) -> Patches:
         return int(original(region))
 
     guards: Any = import_module("torch._C._dynamo.guards")
+    bindings: Any = import_module("torch._C._dynamo.eval_frame")
     return [
         (module, name, set_region),
+        *_with_frames(module, "_set_stance"),
+        *_with_frames(bindings, "set_guard_complete_hook"),
         (Switch(_forget_regions), "is_on", True),
         (guards, "_empty_strided_cuda", in_ranks(_empty_strided, guards._empty_strided_cuda)),  # noqa: SLF001 - torch's name
     ]
+
+
+def _with_frames(owner: Any, name: str) -> Patches:
+    """Return the patch of a function that sets what is a rank's own: the rank has its frames."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args: Any) -> Any:
+        program = rank_program()
+        if program is not None:
+            frames_of(program)
+        return original(*args)
+
+    return [(owner, name, call)]
 
 
 def of_conversion(module: Any) -> Patches:

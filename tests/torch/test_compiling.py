@@ -398,6 +398,27 @@ def test_a_rank_resets_its_own_code_alone(spawn):
     assert [len(graphs) for graphs in compiled] == [4, 1]
 
 
+def test_a_stance_is_a_ranks_own(spawn):
+    """Set before anything is compiled, too."""
+
+    def program(rank):
+        def backend(graph, inputs):
+            compiled[rank].append(graph)
+            return graph.forward
+
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        if rank == 0:
+            torch.compiler.set_stance("force_eager")
+        dist.barrier()
+        torch.compile(lambda x: x * 2, backend=backend)(torch.ones(2, device="cuda"))
+        dist.destroy_process_group()
+
+    compiled = [[], []]
+    spawn(program)
+    assert [len(graphs) for graphs in compiled] == [0, 1]
+
+
 def test_a_time_limit_of_its_own_does_not_hinder_a_cached_graph(spawn):
     """Where the graph comes from the cache, torch would lengthen the limit."""
 
