@@ -6,10 +6,8 @@ from datetime import timedelta
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # torch's own, of its imports and of TF32.
-]
+# A second for each, as Dynamo takes; those of many graphs are slow.
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its imports and of TF32.
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
@@ -115,6 +113,7 @@ def _losses(rank, losses, layout, backend):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nprocs", [2, 4])
 @pytest.mark.parametrize("layout", [_ddp, _ddp_outside, _fsdp, _tp])
 def test_three_compiled_steps_equal_eager_ones(spawn, layout, nprocs):
@@ -289,6 +288,7 @@ def test_shapes_become_dynamic_as_in_a_process(spawn):
     assert [len(graphs) for graphs in compiled] == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_modes_give_the_same_values(spawn, mode):
     """A product's candidates are compared by simulated time; later calls are one launch each."""
@@ -306,6 +306,7 @@ def test_modes_give_the_same_values(spawn, mode):
     spawn(program, 1)
 
 
+@pytest.mark.slow
 def test_one_launch_of_a_graph_is_shorter_than_its_kernels(spawn):
     """The host of a call with reduce-overhead is free at once."""
 
@@ -330,6 +331,7 @@ def test_one_launch_of_a_graph_is_shorter_than_its_kernels(spawn):
     assert took[1] < took[0] / 2
 
 
+@pytest.mark.slow
 def test_devices_of_another_cluster_are_told_apart(spawn, tmp_path, monkeypatch):
     """What inductor knows of a device is that of the running Context."""
 
@@ -431,6 +433,7 @@ def test_a_time_limit_of_its_own_does_not_hinder_a_cached_graph(spawn):
     spawn(program)
 
 
+@pytest.mark.slow
 def test_cpu_tensors_are_compiled_as_in_a_process(spawn):
     """By inductor's C++, which asks C's environment."""
 
