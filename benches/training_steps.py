@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -119,7 +120,7 @@ def step(model, optimizer, turns, options):
     optimizer.zero_grad()
     events[3].record()
     torch.cuda.synchronize()
-    return [one.elapsed_time(other) for one, other in zip(events, events[1:], strict=False)]
+    return [one.elapsed_time(other) for one, other in pairwise(events)]
 
 
 def main():
