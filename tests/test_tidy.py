@@ -58,6 +58,7 @@ TESTED_ELSEWHERE = {
     "ranks/extensions.py": "ranks/test_lifecycle.py",
     "isolation/import_hooks.py": "isolation/test_blocking_calls.py",
     "isolation/libraries.py": "isolation/test_threads.py",
+    "torch/dynamo.py": "torch/test_compiling.py",
     "torch/devices/rank_devices.py": "torch/devices/test_activation.py",
     "torch/groups/identity.py": "torch/groups/test_group.py",
     "torch/devices/operations.py": "torch/devices/test_activation.py",

@@ -131,7 +131,7 @@ def frames_of(program: Program) -> Frames:
 
 
 def _fold_replaced() -> None:
-    """Let Dynamo fold simrank's replacements of functions as it folds torch's own."""
+    """Add simrank's replacements to Dynamo's tables of functions whose results it folds."""
     variables: Any = import_module("torch._dynamo.variables.torch")
     for name in ("constant_fold_functions", "constant_fold_functions_need_guards"):
         table = getattr(variables, name)
