@@ -87,6 +87,7 @@ for _module, _place, _name in (
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._dynamo", "torch.dynamo", "of_package"),
     ("torch._dynamo.convert_frame", "torch.dynamo", "of_conversion"),
+    ("torch._dynamo.decorators", "torch.dynamo", "of_decorators"),
     ("torch._dynamo.eval_frame", "torch.dynamo", "of_frames"),
     ("torch._dynamo.device_interface", "torch.inductor", "of_devices"),
     ("torch._dynamo.output_graph", "torch.fused_lines", "of_graphs"),

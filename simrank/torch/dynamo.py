@@ -47,6 +47,7 @@ _PLACES: tuple[tuple[str, str, object], ...] = (
     ("torch._inductor.triton_bundler", "TritonBundler._entries", None),
     ("torch._inductor.triton_bundler", "TritonBundler._static_autotuners", None),
     ("torch._inductor.triton_bundler", "TritonBundler._winners", None),
+    ("torch.compiler", "_is_compiling_flag", False),
 )
 
 
@@ -190,6 +191,11 @@ def _with_frames(owner: Any, name: str) -> Patches:
         return original(*args)
 
     return [(owner, name, call)]
+
+
+def of_decorators(module: Any) -> Patches:
+    """Return the patches of `torch._dynamo.decorators`, which has bound a name of `eval_frame`."""
+    return _with_frames(module, "_set_stance")
 
 
 def of_conversion(module: Any) -> Patches:
