@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
@@ -186,6 +187,16 @@ def running_task() -> Task | None:
         return None
     engine = current_engine()
     return None if engine is None else engine.current_task()
+
+
+def in_ranks(simulated: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `simulated` in ranks and `original` elsewhere."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        return (original if rank_program() is None else simulated)(*args, **kwargs)
+
+    return call
 
 
 def require_program(call: str) -> Program:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simrank.ranks.current import rank_program, running_task
-from simrank.torch.inductor import forget_other_devices, in_ranks
+from simrank.ranks.current import in_ranks, rank_program, running_task
+from simrank.torch.inductor import forget_other_devices
 from simrank.torch.rank_state.settings import Switch
 from simrank.torch.rank_state.turns import FRAMES
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.engine.callsite import skip_folder
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import in_ranks, rank_program
 from simrank.torch import fused_lines
 from simrank.torch.cuda import graphs
 
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Patches = list[tuple[Any, str, Any]]
-
-
-def in_ranks(simulated: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `simulated` in ranks and `original` elsewhere."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (original if rank_program() is None else simulated)(*args, **kwargs)
-
-    return call
 
 
 # ---- Kernels ----
@@ -254,11 +244,8 @@ def of_cache(module: Any) -> Patches:
     longer = "add_ephemeral_timeout_increase_for_distributed"
     pickler, details = module.FxGraphCachePickler, module.FxGraphHashDetails
     return [
-        (
-            module,
-            longer,
-            in_ranks(lambda _: 0, getattr(module, longer)),
-        ),  # Compiling takes no time.
+        # Compiling takes no simulated time.
+        (module, longer, in_ranks(lambda _: 0, getattr(module, longer))),
         (cache, "prepare_key", staticmethod(_keyed_for_any_device(cache.prepare_key))),
         (cache, "load_with_key", staticmethod(_loaded_for_device(cache.load_with_key))),
         (pickler, "__init__", _without_index(pickler.__init__)),

@@ -20,7 +20,7 @@ from simrank.isolation.mock_patches import PER_THREAD, SharedModule
 from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import in_ranks, rank_program
 from simrank.torch.rank_state.settings import Switch
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _of_distributed() -> Patches:
     for owner in (c10d, dist):
         for name in ("nccl", "gloo"):
             asked = f"is_{name}_available"
-            replaced.append((owner, asked, _true_in_ranks(getattr(owner, asked))))
+            replaced.append((owner, asked, in_ranks(lambda: True, getattr(owner, asked))))
     name = "_check_single_backend_availability"
     replaced.append((c10d, name, _knowing_simulated(getattr(c10d, name))))
     replaced += registry.patches((c10d, dist)) + group.patches()
@@ -274,16 +274,6 @@ def _keeping_works() -> tuple[Any, str, Any]:
     return reducer, name, keep
 
 
-def _true_in_ranks(original: Callable[[], bool]) -> Callable[[], bool]:
-    """Wrap `is_*_available`: true in ranks for any build of torch."""
-
-    @functools.wraps(original)
-    def is_available() -> bool:
-        return original() if rank_program() is None else True
-
-    return is_available
-
-
 def _knowing_simulated(original: Callable[[str], bool]) -> Callable[[str], bool]:
     """Wrap the check of a backend: simulated ones, such as nccl2, pass in ranks."""
 
@@ -310,19 +300,11 @@ def _of_multiprocessing() -> Patches:
     spawning: Any = import_module("torch.multiprocessing.spawn")
     pairs = (("spawn", simulated_spawn), ("start_processes", simulated_start))
     found = [
-        (owner, name, _in_ranks(getattr(spawning, name), simulated))
+        (owner, name, in_ranks(simulated, getattr(spawning, name)))
         for name, simulated in pairs
         for owner in (module, spawning)
     ]
     return found + children.of_module(module)
-
-
-def _in_ranks(original: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (original if rank_program() is None else simulated)(*args, **kwargs)
-
-    return call
 
 
 def _state_of(program: Program) -> RankState:
