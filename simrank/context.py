@@ -64,6 +64,9 @@ class Context(TorchNames):
         seed: Decides all random choices; other seeds than 0 also permute events at the same
             simulated time.
         data: False runs shape-only: device tensors above 64 KiB have no values.
+        unknown: What a torch program without data reads where a tensor has no value (`.item()`, a
+            copy to the host, a mask); each such line is counted in the summary. None: it raises
+            UnknownValueError.
         races: "report" collects races in `ctx.races`, "error" raises at the second access; races
             are accesses to the same bytes that are unordered on hardware.
         strict: Findings become errors: at the end of the block, a Work that was not waited for and
@@ -140,6 +143,7 @@ class Context(TorchNames):
         *,
         seed: int = 0,
         data: bool = True,
+        unknown: float | None = None,
         races: str = "off",
         strict: bool = False,
         default_device: int | None = None,
@@ -166,6 +170,7 @@ class Context(TorchNames):
         self.engine.explain_hang = partial(explain_hang, self.engine, self.comm_library)
         self._space = AddressSpace()
         self.has_values = data
+        self.unknown = unknown
         self._checker = self.comm_library.races = _race_checker(self.engine, races)
         self.strict = strict
         self.comm_library.buffers_sends = self.comm_library.makes_early = not strict

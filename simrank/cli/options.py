@@ -49,6 +49,32 @@ DefaultDevice = Annotated[
     int | None,
     typer.Option("--default-device", min=0, help="Ranks' device before set_device [their own]."),
 ]
+Unknown = Annotated[
+    str | None,
+    typer.Option(
+        "--unknown",
+        help="With --shape-only: what a torch program reads without values: zero, ones, a number.",
+    ),
+]
+_STATED = {"zero": 0.0, "zeros": 0.0, "ones": 1.0, "one": 1.0}
+
+
+def stated_value(text: str | None) -> float | None:
+    """Return the number that `--unknown` states.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    if text is None or text in _STATED:
+        return None if text is None else _STATED[text]
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no number; known words: zero, ones", param_hint="--unknown"
+        ) from None
+
+
 OnFailure = Annotated[
     str, typer.Option("--on-failure", help="abort, or continue: healthy ranks run on.")
 ]

@@ -142,6 +142,7 @@ def run_command(
     races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
     strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
     shape_only: Annotated[bool, typer.Option(help="Large device tensors have no values.")] = False,
+    unknown: options.Unknown = None,
     default_device: options.DefaultDevice = None,
     on_failure: options.OnFailure = "abort",
     carrier: options.Carrier = "auto",
@@ -165,6 +166,7 @@ def run_command(
     torchrun.check_program(program, as_module=as_module)
     built = load_cluster(cluster, torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
+    settings["unknown"] = options.stated_value(unknown)
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
     settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}

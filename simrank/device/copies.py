@@ -115,7 +115,7 @@ def upload(tensor: Buffer, values: np.ndarray[Any, Any], device: Device) -> None
 def _effect(target: Buffer, src: Buffer) -> Callable[[], None]:
     # Host memory is read at once, as a copy from pageable memory does.
     view, from_host = target.array, src.cuda_device is None
-    values = src.array.copy() if from_host and src.storage.has_values else src.array
+    values = src.array.copy() if from_host and src.storage.knows(src.array) else src.array
 
     def assign() -> None:
         view[...] = values.astype(view.dtype) if values.dtype != view.dtype else values

@@ -393,6 +393,20 @@ class Storage:
         self.has_values = self.is_real
         return self.is_real
 
+    def knows(self, view: np.ndarray[Any, Any]) -> bool:
+        """Return whether the bytes of `view` hold what the program would have there."""
+        del view  # This kind of storage is known or unknown as a whole.
+        return self.has_values
+
+    def lose(self, view: np.ndarray[Any, Any]) -> None:
+        """Mark the bytes of `view` as unknown."""
+        del view
+        self.lose_values()
+
+    def regain(self, view: np.ndarray[Any, Any]) -> bool:
+        """Mark the bytes of `view`, all of which are written next, as known if they can be."""
+        return self.has_values or (view.nbytes == self.size_bytes and self.regain_values())
+
     def check_values(self, what: str) -> None:
         """Raise if a shape-only run does not have these values.
 
@@ -416,19 +430,23 @@ def guarded(
     """
 
     def effect() -> None:
-        known = all(tensor.storage.has_values for tensor in reads)
-        for tensor in writes:
-            storage = tensor.storage
-            if not storage.has_values:
-                covers = tensor.array.nbytes == storage.size_bytes
-                known = known and covers and storage.regain_values()
-        if known:
+        known = all(tensor.storage.knows(tensor.array) for tensor in reads)
+        if known and all(tensor.storage.regain(tensor.array) for tensor in writes):
             compute()
         else:
             for tensor in writes:
-                tensor.storage.lose_values()
+                tensor.storage.lose(tensor.array)
 
     return effect
+
+
+def give_values(tensor: Buffer, values: np.ndarray[Any, Any] | None) -> None:
+    """Write values into a buffer, if it can hold some; None: they are unknown from now on."""
+    view = tensor.array
+    if values is not None and tensor.storage.regain(view):
+        view[...] = values.reshape(view.shape)
+    else:
+        tensor.storage.lose(view)
 
 
 # ---- Pending writes of a storage, found without a walk of the operations in flight (C7, D4) ----

@@ -199,7 +199,7 @@ class Operation(Handle):
     def fail(self, error: BaseException) -> None:
         """Complete with an error for all waiters; the values of its targets are unknown."""
         for buffer in () if self.touched is None else self.touched.writes:
-            buffer.storage.lose_values()
+            buffer.storage.lose(buffer.array)
         self.effect = self.touched = None
         self.finish(self.stream.device.engine, error)
 

@@ -280,7 +280,7 @@ def simple_request(request: Request, backend: str) -> Request:
     source, target = request.source, request.target
     if source.is_contiguous() and target.is_contiguous():
         return request
-    if source.storage.has_values and (source is target or backend != GLOO):
+    if source.storage.knows(source.array) and (source is target or backend != GLOO):
         request.source = in_memory_order(source)
         request.target = request.source if source is target else in_memory_order(target)
         return request

@@ -14,6 +14,7 @@ import numpy as np
 
 from simrank.device import Accesses, Operation
 from simrank.device.clocks import join
+from simrank.device.memory import give_values
 from simrank.distributed.backends import NCCL
 from simrank.distributed.findings import mismatch
 from simrank.distributed.mismatched_calls import MadeCall, same_device
@@ -172,7 +173,7 @@ class PeerOperation(Operation):
         for end in self.ends:
             if not end.is_send:
                 self.source_rank = end.route.src
-                _fill(end.tensor, end.arrived)
+                give_values(end.tensor, end.arrived)
         self.ends = ()  # They refer back: let reference counts free them.
         self.stream.device.engine.pending.pop(self, None)
         super().end()
@@ -282,7 +283,7 @@ class Message:
         operation = send.operation
         if operation is None or operation.stream.head is not operation:
             return  # Aborted meanwhile.
-        if send.tensor.storage.has_values:
+        if send.tensor.storage.knows(send.tensor.array):
             self._arrived = send.tensor.array.reshape(-1).copy()
         self._in_buffer = True
         self._order = operation.run
@@ -457,16 +458,6 @@ def boxes_of(group: ProcessGroup, backend: str) -> Mailboxes:
     if boxes is None:
         boxes = group.mailboxes[backend] = Mailboxes(group, backend)
     return boxes
-
-
-def _fill(tensor: Buffer, values: Array | None) -> None:
-    """Write what came into a tensor; without values, its own become unknown."""
-    storage = tensor.storage
-    covers = tensor.array.nbytes == storage.size_bytes
-    if values is None:
-        storage.lose_values()
-    elif storage.has_values or (covers and storage.regain_values()):
-        tensor.array[...] = values.reshape(tensor.shape)
 
 
 # ---- Messages that leave before their receivers come, as far as NCCL's buffers hold them ----

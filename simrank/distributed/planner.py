@@ -17,6 +17,7 @@ from simrank.collectives.problem import GATHERED
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.traffic import link_bytes, memory_bytes
 from simrank.device import as_dtype
+from simrank.device.memory import give_values
 from simrank.distributed.flight import Flow, Landing, LinkLoads, landings
 from simrank.distributed.library import MADE_OF, CollectiveLibrary
 from simrank.distributed.reduce_op import ReduceOp
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from simrank.collectives.cost import Stretch
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.config.tuner import TunerRow
-    from simrank.device import Network
+    from simrank.device import Buffer, Network
     from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.flight import Flight
     from simrank.distributed.group import ProcessGroup
@@ -378,7 +379,7 @@ class DataMover:
             return
         if not all(map(_has_values, operations)):
             for operation in ending:
-                operation.outputs.storage.lose_values()
+                give_values(operation.outputs, None)
             return
         if len(ending) == len(operations):
             inputs = [operation.request.values() for operation in ending]
@@ -444,9 +445,13 @@ class DataMover:
         return inputs, outputs
 
 
+def _knows(buffer: Buffer) -> bool:
+    return buffer.storage.knows(buffer.array)
+
+
 def _has_values(operation: CollectiveOperation | None) -> bool:
     return operation is None or (
-        operation.inputs.storage.has_values and operation.outputs.storage.has_values
+        _knows(operation.inputs) and operation.outputs.storage.regain(operation.outputs.array)
     )
 
 
@@ -457,15 +462,12 @@ def _copy_root(
 ) -> None:
     """Write the root's values to the ranks that end now; keep them if the root does."""
     values = snapshots.get(source.group_rank)
-    if values is None and source.inputs.storage.has_values:
+    if values is None and _knows(source.inputs):
         values = source.inputs.array.reshape(-1)
         if source in ending:
             values = snapshots[source.group_rank] = values.copy()
     for operation in ending:
-        if values is None:
-            operation.outputs.storage.lose_values()
-        elif operation.outputs.storage.has_values:
-            operation.outputs.array.reshape(-1)[...] = values
+        give_values(operation.outputs, values)
 
 
 def _is_running(operation: CollectiveOperation) -> bool:
@@ -492,12 +494,11 @@ def _gather(
         if live_operation.complete:
             parts.append(snapshots.get(rank))
         else:
-            has_values = live_operation.inputs.storage.has_values
-            parts.append(live_operation.request.values() if has_values else None)
-    if any(part is None for part in parts):
-        target.outputs.storage.lose_values()
-    elif target.outputs.storage.has_values:
-        np.concatenate([part for part in parts if part is not None], out=target.outputs.array)
+            known = _knows(live_operation.inputs)
+            parts.append(live_operation.request.values() if known else None)
+    known_parts = [part for part in parts if part is not None]
+    is_whole = len(known_parts) == len(parts)
+    give_values(target.outputs, np.concatenate(known_parts) if is_whole else None)
 
 
 def _scatter(
@@ -511,17 +512,14 @@ def _scatter(
     source = operations[root]
     assert source is not None, "no rank ends a scatter before its root arrives"
     values = snapshots.get(root)
-    if values is None and source.inputs.storage.has_values:
+    if values is None and _knows(source.inputs):
         values = source.request.values()
         if source in ending:
             values = snapshots[root] = values.copy()
     for operation in ending:
-        if values is None:
-            operation.outputs.storage.lose_values()
-        elif operation.outputs.storage.has_values:
-            out = operation.outputs.array.reshape(-1)
-            start = operation.group_rank * out.size
-            out[...] = values[start : start + out.size]
+        size = operation.outputs.numel()
+        start = operation.group_rank * size
+        give_values(operation.outputs, None if values is None else values[start : start + size])
 
 
 # ---- What is left for NCCL to choose from: by the reduction, and by NCCL's variables ----

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.collectives.reduction import reduction
+from simrank.device.memory import give_values
 from simrank.device.tensors.tensor import empty
 
 if TYPE_CHECKING:
@@ -100,11 +101,12 @@ class Request:
     def pack(self) -> None:
         """Copy the listed inputs into `source`."""
         flat = self.source
-        if not all(tensor.storage.has_values for tensor in self.sources):
-            flat.storage.lose_values()
-        elif flat.storage.has_values and self.is_repeated and self.signature.reduce_op:
+        known = all(tensor.storage.knows(tensor.array) for tensor in self.sources)
+        if not known or not flat.storage.regain(flat.array):
+            flat.storage.lose(flat.array)
+        elif self.is_repeated and self.signature.reduce_op:
             self._merge(self.signature.reduce_op)
-        elif flat.storage.has_values:
+        else:
             for tensor, part in zip(self.sources, _parts(flat, self.sources), strict=True):
                 part[...] = tensor.array
 
@@ -122,11 +124,9 @@ class Request:
         """Copy `target` into the listed outputs."""
         flat = self.target
         parts = _parts(flat, self.targets, is_repeated=self.is_repeated)
+        known = flat.storage.knows(flat.array)
         for tensor, part in zip(self.targets, parts, strict=True):
-            if not flat.storage.has_values:
-                tensor.storage.lose_values()
-            elif tensor.storage.has_values:
-                tensor.array[...] = part
+            give_values(tensor, part if known else None)
 
     def values(self) -> Array:
         """Return the elements that the rank contributes."""

@@ -8,6 +8,7 @@ SimrankError(Exception)
   HubError                  a task drove the engine; only the hub (the main greenlet) may
   NoRankError               called outside a rank, or outside a Context
   UninitializedValueError   a value was read that a shape-only run does not have
+  UnknownValueError         the same, of a torch tensor
   OutOfMemoryError          a device's memory is full
   SimulationError           something happened inside a run, at a simulated time
     DeadlockError           nothing can ever complete what the ranks wait for (proved)
@@ -56,6 +57,7 @@ from simrank.errors.base import (
     SimrankError,
     SimulationError,
     UninitializedValueError,
+    UnknownValueError,
     UnsupportedError,
     at_text,
     ranks_text,
@@ -146,6 +148,7 @@ __all__ = [
     "TimeOverflowError",
     "TooFewDevicesError",
     "UninitializedValueError",
+    "UnknownValueError",
     "UnlikeCalls",
     "UnsupportedError",
     "WaitTimeoutError",

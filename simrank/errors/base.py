@@ -136,6 +136,31 @@ class UninitializedValueError(SimrankError):
         super().__init__(f"{what}{made} has no values: {reason}")
 
 
+class UnknownValueError(UninitializedValueError):
+    """A program reads a value of a torch tensor that a run without data does not have.
+
+    Attributes:
+        read_at: `file.py:line` that reads, or None.
+        lost_by: The operator that left the tensor without values.
+        created_at: `file.py:line` of that operator's call, or None.
+    """
+
+    def __init__(
+        self, reader: str, tensor: str, read_at: str | None, lost: tuple[str, str | None]
+    ) -> None:
+        self.read_at, self.lost = read_at, True
+        self.lost_by, self.created_at = lost
+        at = "" if read_at is None else f" at {read_at}"
+        made = "" if self.created_at is None else f" at {self.created_at}"
+        SimrankError.__init__(
+            self,
+            f"{reader}{at} reads a tensor {tensor} that has no values in a run without data: "
+            f"`{self.lost_by}`{made} wrote it from tensors that have none\n"
+            "  to fix: state a value, for all of them with --unknown 0 (Context(unknown=0)), for "
+            "one with simrank.torch.assume(tensor, value); or run with data",
+        )
+
+
 class OutOfMemoryError(SimrankError):
     """An allocation does not fit in a device's memory.
 

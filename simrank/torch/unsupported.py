@@ -35,19 +35,6 @@ def of_launcher(launcher: Any) -> Patches:
     return [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
 
 
-def check_has_values(context: Any) -> None:
-    """Raise for torch programs in shape-only Contexts: torch would compute all values.
-
-    Raises:
-        UnsupportedError: The Context has `data=False`.
-    """
-    if not context.has_values:
-        raise UnsupportedError(
-            "torch programs are not simulated with data=False (--shape-only): torch would compute "
-            "all values\n  to fix: leave it out, or use simrank's own tensors"
-        )
-
-
 _FAKE = "modes of fake tensors"  # In `Program.local`: how many the rank's program is in.
 
 

@@ -74,6 +74,9 @@ class Callbacks:
         on_signal: (address, group name, what, peer, channel, timeout_ms): 0 barrier, 1 put, 2 wait.
         on_scope: (rank, name, number): torch's C++ enters a named scope, while
             `simrank_watch_scopes` is on; without a name: the scope of that number ends.
+        on_site: (): a number for the program's line that runs.
+        on_unknown: (operator, tensor, operator that lost its values, number of its line): an
+            operator reads what a run without values does not have; the answer is read instead.
     """
 
     on_alloc: Callable[[int, int, int, int, int], None] | None = None
@@ -87,6 +90,8 @@ class Callbacks:
     on_rendezvous: Callable[[int, str], Rendezvous] | None = None
     on_signal: Callable[[int, str, int, int, int, int], None] | None = None
     on_scope: Callable[[int, str | None, int], None] | None = None
+    on_site: Callable[[], int] | None = None
+    on_unknown: Callable[[str, str, str, int], float] | None = None
 
 
 _INT, _INT64, _UINT64 = ctypes.c_int, ctypes.c_int64, ctypes.c_uint64
@@ -118,6 +123,15 @@ _TYPES: dict[str, Any] = {
     ),
     "on_signal": ctypes.CFUNCTYPE(_INT, _UINT64, ctypes.c_char_p, _INT, _INT, _INT, _INT64),
     "on_scope": _SCOPE,
+    "on_site": ctypes.CFUNCTYPE(_INT64),
+    "on_unknown": ctypes.CFUNCTYPE(
+        _INT,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        _INT64,
+        ctypes.POINTER(ctypes.c_double),
+    ),
 }
 _UNRAISED = (_MEMORY, _SCOPE)  # In the midst of a free, or of torch's own accounts.
 
@@ -239,6 +253,18 @@ def _scope(listener: Callable[[int, str | None, int], None]) -> Callable[..., in
     return call
 
 
+def _unknown(listener: Callable[[str, str, str, int], float]) -> Callable[..., int]:
+    def call(op: bytes, tensor: bytes, lost_by: bytes, site: int, value: Any) -> int:
+        value[0] = listener(op.decode(), tensor.decode(), lost_by.decode(), site)
+        return 0
+
+    return call
+
+
+def _as_it_is(listener: Callable[..., int]) -> Callable[..., int]:
+    return listener
+
+
 _ADAPTERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "on_alloc": _plain,
     "on_free": _plain,
@@ -250,4 +276,6 @@ _ADAPTERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "on_rendezvous": _rendezvous,
     "on_signal": _signal,
     "on_scope": _scope,
+    "on_site": _as_it_is,
+    "on_unknown": _unknown,
 }

@@ -50,6 +50,10 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "find_block": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
     "find_pinned": (_INT, (_UINT64, _ADDRESS, _ADDRESS)),
     "device_of": (_INT, (_UINT64,)),
+    "values": (None, (_INT, _UINT64, _UINT64)),
+    "are_known": (_INT, (_UINT64, _UINT64)),
+    "lose": (None, (_UINT64, _UINT64, _TEXT, _INT64)),
+    "regain": (None, (_UINT64, _UINT64)),
     "free_base": (_UINT64, (_UINT64, _UINT64)),
     "num_live_blocks": (_INT64, ()),
     "pending_add": (None, (_UINT64, _UINT64, _INT, _INT64)),
@@ -133,8 +137,17 @@ def call_before_use(call: Callable[[], object]) -> None:
         library.simrank_set_initialized(before)
 
 
-def enable_devices(layout: tuple[int, int, int, int], *, fill_fresh: bool) -> None:
-    """Open devices (number, first address, span and memory of each in bytes)."""
+def enable_devices(
+    layout: tuple[int, int, int, int], *, fill_fresh: bool, value_limits: tuple[int, int] | None
+) -> None:
+    """Open devices (number, first address, span and memory of each in bytes).
+
+    Args:
+        layout: Those.
+        fill_fresh: Fill fresh memory with 0xFF.
+        value_limits: Bytes up to which memory has values, of any type and of integers; None: all.
+    """
+    native().simrank_values(value_limits is None, *(value_limits or (0, 0)))
     error = ctypes.create_string_buffer(_ERROR_ROOM)
     if native().simrank_enable(*layout, int(fill_fresh), error, _ERROR_ROOM):
         raise RuntimeError(error.value.decode().splitlines()[0])

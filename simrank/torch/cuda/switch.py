@@ -191,6 +191,7 @@ def enable(
     callbacks: Callbacks | None = None,
     fill_fresh: bool = False,
     replace_real_devices: bool = False,
+    value_limits: tuple[int, int] | None = None,
 ) -> Layout:
     """Turn simulated CUDA devices on for the process, until `disable`.
 
@@ -203,6 +204,7 @@ def enable(
         callbacks: Who listens.
         fill_fresh: Fill fresh memory with 0xFF, which is NaN in every floating-point dtype.
         replace_real_devices: Hide the GPUs that torch sees.
+        value_limits: Bytes up to which tensors have values, and those of integers; None: all.
 
     Returns:
         Where the devices' memory lies: as asked, unless tensors of an earlier simulation are
@@ -224,7 +226,7 @@ def enable(
     properties = properties or DeviceProperties()
     layout = _placed(layout or Layout.of(num_devices, properties.total_memory))
     words = (layout.num_devices, layout.base, layout.span, layout.memory_bytes)
-    enable_devices(words, fill_fresh=fill_fresh)
+    enable_devices(words, fill_fresh=fill_fresh, value_limits=value_limits)
     native().simrank_processors(
         properties.multi_processor_count, properties.max_threads_per_multi_processor
     )

@@ -32,11 +32,10 @@ from simrank.torch.cuda.operations import (
     start_recording_forms,
 )
 from simrank.torch.cuda.switch import has_real_devices
-from simrank.torch.devices import pending
+from simrank.torch.devices import pending, unknown_values
 from simrank.torch.devices.allocations import Allocations
 from simrank.torch.devices.rank_devices import RankDevices, num_visible, visible
 from simrank.torch.devices.shared_memory import SharedAccess, shared_memory_owner
-from simrank.torch.unsupported import check_has_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -152,7 +151,6 @@ def enable_for(program: Program) -> RankDevices:
         raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)
     if _unavailable:
         raise _unavailable[0]
-    check_has_values(context)
     if not visible(program):
         raise AssertionError(NOT_COMPILED)
     if not _enabled:
@@ -225,6 +223,8 @@ def _enable(context: Any) -> None:
         on_rendezvous=shared_memory_owner().rendezvous,
         on_signal=shared_memory_owner().signal,
         on_scope=_scope,
+        on_site=unknown_values.number_of_site,
+        on_unknown=unknown_values.read,
     )
     global _is_enabling  # noqa: PLW0603 - queries meanwhile are torch's own
     _is_enabling = True
@@ -235,6 +235,7 @@ def _enable(context: Any) -> None:
                 properties_of(cluster),
                 callbacks=listeners,
                 replace_real_devices=context.cuda_devices == "simulated",
+                value_limits=None if context.has_values else unknown_values.limits(),
             )
     except UnsupportedError as error:
         _set_unavailable(error)

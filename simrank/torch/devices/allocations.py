@@ -39,7 +39,7 @@ class Block(Storage):
         self.device = device
         self.size_bytes = size_bytes
         self.address = address
-        self.is_real = self.has_values = True
+        self.is_real = self.has_values = True  # For race checks, which read no values.
         self.writes = None
         self._made: CallSite | None = user_site()
         self.recorded: set[Stream] = set()

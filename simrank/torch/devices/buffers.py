@@ -19,7 +19,7 @@ from simrank.device.tensors.printing import tensor_text
 from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
 from simrank.torch import cuda
-from simrank.torch.devices import activation
+from simrank.torch.devices import activation, unknown_values
 
 if TYPE_CHECKING:
     from simrank.device import Device
@@ -49,11 +49,55 @@ class TorchStorage(Storage):
         self.device = device
         self.size_bytes = owner.nbytes()
         self.address = 0 if device is None else owner.data_ptr()
-        self.is_real = self.has_values = True
         self.owner = owner
         self.is_pinned = False
         self.writes = None
         self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
+
+    @property
+    def has_values(self) -> bool:  # type: ignore[override]
+        """Return whether all bytes hold what the program would have there."""
+        return unknown_values.are_known(self.address, self.size_bytes)
+
+    @property
+    def is_real(self) -> bool:  # type: ignore[override]
+        """Return whether the bytes can hold values."""
+        return self.device is None or unknown_values.fit(self.device, self.size_bytes, None)
+
+    def lose_values(self) -> None:
+        """Mark the bytes as unknown."""
+        unknown_values.lose(self.address, self.size_bytes)
+
+    def regain_values(self) -> bool:
+        """Mark the bytes as known if they can hold values; return whether they can."""
+        return self.is_real and unknown_values.regain(self.address, self.size_bytes)
+
+    def knows(self, view: np.ndarray[Any, Any]) -> bool:
+        """Return whether the bytes of `view` hold what the program would have there."""
+        start, end = self._span(view)
+        return unknown_values.are_known(start, end - start)
+
+    def lose(self, view: np.ndarray[Any, Any]) -> None:
+        """Mark the bytes of `view` as unknown, and what lies between them."""
+        start, end = self._span(view)
+        unknown_values.lose(start, end - start)
+
+    def regain(self, view: np.ndarray[Any, Any]) -> bool:
+        """Mark the bytes of `view`, all of which are written next, as known if they can be."""
+        if self.knows(view):
+            return True
+        start, end = self._span(view)
+        can = view.flags.c_contiguous and self.device is not None
+        if not can or not unknown_values.fit(self.device, self.size_bytes, view.dtype):
+            return False
+        return unknown_values.regain(start, end - start)
+
+    def _span(self, view: np.ndarray[Any, Any]) -> tuple[int, int]:
+        """Return the first address of a view and the one behind its last, 0 on the host."""
+        if not self.address or not view.nbytes:
+            return 0, 0
+        low, high = self.bounds(view)
+        return self.address + low, self.address + high
 
     def is_current(self) -> bool:
         """Return whether the torch storage still has the same size."""
@@ -111,7 +155,6 @@ class BlockStorage(TorchStorage):
         self.device = device
         self.size_bytes = block.size_bytes
         self.address = block.address
-        self.is_real = self.has_values = True
         self.is_pinned = device is None
         self.writes = None
         self._block = block

@@ -30,7 +30,6 @@ from simrank.torch.groups.debug_detail import Checker
 from simrank.torch.groups.group import SimulatedGroup
 from simrank.torch.groups.identity import GroupOptions, OfGroups
 from simrank.torch.groups.stores import PrefixStore, dispatching
-from simrank.torch.unsupported import check_has_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +135,6 @@ def make_new_group(original: Any) -> Any:
             )  # fmt: skip
             return made
         world: Any = c10d._world
-        check_has_values(require_rank("init_process_group").context)
         if group_name in world.pg_names.values():
             raise ValueError(
                 "The specified group name has already been created, please use a different "

@@ -92,6 +92,7 @@ void* DeviceMemory::allocate(size_t requested, const Request& request) {
       block->rank = request.rank;
       block->capture = request.capture;
       live_[block->address] = block;
+      if (C10_UNLIKELY(lacks_values_)) begin_values(*block, request.has_values);
       return reinterpret_cast<void*>(block->address);
     }
   }
@@ -126,7 +127,7 @@ Block* DeviceMemory::new_segment(size_t size, int64_t stream, Pools& pools) {
   auto [address, room] = *place;
   unmapped_.erase(place);
   if (room > total) unmapped_[address + total] = room - total;
-  TORCH_CHECK(mprotect(reinterpret_cast<void*>(address), total, PROT_READ | PROT_WRITE) == 0,
+  TORCH_CHECK(lacks_values_ || mprotect(reinterpret_cast<void*>(address), total, PROT_READ | PROT_WRITE) == 0,
               "simrank: no host memory for a device: ", std::strerror(errno));
   auto* block = new Block{address, total, stream, size <= kSmallSize, &pools};
   segments_[address] = block;
@@ -244,7 +245,8 @@ void DeviceMemory::give_back(Block* block) {
   }
   block->counted = false;
   block->requested = 0;
-  keep_or_give_back(block, !is_retired_);
+  if (C10_UNLIKELY(lacks_values_)) end_values(*block);
+  else keep_or_give_back(block, !is_retired_);
   int64_t blocks = 0, bytes = 0;
   for (Block* neighbour : {block->previous, block->next})
     if (size_t gained = merge(block, neighbour)) { blocks -= 1; bytes -= gained; }
@@ -252,6 +254,22 @@ void DeviceMemory::give_back(Block* block) {
   if (block->is_split()) { blocks += 1; bytes += block->size; }
   if (blocks) add(stats.inactive_split, block->is_small, blocks);
   if (bytes) add(stats.inactive_split_bytes, block->is_small, bytes);
+}
+
+// Small memory has values from the start, as whatever lies there; other memory when it gets some.
+void DeviceMemory::begin_values(const Block& block, bool are_there) {
+  const uint64_t end = block.address + block.requested;
+  if (are_there || block.requested <= value_limits.any_bytes) {
+    pages.open(block.address, end);
+  } else {
+    pages.close(block.address, end);
+    unknown.add(block.address, end, {"empty", -1});
+  }
+}
+void DeviceMemory::end_values(const Block& block) {
+  const uint64_t end = block.address + block.size;
+  unknown.remove(block.address, end);
+  if (block.size > value_limits.any_bytes) pages.close(block.address, end);
 }
 
 size_t DeviceMemory::merge(Block* into, Block* neighbour) {
@@ -311,8 +329,12 @@ void DeviceMemory::drop_segment(Block* block) {
   uintptr_t address = block->address;
   size_t size = block->size;
   forget_kept(block);
-  give_pages_back(address, size);
-  mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
+  if (lacks_values_) {
+    pages.close(address, address + size);
+  } else {
+    give_pages_back(address, size);
+    mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
+  }
   segments_.erase(address);
   reserved_ -= size;
   --block->pools->num_segments;
@@ -355,7 +377,8 @@ const Block* DeviceMemory::live(const void* address) {
 void DeviceMemory::fill(int64_t capture, int byte) {
   Lock lock(mutex_);
   for (auto& [address, block] : live_)
-    if (block->capture == capture) std::memset(reinterpret_cast<void*>(address), byte, block->requested);
+    if (block->capture == capture && !unknown.find(address, address + block->requested))
+      std::memset(reinterpret_cast<void*>(address), byte, block->requested);
 }
 
 bool DeviceMemory::find(uintptr_t address, uint64_t* start, uint64_t* size) {

@@ -3,6 +3,7 @@
 // The same sizes, pools, splits and merges, so reserved bytes and fragmentation are CUDA's, and
 // addresses depend on nothing but the order of calls.
 #pragma once
+#include "values.h"
 #include <c10/core/CachingDeviceAllocator.h>
 #include <map>
 #include <memory>
@@ -64,6 +65,7 @@ struct Request {
   int64_t stream, rank = -1;
   Pools* pools = nullptr;  // Null: everybody's.
   int64_t capture = 0;
+  bool has_values = false;  // Whatever its size: a kernel that computes allocates it.
 };
 
 enum TraceAction : int64_t { ALLOC, FREE_REQUESTED, FREE_COMPLETED };
@@ -95,6 +97,9 @@ class DeviceMemory {
   std::vector<int64_t> trace;  // While memory is traced: action, address, size, stream of each event.
   c10::CachingDeviceAllocator::DeviceStats stats;
   const int device;
+  // Where devices lack values:
+  UnknownRanges unknown;
+  Pages pages;
 
  private:
   using Stats = c10::CachingAllocator::StatArray;
@@ -104,6 +109,8 @@ class DeviceMemory {
   void give_back(Block* block);
   size_t merge(Block* into, Block* neighbour);
   void drop_segment(Block* block);
+  void begin_values(const Block& block, bool are_there);
+  void end_values(const Block& block);
   void finish_deferred();
   void release_whole_segments();
   void release_whole_segments(Pools& pools);
@@ -120,6 +127,7 @@ class DeviceMemory {
   const size_t span_;
   size_t limit_;
   size_t reserved_ = 0;
+  const bool lacks_values_ = lacks_values;
   bool is_retired_ = false;  // Then freed blocks keep nothing.
   Pools everybodys_;
   std::map<int64_t, std::shared_ptr<Pools>> named_;  // Graphs hold them too.

@@ -1,5 +1,6 @@
 #include "fallback.h"
 #include "generator.h"
+#include "shapes.h"
 #include <ATen/Context.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -133,12 +134,6 @@ void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, Di
 }
 
 namespace {
-struct Alias {
-  Tensor device;
-  Tensor host;
-  bool written;
-};
-
 class Call {
  public:
   Call(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys)
@@ -149,10 +144,9 @@ class Call {
 
   void run() {
     take_arguments();
+    if (C10_UNLIKELY(lacks_values) && run_without_values()) return;
     if (info_.reads_host || reads_host_) read_by_host();
-    if (info_.causal_at >= 0 && (*stack_)[base_ + info_.causal_at].toBool()) flags_ |= CAUSAL;
-    if (info_.causal_at >= 0 && at::globalContext().userEnabledCuDNNSDP()) flags_ |= CUDNN;
-    if ((info_.is_product || info_.is_convolution) && rounds_to_tf32()) flags_ |= TF32;
+    note_choices();
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) {
@@ -165,6 +159,7 @@ class Call {
     if (C10_UNLIKELY(!expected.empty())) lay_out_as(expected);
     for (auto& alias : aliases_) if (alias.written) follow(alias);
     give_results();
+    if (C10_UNLIKELY(lacks_values)) note_known();
     if (C10_UNLIKELY(is_recording) && !info_.is_view) record();
     if (C10_UNLIKELY(is_captured)) capture(std::move(arguments));
   }
@@ -236,17 +231,17 @@ class Call {
       return tensor;
     }
     if (device_ < 0) device_ = tensor.device().index();
-    return alias(tensor, info_.writes[i]);
+    return alias(tensor, info_.writes[i], info_.overwrites[i]);
   }
 
-  Tensor alias(const Tensor& tensor, bool written) {
+  Tensor alias(const Tensor& tensor, bool written, bool overwritten = false) {
     if (tensor.layout() == at::kSparse) {
       auto* impl = sparse_impl(tensor);
       const Tensor indices = alias(impl->indices(), false), values = alias(impl->values(), written);
-      aliases_.push_back({tensor, sparse_of(DispatchKey::SparseCPU, tensor, indices, values), written});
+      aliases_.push_back({tensor, sparse_of(DispatchKey::SparseCPU, tensor, indices, values), written, false});
     } else {
       wait_for_pending(tensor, written);
-      aliases_.push_back({tensor, host_alias(tensor), written});
+      aliases_.push_back({tensor, host_alias(tensor), written, overwritten});
     }
     return aliases_.back().host;
   }
@@ -298,6 +293,163 @@ class Call {
     } nested{rank_, std::exchange(rank_.is_computing, true),
              std::exchange(computing, static_cast<DeviceIndex>(device_))};
     compute(info_, op_, stack_, keys_);
+  }
+
+  void note_choices() {
+    if (info_.causal_at >= 0 && (*stack_)[base_ + info_.causal_at].toBool()) flags_ |= CAUSAL;
+    if (info_.causal_at >= 0 && at::globalContext().userEnabledCuDNNSDP()) flags_ |= CUDNN;
+    if ((info_.is_product || info_.is_convolution) && rounds_to_tf32()) flags_ |= TF32;
+  }
+
+  // ---- without values
+
+  // False: all that is read has values, what is written has room for them, and all is computed.
+  bool run_without_values() {
+    if (info_.is_view && info_.name != "resize_") return false;
+    bool is_known = true, has_room = true;
+    for (auto& alias : aliases_) {
+      if (alias.device.layout() != at::kStrided) { is_sparse_ = true; continue; }
+      if (!alias.overwritten) is_known = is_known && simrank::is_known(alias.device);
+      if (alias.written) has_room = has_room && may_have_values(alias.device);
+    }
+    if (info_.reads_host || reads_host_) return read_without_values(is_known && has_room);
+    if (info_.is_copy && hosts_.size()) return copy_across(is_known && has_room);
+    std::shared_ptr<const Results> results;
+    if (!(is_known && has_room && is_in_place())) {
+      results = is_sparse_ ? nullptr : results_of(info_, op_, *stack_, base_, aliases_);
+      TORCH_CHECK_NOT_IMPLEMENTED(results || is_known, "simrank: '", op_.schema().name(), "' cannot run without values: torch "
+                                  "has no Meta kernel for it, and not all of its inputs have values in this run");
+    }
+    if (is_known && has_room && (!results || results->fit())) return make_room();
+    note_choices();
+    if (info_.draws) draw();
+    give(*results, cause());
+    if (C10_UNLIKELY(is_recording) && !info_.is_view) record();
+    return true;
+  }
+
+  // Whether nothing is made, nor resized.
+  bool is_in_place() const {
+    for (auto& result : op_.schema().returns()) if (!result.alias_info()) return false;
+    for (auto& argument : op_.schema().arguments()) if (argument.is_out()) return false;
+    return info_.name != "resize_";
+  }
+  bool make_room() {
+    for (auto& alias : aliases_) if (alias.written && !is_sparse_) open_pages(alias.device);
+    return false;
+  }
+  void note_known() {
+    for (auto& alias : aliases_) if (alias.written && !is_sparse_) regain_values(alias.device);
+  }
+  Cause cause() const { return {info_.name.c_str(), site_of_caller()}; }
+
+  void draw() {
+    const auto before = std::exchange(computing, static_cast<DeviceIndex>(device_));
+    draw_nothing(info_, op_, *stack_, base_);
+    computing = before;
+  }
+
+  // What decides shapes or goes to the host must have values, or a default that the user has stated.
+  bool read_without_values(bool is_known) {
+    if (is_known) return make_room();
+    read_by_host();
+    if (info_.name == "_local_scalar_dense") {
+      const double value = ask_for_value(info_.name.c_str(), aliases_[0].device);
+      const auto type = aliases_[0].device.scalar_type();
+      stack_->resize(base_);
+      stack_->push_back(type == at::kBool ? at::Scalar(value != 0)
+                        : c10::isIntegralType(type, false) ? at::Scalar(static_cast<int64_t>(value)) : at::Scalar(value));
+      if (C10_UNLIKELY(is_recording)) record();
+      return true;
+    }
+    const bool writes = !info_.writes.empty() && info_.writes[0];
+    bool is_lost = false;
+    for (size_t i = 0; i < aliases_.size(); i++) {
+      auto& alias = aliases_[i];
+      if (alias.overwritten || simrank::is_known(alias.device)) continue;
+      const bool decides = reads_host_ ? is_mask(alias.device) : info_.name.rfind("masked_select", 0) != 0 || i == 1;
+      is_lost = is_lost || !decides;
+      const double value = decides ? ask_for_value(info_.name.c_str(), alias.device) : 0;
+      if (!writes) replace(alias.host, at::full({}, value, alias.host.options()).expand(alias.host.sizes()));
+    }
+    if (writes) {  // In place: no shape depends on it.
+      give(*results_of(info_, op_, *stack_, base_, aliases_), cause());
+    } else {
+      compute_here();
+      give_results();
+      if (is_lost) for (auto& output : outputs_) lose_values(output, cause());
+    }
+    if (C10_UNLIKELY(is_recording)) record();
+    return true;
+  }
+  static bool is_mask(const Tensor& tensor) { return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte; }
+
+  void replace(const Tensor& before, const Tensor& now) {
+    for (size_t i = base_; i < stack_->size(); i++) {
+      auto& value = (*stack_)[i];
+      if (value.isTensor() && value.toTensor().is_same(before)) value = now;
+      if (!value.isOptionalTensorList()) continue;
+      c10::List<std::optional<Tensor>> list;
+      for (std::optional<Tensor> each : value.toOptionalTensorList())
+        list.push_back(each && each->is_same(before) ? std::optional<Tensor>(now) : each);
+      value = std::move(list);
+    }
+  }
+
+  bool copy_across(bool is_known) {
+    if (is_known) return make_room();
+    Tensor to = (*stack_)[base_].toTensor();
+    const auto& alias = aliases_[0];
+    begin_copy();
+    if (alias.written) {
+      lose_values(alias.device, cause());
+      to = alias.device;
+    } else {
+      to.fill_(ask_for_value(info_.name.c_str(), alias.device));
+    }
+    stack_->resize(base_);
+    stack_->push_back(to);
+    if (C10_UNLIKELY(is_recording)) record();
+    return true;
+  }
+
+  void give(const Results& results, const Cause& cause) {
+    stack_->resize(base_);
+    std::vector<c10::Storage> fresh;
+    for (auto& result : results.returns) stack_->push_back(given(result, fresh, cause));
+    for (auto& resized : results.resized) {
+      const Tensor& tensor = aliases_[resized.alias].device;
+      auto* impl = tensor.unsafeGetTensorImpl();
+      if (resized.num_bytes > impl->unsafe_storage().nbytes())
+        resize_storage(tensor, static_cast<int64_t>(resized.num_bytes));
+      impl->set_sizes_and_strides(resized.like->sizes(), resized.like->strides(), impl->storage_offset());
+    }
+    for (auto& alias : aliases_) if (alias.written) lose_values(alias.device, cause);
+  }
+  c10::IValue given(const Result& result, std::vector<c10::Storage>& fresh, const Cause& cause) {
+    switch (result.kind) {
+      case Result::ARGUMENT: return aliases_[result.alias].device;
+      case Result::OTHER: return result.value;
+      case Result::LIST: {
+        c10::List<Tensor> list;
+        for (auto& each : result.list) {
+          const auto value = given(each, fresh, cause);
+          list.push_back(value.isTensor() ? value.toTensor() : Tensor());
+        }
+        return list;
+      }
+      case Result::VIEW:
+        return Tensor(same_view(aliases_[result.alias].device.unsafeGetTensorImpl()->unsafe_storage(), DispatchKey::CUDA,
+                                *result.like));
+      case Result::FRESH: break;
+    }
+    const size_t number = result.storage;
+    if (fresh.size() <= number) fresh.resize(number + 1);
+    if (!fresh[number]) fresh[number] = device_storage(static_cast<DeviceIndex>(device_), result.num_bytes);
+    Tensor made(same_view(fresh[number], DispatchKey::CUDA, *result.like));
+    lose_values(made, cause);
+    outputs_.push_back(made);
+    return made;
   }
 
   // The outputs as torch's Meta kernel describes them for CUDA; it computes nothing.
@@ -432,6 +584,7 @@ class Call {
   int device_ = -1;
   int generator_at_ = -1;
   bool reads_host_ = false;
+  bool is_sparse_ = false;
   int64_t flags_ = 0;
   std::optional<Device> common_;
   c10::SmallVector<const c10::TensorImpl*, 2> hosts_;  // Arguments that are the host's.
@@ -470,6 +623,7 @@ constexpr HalfRule kInFloat[] = {
 
 std::unordered_map<std::string, TableRow> rows;
 std::unordered_map<std::string, c10::KernelFunction> own_kernels;
+std::unordered_set<std::string> random_names;
 std::unordered_map<std::string, uint32_t> half_rules;
 std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OpInfo>> infos;
 std::vector<const OpInfo*> infos_by_id;
@@ -490,6 +644,14 @@ Argument kind_of(const c10::Argument& argument) {
   return Argument::OTHER;
 }
 
+// Whether what an operator without `out` writes does not depend on what was there.
+bool is_overwriter(const std::string& name) {
+  static const std::unordered_set<std::string> kOverwriters = {
+      "copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_", "random_", "normal_", "uniform_", "bernoulli_",
+      "exponential_", "cauchy_", "log_normal_", "geometric_"};
+  return kOverwriters.count(name.substr(0, name.find('.'))) > 0;
+}
+
 std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   auto info = std::make_unique<OpInfo>();
   info->name = schema.name().rfind("aten::", 0) == 0 ? schema.name().substr(6) : schema.name();
@@ -499,6 +661,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
     if (argument.name() == "is_causal") info->causal_at = static_cast<int>(info->arguments.size());
     info->arguments.push_back(kind_of(argument));
     info->writes.push_back(argument.alias_info() && argument.alias_info()->isWrite());
+    info->overwrites.push_back(info->writes.back() && (argument.is_out() || is_overwriter(info->name)));
   }
   for (auto& result : schema.returns())
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
@@ -515,6 +678,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
                   : info->wrapper == "*" ? DeviceCheck::ITERATOR : DeviceCheck::EXACT;
   }
   if (auto own = own_kernels.find(info->name); own != own_kernels.end()) info->kernel = own->second;
+  info->draws = random_names.count(info->name) > 0;
   if (auto rule = half_rules.find(info->name); rule != half_rules.end()) {
     info->in_float = true;
     info->float_returns = rule->second;
@@ -553,6 +717,7 @@ void run(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack) {
     Call(info, op, stack, kDense).run();
 }
 void refuse_without_kernel(const OpInfo& info, const c10::OperatorHandle& op, DispatchKey key) {
+  if (lacks_values && op.hasComputedKernelForDispatchKey(DispatchKey::Meta)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(info.kernel || op.hasComputedKernelForDispatchKey(key), "simrank: '",
                               op.schema().name(), "' has no kernel for simulated CUDA devices, nor has CPU torch one");
 }
@@ -612,6 +777,7 @@ void register_kernels() {
   for (auto& rule : kInFloat) half_rules[rule.name] = rule.float_returns;
   for (auto& all : {host_kernels(), random_kernels()})
     for (auto& own : all) own_kernels[own.name] = own.kernel;
+  for (auto& own : random_kernels()) random_names.insert(own.name);
   auto cuda = std::make_unique<torch::Library>(torch::Library::IMPL, "aten",
                                                std::make_optional(DispatchKey::CUDA), __FILE__, __LINE__);
   std::unordered_set<std::string> typed;

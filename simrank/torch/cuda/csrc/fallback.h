@@ -27,6 +27,8 @@ struct OpInfo {
   bool is_laid_out_by_meta = false;  // CPU torch's kernel gives other strides than CUDA's.
   bool is_foreach = false;
   bool is_view = false;      // Launches nothing.
+  bool draws = false;        // Random numbers, by a kernel of ours.
+  std::vector<bool> overwrites;  // Arguments that are written, whatever they held.
   bool is_product = false;   // Of matrices: its float32 may be rounded to TensorFloat-32,
   bool is_convolution = false;  // as that of convolutions is.
   int causal_at = -1;        // Its argument is_causal: attention that leaves out half of the scores.
@@ -45,6 +47,14 @@ std::vector<HostKernel> random_kernels();        // random.cpp
 inline bool is_half(const Tensor& t) {
   return t.defined() && (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16);
 }
+
+// A tensor of the device, and the same memory as CPU torch's kernels take it.
+struct Alias {
+  Tensor device;
+  Tensor host;
+  bool written;
+  bool overwritten;  // And not read.
+};
 
 DeviceIndex computing_index();  // The device that the kernel of this thread computes for.
 constexpr DispatchKeySet kDense(DispatchKey::CPU);

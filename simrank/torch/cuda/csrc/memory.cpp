@@ -2,6 +2,7 @@
 #include "caching.h"
 #include "fallback.h"
 #include "simulated.h"
+#include "values.h"
 #include <c10/core/CPUAllocator.h>
 #include <cstring>
 
@@ -21,6 +22,7 @@ std::vector<std::unique_ptr<DeviceMemory>> retired;
 c10::Allocator* host_allocator = nullptr;
 thread_local int computing_device = -1;
 thread_local int64_t computing_stream = 0;
+thread_local bool computes_values = false;
 
 // What the DataPtr of a device's storage owns: the storage as CPU kernels see it.
 struct Holding {
@@ -51,6 +53,7 @@ struct HostOrDevice final : c10::Allocator {
     if (!size) return {nullptr, c10::kCPU};
     DeviceMemory& memory = memory_of(computing_device);
     Request request{computing_stream};
+    request.has_values = computes_values;
     if (Rank* self = bound_rank()) {
       request.rank = self->tag;
       if (C10_UNLIKELY(self->capturing != nullptr)) request = self->capturing->request_to(memory, request);
@@ -187,12 +190,14 @@ uint64_t free_base(uint64_t base, uint64_t size) {
   return base;
 }
 
-ComputingFor::ComputingFor(int global_device, int64_t stream)
-    : previous_device(computing_device), previous_stream(computing_stream) {
+ComputingFor::ComputingFor(int global_device, int64_t stream, bool has_values)
+    : previous_device(computing_device), previous_stream(computing_stream), had_values(computes_values) {
   computing_device = global_device;
   computing_stream = stream;
+  computes_values = has_values;
 }
 ComputingFor::~ComputingFor() {
+  computes_values = had_values;
   computing_device = previous_device;
   computing_stream = previous_stream;
 }
@@ -213,10 +218,10 @@ c10::DataPtr allocate_on(DeviceIndex device, size_t size) {
   self.is_initialized = true;
   c10::intrusive_ptr<c10::StorageImpl> host;
   {
-    ComputingFor here(self.first_device + device, self.streams[device]);
+    ComputingFor here(self.first_device + device, self.streams[device], false);
     host = host_storage(size);
   }
-  if (C10_UNLIKELY(fills_fresh) && size) std::memset(host->mutable_data(), 0xFF, size);
+  if (C10_UNLIKELY(fills_fresh) && size && size <= value_limits.any_bytes) std::memset(host->mutable_data(), 0xFF, size);
   return hold(std::move(host), device);
 }
 
@@ -268,18 +273,35 @@ void install_host_allocator() {
 }
 void restore_host_allocator() { c10::SetCPUAllocator(host_allocator, 255); }
 
-// A new size for a device's storage, as UntypedStorage.resize_ does it.
+namespace {
+// Copies to memory of another size what has values, if that can have some too.
+void keep_values(void* to, const void* from, size_t size, size_t kept) {
+  auto *into = owner_of(to), *out_of = owner_of(from);
+  if (!into || !out_of || !kept) return;
+  const auto start = reinterpret_cast<uint64_t>(to), before = reinterpret_cast<uint64_t>(from);
+  const auto cause = out_of->unknown.find(before, before + kept);
+  if (size > value_limits.integer_bytes || (cause && size > value_limits.any_bytes)) return;
+  if (cause) return into->unknown.add(start, start + size, *cause);
+  into->pages.open(start, start + size);
+  std::memcpy(to, from, kept);
+  into->unknown.remove(start, start + kept);
+}
+}  // namespace
 void resize_storage(Tensor tensor, int64_t size) {
   const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   auto* host = host_of(storage.unsafeGetStorageImpl());
   TORCH_CHECK(host, "simrank: memory that no simulated device allocated cannot be resized");
   Rank& self = rank();
   const DeviceIndex device = storage.device().index();
-  ComputingFor here(self.first_device + device, self.streams[device]);
+  ComputingFor here(self.first_device + device, self.streams[device], false);
   auto data = size ? host_or_device.allocate(size) : c10::DataPtr(nullptr, c10::kCPU);
-  if (fills_fresh && size) std::memset(data.get(), 0xFF, size);
   const size_t kept = std::min<size_t>(size, host->nbytes());
-  if (kept) std::memcpy(data.get(), host->data(), kept);
+  if (lacks_values) {
+    keep_values(data.get(), host->data(), size, kept);
+  } else {
+    if (fills_fresh && size) std::memset(data.get(), 0xFF, size);
+    if (kept) std::memcpy(data.get(), host->data(), kept);
+  }
   host->set_data_ptr_noswap(std::move(data));
   host->set_nbytes(size);
   follow_host(storage);

@@ -4,7 +4,6 @@
 #include <torch/library.h>
 
 namespace simrank {
-void resize_storage(Tensor tensor, int64_t size);
 
 namespace {
 at::Generator generator_of(int64_t device) { return default_generator(static_cast<DeviceIndex>(device)); }

@@ -11,6 +11,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "philox.h"
+#include "shapes.h"
 #include <ATen/ATen.h>
 #include <ATen/AccumulateType.h>
 #include <ATen/Dispatch.h>
@@ -62,6 +63,7 @@ void for_each_draw(PhiloxGenerator& generator, int64_t numel, Draw draw, Store s
   const int64_t calls = (numel - 1) / round + 1;
   const uint64_t seed = generator.state_->seed;
   const uint64_t first_call = generator.advance(calls * 4) / 4;
+  if (draws_nothing) return;
   for (int64_t call = 0; call < calls; call++) {
     for (int64_t thread = 0; thread < std::min(threads, numel - call * round); thread++) {
       auto numbers = draw(philox::words(seed, thread, first_call + call));
@@ -272,9 +274,13 @@ Tensor& randperm_out(c10::SymInt n_, Given given, Tensor& out) {
   const double real_n = static_cast<double>(n), log_threshold = std::log(0.9) * 12;
   const int bits = std::min(64, static_cast<int>(std::ceil(std::log2(real_n - (6 * real_n * real_n + 1) / log_threshold))));
   const bool is_wide = bits > 32;
-  Tensor keys = at::empty({n}, at::TensorOptions(is_wide ? at::kLong : at::kInt));
+  Tensor keys = at::empty({n}, at::TensorOptions(is_wide ? at::kLong : at::kInt).device(out.device()));
   random_from(keys, is_wide ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int>::min(),
               is_wide ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int>::max(), given);
+  if (draws_nothing) {
+    philox_of(given, computing_index()).advance(n);
+    return out;
+  }
   const Tensor long_keys = keys.to(at::kLong);
   const int64_t* key = long_keys.const_data_ptr<int64_t>();
   const uint64_t mask = bits == 64 ? ~0ull : (1ull << bits) - 1;
@@ -319,6 +325,7 @@ Tensor draw_kept(const Tensor& input, double keep, Given given) {
   const uint64_t calls = (numel - 1) / (threads * 4) + 1, seed = generator.state_->seed;
   const uint64_t first_call = generator.advance(calls * 4) / 4;
   Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
+  if (draws_nothing) return mask;
   const float threshold = static_cast<float>(keep);
   const bool is_dense = input.is_non_overlapping_and_dense();
   const Tensor kept = is_dense ? mask : at::empty(input.sizes(), mask.options());
@@ -353,8 +360,13 @@ Tensor masked_scale(const Tensor& self, const Tensor& mask, double scale) {
 }
 
 Tensor& multinomial_out(const Tensor& self, int64_t num_samples, bool replacement, Given given, Tensor& out) {
+  constexpr uint64_t kAssumedWords = 4;
+  if (draws_nothing) {
+    if (replacement && num_samples > 1) philox_of(given, computing_index()).for_host(kAssumedWords);
+    else exponential_(const_cast<Tensor&>(self), 1, given);
+    return out;
+  }
   if (replacement && num_samples > 1) {
-    constexpr uint64_t kAssumedWords = 4;
     return at::multinomial_out(out, self, num_samples, true, philox_of(given, computing_index()).for_host(kAssumedWords));
   }
   TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");

@@ -67,6 +67,9 @@ struct Callbacks {
                        uint64_t* buffers, uint64_t* pads, int* global_ranks, int room, uint64_t* multicast);
   int (*on_signal)(uint64_t address, const char* group, int what, int peer, int channel, int64_t timeout_ms);
   void (*on_scope)(int64_t rank, const char* name, int64_t number);  // Null: that one has ended.
+  int64_t (*on_site)();  // A number for the program's line that runs.
+  // An operator reads a tensor without values, which another lost at a line: what to take instead.
+  int (*on_unknown)(const char* op, const char* tensor, const char* lost_by, int64_t site, double* value);
 };
 extern Callbacks callbacks;
 // Calls on_stream_call; true is also what a device without a simulator answers to a query.
@@ -87,17 +90,20 @@ void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t de
                       bool fill_fresh);
 int64_t num_simulations();  // So far; devices are of the last.
 int global_device_of(const void* address);  // -1: no device's memory.
-// While one of these is alive, what CPU torch allocates on this thread is the device's memory.
+// While one of these is alive, what CPU torch allocates on this thread is the device's memory, which
+// has values if it is a kernel that allocates.
 struct ComputingFor {
-  explicit ComputingFor(int global_device, int64_t stream);
+  explicit ComputingFor(int global_device, int64_t stream, bool has_values = true);
   ComputingFor() : ComputingFor(-1, 0) {}  // For nobody: while a listener runs.
   ~ComputingFor();
   int previous_device;
   int64_t previous_stream;
+  bool had_values;
 };
 c10::intrusive_ptr<c10::StorageImpl> host_storage(size_t size);  // As CPU torch's kernels make it.
 c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device);
 c10::DataPtr allocate_on(DeviceIndex device, size_t size);
+void resize_storage(Tensor tensor, int64_t size);  // As UntypedStorage.resize_ does it.
 c10::Storage device_storage(DeviceIndex device, size_t size);
 c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device);
 bool is_device_memory(const void* address);

@@ -1,0 +1,33 @@
+// Operations of which only the shapes are found out: torch's Meta kernels say what comes of a call,
+// once per form (operator, shapes, strides, types, numbers, shared storages); later calls replay it.
+#pragma once
+#include "fallback.h"
+#include "values.h"
+
+namespace simrank {
+
+// One result of a call, or an argument whose shape it changes.
+struct Result {
+  enum Kind : int8_t { FRESH, ARGUMENT, VIEW, OTHER, LIST } kind = OTHER;
+  int alias = -1;                            // ARGUMENT and VIEW: which tensor on the device.
+  c10::intrusive_ptr<c10::TensorImpl> like;  // FRESH and VIEW: sizes, strides, type.
+  int storage = -1;                          // FRESH: which of the call's new storages.
+  size_t num_bytes = 0;                      // Of that storage.
+  c10::IValue value;                         // OTHER: no tensor, or one of the host's.
+  std::vector<Result> list;
+};
+struct Results {
+  std::vector<Result> returns;
+  std::vector<Result> resized;               // Arguments that are written, with their new shapes.
+  bool fit() const { return value_limits.fit(most_bytes, at::kFloat) && value_limits.fit(most_integer_bytes, at::kLong); }
+  void count(const Result& made);
+  size_t most_bytes = 0, most_integer_bytes = 0;  // Of one new storage.
+};
+
+// What comes of a call whose arguments are on the stack, as aliases; null: no kernel can tell.
+std::shared_ptr<const Results> results_of(const OpInfo& info, const c10::OperatorHandle& op, const Stack& stack,
+                                          size_t base, c10::ArrayRef<Alias> aliases);
+// Moves the generator on as the call's random numbers would, without drawing them.
+void draw_nothing(const OpInfo& info, const c10::OperatorHandle& op, const Stack& stack, size_t base);
+extern thread_local bool draws_nothing;
+}  // namespace simrank

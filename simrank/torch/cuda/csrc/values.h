@@ -1,0 +1,68 @@
+// Runs without values: which bytes of memory hold what the program would have there.
+//
+// Memory above a limit is given out, counted and never touched; its pages stay closed, so that
+// native code that reads them traps. Small memory has values, which operations on unknown ones
+// take away and which are back once it is written over.
+#pragma once
+#include "simulated.h"
+#include <bitset>
+#include <map>
+#include <mutex>
+
+namespace simrank {
+
+extern bool lacks_values;  // This simulation's devices have none above the limits.
+
+struct ValueLimits {
+  size_t any_bytes = SIZE_MAX, integer_bytes = SIZE_MAX;  // Of a tensor's whole storage.
+  bool fit(size_t bytes, at::ScalarType type) const {
+    return bytes <= (c10::isIntegralType(type, true) ? integer_bytes : any_bytes);
+  }
+};
+extern ValueLimits value_limits;
+
+// Who took values away: an operator, and the number that Python has for the line that called it.
+struct Cause {
+  const char* op = "";
+  int64_t site = -1;
+  bool operator==(const Cause&) const = default;
+};
+
+// Ranges of addresses that are unknown; neighbours with one cause are one range.
+class UnknownRanges {
+ public:
+  void add(uint64_t start, uint64_t end, const Cause& cause);
+  void remove(uint64_t start, uint64_t end);
+  std::optional<Cause> find(uint64_t start, uint64_t end) const;  // Of the first unknown byte.
+  bool empty() const { return ranges_.empty(); }
+
+ private:
+  struct Range { uint64_t end; Cause cause; };
+  void cut(uint64_t at);  // A range that spans the address becomes two.
+  std::map<uint64_t, Range> ranges_;  // By first address.
+};
+
+// Pages that may be touched. All are closed at first: neither mapped nor counted by the host.
+class Pages {
+ public:
+  void open(uint64_t start, uint64_t end);   // All that the bytes lie in.
+  void close(uint64_t start, uint64_t end);  // Those that lie within; what they held is gone.
+
+ private:
+  static constexpr size_t kPage = 4096, kInChunk = 512;
+  template <typename Change> void change(uint64_t first, uint64_t last, bool opens, Change change);
+  std::map<uint64_t, std::bitset<kInChunk>> chunks_;  // By number: which pages are open.
+};
+
+// Of tensors on devices; those of the host always have values.
+std::optional<Cause> unknown_cause(const Tensor& tensor);
+inline bool is_known(const Tensor& tensor) { return !unknown_cause(tensor); }
+void lose_values(const Tensor& tensor, const Cause& cause);
+void regain_values(const Tensor& tensor);  // All its bytes have been written.
+void open_pages(const Tensor& tensor);     // Those of its whole storage.
+bool may_have_values(const Tensor& tensor);
+
+// What the program reads there, by Python's answer; raises where it has none.
+double ask_for_value(const char* op, const Tensor& tensor);
+int64_t site_of_caller();  // -1: nobody can tell.
+}  // namespace simrank
