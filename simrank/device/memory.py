@@ -403,6 +403,16 @@ class Storage:
         del view
         self.lose_values()
 
+    def unknown_elements(self, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Return which elements of `view` are unknown, in order; None if only as a whole."""
+        del view
+        return None
+
+    def lose_elements(self, view: np.ndarray[Any, Any], which: np.ndarray[Any, Any]) -> None:
+        """Mark some elements of `view` as unknown, by their numbers in order."""
+        if which.any():
+            self.lose(view)
+
     def regain(self, view: np.ndarray[Any, Any]) -> bool:
         """Mark the bytes of `view`, all of which are written next, as known if they can be."""
         return self.has_values or (view.nbytes == self.size_bytes and self.regain_values())

@@ -378,6 +378,8 @@ class DataMover:
         if len(ending) < len(operations) and self._move_unplayed(operations, ending, snapshots):
             return
         if not all(map(_has_values, operations)):
+            if len(ending) == len(operations) and self._move_partly(ending):
+                return
             for operation in ending:
                 give_values(operation.outputs, None)
             return
@@ -387,6 +389,27 @@ class DataMover:
         else:
             inputs, outputs = self._partial(operations, ending, snapshots)
         self._player.play(inputs, outputs=outputs, reduce_op=self._reduce_op)
+
+    def _move_partly(self, ending: Sequence[CollectiveOperation]) -> bool:
+        """Move what some elements have no values of, or return False: it is all unknown.
+
+        The elements of a result are unknown that depend on one that is: the same schedule tells
+        which, played on flags.
+        """
+        flags = [o.inputs.storage.unknown_elements(o.inputs.array) for o in ending]
+        known_flags = [flag for flag in flags if flag is not None]
+        if len(known_flags) < len(flags) or all(flag.all() for flag in known_flags):
+            return False
+        unknown = [np.zeros(o.outputs.numel(), np.uint8) for o in ending]
+        self._player.play(known_flags, outputs=unknown, reduce_op="max")
+        if not all(o.outputs.storage.regain(o.outputs.array) for o in ending):
+            return False
+        inputs = [operation.request.values() for operation in ending]
+        outputs = [operation.request.target.array.reshape(-1) for operation in ending]
+        self._player.play(inputs, outputs=outputs, reduce_op=self._reduce_op or "sum")
+        for operation, which in zip(ending, unknown, strict=True):
+            operation.outputs.storage.lose_elements(operation.outputs.array, which)
+        return True
 
     def _move_unplayed(
         self,

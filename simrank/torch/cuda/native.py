@@ -52,6 +52,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "device_of": (_INT, (_UINT64,)),
     "values": (None, (_INT, _UINT64, _UINT64)),
     "are_known": (_INT, (_UINT64, _UINT64)),
+    "unknown_flags": (None, (_UINT64, _UINT64, _UINT64, _POINTER)),
     "lose": (None, (_UINT64, _UINT64, _TEXT, _INT64)),
     "regain": (None, (_UINT64, _UINT64)),
     "free_base": (_UINT64, (_UINT64, _UINT64)),

@@ -92,6 +92,19 @@ class TorchStorage(Storage):
             return False
         return unknown_values.regain(start, end - start)
 
+    def unknown_elements(self, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Return which elements of `view` are unknown, in order; None if only as a whole."""
+        if self.device is None:
+            return np.zeros(view.size, np.uint8)
+        can = view.flags.c_contiguous and unknown_values.fit(self.device, self.size_bytes, None)
+        return unknown_values.flags(self._span(view)[0], view) if can else None
+
+    def lose_elements(self, view: np.ndarray[Any, Any], which: np.ndarray[Any, Any]) -> None:
+        """Mark some elements of `view` as unknown, by their numbers in order."""
+        start = self._span(view)[0]
+        for number in np.flatnonzero(which).tolist():
+            unknown_values.lose(start + number * view.itemsize, view.itemsize)
+
     def _span(self, view: np.ndarray[Any, Any]) -> tuple[int, int]:
         """Return the first address of a view and the one behind its last, 0 on the host."""
         if not self.address or not view.nbytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simrank.device.memory import VALUES_UP_TO_BYTES
 from simrank.engine import user_site
 from simrank.errors import UnknownValueError
@@ -16,8 +18,6 @@ from simrank.ranks import require_program
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from simrank.device import Device
     from simrank.engine import CallSite
 
@@ -89,6 +89,14 @@ def lose(address: int, size_bytes: int) -> None:
     """Mark bytes of a device as unknown: a collective or a kernel has written them."""
     if address and size_bytes:
         native().simrank_lose(address, size_bytes, _LOST_BY_OTHERS, -1)
+
+
+def flags(address: int, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return for each element of a contiguous array of a device whether it is unknown."""
+    found = np.zeros(view.size, np.uint8)
+    pointer = found.ctypes.data
+    native().simrank_unknown_flags(address, view.itemsize, view.size, pointer)
+    return found
 
 
 def regain(address: int, size_bytes: int) -> bool:

@@ -48,13 +48,14 @@ void tell(void (*listener)(int64_t, int, uint64_t, uint64_t, int64_t), int devic
 }
 }  // namespace
 
-DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit)
-    : device(device), base_(base), span_(span), limit_(limit) {
+DeviceMemory::DeviceMemory(int device, uintptr_t base, size_t span, size_t limit, bool lacks_values)
+    : device(device), base_(base), span_(span), limit_(limit), lacks_values_(lacks_values) {
   void* got = mmap(reinterpret_cast<void*>(base), span, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  TORCH_CHECK(got == reinterpret_cast<void*>(base), "simrank: the addresses of device ", device,
-              " (", span, " bytes at ", base, ") are taken: ", std::strerror(errno));
-  unmapped_[base] = span;
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (base ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+  TORCH_CHECK(got != MAP_FAILED && (!base || got == reinterpret_cast<void*>(base)), "simrank: the addresses of device ",
+              device, " (", span, " bytes at ", base, ") are taken: ", std::strerror(errno));
+  base_ = reinterpret_cast<uintptr_t>(got);
+  unmapped_[base_] = span;
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -73,7 +73,7 @@ extern bool is_tracing_memory;
 
 class DeviceMemory {
  public:
-  DeviceMemory(int device, uintptr_t base, size_t span, size_t limit);
+  DeviceMemory(int device, uintptr_t base, size_t span, size_t limit, bool lacks_values);
   ~DeviceMemory();
   void* allocate(size_t requested, const Request& request);
   std::shared_ptr<Pools> pools_named(int64_t name);
@@ -123,11 +123,11 @@ class DeviceMemory {
   // called without it: they may hand the turn to another rank.
   std::mutex mutex_;
   using Lock = std::lock_guard<std::mutex>;
-  const uintptr_t base_;
+  uintptr_t base_;  // 0: wherever there is room.
   const size_t span_;
   size_t limit_;
   size_t reserved_ = 0;
-  const bool lacks_values_ = lacks_values;
+  const bool lacks_values_;
   bool is_retired_ = false;  // Then freed blocks keep nothing.
   Pools everybodys_;
   std::map<int64_t, std::shared_ptr<Pools>> named_;  // Graphs hold them too.

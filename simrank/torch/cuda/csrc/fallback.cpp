@@ -42,6 +42,8 @@ c10::Storage host_storage_of(const Tensor& tensor) {
 }  // namespace
 
 DeviceIndex computing_index() { return computing; }
+OnIndex::OnIndex(DeviceIndex index) : before(std::exchange(computing, index)) {}
+OnIndex::~OnIndex() { computing = before; }
 
 at::SparseTensorImpl* sparse_impl(const Tensor& tensor) {
   return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
@@ -149,10 +151,7 @@ class Call {
     note_choices();
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
-    if (C10_UNLIKELY(is_captured)) {
-      arguments = Stack(stack_->begin() + base_, stack_->end());
-      for (auto& alias : aliases_) if (alias.written) rank_.capturing->keep_as_it_was(alias.device);
-    }
+    if (C10_UNLIKELY(is_captured)) arguments = begin_capture();
     Stack expected;
     if (C10_UNLIKELY(info_.is_laid_out_by_meta)) expected = outputs_of_meta();
     compute_here();
@@ -284,14 +283,13 @@ class Call {
 
   void compute_here() {
     if (info_.is_copy) begin_copy();
-    ComputingFor here(rank_.first_device + device_, rank_.streams[device_]);
+    ComputingFor here(rank_.first_device + device_, rank_.streams[device_], info_.purpose);
+    OnIndex on_index(static_cast<DeviceIndex>(device_));
     struct Nested {
       Rank& rank;
       bool before;
-      DeviceIndex device_before;
-      ~Nested() { rank.is_computing = before; computing = device_before; }
-    } nested{rank_, std::exchange(rank_.is_computing, true),
-             std::exchange(computing, static_cast<DeviceIndex>(device_))};
+      ~Nested() { rank.is_computing = before; }
+    } nested{rank_, std::exchange(rank_.is_computing, true)};
     compute(info_, op_, stack_, keys_);
   }
 
@@ -315,38 +313,66 @@ class Call {
     if (info_.reads_host || reads_host_) return read_without_values(is_known && has_room);
     if (info_.is_copy && hosts_.size()) return copy_across(is_known && has_room);
     std::shared_ptr<const Results> results;
-    if (!(is_known && has_room && is_in_place())) {
+    if (!(is_known && has_room && info_.makes_nothing)) {
       results = is_sparse_ ? nullptr : results_of(info_, op_, *stack_, base_, aliases_);
       TORCH_CHECK_NOT_IMPLEMENTED(results || is_known, "simrank: '", op_.schema().name(), "' cannot run without values: torch "
                                   "has no Meta kernel for it, and not all of its inputs have values in this run");
     }
     if (is_known && has_room && (!results || results->fit())) return make_room();
+    if (!is_known && has_room && info_.only_moves && results->fit() && follow_elements()) return make_room();
     note_choices();
+    const bool is_captured = rank_.capturing && !rank_.is_computing;
+    Stack arguments;
+    if (C10_UNLIKELY(is_captured)) arguments = begin_capture();
     if (info_.draws) draw();
     give(*results, cause());
     if (C10_UNLIKELY(is_recording) && !info_.is_view) record();
+    if (C10_UNLIKELY(is_captured)) capture(std::move(arguments), false);
     return true;
   }
 
-  // Whether nothing is made, nor resized.
-  bool is_in_place() const {
-    for (auto& result : op_.schema().returns()) if (!result.alias_info()) return false;
-    for (auto& argument : op_.schema().arguments()) if (argument.is_out()) return false;
-    return info_.name != "resize_";
+  Stack begin_capture() {
+    for (auto& alias : aliases_) if (alias.written) rank_.capturing->keep_as_it_was(alias.device);
+    return Stack(stack_->begin() + base_, stack_->end());
   }
+
+  // Where an operator only moves elements, those that are unknown are moved too: it is run on what
+  // says which they are. False: their memory is closed.
+  bool follow_elements() {
+    Stack stack(stack_->begin() + base_, stack_->end());
+    const auto flags_of = [this](const Tensor& host) -> Tensor {
+      for (auto& alias : aliases_) if (alias.host.is_same(host)) return unknown_elements(alias.device);
+      return at::zeros(host.sizes(), at::kBool);
+    };
+    for (auto& alias : aliases_) if (!may_have_values(alias.device)) return false;
+    ComputingFor nobody;
+    for (auto& value : stack) {
+      if (value.isTensor()) value = flags_of(value.toTensor());
+      else if (value.isTensorList()) {
+        c10::List<Tensor> list;
+        for (const Tensor& tensor : value.toTensorList()) list.push_back(flags_of(tensor));
+        value = std::move(list);
+      }
+    }
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op_.redispatchBoxed(kDense, &stack);
+    unknown_results_ = stack.back().toTensor();
+    return true;
+  }
+
   bool make_room() {
     for (auto& alias : aliases_) if (alias.written && !is_sparse_) open_pages(alias.device);
     return false;
   }
   void note_known() {
     for (auto& alias : aliases_) if (alias.written && !is_sparse_) regain_values(alias.device);
+    if (unknown_results_.defined()) lose_elements(stack_->back().toTensor(), unknown_results_, cause());
   }
   Cause cause() const { return {info_.name.c_str(), site_of_caller()}; }
 
   void draw() {
-    const auto before = std::exchange(computing, static_cast<DeviceIndex>(device_));
+    OnIndex on_index(static_cast<DeviceIndex>(device_));
     draw_nothing(info_, op_, *stack_, base_);
-    computing = before;
   }
 
   // What decides shapes or goes to the host must have values, or a default that the user has stated.
@@ -542,11 +568,19 @@ class Call {
       if (alias.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
       return device_view(alias.device.unsafeGetTensorImpl()->unsafe_storage(), host);
     }
-    if (C10_UNLIKELY(rank_.capturing != nullptr)) fresh_.emplace_back(static_cast<int>(index), host);
-    auto kept = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
-    Tensor result = device_view(as_device_storage(std::move(kept), device_), host);
+    Tensor result = device_view(on_device(storage), host);
+    if (C10_UNLIKELY(rank_.capturing != nullptr)) fresh_.emplace_back(static_cast<int>(index), host_alias(result));
     if (C10_UNLIKELY(is_recording || rank_.capturing)) outputs_.push_back(result);
     return result;
+  }
+
+  // The same storage for all results that share it, wherever the kernel has made it.
+  c10::Storage on_device(c10::StorageImpl* made) {
+    for (auto& [host, storage] : moved_) if (host == made) return storage;
+    const bool is_moved = made->data() && !is_device_memory(made->data());
+    auto storage = as_device_storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(made), device_);
+    if (is_moved) moved_.emplace_back(made, storage);
+    return storage;
   }
 
   // Whether the program lets its float32 be rounded, by whichever of torch's settings.
@@ -564,9 +598,9 @@ class Call {
     record_operation(info_, device_, flags_, inputs, written, outputs_);
   }
 
-  void capture(Stack arguments) {
+  void capture(Stack arguments, bool has_values = true) {
     Graph::Node node{&info_, op_, std::move(arguments), std::move(fresh_), {}, {}, {},
-                     static_cast<DeviceIndex>(device_), keys_, flags_ & (CAUSAL | CUDNN | TF32)};
+                     static_cast<DeviceIndex>(device_), keys_, flags_ & (CAUSAL | CUDNN | TF32), has_values};
     for (auto& alias : aliases_) {
       node.inputs.push_back(alias.device);
       node.written.push_back(alias.written);
@@ -585,12 +619,14 @@ class Call {
   int generator_at_ = -1;
   bool reads_host_ = false;
   bool is_sparse_ = false;
+  Tensor unknown_results_;  // Which elements of the result are unknown; undefined: none.
   int64_t flags_ = 0;
   std::optional<Device> common_;
   c10::SmallVector<const c10::TensorImpl*, 2> hosts_;  // Arguments that are the host's.
   c10::SmallVector<Alias, 8> aliases_;
   c10::SmallVector<Tensor, 2> outputs_;
   std::vector<std::pair<int, Tensor>> fresh_;
+  std::vector<std::pair<c10::StorageImpl*, c10::Storage>> moved_;  // Results that were made in scratch memory.
 };
 
 // ---- what is known of operators
@@ -612,6 +648,11 @@ const std::unordered_set<std::string> kReadByHost = {
 // Strides of outputs are found by torch's Meta kernel, which describes CUDA's.
 const std::unordered_set<std::string> kLaidOutByMeta = {
     "convolution", "convolution_backward", "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd"};
+
+// Memory that these allocate in CPU torch and not in CUDA is not the device's.
+const std::unordered_set<std::string> kWithTemporaries = {
+    "convolution", "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable",
+    "native_dropout_backward"};
 
 struct HalfRule {
   const char* name;
@@ -652,11 +693,19 @@ bool is_overwriter(const std::string& name) {
   return kOverwriters.count(name.substr(0, name.find('.'))) > 0;
 }
 
+// Whether nothing is made, nor resized.
+bool makes_nothing(const c10::FunctionSchema& schema) {
+  for (auto& result : schema.returns()) if (!result.alias_info()) return false;
+  for (auto& argument : schema.arguments()) if (argument.is_out()) return false;
+  return schema.name() != "aten::resize_";
+}
+
 std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   auto info = std::make_unique<OpInfo>();
   info->name = schema.name().rfind("aten::", 0) == 0 ? schema.name().substr(6) : schema.name();
   if (!schema.overload_name().empty()) info->name += "." + schema.overload_name();
   info->id = static_cast<int32_t>(infos_by_id.size());
+  info->makes_nothing = makes_nothing(schema);
   for (auto& argument : schema.arguments()) {
     if (argument.name() == "is_causal") info->causal_at = static_cast<int>(info->arguments.size());
     info->arguments.push_back(kind_of(argument));
@@ -667,6 +716,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
     info->is_view = info->is_view || (result.alias_info() && !result.alias_info()->isWrite());
   info->is_view = info->is_view || info->name == "resize_";
   info->is_copy = info->name == "copy_";
+  info->only_moves = info->is_copy || info->name == "cat";
   info->is_product = kProducts.count(info->name.substr(0, info->name.find('.'))) > 0;
   info->is_convolution = info->name.find("convolution") != std::string::npos;
   info->is_foreach = info->name.rfind("_foreach_", 0) == 0;
@@ -683,6 +733,8 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
     info->in_float = true;
     info->float_returns = rule->second;
   }
+  if (info->kernel || info->in_float || kWithTemporaries.count(info->name) || info->makes_nothing)
+    info->purpose = Purpose::SCRATCH;
   return info;
 }
 

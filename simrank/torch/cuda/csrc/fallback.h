@@ -1,7 +1,7 @@
 // The boxed kernel that stands for every CUDA kernel: CPU torch computes it on aliases.
 #pragma once
 #include "caching.h"
-#include "simulated.h"
+#include "values.h"
 #include <ATen/core/boxing/KernelFunction.h>
 #include <map>
 #include <optional>
@@ -24,9 +24,12 @@ struct OpInfo {
   DeviceCheck check = DeviceCheck::NONE;
   bool reads_host = false;   // Its result's shape or value comes to the host.
   bool is_copy = false;
+  bool only_moves = false;   // Elements, and computes nothing from them.
   bool is_laid_out_by_meta = false;  // CPU torch's kernel gives other strides than CUDA's.
   bool is_foreach = false;
   bool is_view = false;      // Launches nothing.
+  bool makes_nothing = false;  // No result is a new tensor, nor resized.
+  Purpose purpose = Purpose::KERNEL;  // SCRATCH: CPU torch's kernel makes temporaries that CUDA's does not.
   bool draws = false;        // Random numbers, by a kernel of ours.
   std::vector<bool> overwrites;  // Arguments that are written, whatever they held.
   bool is_product = false;   // Of matrices: its float32 may be rounded to TensorFloat-32,
@@ -57,6 +60,11 @@ struct Alias {
 };
 
 DeviceIndex computing_index();  // The device that the kernel of this thread computes for.
+struct OnIndex {
+  explicit OnIndex(DeviceIndex index);
+  ~OnIndex();
+  DeviceIndex before;
+};
 constexpr DispatchKeySet kDense(DispatchKey::CPU);
 constexpr DispatchKeySet kSparse = DispatchKeySet(DispatchKey::CPU).add(DispatchKey::SparseCPU);
 void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys);
@@ -90,6 +98,7 @@ class Graph {
     DeviceIndex device;
     DispatchKeySet keys;
     int64_t flags;
+    bool has_values;  // It computed as it was captured.
   };
   std::vector<Node> nodes;
   void begin(int64_t pool);  // Allocates from the pools of this name from now on.
@@ -103,9 +112,15 @@ class Graph {
   void replay(size_t first, size_t last);  // The nodes from one up to another.
 
  private:
+  // What memory held before the capture wrote there, as CUDA only records.
+  struct Before {
+    c10::Storage owner;
+    std::vector<char> bytes;       // None where it had no values:
+    std::optional<Cause> unknown;
+  };
   const Block* block_of(const void* address) const;
-  // What memory held before the capture wrote there, as CUDA only records: by address.
-  std::unordered_map<void*, std::pair<c10::Storage, std::vector<char>>> before_;
+  bool run(Node& node);  // False: it lacks values, and has no results.
+  std::unordered_map<void*, Before> before_;  // By address.
   std::map<int, std::shared_ptr<Pools>> pools_;  // By device. What they have is not anybody else's.
   int64_t pool_ = 0, capture_ = 0, simulation_ = 0;
 };

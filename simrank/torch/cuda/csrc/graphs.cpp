@@ -5,6 +5,7 @@
 // As on CUDA a graph allocates from pools of its own: what a capture frees is given out again within
 // it, and operations are bound to addresses there that no tensor may have any more.
 #include "fallback.h"
+#include "shapes.h"
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <atomic>
@@ -89,7 +90,16 @@ void Graph::begin(int64_t pool) {
 // CUDA has computed nothing: fresh memory holds no result before the first replay.
 void Graph::restore() {
   for (auto& [device, pools] : pools_) memory_of(device).fill(capture_, 0xFF);
-  for (auto& [address, kept] : before_) std::memcpy(address, kept.second.data(), kept.second.size());
+  for (auto& [address, kept] : before_) {
+    const auto start = reinterpret_cast<uint64_t>(address);
+    const int device = global_device_of(address);
+    if (kept.unknown) {
+      memory_of(device).unknown.add(start, start + kept.owner.nbytes(), *kept.unknown);
+    } else {
+      std::memcpy(address, kept.bytes.data(), kept.bytes.size());
+      if (device >= 0) memory_of(device).unknown.remove(start, start + kept.bytes.size());
+    }
+  }
   before_.clear();
 }
 void Graph::reset() {
@@ -132,26 +142,47 @@ void Graph::keep_as_it_was(void* address, size_t size, c10::Storage owner) {
   if (!address || !size || before_.count(address)) return;
   const Block* block = block_of(address);
   if (block && block->capture == capture_) return;
+  const int device = global_device_of(address);
+  const auto start = reinterpret_cast<uint64_t>(address);
+  const auto unknown = device < 0 ? std::nullopt : memory_of(device).unknown.find(start, start + size);
   auto* bytes = static_cast<const char*>(address);
-  before_.emplace(address, std::make_pair(std::move(owner), std::vector<char>(bytes, bytes + size)));
+  before_.emplace(address, unknown ? Before{std::move(owner), {}, unknown}
+                                   : Before{std::move(owner), {bytes, bytes + size}, std::nullopt});
+}
+
+bool Graph::run(Node& node) {
+  if (lacks_values) {
+    bool is_known = node.has_values;
+    for (size_t i = 0; i < node.inputs.size(); i++) is_known = is_known && simrank::is_known(node.inputs[i]);
+    if (!is_known) return false;
+  }
+  Rank& self = rank();
+  ComputingFor here(self.first_device + node.device, self.streams[node.device], node.info->purpose);
+  Stack stack = node.arguments;
+  compute(*node.info, node.op, &stack, node.keys);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const size_t base = stack.size() - node.op.schema().returns().size();
+  std::vector<size_t> taken(stack.size(), 0);
+  for (auto& [index, fresh] : node.fresh) {
+    auto& value = stack[base + index];
+    fresh.copy_(value.isTensor() ? value.toTensor() : value.toTensorList().get(taken[index]++));
+  }
+  if (lacks_values) for (auto& output : node.outputs) regain_values(output);
+  return true;
 }
 
 void Graph::replay(size_t first, size_t last) {
-  Rank& self = rank();
   TORCH_CHECK(nodes.empty() || simulation_ == num_simulations(),
               "simrank: this graph was captured on devices of a Context that has ended");
   for (size_t at = first; at < std::min(last, nodes.size()); at++) {
     auto& node = nodes[at];
     for (size_t i = 0; i < node.inputs.size(); i++) wait_for_pending(node.inputs[i], node.written[i]);
-    ComputingFor here(self.first_device + node.device, self.streams[node.device]);
-    Stack stack = node.arguments;
-    compute(*node.info, node.op, &stack, node.keys);
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const size_t base = stack.size() - node.op.schema().returns().size();
-    std::vector<size_t> taken(stack.size(), 0);
-    for (auto& [index, fresh] : node.fresh) {
-      auto& value = stack[base + index];
-      fresh.copy_(value.isTensor() ? value.toTensor() : value.toTensorList().get(taken[index]++));
+    OnIndex on_index(node.device);
+    if (!run(node)) {
+      if (node.info->draws) draw_nothing(*node.info, node.op, node.arguments, 0);
+      for (size_t i = 0; i < node.inputs.size(); i++)
+        if (node.written[i]) lose_values(node.inputs[i], {node.info->name.c_str(), -1});
+      for (auto& output : node.outputs) lose_values(output, {node.info->name.c_str(), -1});
     }
     if (is_recording && !node.info->is_view) {
       c10::SmallVector<bool, 8> written(node.written.begin(), node.written.end());

@@ -1,6 +1,7 @@
 // Kernels of our own: those that only touch metadata, and those that only CUDA has.
 // The latter get host aliases (`fallback.cpp` made them) and are written with CPU torch's operators.
 #include "fallback.h"
+#include "values.h"
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
@@ -360,8 +361,16 @@ Tensor& counted_out(const Tensor& self, int64_t bins, const Scalar& least, const
 }
 }  // namespace
 
+// Of torch's composites: a factorization reports on the host whether it could be made. Without values
+// it could: what follows has its shapes.
+void linalg_check_errors(const Tensor& infos, c10::string_view name, bool is_matrix) {
+  StatingValue no_error(0);
+  at::native::_linalg_check_errors(infos, name, is_matrix);
+}
+
 void register_typed_kernels(torch::Library& library, std::unordered_set<std::string>& names) {
 #define TYPED(name, function) library.impl(name, TORCH_FN(function)); names.insert(name)
+  TYPED("_linalg_check_errors", linalg_check_errors);
   TYPED("empty.memory_format", empty);
   TYPED("empty_strided", empty_strided);
   TYPED("as_strided", as_strided);

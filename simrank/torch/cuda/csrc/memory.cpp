@@ -22,7 +22,8 @@ std::vector<std::unique_ptr<DeviceMemory>> retired;
 c10::Allocator* host_allocator = nullptr;
 thread_local int computing_device = -1;
 thread_local int64_t computing_stream = 0;
-thread_local bool computes_values = false;
+thread_local Purpose computing_purpose = Purpose::HOST;
+constexpr size_t kTiny = 512;  // Bytes; assumed.
 
 // What the DataPtr of a device's storage owns: the storage as CPU kernels see it.
 struct Holding {
@@ -34,10 +35,18 @@ Holding* holding_of(const c10::StorageImpl* storage) {
   return static_cast<Holding*>(storage->data_ptr().get_context());
 }
 
+// What a kernel needs only while it runs and CUDA's does not: no device's statistics show it.
+DeviceMemory& scratch() {
+  constexpr size_t kSpan = 1ull << 40;  // Assumed to be enough; nothing of it is mapped before it is used.
+  static DeviceMemory memory(-1, 0, kSpan, kSpan, false);
+  return memory;
+}
+
 DeviceMemory* owner_of(const void* address) {
   const int device = global_device_of(address);
   if (device >= 0) return devices[device].get();
   const auto start = reinterpret_cast<uintptr_t>(address);
+  if (scratch().overlaps(start, start + 1)) return &scratch();
   for (auto& memory : retired) if (memory->overlaps(start, start + 1)) return memory.get();
   return nullptr;
 }
@@ -49,11 +58,15 @@ void free_either(void* address) {
 // Stands before torch's CPU allocator: inside a kernel it gives the device's memory.
 struct HostOrDevice final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
-    if (C10_LIKELY(computing_device < 0)) return host_allocator->allocate(size);
+    if (C10_LIKELY(computing_purpose == Purpose::HOST)) return host_allocator->allocate(size);
     if (!size) return {nullptr, c10::kCPU};
+    if (computing_purpose == Purpose::SCRATCH || (computing_purpose == Purpose::KERNEL && size <= kTiny)) {
+      void* address = scratch().allocate(size, {0});
+      return {address, address, &free_device, c10::kCPU};
+    }
     DeviceMemory& memory = memory_of(computing_device);
     Request request{computing_stream};
-    request.has_values = computes_values;
+    request.has_values = computing_purpose != Purpose::TENSOR;
     if (Rank* self = bound_rank()) {
       request.rank = self->tag;
       if (C10_UNLIKELY(self->capturing != nullptr)) request = self->capturing->request_to(memory, request);
@@ -159,7 +172,7 @@ DeviceMemory& memory_of(int device) {
   auto& memory = devices[device];
   if (!memory)
     memory = std::make_unique<DeviceMemory>(device, layout.base + device * layout.span,
-                                            layout.span, layout.device_bytes);
+                                            layout.span, layout.device_bytes, lacks_values);
   return *memory;
 }
 
@@ -190,14 +203,14 @@ uint64_t free_base(uint64_t base, uint64_t size) {
   return base;
 }
 
-ComputingFor::ComputingFor(int global_device, int64_t stream, bool has_values)
-    : previous_device(computing_device), previous_stream(computing_stream), had_values(computes_values) {
+ComputingFor::ComputingFor(int global_device, int64_t stream, Purpose purpose)
+    : previous_device(computing_device), previous_stream(computing_stream), previous_purpose(computing_purpose) {
   computing_device = global_device;
   computing_stream = stream;
-  computes_values = has_values;
+  computing_purpose = purpose;
 }
 ComputingFor::~ComputingFor() {
-  computes_values = had_values;
+  computing_purpose = previous_purpose;
   computing_device = previous_device;
   computing_stream = previous_stream;
 }
@@ -218,7 +231,7 @@ c10::DataPtr allocate_on(DeviceIndex device, size_t size) {
   self.is_initialized = true;
   c10::intrusive_ptr<c10::StorageImpl> host;
   {
-    ComputingFor here(self.first_device + device, self.streams[device], false);
+    ComputingFor here(self.first_device + device, self.streams[device], Purpose::TENSOR);
     host = host_storage(size);
   }
   if (C10_UNLIKELY(fills_fresh) && size && size <= value_limits.any_bytes) std::memset(host->mutable_data(), 0xFF, size);
@@ -237,15 +250,20 @@ c10::Storage device_storage(DeviceIndex device, size_t size) {
 c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device) {
   const size_t size = host->nbytes();
   // A kernel that has an allocator of its own, or lends memory: the device gets a copy.
-  if (host->data() && !owner_of(host->data())) {  // A tensor of zeros may have no data.
-    auto copy = allocate_on(device, size);
+  if (host->data() && !is_device_memory(host->data())) {  // A tensor of zeros may have no data.
+    Rank& self = rank();
+    ComputingFor here(self.first_device + device, self.streams[device], Purpose::TENSOR_WITH_VALUES);
+    auto copy = hold(host_storage(size), device);
     std::memcpy(copy.mutable_get(), host->data(), size);
     return storage_of(std::move(copy), size);
   }
   return storage_of(hold(std::move(host), device), size);
 }
 
-bool is_device_memory(const void* address) { return address && owner_of(address); }
+bool is_device_memory(const void* address) {
+  const auto* owner = address ? owner_of(address) : nullptr;
+  return owner && owner != &scratch();
+}
 
 c10::StorageImpl* host_of(const c10::StorageImpl* storage) {
   Holding* holding = holding_of(storage);
@@ -257,6 +275,13 @@ void follow_host(const c10::Storage& storage) {
   auto* host = host_of(of_device);
   if (!host || (of_device->data() == host->data() && of_device->nbytes() == host->nbytes())) return;
   const Device device = of_device->device();
+  if (host->data() && !is_device_memory(host->data())) {  // A kernel that computes in scratch memory has resized it.
+    Rank& self = rank();
+    ComputingFor here(self.first_device + device.index(), self.streams[device.index()], Purpose::TENSOR_WITH_VALUES);
+    auto moved = host_or_device.allocate(host->nbytes());
+    std::memcpy(moved.get(), host->data(), host->nbytes());
+    host->set_data_ptr_noswap(std::move(moved));
+  }
   auto keeps_host = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(host);
   of_device->set_data_ptr_noswap(hold(std::move(keeps_host), device.index()));
   of_device->set_nbytes(host->nbytes());
@@ -293,7 +318,7 @@ void resize_storage(Tensor tensor, int64_t size) {
   TORCH_CHECK(host, "simrank: memory that no simulated device allocated cannot be resized");
   Rank& self = rank();
   const DeviceIndex device = storage.device().index();
-  ComputingFor here(self.first_device + device, self.streams[device], false);
+  ComputingFor here(self.first_device + device, self.streams[device], Purpose::TENSOR);
   auto data = size ? host_or_device.allocate(size) : c10::DataPtr(nullptr, c10::kCPU);
   const size_t kept = std::min<size_t>(size, host->nbytes());
   if (lacks_values) {

@@ -90,15 +90,17 @@ void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t de
                       bool fill_fresh);
 int64_t num_simulations();  // So far; devices are of the last.
 int global_device_of(const void* address);  // -1: no device's memory.
-// While one of these is alive, what CPU torch allocates on this thread is the device's memory, which
-// has values if it is a kernel that allocates.
+// Whose memory CPU torch allocates on this thread: the host's, or a device's. What a kernel needs only
+// while it runs, as CUDA's does not, is scratch memory, in no device's statistics; so is what is so
+// small that a copy of it costs nothing. In runs without values, kernels that compute have some.
+enum class Purpose { HOST, TENSOR, TENSOR_WITH_VALUES, KERNEL, SCRATCH };
 struct ComputingFor {
-  explicit ComputingFor(int global_device, int64_t stream, bool has_values = true);
-  ComputingFor() : ComputingFor(-1, 0) {}  // For nobody: while a listener runs.
+  explicit ComputingFor(int global_device, int64_t stream, Purpose purpose = Purpose::KERNEL);
+  ComputingFor() : ComputingFor(-1, 0, Purpose::HOST) {}  // For nobody: while a listener runs.
   ~ComputingFor();
   int previous_device;
   int64_t previous_stream;
-  bool had_values;
+  Purpose previous_purpose;
 };
 c10::intrusive_ptr<c10::StorageImpl> host_storage(size_t size);  // As CPU torch's kernels make it.
 c10::DataPtr hold(c10::intrusive_ptr<c10::StorageImpl> host, DeviceIndex device);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -158,7 +159,44 @@ void open_pages(const Tensor& tensor) {
   memory->pages.open(start, start + storage->nbytes());
 }
 
+namespace {
+// Calls `each` with every element's number, in the order of its indices, and its first byte.
+template <typename Each> void for_each_element(const Tensor& tensor, Each each) {
+  const auto start = reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().data());
+  const uint64_t item = tensor.element_size();
+  for (int64_t number = 0; number < tensor.numel(); number++) {
+    int64_t offset = tensor.storage_offset(), rest = number;
+    for (int64_t d = tensor.dim() - 1; d >= 0; rest /= tensor.size(d), d--) offset += rest % tensor.size(d) * tensor.stride(d);
+    each(number, start + offset * item);
+  }
+}
+}  // namespace
+
+Tensor unknown_elements(const Tensor& tensor) {
+  Tensor which = at::zeros(tensor.sizes(), at::kBool);
+  auto* memory = memory_behind(tensor);
+  if (!memory || !unknown_cause(tensor)) return which;
+  bool* flags = which.mutable_data_ptr<bool>();
+  const uint64_t item = tensor.element_size();
+  for_each_element(tensor, [&](int64_t number, uint64_t at) { flags[number] = memory->unknown.find(at, at + item).has_value(); });
+  return which;
+}
+void lose_elements(const Tensor& tensor, const Tensor& which, const Cause& cause) {
+  auto* memory = memory_behind(tensor);
+  const Tensor in_order = which.expand(tensor.sizes()).contiguous();
+  const bool* flags = in_order.const_data_ptr<bool>();
+  const uint64_t item = tensor.element_size();
+  for_each_element(tensor, [&](int64_t number, uint64_t at) { if (flags[number]) memory->unknown.add(at, at + item, cause); });
+}
+
+namespace {
+thread_local std::optional<double> stated_value;
+}  // namespace
+StatingValue::StatingValue(double value) { stated_value = value; }
+StatingValue::~StatingValue() { stated_value.reset(); }
+
 double ask_for_value(const char* op, const Tensor& tensor) {
+  if (stated_value) return *stated_value;
   const Cause cause = unknown_cause(tensor).value_or(Cause{});
   const std::string what = c10::str(tensor.sizes(), " ", c10::toString(tensor.scalar_type()));
   double value = 0;
@@ -208,6 +246,13 @@ void simrank_values(int are_there, uint64_t any_bytes, uint64_t integer_bytes) {
 int simrank_are_known(uint64_t address, uint64_t size) {
   const int device = simrank::global_device_of(reinterpret_cast<void*>(address));
   return device < 0 || !simrank::memory_of(device).unknown.find(address, address + size);
+}
+// For each of a device's elements in a row whether it is unknown.
+void simrank_unknown_flags(uint64_t address, uint64_t item, uint64_t count, uint8_t* flags) {
+  const int device = simrank::global_device_of(reinterpret_cast<void*>(address));
+  if (device < 0) return;
+  auto& unknown = simrank::memory_of(device).unknown;
+  for (uint64_t i = 0; i < count; i++, address += item) flags[i] = unknown.find(address, address + item).has_value();
 }
 // The operator's name must stay alive.
 void simrank_lose(uint64_t address, uint64_t size, const char* op, int64_t site) {

@@ -61,8 +61,14 @@ void lose_values(const Tensor& tensor, const Cause& cause);
 void regain_values(const Tensor& tensor);  // All its bytes have been written.
 void open_pages(const Tensor& tensor);     // Those of its whole storage.
 bool may_have_values(const Tensor& tensor);
+Tensor unknown_elements(const Tensor& tensor);  // Which they are: booleans of the same shape, on the host.
+void lose_elements(const Tensor& tensor, const Tensor& which, const Cause& cause);
 
 // What the program reads there, by Python's answer; raises where it has none.
 double ask_for_value(const char* op, const Tensor& tensor);
+struct StatingValue {  // While one of these is alive, this thread reads its value.
+  explicit StatingValue(double value);
+  ~StatingValue();
+};
 int64_t site_of_caller();  // -1: nobody can tell.
 }  // namespace simrank
