@@ -6,6 +6,7 @@ nothing. Which bytes are unknown is known to C++ (`csrc/values.h`); here are the
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from simrank.device.memory import VALUES_UP_TO_BYTES
 from simrank.engine import user_site
+from simrank.engine.callsite import is_simranks
 from simrank.errors import UnknownValueError
 from simrank.ranks import require_program
 from simrank.torch.cuda.native import native
@@ -33,6 +35,11 @@ _READS = {
     "_unique2": "unique",
     "repeat_interleave.Tensor": "repeat_interleave",
 }
+
+
+# What torch's own functions read to decide how to go on, and what they are answered: that no number
+# which `trunc_normal_` has drawn lies outside of its bounds, to be drawn again.
+_READ_BY_TORCH = {("torch.nn.init", "_no_grad_trunc_normal_"): 0.0}
 
 
 class _Sites:
@@ -115,11 +122,20 @@ def read(op: str, tensor: str, lost_by: str, site: int) -> float:
     context: Any = require_program("a tensor's values").context
     reader = user_site()
     where = None if reader is None else str(reader.line())
-    if context.unknown is None:
+    value = _READ_BY_TORCH.get(_caller(), context.unknown)
+    if value is None:
         raise UnknownValueError(_READS.get(op, op), tensor, where, (lost_by, _sites.line(site)))
     counts: Counter[str] = context.program.local.setdefault(_KEY, Counter())
     counts[f"{_READS.get(op, op)} at {where}"] += 1
-    return float(context.unknown)
+    return float(value)
+
+
+def _caller() -> tuple[str, str]:
+    """Return the module and the name of the function that calls torch's operator."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the documented way to a frame
+    while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")), frame.f_code.co_name
 
 
 def counted(context: Any) -> Counter[str]:
