@@ -31,7 +31,7 @@ from simrank.torch.cuda.operations import (
     start_recording,
     start_recording_forms,
 )
-from simrank.torch.cuda.switch import has_real_devices
+from simrank.torch.cuda.switch import Patches, has_real_devices
 from simrank.torch.devices import pending, unknown_values
 from simrank.torch.devices.allocations import Allocations
 from simrank.torch.devices.rank_devices import RankDevices, num_visible, visible
@@ -56,12 +56,14 @@ class _Enabled:
         context: Whose cluster they are of.
         by_number: The ranks that have a state, by the number that C++ gives back.
         allocations: The blocks of tensors.
+        patches: Of torch's readers of memory, where devices lack values.
     """
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self.by_number: dict[int, RankDevices] = {}
         self.allocations = Allocations(context.race_checker)
+        self.patches = Patches()
 
 
 _enabled: list[_Enabled] = []
@@ -242,6 +244,8 @@ def _enable(context: Any) -> None:
         raise
     finally:
         _is_enabling = False
+    if not context.has_values:
+        unknown_values.guard(enabled.patches)
     if context.race_checker is not None:
         start_recording()
     else:
@@ -275,6 +279,7 @@ def disable() -> None:
         return
     enabled = _enabled.pop()
     enabled.context.devices[0].memory.space.elsewhere = None
+    enabled.patches.restore()
     pending.forget_all()
     shared_memory_owner().disabled()
     cuda.stop_recording()

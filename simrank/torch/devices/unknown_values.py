@@ -6,22 +6,28 @@ nothing. Which bytes are unknown is known to C++ (`csrc/values.h`); here are the
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from simrank.device.memory import VALUES_UP_TO_BYTES
 from simrank.engine import user_site
 from simrank.engine.callsite import is_simranks
 from simrank.errors import UnknownValueError
 from simrank.ranks import require_program
+from simrank.ranks.current import rank_program
 from simrank.torch.cuda.native import native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.device import Device
     from simrank.engine import CallSite
+    from simrank.torch.cuda.switch import Patches
 
 INTEGERS_UP_TO_BYTES = 8 << 20  # Token ids, positions and routes steer what a program does.
 _LOST_BY_OTHERS = b"a collective or a kernel"
@@ -68,6 +74,7 @@ class _Sites:
 
 _sites = _Sites()
 number_of_site = _sites.number
+_TOLIST = ".tolist()"
 _KEY = "reads of unknown values"
 
 
@@ -136,6 +143,80 @@ def _caller() -> tuple[str, str]:
     while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
         frame = frame.f_back
     return str(frame.f_globals.get("__name__")), frame.f_code.co_name
+
+
+def assume(tensor: torch.Tensor, value: torch.Tensor | float) -> None:
+    """State the values of a tensor in a run without data, as those of a router, a loss or a norm.
+
+    With data it does nothing, so that a program can say it once and run both ways.
+
+    Simulated cost: none.
+
+    Args:
+        tensor: On a device or on the host; all its elements are known from now on.
+        value: A number for all elements, or a tensor that broadcasts to its shape.
+    """
+    program = rank_program()
+    context: Any = None if program is None else program.context
+    if context is None or context.has_values:
+        return
+    torch.ops.simrank_cuda.assume(tensor.detach(), torch.as_tensor(value))
+
+
+def guard(patches: Patches) -> None:
+    """Make torch's functions that read memory themselves, not by an operator, check values first.
+
+    Without it they would end the program: such memory is not mapped.
+    """
+    tensor: Any = torch.Tensor
+    for name in ("numpy", "tolist", "__array__", "__dlpack__", "__reduce_ex__"):
+        patches.set(tensor, name, _checked(getattr(tensor, name), f".{name}()"))
+    storage: Any = torch.UntypedStorage
+    for name in ("__getitem__", "tolist", "_write_file"):
+        patches.set(storage, name, _checked(getattr(storage, name), f"a storage's {name}"))
+    writer: Any = torch._C.PyTorchFileWriter  # noqa: SLF001 - the class behind torch.save
+    original = writer.write_record
+
+    def write_record(self: Any, name: str, data: Any, *rest: Any) -> Any:
+        if isinstance(data, torch.UntypedStorage):
+            _check(data, "torch.save")
+        return original(self, name, data, *rest)
+
+    patches.set(writer, "write_record", write_record)
+
+
+def _checked(original: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if what == _TOLIST and self.device.type == "cuda":
+            self = self.cpu()  # noqa: PLW0642 - as torch does it, in C++
+        if self.device.type == "cpu":
+            _check(self, what)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+def _check(read_from: Any, what: str) -> None:
+    """Give a tensor or a storage of the host that lacks values the stated one.
+
+    Raises:
+        UnknownValueError: None was stated.
+    """
+    ops = torch.ops.simrank_cuda
+    with torch.no_grad():
+        if isinstance(read_from, torch.UntypedStorage):
+            view = torch.empty(0, dtype=torch.uint8).set_(read_from)
+        elif type(read_from) in (torch.Tensor, torch.nn.Parameter) and _has_bytes(read_from):
+            view = read_from.detach()
+        else:
+            return
+        if not ops.is_known(view):
+            ops.assume(view, torch.tensor(ops.stated_value(view, what)))
+
+
+def _has_bytes(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type == "cpu"
 
 
 def counted(context: Any) -> Counter[str]:

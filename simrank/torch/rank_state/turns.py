@@ -120,6 +120,9 @@ class TorchState:
         """Run backward on the rank's own thread, and register its groups there."""
         torch.autograd.set_multithreading_enabled(False)
         self._registries.begin()
+        context: Any = self._program.context
+        if not context.has_values:  # Tensors of the host may lack values, too, from the start.
+            activation.enable_where_possible(self._program)
 
     def end(self) -> None:
         """Release the state that C++ keeps for the thread."""

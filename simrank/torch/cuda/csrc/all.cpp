@@ -12,6 +12,7 @@
 #include "scopes.cpp"
 #include "shapes.cpp"
 #include "fallback.cpp"
+#include "host_values.cpp"
 #include "kernels.cpp"
 #include "graphs.cpp"
 #include "operators.cpp"

@@ -138,5 +138,8 @@ class DeviceMemory {
 };
 
 DeviceMemory& memory_of(int global_device);
+// What ranks allocate on the host while devices lack values: it can lose its values, too.
+DeviceMemory& ranks_host_memory();
+bool is_ranks_host_memory(const void* address);
 void free_device(void* address);  // Also of a simulation that has ended.
 }  // namespace simrank

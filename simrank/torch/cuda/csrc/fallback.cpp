@@ -310,6 +310,7 @@ class Call {
       if (!alias.overwritten) is_known = is_known && simrank::is_known(alias.device);
       if (alias.written) has_room = has_room && may_have_values(alias.device);
     }
+    for (auto* host : hosts_) is_known = is_known && (is_overwritten(host) || simrank::is_known(tensor_of(host)));
     if (info_.reads_host || reads_host_) return read_without_values(is_known && has_room);
     if (info_.is_copy && hosts_.size()) return copy_across(is_known && has_room);
     std::shared_ptr<const Results> results;
@@ -422,16 +423,29 @@ class Call {
     }
   }
 
+  // A tensor of the host that is an argument: what a copy from a device writes.
+  bool is_overwritten(const c10::TensorImpl* host) const {
+    return info_.is_copy && (*stack_)[base_].toTensor().unsafeGetTensorImpl() == host;
+  }
+  static Tensor tensor_of(const c10::TensorImpl* impl) {
+    return Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(impl)));
+  }
+
   bool copy_across(bool is_known) {
-    if (is_known) return make_room();
+    if (is_known) {
+      if (!aliases_[0].written) write_host_values((*stack_)[base_].toTensor());
+      return make_room();
+    }
     Tensor to = (*stack_)[base_].toTensor();
     const auto& alias = aliases_[0];
     begin_copy();
     if (alias.written) {
       lose_values(alias.device, cause());
       to = alias.device;
+    } else if (can_lose_values(to)) {
+      lose_values(to, unknown_cause(alias.device).value_or(cause()));
     } else {
-      to.fill_(ask_for_value(info_.name.c_str(), alias.device));
+      assume(to, at::full({}, ask_for_value(info_.name.c_str(), alias.device), at::kDouble));
     }
     stack_->resize(base_);
     stack_->push_back(to);
@@ -440,42 +454,18 @@ class Call {
   }
 
   void give(const Results& results, const Cause& cause) {
-    stack_->resize(base_);
-    std::vector<c10::Storage> fresh;
-    for (auto& result : results.returns) stack_->push_back(given(result, fresh, cause));
+    Giving giving(aliases_, DispatchKey::CUDA, cause,
+                  [this](size_t size) { return device_storage(static_cast<DeviceIndex>(device_), size); });
+    giving.to(stack_, base_, results);
+    outputs_ = std::move(giving.made);
     for (auto& resized : results.resized) {
       const Tensor& tensor = aliases_[resized.alias].device;
       auto* impl = tensor.unsafeGetTensorImpl();
       if (resized.num_bytes > impl->unsafe_storage().nbytes())
         resize_storage(tensor, static_cast<int64_t>(resized.num_bytes));
       impl->set_sizes_and_strides(resized.like->sizes(), resized.like->strides(), impl->storage_offset());
+      lose_values(tensor, cause);
     }
-    for (auto& alias : aliases_) if (alias.written) lose_values(alias.device, cause);
-  }
-  c10::IValue given(const Result& result, std::vector<c10::Storage>& fresh, const Cause& cause) {
-    switch (result.kind) {
-      case Result::ARGUMENT: return aliases_[result.alias].device;
-      case Result::OTHER: return result.value;
-      case Result::LIST: {
-        c10::List<Tensor> list;
-        for (auto& each : result.list) {
-          const auto value = given(each, fresh, cause);
-          list.push_back(value.isTensor() ? value.toTensor() : Tensor());
-        }
-        return list;
-      }
-      case Result::VIEW:
-        return Tensor(same_view(aliases_[result.alias].device.unsafeGetTensorImpl()->unsafe_storage(), DispatchKey::CUDA,
-                                *result.like));
-      case Result::FRESH: break;
-    }
-    const size_t number = result.storage;
-    if (fresh.size() <= number) fresh.resize(number + 1);
-    if (!fresh[number]) fresh[number] = device_storage(static_cast<DeviceIndex>(device_), result.num_bytes);
-    Tensor made(same_view(fresh[number], DispatchKey::CUDA, *result.like));
-    lose_values(made, cause);
-    outputs_.push_back(made);
-    return made;
   }
 
   // The outputs as torch's Meta kernel describes them for CUDA; it computes nothing.
@@ -738,6 +728,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
   return info;
 }
 
+}  // namespace
 const OpInfo& info_of(const c10::OperatorHandle& op) {
   static std::mutex mutex;  // A program's own threads do not take turns.
   std::lock_guard<std::mutex> lock(mutex);
@@ -749,6 +740,7 @@ const OpInfo& info_of(const c10::OperatorHandle& op) {
   return *info;
 }
 
+namespace {
 bool is_on_one_device(const OpInfo& info, const Stack& stack) {
   const size_t base = stack.size() - info.arguments.size();
   std::optional<Device> device;

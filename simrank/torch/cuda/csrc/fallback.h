@@ -40,6 +40,8 @@ struct OpInfo {
   std::optional<c10::KernelFunction> kernel;  // Ours, on host aliases, where CPU torch has none.
 };
 
+const OpInfo& info_of(const c10::OperatorHandle& op);
+
 struct HostKernel {
   const char* name;
   c10::KernelFunction kernel;

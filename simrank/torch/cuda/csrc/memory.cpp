@@ -23,6 +23,7 @@ c10::Allocator* host_allocator = nullptr;
 thread_local int computing_device = -1;
 thread_local int64_t computing_stream = 0;
 thread_local Purpose computing_purpose = Purpose::HOST;
+bool has_ranks_host_memory = false;
 constexpr size_t kTiny = 512;  // Bytes; assumed.
 
 // What the DataPtr of a device's storage owns: the storage as CPU kernels see it.
@@ -42,11 +43,24 @@ DeviceMemory& scratch() {
   return memory;
 }
 
+}  // namespace
+DeviceMemory& ranks_host_memory() {
+  constexpr size_t kSpan = 8ull << 40;  // Assumed to be enough.
+  static DeviceMemory memory(-1, 0, kSpan, kSpan, true);
+  has_ranks_host_memory = true;
+  return memory;
+}
+bool is_ranks_host_memory(const void* address) {
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  return has_ranks_host_memory && ranks_host_memory().overlaps(start, start + 1);
+}
+namespace {
 DeviceMemory* owner_of(const void* address) {
   const int device = global_device_of(address);
   if (device >= 0) return devices[device].get();
   const auto start = reinterpret_cast<uintptr_t>(address);
   if (scratch().overlaps(start, start + 1)) return &scratch();
+  if (is_ranks_host_memory(address)) return &ranks_host_memory();
   for (auto& memory : retired) if (memory->overlaps(start, start + 1)) return memory.get();
   return nullptr;
 }
@@ -58,8 +72,15 @@ void free_either(void* address) {
 // Stands before torch's CPU allocator: inside a kernel it gives the device's memory.
 struct HostOrDevice final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
-    if (C10_LIKELY(computing_purpose == Purpose::HOST)) return host_allocator->allocate(size);
+    if (C10_LIKELY(computing_purpose == Purpose::HOST && !lacks_values)) return host_allocator->allocate(size);
     if (!size) return {nullptr, c10::kCPU};
+    if (computing_purpose == Purpose::HOST) {
+      if (!bound_rank()) return host_allocator->allocate(size);
+      Request request{0};
+      request.has_values = true;
+      void* address = ranks_host_memory().allocate(size, request);
+      return {address, address, &free_device, c10::kCPU};
+    }
     if (computing_purpose == Purpose::SCRATCH || (computing_purpose == Purpose::KERNEL && size <= kTiny)) {
       void* address = scratch().allocate(size, {0});
       return {address, address, &free_device, c10::kCPU};
@@ -203,6 +224,7 @@ uint64_t free_base(uint64_t base, uint64_t size) {
   return base;
 }
 
+bool computes_for_host() { return computing_purpose == Purpose::HOST; }
 ComputingFor::ComputingFor(int global_device, int64_t stream, Purpose purpose)
     : previous_device(computing_device), previous_stream(computing_stream), previous_purpose(computing_purpose) {
   computing_device = global_device;
@@ -262,7 +284,7 @@ c10::Storage as_device_storage(c10::intrusive_ptr<c10::StorageImpl> host, Device
 
 bool is_device_memory(const void* address) {
   const auto* owner = address ? owner_of(address) : nullptr;
-  return owner && owner != &scratch();
+  return owner && owner != &scratch() && !is_ranks_host_memory(address);
 }
 
 c10::StorageImpl* host_of(const c10::StorageImpl* storage) {

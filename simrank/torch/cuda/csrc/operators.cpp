@@ -1,6 +1,7 @@
 // torch operators of our own: what Python calls and an exception or a tensor must pass through.
 #include "fallback.h"
 #include "generator.h"
+#include "values.h"
 #include <torch/library.h>
 
 namespace simrank {
@@ -26,6 +27,9 @@ void set_device(int64_t device) {
   rank().current = device_or_current(static_cast<DeviceIndex>(device));
   rank().is_initialized = true;
 }
+double stated_value(const Tensor& tensor, c10::string_view reader) {
+  return ask_for_value(std::string(reader).c_str(), tensor);
+}
 Tensor on_device(const Tensor& host, int64_t device) {
   auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   auto shared = as_device_storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
@@ -50,14 +54,25 @@ TORCH_LIBRARY(simrank_cuda, m) {
   m.def("host(Tensor self) -> Tensor");
   m.def("frozen(Tensor self) -> Tensor");
   m.def("on_device(Tensor self, int device) -> Tensor");
+  m.def("assume(Tensor(a!) self, Tensor value) -> ()");
+  m.def("is_known(Tensor self) -> bool");
+  m.def("stated_value(Tensor self, str reader) -> float");
 }
 TORCH_LIBRARY_IMPL(simrank_cuda, CUDA, m) {
   m.impl("resize_storage", &simrank::resize_storage);
   m.impl("touch", &simrank::touch);
   m.impl("host", &simrank::host_alias);
   m.impl("frozen", &simrank::frozen);
+  m.impl("assume", &simrank::assume);
+  m.impl("is_known", &simrank::is_known);
+  m.impl("stated_value", &simrank::stated_value);
 }
-TORCH_LIBRARY_IMPL(simrank_cuda, CPU, m) { m.impl("on_device", &simrank::on_device); }
+TORCH_LIBRARY_IMPL(simrank_cuda, CPU, m) {
+  m.impl("on_device", &simrank::on_device);
+  m.impl("assume", &simrank::assume);
+  m.impl("is_known", &simrank::is_known);
+  m.impl("stated_value", &simrank::stated_value);
+}
 
 extern "C" {
 const char* simrank_built_for() { return SIMRANK_TORCH_VERSION; }

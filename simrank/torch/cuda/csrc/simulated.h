@@ -94,6 +94,7 @@ int global_device_of(const void* address);  // -1: no device's memory.
 // while it runs, as CUDA's does not, is scratch memory, in no device's statistics; so is what is so
 // small that a copy of it costs nothing. In runs without values, kernels that compute have some.
 enum class Purpose { HOST, TENSOR, TENSOR_WITH_VALUES, KERNEL, SCRATCH };
+bool computes_for_host();  // HOST, as a program's own operations.
 struct ComputingFor {
   explicit ComputingFor(int global_device, int64_t stream, Purpose purpose = Purpose::KERNEL);
   ComputingFor() : ComputingFor(-1, 0, Purpose::HOST) {}  // For nobody: while a listener runs.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -122,11 +123,14 @@ bool for_each_run(const Tensor& tensor, Each each) {
   }
   return true;
 }
+DeviceMemory* memory_at(const void* address) {
+  const int device = address ? global_device_of(address) : -1;
+  if (device >= 0) return &memory_of(device);
+  return address && is_ranks_host_memory(address) ? &ranks_host_memory() : nullptr;
+}
 DeviceMemory* memory_behind(const Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
-  const void* data = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data();
-  const int device = data ? global_device_of(data) : -1;
-  return device < 0 ? nullptr : &memory_of(device);
+  return memory_at(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->data());
 }
 }  // namespace
 
@@ -139,7 +143,10 @@ std::optional<Cause> unknown_cause(const Tensor& tensor) {
 }
 void lose_values(const Tensor& tensor, const Cause& cause) {
   if (auto* memory = memory_behind(tensor))
-    for_each_run(tensor, [&](uint64_t start, uint64_t end) { memory->unknown.add(start, end, cause); });
+    for_each_run(tensor, [&](uint64_t start, uint64_t end) {
+      memory->unknown.add(start, end, cause);
+      if (tensor.is_cpu()) memory->pages.close(start, end);
+    });
 }
 void regain_values(const Tensor& tensor) {
   auto* memory = memory_behind(tensor);
@@ -147,6 +154,19 @@ void regain_values(const Tensor& tensor) {
   std::vector<std::pair<uint64_t, uint64_t>> runs;
   if (for_each_run(tensor, [&](uint64_t start, uint64_t end) { runs.emplace_back(start, end); }))
     for (auto& [start, end] : runs) memory->unknown.remove(start, end);
+}
+bool can_lose_values(const Tensor& tensor) { return !tensor.numel() || memory_behind(tensor); }
+void write_host_values(const Tensor& tensor) {
+  if (!memory_behind(tensor) || !unknown_cause(tensor)) return;
+  open_pages(tensor);
+  regain_values(tensor);
+}
+void assume(const Tensor& tensor, const Tensor& value) {
+  open_pages(tensor);
+  ComputingFor for_real(-1, 0, Purpose::SCRATCH);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  (tensor.is_cpu() ? tensor : host_alias(tensor)).copy_(value.is_cpu() ? value : host_alias(value));
+  regain_values(tensor);
 }
 bool may_have_values(const Tensor& tensor) {
   return value_limits.fit(tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes(), tensor.scalar_type());
@@ -190,13 +210,13 @@ void lose_elements(const Tensor& tensor, const Tensor& which, const Cause& cause
 }
 
 namespace {
-thread_local std::optional<double> stated_value;
+thread_local std::optional<double> value_to_read;
 }  // namespace
-StatingValue::StatingValue(double value) { stated_value = value; }
-StatingValue::~StatingValue() { stated_value.reset(); }
+StatingValue::StatingValue(double value) { value_to_read = value; }
+StatingValue::~StatingValue() { value_to_read.reset(); }
 
 double ask_for_value(const char* op, const Tensor& tensor) {
-  if (stated_value) return *stated_value;
+  if (value_to_read) return *value_to_read;
   const Cause cause = unknown_cause(tensor).value_or(Cause{});
   const std::string what = c10::str(tensor.sizes(), " ", c10::toString(tensor.scalar_type()));
   double value = 0;
@@ -213,11 +233,11 @@ struct sigaction handler_before;
 void say(const char* text) { [[maybe_unused]] auto written = write(STDERR_FILENO, text, std::strlen(text)); }
 
 void on_trap(int signal, siginfo_t* info, void* context) {
-  const int device = global_device_of(info->si_addr);
-  if (device >= 0 && lacks_values) {
+  auto* memory = lacks_values ? memory_at(info->si_addr) : nullptr;
+  if (memory) {
     const auto address = reinterpret_cast<uint64_t>(info->si_addr);
-    const auto cause = memory_of(device).unknown.find(address, address + 1);
-    say("simrank: native code reads memory of a device that has no values in this run (data=False)");
+    const auto cause = memory->unknown.find(address, address + 1);
+    say("simrank: native code reads memory of a tensor that has no values in this run (data=False)");
     if (cause) { say("; they were lost in "); say(cause->op); }
     say("\n");
   }
@@ -228,6 +248,8 @@ void on_trap(int signal, siginfo_t* info, void* context) {
 void set_values(bool are_there, size_t any_bytes, size_t integer_bytes) {
   const bool was_trapping = lacks_values;
   lacks_values = !are_there;
+  if (lacks_values) register_host_kernels();
+  else forget_host_kernels();
   value_limits = are_there ? ValueLimits{} : ValueLimits{any_bytes, integer_bytes};
   if (lacks_values == was_trapping) return;
   struct sigaction handler {};
@@ -244,27 +266,25 @@ void simrank_values(int are_there, uint64_t any_bytes, uint64_t integer_bytes) {
 }
 // Whether all these bytes of a device are known.
 int simrank_are_known(uint64_t address, uint64_t size) {
-  const int device = simrank::global_device_of(reinterpret_cast<void*>(address));
-  return device < 0 || !simrank::memory_of(device).unknown.find(address, address + size);
+  auto* memory = simrank::memory_at(reinterpret_cast<void*>(address));
+  return !memory || !memory->unknown.find(address, address + size);
 }
 // For each of a device's elements in a row whether it is unknown.
 void simrank_unknown_flags(uint64_t address, uint64_t item, uint64_t count, uint8_t* flags) {
-  const int device = simrank::global_device_of(reinterpret_cast<void*>(address));
-  if (device < 0) return;
-  auto& unknown = simrank::memory_of(device).unknown;
-  for (uint64_t i = 0; i < count; i++, address += item) flags[i] = unknown.find(address, address + item).has_value();
+  auto* memory = simrank::memory_at(reinterpret_cast<void*>(address));
+  if (!memory) return;
+  for (uint64_t i = 0; i < count; i++, address += item) flags[i] = memory->unknown.find(address, address + item).has_value();
 }
 // The operator's name must stay alive.
 void simrank_lose(uint64_t address, uint64_t size, const char* op, int64_t site) {
-  const int device = simrank::global_device_of(reinterpret_cast<void*>(address));
-  if (device >= 0) simrank::memory_of(device).unknown.add(address, address + size, {op, site});
+  if (auto* memory = simrank::memory_at(reinterpret_cast<void*>(address)))
+    memory->unknown.add(address, address + size, {op, site});
 }
 // All these bytes are about to be written.
 void simrank_regain(uint64_t address, uint64_t size) {
-  const int device = simrank::global_device_of(reinterpret_cast<void*>(address));
-  if (device < 0) return;
-  auto& memory = simrank::memory_of(device);
-  memory.pages.open(address, address + size);
-  memory.unknown.remove(address, address + size);
+  auto* memory = simrank::memory_at(reinterpret_cast<void*>(address));
+  if (!memory) return;
+  memory->pages.open(address, address + size);
+  memory->unknown.remove(address, address + size);
 }
 }

@@ -54,15 +54,22 @@ class Pages {
   std::map<uint64_t, std::bitset<kInChunk>> chunks_;  // By number: which pages are open.
 };
 
-// Of tensors on devices; those of the host always have values.
+// Of tensors on devices, and of those of the host that ranks have made while devices lack values.
 std::optional<Cause> unknown_cause(const Tensor& tensor);
 inline bool is_known(const Tensor& tensor) { return !unknown_cause(tensor); }
 void lose_values(const Tensor& tensor, const Cause& cause);
 void regain_values(const Tensor& tensor);  // All its bytes have been written.
 void open_pages(const Tensor& tensor);     // Those of its whole storage.
 bool may_have_values(const Tensor& tensor);
+bool can_lose_values(const Tensor& tensor);         // Its memory was allocated here.
+void write_host_values(const Tensor& tensor);       // Of a tensor of the host, all of which is written next.
+void assume(const Tensor& tensor, const Tensor& value);  // Writes it; all is known from now on.
 Tensor unknown_elements(const Tensor& tensor);  // Which they are: booleans of the same shape, on the host.
 void lose_elements(const Tensor& tensor, const Tensor& which, const Cause& cause);
+
+// CPU torch's kernels of all operators, which then know what the host's tensors lack; host_values.cpp.
+void register_host_kernels();
+void forget_host_kernels();
 
 // What the program reads there, by Python's answer; raises where it has none.
 double ask_for_value(const char* op, const Tensor& tensor);
