@@ -6,6 +6,7 @@ nothing. Which bytes are unknown is known to C++ (`csrc/values.h`); here are the
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import sys
 from collections import Counter
@@ -166,10 +167,13 @@ def assume(tensor: torch.Tensor, value: torch.Tensor | float) -> None:
 def guard(patches: Patches) -> None:
     """Make torch's functions that read memory themselves, not by an operator, check values first.
 
-    Without it they would end the program: such memory is not mapped.
+    Without it they would end the program: such memory is not mapped. So does native code that is
+    none of torch's; then faulthandler shows the line.
     """
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        patches.switch(_show_crashes, before=False, to=True)
     tensor: Any = torch.Tensor
-    for name in ("numpy", "tolist", "__array__", "__dlpack__", "__reduce_ex__"):
+    for name in ("numpy", "tolist", "__array__", "__dlpack__"):
         patches.set(tensor, name, _checked(getattr(tensor, name), f".{name}()"))
     storage: Any = torch.UntypedStorage
     for name in ("__getitem__", "tolist", "_write_file"):
@@ -183,6 +187,13 @@ def guard(patches: Patches) -> None:
         return original(self, name, data, *rest)
 
     patches.set(writer, "write_record", write_record)
+
+
+def _show_crashes(on: bool) -> None:
+    if on:
+        faulthandler.enable(sys.__stderr__)
+    else:
+        faulthandler.disable()
 
 
 def _checked(original: Callable[..., Any], what: str) -> Callable[..., Any]:

@@ -431,6 +431,12 @@ class Call {
     return Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(impl)));
   }
 
+  // Whether torch's C++ copies it to read it: lengths, sizes, flags.
+  bool decides(const Tensor& to) const {
+    return c10::isIntegralType(to.scalar_type(), true) && flags_ & BLOCKING && to.nbytes() <= kMostLengths;
+  }
+  static constexpr size_t kMostLengths = 64 << 10;  // Bytes; assumed.
+
   bool copy_across(bool is_known) {
     if (is_known) {
       if (!aliases_[0].written) write_host_values((*stack_)[base_].toTensor());
@@ -442,7 +448,7 @@ class Call {
     if (alias.written) {
       lose_values(alias.device, cause());
       to = alias.device;
-    } else if (can_lose_values(to)) {
+    } else if (can_lose_values(to) && !decides(to)) {
       lose_values(to, unknown_cause(alias.device).value_or(cause()));
     } else {
       assume(to, at::full({}, ask_for_value(info_.name.c_str(), alias.device), at::kDouble));
@@ -540,7 +546,7 @@ class Call {
     }
   }
 
-  Tensor give(const Tensor& host, size_t index) {
+  Tensor give(Tensor host, size_t index) {
     if (!host.defined() || !host.is_cpu()) return host;
     for (auto& alias : aliases_) if (alias.host.is_same(host)) return alias.device;
     for (auto* given : hosts_) if (given == host.unsafeGetTensorImpl()) return host;
@@ -558,10 +564,19 @@ class Call {
       if (alias.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
       return device_view(alias.device.unsafeGetTensorImpl()->unsafe_storage(), host);
     }
-    Tensor result = device_view(on_device(storage), host);
+    Tensor result = device_view(on_device(as_small_as(host)), host);
     if (C10_UNLIKELY(rank_.capturing != nullptr)) fresh_.emplace_back(static_cast<int>(index), host_alias(result));
     if (C10_UNLIKELY(is_recording || rank_.capturing)) outputs_.push_back(result);
     return result;
+  }
+
+  // CPU torch sums losses up in the memory of their elements, which CUDA gives back.
+  static c10::StorageImpl* as_small_as(Tensor& host) {
+    if (host.dim() == 0 && host.unsafeGetTensorImpl()->unsafe_storage().nbytes() > host.itemsize()) {
+      ComputingFor scratch(-1, 0, Purpose::SCRATCH);
+      host = host.clone();
+    }
+    return host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   }
 
   // The same storage for all results that share it, wherever the kernel has made it.
@@ -643,6 +658,10 @@ const std::unordered_set<std::string> kLaidOutByMeta = {
 const std::unordered_set<std::string> kWithTemporaries = {
     "convolution", "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable",
     "native_dropout_backward"};
+bool has_temporaries(const std::string& name) {
+  for (const char* family : {"linalg_", "_linalg_", "_fft_"}) if (name.rfind(family, 0) == 0) return true;
+  return kWithTemporaries.count(name) > 0;
+}
 
 struct HalfRule {
   const char* name;
@@ -723,7 +742,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
     info->in_float = true;
     info->float_returns = rule->second;
   }
-  if (info->kernel || info->in_float || kWithTemporaries.count(info->name) || info->makes_nothing)
+  if (info->kernel || info->in_float || has_temporaries(info->name) || info->makes_nothing)
     info->purpose = Purpose::SCRATCH;
   return info;
 }

@@ -65,7 +65,8 @@ class HostCall {
     const size_t size = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
     if (is_written && !c10::isIntegralType(tensor.scalar_type(), true) && size > kHostValuesUpTo && can_lose_values(tensor))
       has_room_ = false;
-    aliases_.push_back({tensor, tensor, is_written, is_overwritten});
+    if (tensor.dim() || is_written || !is_known(tensor))  // Else a number, as Meta kernels take it.
+      aliases_.push_back({tensor, tensor, is_written, is_overwritten});
   }
 
   bool read() {
@@ -115,7 +116,9 @@ void register_host_kernels() {
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
   host_library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", std::make_optional(DispatchKey::CPU),
                                                   __FILE__, __LINE__);
-  for (auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(DispatchKey::CPU)) {
+  auto names = c10::Dispatcher::singleton().getRegistrationsForDispatchKey(DispatchKey::CPU);
+  names.push_back({"aten::copy_", ""});  // One kernel for all kinds of devices, which reads memory itself.
+  for (auto& name : names) {
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!op || name.name.rfind("aten::", 0) != 0) continue;
     const OpInfo& info = info_of(*op);

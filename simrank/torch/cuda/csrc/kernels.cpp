@@ -361,6 +361,24 @@ Tensor& counted_out(const Tensor& self, int64_t bins, const Scalar& least, const
 }
 }  // namespace
 
+// In evaluation CPU torch leaves out the statistics that CUDA saves: the running ones.
+using Normed = std::tuple<Tensor, Tensor, Tensor>;
+Normed with_statistics(Normed normed, const Tensor& mean, const Tensor& variance, double eps) {
+  auto& [out, saved_mean, saved_invstd] = normed;
+  if (saved_mean.numel() || !mean.defined() || !variance.defined()) return normed;
+  return {out, mean.clone(), variance.add(eps).rsqrt_()};
+}
+Normed batch_norm(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
+                  const MaybeTensor& variance, bool training, double momentum, double eps) {
+  auto normed = at::native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps);
+  return with_statistics(std::move(normed), mean.value_or(Tensor()), variance.value_or(Tensor()), eps);
+}
+Normed batch_norm_legit(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, Tensor& mean,
+                        Tensor& variance, bool training, double momentum, double eps) {
+  auto normed = at::_native_batch_norm_legit(input, weight, bias, mean, variance, training, momentum, eps);
+  return with_statistics(std::move(normed), mean, variance, eps);
+}
+
 // Of torch's composites: a factorization reports on the host whether it could be made. Without values
 // it could: what follows has its shapes.
 void linalg_check_errors(const Tensor& infos, c10::string_view name, bool is_matrix) {
@@ -391,6 +409,7 @@ std::vector<HostKernel> host_kernels() {
           KERNEL("_scaled_dot_product_flash_attention_backward", flash_attention_backward),
           KERNEL("_scaled_dot_product_efficient_attention", efficient_attention),
           KERNEL("_scaled_dot_product_efficient_attention_backward", efficient_attention_backward),
+          KERNEL("native_batch_norm", batch_norm), KERNEL("_native_batch_norm_legit", batch_norm_legit),
           KERNEL("_fused_rms_norm", rms_norm), KERNEL("_fused_rms_norm_backward", rms_norm_backward),
           KERNEL("batch_norm_stats", norm_stats), KERNEL("batch_norm_elemt", norm_elements),
           KERNEL("batch_norm_gather_stats_with_counts", norm_gather),

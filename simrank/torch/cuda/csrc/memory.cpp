@@ -78,7 +78,8 @@ struct HostOrDevice final : c10::Allocator {
       if (!bound_rank()) return host_allocator->allocate(size);
       Request request{0};
       request.has_values = true;
-      void* address = ranks_host_memory().allocate(size, request);
+      constexpr size_t kPage = 4096;  // Whole pages, which can be closed: nothing else lies there.
+      void* address = ranks_host_memory().allocate((size + kPage - 1) / kPage * kPage, request);
       return {address, address, &free_device, c10::kCPU};
     }
     if (computing_purpose == Purpose::SCRATCH || (computing_purpose == Purpose::KERNEL && size <= kTiny)) {

@@ -206,6 +206,7 @@ template <typename> struct Bernoulli {
     constexpr uint64_t kWordsCounted = 10;
     auto& generator = philox_of(given, computing_index());
     const uint64_t call = generator.advance(kWordsCounted) / 4, seed = generator.state_->seed;
+    if (draws_nothing) return;
     const Tensor p = p_.to(at::kFloat).expand_as(self).contiguous();
     const Tensor drawn = at::empty(self.sizes(), self.options().dtype(at::kBool));
     const float* wanted = p.const_data_ptr<float>();

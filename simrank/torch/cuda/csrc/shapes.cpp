@@ -70,8 +70,10 @@ class FormKey {
 // The arguments of a call as torch's Meta kernels take them.
 class MetaCall {
  public:
-  MetaCall(const Stack& stack, size_t base, c10::ArrayRef<Alias> aliases)
-      : aliases_(aliases), metas_(aliases.size()), stack_(stack.begin() + base, stack.end()) {
+  // `takes_numbers`: tensors of the host without dimensions stay as they are.
+  MetaCall(const Stack& stack, size_t base, c10::ArrayRef<Alias> aliases, bool takes_numbers = true)
+      : takes_numbers_(takes_numbers), aliases_(aliases), metas_(aliases.size()),
+        stack_(stack.begin() + base, stack.end()) {
     for (auto& value : stack_) value = described(value);
   }
   bool run(const OpInfo& info, const c10::OperatorHandle& op) {
@@ -145,7 +147,7 @@ class MetaCall {
     if (!host.defined() || !host.has_storage()) return host;
     int alias = -1;
     for (size_t i = 0; i < aliases_.size(); i++) if (aliases_[i].host.is_same(host)) alias = static_cast<int>(i);
-    if (alias < 0 && host.dim() == 0) return host;  // A number of the host's.
+    if (alias < 0 && host.dim() == 0 && takes_numbers_) return host;
     if (alias >= 0 && metas_[alias].defined()) return metas_[alias];
     const auto* storage = storage_impl(host);
     c10::Storage* shared = nullptr;
@@ -188,6 +190,7 @@ class MetaCall {
     return made;
   }
 
+  const bool takes_numbers_;
   const c10::ArrayRef<Alias> aliases_;
   std::vector<Tensor> metas_;  // By alias.
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
@@ -247,7 +250,7 @@ void draw_nothing(const OpInfo& info, const c10::OperatorHandle& op, const Stack
     Drawing() { draws_nothing = true; }
     ~Drawing() { draws_nothing = false; }
   } drawing;
-  MetaCall call(stack, base, {});
+  MetaCall call(stack, base, {}, false);
   call.run_ours(info, op);
 }
 }  // namespace simrank

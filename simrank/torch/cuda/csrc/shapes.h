@@ -58,7 +58,10 @@ class Giving {
     }
     const size_t number = result.storage;
     if (storages_.size() <= number) storages_.resize(number + 1);
-    if (!storages_[number]) storages_[number] = make_(result.num_bytes);
+    if (!storages_[number]) {
+      storages_[number] = make_(result.like->_is_zerotensor() ? 0 : result.num_bytes);  // Such a tensor has no memory.
+      storages_[number].set_nbytes(result.num_bytes);
+    }
     made.push_back(Tensor(same_view(storages_[number], key_, *result.like)));
     lose_values(made.back(), cause_);
     return made.back();

@@ -141,12 +141,17 @@ std::optional<Cause> unknown_cause(const Tensor& tensor) {
   for_each_run(tensor, [&](uint64_t start, uint64_t end) { if (!found) found = memory->unknown.find(start, end); });
   return found;
 }
+// What lay in memory that stays open is a NaN in every floating type from now on.
 void lose_values(const Tensor& tensor, const Cause& cause) {
-  if (auto* memory = memory_behind(tensor))
-    for_each_run(tensor, [&](uint64_t start, uint64_t end) {
-      memory->unknown.add(start, end, cause);
-      if (tensor.is_cpu()) memory->pages.close(start, end);
-    });
+  auto* memory = memory_behind(tensor);
+  if (!memory) return;
+  const size_t size = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
+  const bool stays_open = tensor.is_cuda() && size <= value_limits.any_bytes;
+  for_each_run(tensor, [&](uint64_t start, uint64_t end) {  // Of too many runs: also what lies between.
+    memory->unknown.add(start, end, cause);
+    if (stays_open) std::memset(reinterpret_cast<void*>(start), 0xFF, end - start);
+    if (tensor.is_cpu()) memory->pages.close(start, end - start == size ? Pages::after(end) : end);
+  });
 }
 void regain_values(const Tensor& tensor) {
   auto* memory = memory_behind(tensor);

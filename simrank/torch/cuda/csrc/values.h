@@ -47,6 +47,7 @@ class Pages {
  public:
   void open(uint64_t start, uint64_t end);   // All that the bytes lie in.
   void close(uint64_t start, uint64_t end);  // Those that lie within; what they held is gone.
+  static uint64_t after(uint64_t end) { return (end + kPage - 1) / kPage * kPage; }  // Where the next one begins.
 
  private:
   static constexpr size_t kPage = 4096, kInChunk = 512;
