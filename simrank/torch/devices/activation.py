@@ -230,6 +230,8 @@ def _enable(context: Any) -> None:
     )
     global _is_enabling  # noqa: PLW0603 - queries meanwhile are torch's own
     _is_enabling = True
+    if not context.has_values:
+        unknown_values.guard(enabled.patches)
     try:
         with for_real():  # In one go: a poll would let the next turn do the same again.
             cuda.enable(
@@ -239,13 +241,13 @@ def _enable(context: Any) -> None:
                 replace_real_devices=context.cuda_devices == "simulated",
                 value_limits=None if context.has_values else unknown_values.limits(),
             )
-    except UnsupportedError as error:
-        _set_unavailable(error)
+    except BaseException as error:
+        enabled.patches.restore()
+        if isinstance(error, UnsupportedError):
+            _set_unavailable(error)
         raise
     finally:
         _is_enabling = False
-    if not context.has_values:
-        unknown_values.guard(enabled.patches)
     if context.race_checker is not None:
         start_recording()
     else:

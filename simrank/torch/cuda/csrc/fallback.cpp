@@ -283,7 +283,7 @@ class Call {
 
   void compute_here() {
     if (info_.is_copy) begin_copy();
-    ComputingFor here(rank_.first_device + device_, rank_.streams[device_], info_.purpose);
+    ComputingFor here(rank_.first_device + device_, rank_.streams[device_], promotes() ? Purpose::SCRATCH : info_.purpose);
     OnIndex on_index(static_cast<DeviceIndex>(device_));
     struct Nested {
       Rank& rank;
@@ -291,6 +291,12 @@ class Call {
       ~Nested() { rank.is_computing = before; }
     } nested{rank_, std::exchange(rank_.is_computing, true)};
     compute(info_, op_, stack_, keys_);
+  }
+
+  // Whether types are mixed: CPU torch converts into temporaries.
+  bool promotes() const {
+    for (auto& alias : aliases_) if (alias.device.scalar_type() != aliases_[0].device.scalar_type()) return true;
+    return false;
   }
 
   void note_choices() {
@@ -654,13 +660,15 @@ const std::unordered_set<std::string> kReadByHost = {
 const std::unordered_set<std::string> kLaidOutByMeta = {
     "convolution", "convolution_backward", "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd"};
 
-// Memory that these allocate in CPU torch and not in CUDA is not the device's.
-const std::unordered_set<std::string> kWithTemporaries = {
-    "convolution", "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable",
-    "native_dropout_backward"};
-bool has_temporaries(const std::string& name) {
-  for (const char* family : {"linalg_", "_linalg_", "_fft_"}) if (name.rfind(family, 0) == 0) return true;
-  return kWithTemporaries.count(name) > 0;
+// Of these, and of all whose names begin so, CPU torch's kernels make temporaries and CUDA's do not.
+constexpr const char* kWithTemporaries[] = {
+    "convolution", "native_dropout_backward", "linalg_", "_linalg_", "_fft_", "mm", "addmm", "bmm", "baddbmm",
+    "_scaled_mm", "_grouped_mm", "gather", "sort", "kthvalue", "sum", "masked_select", "upsample_", "adaptive_",
+    "_adaptive_", "replication_pad", "reflection_pad", "native_batch_norm", "channel_shuffle", "_chunk_cat", "_ctc_loss"};
+bool has_temporaries(const c10::FunctionSchema& schema, const std::string& name) {
+  for (auto& argument : schema.arguments()) if (argument.is_out()) return true;
+  for (const char* begin : kWithTemporaries) if (name.rfind(begin, 0) == 0) return true;
+  return false;
 }
 
 struct HalfRule {
@@ -742,7 +750,7 @@ std::unique_ptr<OpInfo> describe(const c10::FunctionSchema& schema) {
     info->in_float = true;
     info->float_returns = rule->second;
   }
-  if (info->kernel || info->in_float || has_temporaries(info->name) || info->makes_nothing)
+  if (info->kernel || info->in_float || has_temporaries(schema, info->name) || info->makes_nothing)
     info->purpose = Purpose::SCRATCH;
   return info;
 }
