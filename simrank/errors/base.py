@@ -154,8 +154,8 @@ class UnknownValueError(UninitializedValueError):
         made = "" if self.created_at is None else f" at {self.created_at}"
         SimrankError.__init__(
             self,
-            f"{reader}{at} reads a tensor {tensor} that has no values in a run without data: "
-            f"`{self.lost_by}`{made} wrote it from tensors that have none\n"
+            f"{reader}{at} reads {tensor}, which has no values in a run without data: "
+            f"they were lost in `{self.lost_by}`{made}\n"
             "  to fix: state a value, for all of them with --unknown 0 (Context(unknown=0)), for "
             "one with simrank.torch.assume(tensor, value); or run with data",
         )

@@ -18,7 +18,11 @@ ADDRESSES: list[Callable[[object], int | None]] = []
 def tensor_text(tensor: Tensor) -> str:
     """Return the value of a tensor of one element that is there, or the shape."""
     storage = tensor.storage
-    if tensor.numel() != 1 or not storage.knows(tensor.array) or storage.pending_writes(tensor.array):
+    if (
+        tensor.numel() != 1
+        or not storage.knows(tensor.array)
+        or storage.pending_writes(tensor.array)
+    ):
         return f"tensor of shape {tuple(tensor.shape)}"
     value = tensor.array.reshape(-1)[0].item()
     return repr(float(f"{value:.6g}")) if isinstance(value, float) else repr(value)

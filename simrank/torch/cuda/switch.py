@@ -183,7 +183,7 @@ def is_enabled() -> bool:
     return bool(_enabled)
 
 
-def enable(
+def enable(  # noqa: PLR0913 - each a keyword of its own
     num_devices: int,
     properties: DeviceProperties | None = None,
     *,

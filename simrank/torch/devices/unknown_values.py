@@ -132,10 +132,19 @@ def read(op: str, tensor: str, lost_by: str, site: int) -> float:
     where = None if reader is None else str(reader.line())
     value = _READ_BY_TORCH.get(_caller(), context.unknown)
     if value is None:
-        raise UnknownValueError(_READS.get(op, op), tensor, where, (lost_by, _sites.line(site)))
-    counts: Counter[str] = context.program.local.setdefault(_KEY, Counter())
-    counts[f"{_READS.get(op, op)} at {where}"] += 1
+        what = tensor.replace("c10::", "")
+        raise UnknownValueError(_READS.get(op, op), what, where, (lost_by, _sites.line(site)))
+    _count(context, f"{value:g} instead of an unknown value: {_READS.get(op, op)} at {where}")
     return float(value)
+
+
+def _count(context: Any, reading: str) -> None:
+    """Count a reading, for the summary of the run."""
+    counts: Counter[str] = context.program.local.setdefault(_KEY, Counter())
+    remarks: dict[str, None] = context.engine.remarks
+    remarks.pop(f"read {reading}, {counts[reading]} times", None)
+    counts[reading] += 1
+    remarks[f"read {reading}, {counts[reading]} times"] = None
 
 
 def _caller() -> tuple[str, str]:
@@ -170,7 +179,7 @@ def guard(patches: Patches) -> None:
     Without it they would end the program: such memory is not mapped. So does native code that is
     none of torch's; then faulthandler shows the line.
     """
-    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+    if not faulthandler.is_enabled():
         patches.switch(_show_crashes, before=False, to=True)
     tensor: Any = torch.Tensor
     for name in ("numpy", "tolist", "__array__", "__dlpack__"):
@@ -190,7 +199,7 @@ def guard(patches: Patches) -> None:
 
 
 def _show_crashes(on: bool) -> None:
-    if on:
+    if on and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     else:
         faulthandler.disable()
@@ -200,7 +209,7 @@ def _checked(original: Callable[..., Any], what: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if what == _TOLIST and self.device.type == "cuda":
-            self = self.cpu()  # noqa: PLW0642 - as torch does it, in C++
+            self = self.cpu()
         if self.device.type == "cpu":
             _check(self, what)
         return original(self, *args, **kwargs)
@@ -231,6 +240,6 @@ def _has_bytes(tensor: torch.Tensor) -> bool:
 
 
 def counted(context: Any) -> Counter[str]:
-    """Return how often the stated value was read, by operation and line."""
+    """Return how often a stated value was read, by value, operation and line."""
     found: Counter[str] = context.program.local.get(_KEY, Counter())
     return found

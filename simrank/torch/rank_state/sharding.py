@@ -58,8 +58,8 @@ class _Shared:
             kept: _Kept = context.program.local.setdefault(_KEY, {})
             meshes: list[Any] = []
             try:
-                key = (schema.op, self._key(schema.args_schema, meshes))
-                key += (self._key(schema.kwargs_schema, meshes),)
+                of_args = self._key(schema.args_schema, meshes)
+                key = (schema.op, of_args, self._key(schema.kwargs_schema, meshes))
                 found = kept.get(key)
             except (_Unshared, TypeError):  # TypeError: something cannot be hashed.
                 return original(propagator, schema)

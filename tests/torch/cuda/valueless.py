@@ -15,6 +15,8 @@ from simrank.torch.cuda import Callbacks
 from simrank.torch.cuda.operations import drain_launches, form, start_recording_forms
 from tests.torch.cuda.sweep import dtype_of, gradient, moved, name_of
 
+# Importing torch's samples forbids to set flags of cuDNN, for the whole process.
+torch.backends.__allow_nonbracketed_mutation_flag = True
 SAMPLES = 6
 LIMITS = (0, 0)  # Nothing has values.
 
@@ -45,7 +47,10 @@ def _asked(*_args):
 
 def _shown(sizes, strides):
     """Return strides of which those that say nothing are left out."""
-    return [None if size < 2 or 0 in sizes else stride for size, stride in zip(sizes, strides, strict=True)]
+    return [
+        None if size < 2 or 0 in sizes else stride
+        for size, stride in zip(sizes, strides, strict=True)
+    ]
 
 
 def _launched(operation):
@@ -65,8 +70,8 @@ def _described(value, known):
     storage = value.untyped_storage()
     alias = known.setdefault(storage._cdata, len(known))
     return (
-        value.dtype, tuple(value.shape), _shown(value.shape, value.stride()), value.storage_offset(), alias,
-        storage.nbytes(), value.device.type,
+        value.dtype, tuple(value.shape), _shown(value.shape, value.stride()),
+        value.storage_offset(), alias, storage.nbytes(), value.device.type,
     )  # fmt: skip
 
 
@@ -87,7 +92,9 @@ def _outcome(op, sample, call):
     for each in tree.tree_leaves((value, args, kwargs)):
         _described(each, known)
     drawn = torch.cuda.get_rng_state().numpy().tobytes()
-    return Outcome([_described(r, known) for r in tree.tree_leaves(result)], launched, memory, drawn)
+    return Outcome(
+        [_described(r, known) for r in tree.tree_leaves(result)], launched, memory, drawn
+    )
 
 
 def _forward(op, value, args, kwargs):
@@ -95,7 +102,7 @@ def _forward(op, value, args, kwargs):
 
 
 def outcomes(ops=op_db, samples=SAMPLES, *, has_values):
-    """Return what every operator's samples leave, by (operator, number, direction); or the error."""
+    """Return what every operator's samples leave, by operator, number and direction."""
     found = {}
     limits = None if has_values else LIMITS
     options = {"callbacks": Callbacks(on_unknown=_asked), "value_limits": limits}
@@ -111,7 +118,11 @@ def outcomes(ops=op_db, samples=SAMPLES, *, has_values):
                 continue
             for number, sample in enumerate(chosen):
                 calls = [("forward", _forward)]
-                if op.supports_autograd and dtype.is_floating_point and isinstance(sample.input, torch.Tensor):
+                if (
+                    op.supports_autograd
+                    and dtype.is_floating_point
+                    and isinstance(sample.input, torch.Tensor)
+                ):
                     calls.append(("gradient", gradient))
                 for direction, call in calls:
                     key = (name_of(op), number, direction)

@@ -97,7 +97,7 @@ def _small_but_unknown():
 
 READINGS = {
     "item": lambda: _small_but_unknown().item(),
-    "item of an element": lambda: _big()[0, 0].item(),
+    "item of an element": lambda: _big().select(0, 0)[0].item(),  # noqa: PLW0108
     "condition": lambda: bool((_big() > 0).any()),
     "cpu": lambda: repr(_big().cpu()),
     "tolist": lambda: _big().tolist(),
@@ -230,7 +230,9 @@ def test_native_code_that_reads_unknown_memory_ends_the_program():
         "with simrank.Context.for_ranks(1, data=False) as context:\n"
         "    context.multiprocessing.spawn(program, nprocs=1)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False
+    )
     assert ended.returncode < 0
     assert "no values in this run (data=False); they were lost in normal_" in ended.stderr
     assert "line 4 in program" in ended.stderr

@@ -30,7 +30,12 @@ def program(function):
 
 def mlp(device="cuda"):
     """Return a model of two layers, on the device."""
-    layers = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.LayerNorm(4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+    layers = (
+        nn.Linear(WIDTH, 4 * WIDTH),
+        nn.GELU(),
+        nn.LayerNorm(4 * WIDTH),
+        nn.Linear(4 * WIDTH, WIDTH),
+    )
     return nn.Sequential(*layers).to(device)
 
 
@@ -88,7 +93,9 @@ def _with_optimizer(name, make):
     program(run)
 
 
-_with_optimizer("sgd", lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1))
+_with_optimizer(
+    "sgd", lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1)
+)
 _with_optimizer("adam_fused", lambda p: torch.optim.Adam(p, fused=True))
 _with_optimizer("adam_loop", lambda p: torch.optim.Adam(p, foreach=False, amsgrad=True))
 _with_optimizer("rmsprop", torch.optim.RMSprop)
@@ -155,12 +162,16 @@ def attention(_):
     F.scaled_dot_product_attention(query, query, query, attn_mask=mask).sum().backward()
     half = query.detach().bfloat16().requires_grad_()
     grouped = half[:, :2]
-    F.scaled_dot_product_attention(half, grouped, grouped, is_causal=True, enable_gqa=True).sum().backward()
+    F.scaled_dot_product_attention(
+        half, grouped, grouped, is_causal=True, enable_gqa=True
+    ).sum().backward()
 
 
 @program
 def recurrent(_):
-    train(nn.LSTM(WIDTH, WIDTH, 2).cuda(), inputs(16, 8, WIDTH), loss=lambda r: r[0].square().mean())
+    train(
+        nn.LSTM(WIDTH, WIDTH, 2).cuda(), inputs(16, 8, WIDTH), loss=lambda r: r[0].square().mean()
+    )
 
 
 @program
@@ -234,7 +245,7 @@ def offloaded(_):
 
 @program
 def fully_sharded_1(_):
-    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: N817
 
     inner = [FSDP(mlp(), use_orig_params=True) for _ in range(2)]
     model = FSDP(nn.Sequential(*inner), use_orig_params=True)
@@ -244,7 +255,11 @@ def fully_sharded_1(_):
 
 @program
 def tensor_parallel(_):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cuda", (WORLD,))
     layers = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
@@ -264,7 +279,9 @@ def zero_redundancy(_):
 @program
 def pipelined(rank):
     stage = PipelineStage(mlp(), rank, WORLD, torch.device("cuda"))
-    schedule = Schedule1F1B(stage, 4, loss_fn=lambda result, target: (result - target).square().mean())
+    schedule = Schedule1F1B(
+        stage, 4, loss_fn=lambda result, target: (result - target).square().mean()
+    )
     batch = inputs(256, WIDTH)
     if rank == 0:
         schedule.step(batch)

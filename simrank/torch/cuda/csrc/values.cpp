@@ -223,7 +223,7 @@ StatingValue::~StatingValue() { value_to_read.reset(); }
 double ask_for_value(const char* op, const Tensor& tensor) {
   if (value_to_read) return *value_to_read;
   const Cause cause = unknown_cause(tensor).value_or(Cause{});
-  const std::string what = c10::str(tensor.sizes(), " ", c10::toString(tensor.scalar_type()));
+  const std::string what = c10::str("a ", tensor.dtype().name(), " tensor of shape ", tensor.sizes());
   double value = 0;
   ComputingFor nobody;
   TORCH_CHECK(callbacks.on_unknown, "simrank: ", op, " reads values that this run does not have");
