@@ -43,12 +43,13 @@ class TorchStorage(Storage):
         is_pinned: Whether it is pinned memory of the host, as kernels get it.
     """
 
-    __slots__ = ("is_pinned", "owner")
+    __slots__ = ("_start", "is_pinned", "owner")
 
     def __init__(self, owner: torch.UntypedStorage, device: Device | None) -> None:
         self.device = device
         self.size_bytes = owner.nbytes()
-        self.address = 0 if device is None else owner.data_ptr()
+        self._start = owner.data_ptr()  # Of the host, too: it may lack values.
+        self.address = 0 if device is None else self._start
         self.owner = owner
         self.is_pinned = False
         self.writes = None
@@ -57,7 +58,7 @@ class TorchStorage(Storage):
     @property
     def has_values(self) -> bool:  # type: ignore[override]
         """Return whether all bytes hold what the program would have there."""
-        return unknown_values.are_known(self.address, self.size_bytes)
+        return unknown_values.are_known(self._start, self.size_bytes)
 
     @property
     def is_real(self) -> bool:  # type: ignore[override]
@@ -66,11 +67,11 @@ class TorchStorage(Storage):
 
     def lose_values(self) -> None:
         """Mark the bytes as unknown."""
-        unknown_values.lose(self.address, self.size_bytes)
+        unknown_values.lose(self._start, self.size_bytes)
 
     def regain_values(self) -> bool:
         """Mark the bytes as known if they can hold values; return whether they can."""
-        return self.is_real and unknown_values.regain(self.address, self.size_bytes)
+        return self.is_real and unknown_values.regain(self._start, self.size_bytes)
 
     def knows(self, view: np.ndarray[Any, Any]) -> bool:
         """Return whether the bytes of `view` hold what the program would have there."""
@@ -87,15 +88,13 @@ class TorchStorage(Storage):
         if self.knows(view):
             return True
         start, end = self._span(view)
-        can = view.flags.c_contiguous and self.device is not None
-        if not can or not unknown_values.fit(self.device, self.size_bytes, view.dtype):
+        can = unknown_values.fit(self.device, self.size_bytes, view.dtype)
+        if not can or not view.flags.c_contiguous:
             return False
         return unknown_values.regain(start, end - start)
 
     def unknown_elements(self, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         """Return which elements of `view` are unknown, in order; None if only as a whole."""
-        if self.device is None:
-            return np.zeros(view.size, np.uint8)
         can = view.flags.c_contiguous and unknown_values.fit(self.device, self.size_bytes, None)
         return unknown_values.flags(self._span(view)[0], view) if can else None
 
@@ -106,11 +105,11 @@ class TorchStorage(Storage):
             unknown_values.lose(start + number * view.itemsize, view.itemsize)
 
     def _span(self, view: np.ndarray[Any, Any]) -> tuple[int, int]:
-        """Return the first address of a view and the one behind its last, 0 on the host."""
-        if not self.address or not view.nbytes:
+        """Return the first address of a view and the one behind its last."""
+        if not self._start or not view.nbytes:
             return 0, 0
         low, high = self.bounds(view)
-        return self.address + low, self.address + high
+        return self._start + low, self._start + high
 
     def is_current(self) -> bool:
         """Return whether the torch storage still has the same size."""
@@ -167,7 +166,7 @@ class BlockStorage(TorchStorage):
     def __init__(self, block: Block, device: Device | None) -> None:
         self.device = device
         self.size_bytes = block.size_bytes
-        self.address = block.address
+        self.address = self._start = block.address
         self.is_pinned = device is None
         self.writes = None
         self._block = block

@@ -74,6 +74,7 @@ class _Sites:
 
 
 _sites = _Sites()
+_lacking: list[bool] = []  # Not empty while devices lack values.
 number_of_site = _sites.number
 _TOLIST = ".tolist()"
 _KEY = "reads of unknown values"
@@ -95,7 +96,7 @@ def fit(device: Device | None, size_bytes: int, dtype: np.dtype[Any] | None) -> 
 
 def are_known(address: int, size_bytes: int) -> bool:
     """Return whether bytes of a device hold what the program would have there."""
-    if not address or not size_bytes:
+    if not _lacking or not address or not size_bytes:
         return True
     return bool(native().simrank_are_known(address, size_bytes))
 
@@ -179,6 +180,7 @@ def guard(patches: Patches) -> None:
     Without it they would end the program: such memory is not mapped. So does native code that is
     none of torch's; then faulthandler shows the line.
     """
+    patches.switch(_set_lacking, before=False, to=True)
     if not faulthandler.is_enabled():
         patches.switch(_show_crashes, before=False, to=True)
     tensor: Any = torch.Tensor
@@ -196,6 +198,10 @@ def guard(patches: Patches) -> None:
         return original(self, name, data, *rest)
 
     patches.set(writer, "write_record", write_record)
+
+
+def _set_lacking(is_lacking: bool) -> None:
+    _lacking[:] = [True] if is_lacking else []
 
 
 def _show_crashes(on: bool) -> None:

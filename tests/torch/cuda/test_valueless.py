@@ -50,3 +50,27 @@ def test_operators_leave_the_same_without_values(capsys, every, samples, at_leas
         print(f"\n{equal} calls leave the same without values, {reads} read a value")  # noqa: T201 - the figure.
     assert wrong == {}
     assert equal > at_least
+
+
+@pytest.mark.parametrize(
+    "count", [60, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_can_be_read_is_right(count):
+    """Random programs on tensors that are known, unknown, or known in part: no wrong number."""
+    from tests.torch.cuda import random_values
+
+    right = random_values.values_of(range(count), has_values=True)
+    seen = random_values.values_of(range(count), has_values=False)
+    known = unknown = 0
+    for seed, values in seen.items():
+        if values is None:
+            continue
+        assert len(values) == len(right[seed])
+        for value, expected in zip(values, right[seed], strict=True):
+            unknown += value is None
+            if value is not None:
+                known += 1
+                assert value == pytest.approx(expected, rel=0, abs=0, nan_ok=True), seed
+    assert known > 100 * count
+    assert unknown > 50 * count

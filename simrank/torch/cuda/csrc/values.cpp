@@ -282,8 +282,14 @@ void simrank_unknown_flags(uint64_t address, uint64_t item, uint64_t count, uint
 }
 // The operator's name must stay alive.
 void simrank_lose(uint64_t address, uint64_t size, const char* op, int64_t site) {
-  if (auto* memory = simrank::memory_at(reinterpret_cast<void*>(address)))
-    memory->unknown.add(address, address + size, {op, site});
+  auto* memory = simrank::memory_at(reinterpret_cast<void*>(address));
+  if (!memory) return;
+  memory->unknown.add(address, address + size, {op, site});
+  uint64_t start, whole;
+  if (memory->device < 0 && memory->find(address, &start, &whole)) {  // The host's.
+    const uint64_t end = simrank::Pages::after(address + size);
+    memory->pages.close(address, end == start + whole ? end : address + size);
+  }
 }
 // All these bytes are about to be written.
 void simrank_regain(uint64_t address, uint64_t size) {
