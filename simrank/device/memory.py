@@ -404,7 +404,7 @@ class Storage:
         self.lose_values()
 
     def unknown_elements(self, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """Return which elements of `view` are unknown, in order; None if only as a whole."""
+        """Return a flag per unknown element of `view`, or None if only the whole is tracked."""
         del view
         return None
 

@@ -473,9 +473,10 @@ def _knows(buffer: Buffer) -> bool:
 
 
 def _has_values(operation: CollectiveOperation | None) -> bool:
-    return operation is None or (
-        _knows(operation.inputs) and operation.outputs.storage.regain(operation.outputs.array)
-    )
+    if operation is None:
+        return True
+    inputs, outputs = operation.inputs, operation.outputs
+    return inputs.storage.knows(inputs.array) and outputs.storage.regain(outputs.array)
 
 
 def _copy_root(

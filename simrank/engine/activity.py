@@ -225,7 +225,7 @@ class ActivityPool:
             if elapsed_ps:  # An infinite rate times no time is not a number.
                 activity.work_left = max(activity.work_left - activity.rate * elapsed_ps, 0.0)
                 activity.settled_ps = now_ps
-        if len(activities) == 1:  # Most often: nobody is left to share with.
+        if len(activities) == 1:  # Most often: no other one is left.
             self._set_rate(activities[0], rate_alone(activities[0]))
             return
         rates = self._solve(activities) if activities else ()

@@ -10,7 +10,7 @@ __all__ = ["assume"]
 
 
 def assume(tensor: Any, value: Any) -> None:
-    """State the values of a tensor in a run without data, as those of a router, a loss or a norm.
+    """State the values of a tensor in a run without data, such as a router's or a loss.
 
     With data, and outside of ranks, it does nothing: a program can say it once and run both ways.
 

@@ -94,7 +94,7 @@ class TorchStorage(Storage):
         return unknown_values.regain(start, end - start)
 
     def unknown_elements(self, view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """Return which elements of `view` are unknown, in order; None if only as a whole."""
+        """Return a flag per unknown element of `view`, or None if only the whole is tracked."""
         can = view.flags.c_contiguous and unknown_values.fit(self.device, self.size_bytes, None)
         return unknown_values.flags(self._span(view)[0], view) if can else None
 

@@ -1,4 +1,4 @@
-"""Values that a run without data does not have: whose they were, who lost them, who reads them.
+"""Unknown values of torch tensors in runs without data, with the lines that lose them.
 
 With `data=False` torch's operations on large tensors take their time and memory and compute
 nothing. Which bytes are unknown is known to C++ (`csrc/values.h`); here are the program's lines.
@@ -45,7 +45,7 @@ _READS = {
 
 
 # What torch's own functions read to decide how to go on, and what they are answered: that no number
-# which `trunc_normal_` has drawn lies outside of its bounds, to be drawn again.
+# drawn by trunc_normal_ lies outside of its bounds, to be drawn again.
 _READ_BY_TORCH = {("torch.nn.init", "_no_grad_trunc_normal_"): 0.0}
 
 
@@ -57,7 +57,7 @@ class _Sites:
         self.known: list[CallSite] = []
 
     def number(self) -> int:
-        """Return the number of the line that runs; -1: it is none of the program's."""
+        """Return the number of the line that runs; -1: it is not the program's."""
         site = user_site(2)
         if site is None:
             return -1
@@ -157,7 +157,7 @@ def _caller() -> tuple[str, str]:
 
 
 def assume(tensor: torch.Tensor, value: torch.Tensor | float) -> None:
-    """State the values of a tensor in a run without data, as those of a router, a loss or a norm.
+    """State the values of a tensor in a run without data, such as a router's or a loss.
 
     With data it does nothing, so that a program can say it once and run both ways.
 
@@ -175,7 +175,7 @@ def assume(tensor: torch.Tensor, value: torch.Tensor | float) -> None:
 
 
 def guard(patches: Patches) -> None:
-    """Make torch's functions that read memory themselves, not by an operator, check values first.
+    """Wrap torch's functions that read memory without an operator: they check values first.
 
     Without it they would end the program: such memory is not mapped. So does native code that is
     none of torch's; then faulthandler shows the line.
@@ -246,6 +246,6 @@ def _has_bytes(tensor: torch.Tensor) -> bool:
 
 
 def counted(context: Any) -> Counter[str]:
-    """Return how often a stated value was read, by value, operation and line."""
+    """Return the number of readings of stated values, by value, operation and line."""
     found: Counter[str] = context.program.local.get(_KEY, Counter())
     return found

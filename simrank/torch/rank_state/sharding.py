@@ -1,4 +1,4 @@
-"""What DTensor finds out about shardings, found out once for all ranks whose meshes are alike.
+"""Shared results of DTensor's sharding propagation, for ranks whose meshes are alike.
 
 A process has one cache per thread, so each rank would repeat the same search: four fifths of a
 step of a large model without values. It depends on the operator, the placements and the shapes of
@@ -75,7 +75,7 @@ class _Shared:
         return find
 
     def _key(self, value: Any, meshes: list[Any]) -> Any:
-        """Return what a result depends on; add the meshes that `value` mentions, in order."""
+        """Return the key of a value, and append the meshes that it mentions."""
         if isinstance(value, self._spec):
             _check_stateless(value.placements)
             order = None if value.use_strided_shard_as_shard_order else value.shard_order

@@ -344,7 +344,7 @@ class Call {
   }
 
   // Where an operator only moves elements, those that are unknown are moved too: it is run on what
-  // says which they are. False: their memory is closed.
+  // says which they are. False: there is too much of them.
   bool follow_elements() {
     Stack stack(stack_->begin() + base_, stack_->end());
     const auto flags_of = [this](const Tensor& host) -> Tensor {
@@ -352,6 +352,7 @@ class Call {
       return at::zeros(host.sizes(), at::kBool);
     };
     for (auto& alias : aliases_) if (!may_have_values(alias.device)) return false;
+    for (auto& alias : aliases_) open_pages(alias.device);  // Also where nothing was known so far.
     ComputingFor nobody;
     for (auto& value : stack) {
       if (value.isTensor()) value = flags_of(value.toTensor());
