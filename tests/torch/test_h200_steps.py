@@ -1,0 +1,76 @@
+"""Training steps of whole models without values, beside those measured on one H200.
+
+The memory is fitted to nothing: it follows from torch's allocator and the shapes of its operators.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+if shutil.which("g++") is None:
+    pytest.skip("no compiler for simulated devices", allow_module_level=True)
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = list(csv.DictReader((ROOT / "configs/torch/h200_steps.csv").read_text().splitlines()))
+FLAGS = ("compiled", "checkpointed", "autocast")
+FAST = ("llama_8b_4_layers --seq 8192", "llama_8b_4_layers --seq 8192 --checkpointed")
+# Blocks that another program's tensors lay between, of models that need little else.
+FRAGMENTED = 0.06
+# A broadcast at the start keeps its buffers until it ends; NCCL gives them back before.
+NOT_COMPARED = "ddp"
+
+
+def _arguments(row):
+    words = [row["model"], "--seq", row["seq"]]
+    for name, default in (
+        ("batch", "1"),
+        ("dtype", "bfloat16"),
+        ("optimizer", "fused"),
+        ("wrap", ""),
+    ):
+        if row[name] != default:
+            words += [f"--{name}", row[name]]
+    return words + [f"--{flag}" for flag in FLAGS if row[flag] == "1"]
+
+
+def _simulated(arguments):
+    """Return times in ms, and bytes at the start, peaks and reserved bytes."""
+    command = [
+        sys.executable, "-m", "simrank", "run", "--cluster", "hgx_h200", "--nproc-per-node", "1",
+        "--shape-only", "--unknown", "0", "--summary", "none", "--prefix", "none",
+        str(ROOT / "benches" / "training_steps.py"), *arguments,
+    ]  # fmt: skip
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    (line,) = [line for line in ended.stdout.splitlines() if line.count(",") == 7]
+    numbers = line.split(",")
+    return [float(n) for n in numbers[:3]], [int(n) for n in numbers[3:7]]
+
+
+def _cases():
+    for row in ROWS:
+        if row["wrap"] == NOT_COMPARED:
+            continue
+        arguments = _arguments(row)
+        name = " ".join(arguments)
+        marks = [] if name in FAST else [pytest.mark.slow]
+        yield pytest.param(row, arguments, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("row", "arguments"), list(_cases()))
+def test_memory_is_that_of_the_gpu(row, arguments):
+    """Peaks of tensors within 0.5 %, of segments within 6 %; steps of some length within 10 %."""
+    times_ms, (start, peak, _, reserved) = _simulated(arguments)
+    # The measuring process held memory of earlier rows, and cuBLAS's workspaces of 64 MiB.
+    held = int(row["allocated_bytes_at_start"]) - start
+    assert peak == pytest.approx(int(row["peak_allocated_bytes"]) - held, rel=0.005)
+    assert reserved == pytest.approx(int(row["peak_reserved_bytes"]) - held, rel=FRAGMENTED)
+    measured_ms = sum(float(row[part]) for part in ("forward_ms", "backward_ms", "optimizer_ms"))
+    if measured_ms > 60 and row["dtype"] == "bfloat16":
+        assert sum(times_ms) == pytest.approx(measured_ms, rel=0.1)
