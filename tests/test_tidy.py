@@ -37,7 +37,6 @@ TESTED_ELSEWHERE = {
     "engine/lockstep.py": "engine/test_carrier.py",
     "device/host_reads.py": "device/test_buffer.py",
     "device/network.py": "device/test_copies.py",
-    "cli/options.py": "test_cli_frozen.py",
     "config/folders.py": "config/test_locate.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",

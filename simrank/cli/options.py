@@ -59,12 +59,17 @@ Unknown = Annotated[
 _STATED = {"zero": 0.0, "zeros": 0.0, "ones": 1.0, "one": 1.0}
 
 
-def stated_value(text: str | None) -> float | None:
+def stated_value(text: str | None, *, shape_only: bool) -> float | None:
     """Return the number that `--unknown` states.
 
     Raises:
-        typer.BadParameter: It is none.
+        typer.BadParameter: The text is not a number, or the run has all values.
     """
+    if text is not None and not shape_only:
+        raise typer.BadParameter(
+            "a run with data has no unknown values; to fix: add --shape-only",
+            param_hint="--unknown",
+        )
     if text is None or text in _STATED:
         return None if text is None else _STATED[text]
     try:

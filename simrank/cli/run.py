@@ -166,11 +166,11 @@ def run_command(
     torchrun.check_program(program, as_module=as_module)
     built = load_cluster(cluster, torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
-    settings |= {"unknown": options.stated_value(unknown), "replicas": replicas}
+    settings["unknown"] = options.stated_value(unknown, shape_only=shape_only)
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
     settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
-    settings["default_device"] = _device(built, default_device)
+    settings |= {"default_device": _device(built, default_device), "replicas": replicas}
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
     _show_surroundings(summary)

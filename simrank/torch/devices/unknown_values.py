@@ -68,6 +68,11 @@ class _Sites:
             self.known.append(site)
         return number
 
+    def forget(self) -> None:
+        """Forget all lines, which keep the program's code alive."""
+        self._numbers.clear()
+        self.known.clear()
+
     def line(self, number: int) -> str | None:
         """Return a numbered line as `file.py:line`."""
         return str(self.known[number].line()) if 0 <= number < len(self.known) else None
@@ -202,6 +207,8 @@ def guard(patches: Patches) -> None:
 
 def _set_lacking(is_lacking: bool) -> None:
     _lacking[:] = [True] if is_lacking else []
+    if not is_lacking:
+        _sites.forget()
 
 
 def _show_crashes(on: bool) -> None:

@@ -120,7 +120,7 @@ def _run(seed):
 
 
 def values_of(seeds, *, has_values):
-    """Return what each program's tensors hold after each step."""
+    """Return all elements read by each program, by seed; None is an unknown one."""
     options = {"callbacks": Callbacks(on_unknown=_asked)}
     options["value_limits"] = None if has_values else LIMITS
     found = {}

@@ -54,7 +54,7 @@ def _shown(sizes, strides):
 
 
 def _launched(operation):
-    """Return what decides an operation's time."""
+    """Return the fields of an operation that determine its time."""
     operands = [
         (each.dtype, each.sizes, _shown(each.sizes, each.strides), each.is_written)
         for each in (*operation.inputs, *operation.outputs)
@@ -102,7 +102,7 @@ def _forward(op, value, args, kwargs):
 
 
 def outcomes(ops=op_db, samples=SAMPLES, *, has_values):
-    """Return what every operator's samples leave, by operator, number and direction."""
+    """Return the outcome of each sample, by operator, number and direction."""
     found = {}
     limits = None if has_values else LIMITS
     options = {"callbacks": Callbacks(on_unknown=_asked), "value_limits": limits}

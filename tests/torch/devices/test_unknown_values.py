@@ -53,7 +53,7 @@ def _measured(rank, found):
 
 @pytest.fixture(scope="module")
 def measured():
-    """Return what each program leaves on each rank, with and without values.
+    """Return results, times and memory of each program on each rank, with and without values.
 
     Without Python's collector of cycles, which frees tensors when it has seen enough objects.
     """
@@ -206,7 +206,7 @@ def test_a_collective_keeps_the_elements_that_are_known(spawn):
 
 
 def test_a_model_that_is_built_on_the_host_costs_no_memory(run):
-    """Its parameters are drawn by nobody, and move to the device without values."""
+    """Neither initialisation nor the move to the device touches its memory."""
     import resource
 
     def program(_rank):

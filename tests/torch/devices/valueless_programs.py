@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as everybody names it
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - the customary name
 from torch.utils.checkpoint import checkpoint
 
 WIDTH, WORLD = 192, 4

@@ -152,10 +152,10 @@ class Call {
     Stack arguments;
     const bool is_captured = rank_.capturing && !rank_.is_computing;
     if (C10_UNLIKELY(is_captured)) arguments = begin_capture();
-    Stack expected;
-    if (C10_UNLIKELY(info_.is_laid_out_by_meta)) expected = outputs_of_meta();
+    std::shared_ptr<const Results> expected;
+    if (C10_UNLIKELY(info_.is_laid_out_by_meta)) expected = results_of(info_, op_, *stack_, base_, aliases_);
     compute_here();
-    if (C10_UNLIKELY(!expected.empty())) lay_out_as(expected);
+    if (C10_UNLIKELY(expected != nullptr)) lay_out_as(*expected);
     for (auto& alias : aliases_) if (alias.written) follow(alias);
     give_results();
     if (C10_UNLIKELY(lacks_values)) note_known();
@@ -208,8 +208,7 @@ class Call {
       TORCH_CHECK(!(on_device && self_on_host), "indices should be either on cpu or on the same "
                   "device as the indexed tensor (cpu)");
       // CUDA counts a mask's ones on the host, unless one value goes wherever the mask is set.
-      const bool is_mask = on_device && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
-      reads_host_ = reads_host_ || (is_mask && !writes_one_value());
+      reads_host_ = reads_host_ || (on_device && is_mask(*index) && !writes_one_value());
       taken.push_back(on_device ? std::optional<Tensor>(take(*index, i)) : index);
     }
     value = std::move(taken);
@@ -322,8 +321,7 @@ class Call {
     std::shared_ptr<const Results> results;
     if (!(is_known && has_room && info_.makes_nothing)) {
       results = is_sparse_ ? nullptr : results_of(info_, op_, *stack_, base_, aliases_);
-      TORCH_CHECK_NOT_IMPLEMENTED(results || is_known, "simrank: '", op_.schema().name(), "' cannot run without values: torch "
-                                  "has no Meta kernel for it, and not all of its inputs have values in this run");
+      check_has_results(results || is_known, op_);
     }
     if (is_known && has_room && (!results || results->fit())) return make_room();
     if (!is_known && has_room && info_.only_moves && results->fit() && follow_elements()) return make_room();
@@ -388,11 +386,9 @@ class Call {
     if (is_known) return make_room();
     read_by_host();
     if (info_.name == "_local_scalar_dense") {
-      const double value = ask_for_value(info_.name.c_str(), aliases_[0].device);
-      const auto type = aliases_[0].device.scalar_type();
+      const auto number = ask_for_number(info_.name.c_str(), aliases_[0].device);
       stack_->resize(base_);
-      stack_->push_back(type == at::kBool ? at::Scalar(value != 0)
-                        : c10::isIntegralType(type, false) ? at::Scalar(static_cast<int64_t>(value)) : at::Scalar(value));
+      stack_->push_back(number);
       if (C10_UNLIKELY(is_recording)) record();
       return true;
     }
@@ -416,7 +412,6 @@ class Call {
     if (C10_UNLIKELY(is_recording)) record();
     return true;
   }
-  static bool is_mask(const Tensor& tensor) { return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte; }
 
   void replace(const Tensor& before, const Tensor& now) {
     for (size_t i = base_; i < stack_->size(); i++) {
@@ -481,34 +476,16 @@ class Call {
     }
   }
 
-  // The outputs as torch's Meta kernel describes them for CUDA; it computes nothing.
-  Stack outputs_of_meta() const {
-    const auto described = [](const Tensor& tensor) {
-      if (!tensor.defined()) return tensor;
-      return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
-    };
-    Stack stack(stack_->begin() + base_, stack_->end());
-    for (auto& value : stack) {
-      if (value.isTensor()) value = described(value.toTensor());
-      else if (value.isTensorList()) {
-        c10::List<Tensor> list;
-        for (const Tensor& tensor : value.toTensorList()) list.push_back(described(tensor));
-        value = std::move(list);
-      }
-    }
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    op_.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &stack);
-    return stack;
-  }
-
-  void lay_out_as(const Stack& expected) {
-    const size_t base = stack_->size() - expected.size();
-    for (size_t i = 0; i < expected.size(); i++) {
+  // CPU torch's kernel gives other strides than CUDA's, which torch's Meta kernel describes.
+  void lay_out_as(const Results& expected) {
+    const size_t base = stack_->size() - expected.returns.size();
+    for (size_t i = 0; i < expected.returns.size(); i++) {
       auto& value = (*stack_)[base + i];
-      if (!value.isTensor() || !expected[i].isTensor()) continue;
-      const Tensor host = value.toTensor(), like = expected[i].toTensor();
-      if (!host.defined() || !like.defined() || host.sizes() != like.sizes() || host.strides() == like.strides()) continue;
-      value = at::empty_strided(host.sizes(), like.strides(), host.options()).copy_(host);
+      const auto& like = expected.returns[i].like;
+      if (!value.isTensor() || !like) continue;
+      const Tensor host = value.toTensor();
+      if (!host.defined() || host.sizes() != like->sizes() || host.strides() == like->strides()) continue;
+      value = at::empty_strided(host.sizes(), like->strides(), host.options()).copy_(host);
     }
   }
 

@@ -30,8 +30,7 @@ class HostCall {
                   "without data to memory of the host that torch has not allocated on this rank");
     const Cause cause{info_.name.c_str(), site_of_caller()};
     const auto results = results_of(info_, op_, *stack_, base_, aliases_);
-    TORCH_CHECK_NOT_IMPLEMENTED(results, "simrank: '", op_.schema().name(), "' cannot run without values: torch has no Meta "
-                                "kernel for it, and not all of its inputs have values in this run");
+    check_has_results(results != nullptr, op_);
     Giving giving(aliases_, DispatchKey::CPU, cause, [](size_t size) { return c10::Storage(host_storage(size)); });
     giving.to(stack_, base_, *results);
     for (auto& resized : results->resized) {
@@ -54,7 +53,7 @@ class HostCall {
     else if (value.isOptionalTensorList())
       for (std::optional<Tensor> tensor : value.toOptionalTensorList()) {
         if (!tensor || !tensor->defined()) continue;
-        reads_mask_ = reads_mask_ || tensor->scalar_type() == at::kBool || tensor->scalar_type() == at::kByte;
+        reads_mask_ = reads_mask_ || is_mask(*tensor);
         take(*tensor, i);
       }
   }
@@ -71,11 +70,9 @@ class HostCall {
 
   bool read() {
     if (info_.name == "_local_scalar_dense") {
-      const double value = ask_for_value(info_.name.c_str(), aliases_[0].device);
-      const auto type = aliases_[0].device.scalar_type();
+      const auto number = ask_for_number(info_.name.c_str(), aliases_[0].device);
       stack_->resize(base_);
-      stack_->push_back(type == at::kBool ? at::Scalar(value != 0)
-                        : c10::isIntegralType(type, false) ? at::Scalar(static_cast<int64_t>(value)) : at::Scalar(value));
+      stack_->push_back(number);
       return true;
     }
     for (auto& alias : aliases_) {

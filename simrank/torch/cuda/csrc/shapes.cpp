@@ -210,9 +210,8 @@ namespace {
 c10::IValue without_masks(const c10::IValue& indices, c10::ArrayRef<Alias> aliases) {
   c10::List<std::optional<Tensor>> list;
   for (std::optional<Tensor> index : indices.toOptionalTensorList()) {
-    const bool is_mask = index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
-    bool is_there = is_mask;
-    for (auto& alias : aliases) if (is_mask && alias.host.is_same(*index)) is_there = is_known(alias.device);
+    bool is_there = index && index->defined() && is_mask(*index);
+    for (auto& alias : aliases) if (is_there && alias.host.is_same(*index)) is_there = is_known(alias.device);
     if (!is_there) { list.push_back(index); continue; }
     ComputingFor nobody;
     for (const Tensor& column : index->nonzero().unbind(1)) list.push_back(column.contiguous());

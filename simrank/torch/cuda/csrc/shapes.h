@@ -27,6 +27,12 @@ struct Results {
 // What comes of a call whose arguments are on the stack, as aliases; null: no kernel can tell.
 std::shared_ptr<const Results> results_of(const OpInfo& info, const c10::OperatorHandle& op, const Stack& stack,
                                           size_t base, c10::ArrayRef<Alias> aliases);
+// Refuses by name what cannot run without values.
+inline void check_has_results(bool has_results, const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(has_results, "simrank: '", op.schema().name(), "' cannot run without values: torch has no Meta "
+                              "kernel for it, and not all of its inputs have values in this run");
+}
+
 // Puts on the stack what the results describe. New storages come from `make`, with a size in bytes.
 template <typename Make>
 class Giving {

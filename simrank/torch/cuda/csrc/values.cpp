@@ -230,6 +230,11 @@ double ask_for_value(const char* op, const Tensor& tensor) {
   if (callbacks.on_unknown(op, what.c_str(), cause.op, cause.site, &value) < 0) raise_from_python(CALLBACK_RAISED);
   return value;
 }
+at::Scalar ask_for_number(const char* op, const Tensor& tensor) {
+  const double value = ask_for_value(op, tensor);
+  if (tensor.scalar_type() == at::kBool) return value != 0;
+  return c10::isIntegralType(tensor.scalar_type(), false) ? at::Scalar(static_cast<int64_t>(value)) : at::Scalar(value);
+}
 int64_t site_of_caller() { return callbacks.on_site ? callbacks.on_site() : -1; }
 
 // ---- native code that reads what is not there

@@ -74,6 +74,8 @@ void forget_host_kernels();
 
 // What the program reads there, by Python's answer; raises where it has none.
 double ask_for_value(const char* op, const Tensor& tensor);
+at::Scalar ask_for_number(const char* op, const Tensor& tensor);  // The same, of the tensor's type.
+inline bool is_mask(const Tensor& tensor) { return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte; }
 struct StatingValue {  // While one of these is alive, this thread reads its value.
   explicit StatingValue(double value);
   ~StatingValue();
