@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from simrank.faults import Faults
     from simrank.kernels.operation import TritonOperation
     from simrank.multiprocessing import ProcessContext
+    from simrank.ranks.folding import Folding
     from simrank.trace.divergence import Divergence
 
 _DEVICES_PER_NODE = 8
@@ -114,6 +115,8 @@ class Context(TorchNames):
             at which ranks diverged, with the values of its condition.
         replicas: Whether the parameters of models in torch's DistributedDataParallel are hashed
             after each optimizer step, so that different replicas are a finding.
+        folding: Which ranks of a spawn run and stand for others that do the same, see
+            `simrank.ranks.folding`; None: all run.
 
     Attributes:
         cluster: The hardware.
@@ -132,6 +135,7 @@ class Context(TorchNames):
         replicas: The comparison of replicas of models, or None.
         recorder: The recorder of each rank's last calls, or None.
         unjoined: Spawns with join=False that were not joined yet.
+        folding: As given.
 
     Raises:
         ConfigError: The cluster is unknown or its description is invalid.
@@ -161,6 +165,7 @@ class Context(TorchNames):
         flight_recorder: str | PathLike[str] | FlightRecorder | None = None,
         divergence: bool = False,
         replicas: bool = False,
+        folding: Folding | None = None,
     ) -> None:
         self.cluster = _load(cluster)
         self.engine = Engine(seed=seed, delays=_delays(delays))
@@ -179,6 +184,7 @@ class Context(TorchNames):
         self.on_failure = checked_choice("on_failure", on_failure)
         check_carrier(carrier)
         self.carrier = carrier
+        self.folding = folding
         self.compute_time = checked_choice("compute_time", compute_time)
         project = project_settings()
         asked = cuda_devices or project.devices

@@ -50,6 +50,10 @@ class Newcomer(Protocol):
 
     ends_ps: int
 
+    @property
+    def shares_alone(self) -> bool:
+        """Whether it shares links though nothing else is in flight."""
+
     def share(self) -> None:
         """Share links from now on: something else is there."""
 
@@ -61,6 +65,7 @@ class Network:
         cluster: The frozen cluster.
         pool: Transfers in flight, and the bytes of collectives.
         version: Grows whenever a link becomes slower or faster.
+        twins: Returns the transfers of replicas that do not run, for sender and receiver.
     """
 
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
@@ -68,6 +73,7 @@ class Network:
         self.cluster = cluster
         self.pool = ActivityPool(engine, solve_rates)
         self.version = 0
+        self.twins: Callable[[int, int], Sequence[tuple[int, int]]] | None = None
         self._lone: Newcomer | None = None
         self._links: dict[int, Resource] = {}
         self._routes: dict[tuple[int, int], _Route] = {}
@@ -94,7 +100,7 @@ class Network:
 
     def join(self, newcomer: Newcomer) -> None:
         """Add a transfer to its links, which it shares from the second transfer on."""
-        if len(self.pool) or self._has_lone():
+        if len(self.pool) or self._has_lone() or newcomer.shares_alone:
             self._wake_lone()
             newcomer.share()
         else:
@@ -124,10 +130,19 @@ class Network:
         if route is None:
             paths = self.cluster.paths([src], [dst])
             links = tuple(int(i) for i in paths.links[0] if i != self.cluster.num_links)
-            demands = tuple((self.link(index), 1.0) for index in links)
+            times = self._times(src, dst, links)
+            demands = tuple((self.link(i), n) for i, n in zip(links, times, strict=True))
             route = _Route(links, demands, int(paths.latency_ps[0]))
             self._routes[src, dst] = route
         return route
+
+    def _times(self, src: int, dst: int, links: Sequence[int]) -> list[float]:
+        """Return how often a transfer crosses each link: replicas that do not run do it too."""
+        twins = () if self.twins is None else self.twins(src, dst)
+        if not twins:
+            return [1.0] * len(links)
+        paths = self.cluster.paths([s for s, _ in twins], [d for _, d in twins])
+        return [1.0 + int((paths.links == link).sum()) for link in links]
 
     def transfer(
         self,
@@ -162,7 +177,7 @@ class Network:
         if pace is not None and links:
             latency_ps = pace.latency_ps
             beyond = self.route_bandwidth_bytes_per_s(src, dst) / pace.bytes_per_s
-            demands = tuple((link, max(beyond, 1.0)) for link, _ in demands)
+            demands = tuple((link, times * max(beyond, 1.0)) for link, times in demands)
             max_rate = size_bytes / pace.flow_ps if pace.flow_ps else max_rate
         work = float(size_bytes) if links else 0.0
         activity = Activity(work, demands, arrived, max_rate=max_rate)

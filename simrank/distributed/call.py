@@ -89,6 +89,7 @@ class Call:
         self._snapshots: dict[int, Array] = {}
         self._timed = np.zeros(size, dtype=bool)
         self._ended = np.zeros(size, dtype=bool)
+        self._stood_for = group.stood_for
         self._dropped: set[int] = set()
         self._flight: Flight | None = None
         self._evaluation_queued = self._all_played = self._lost = False
@@ -125,10 +126,12 @@ class Call:
 
     def _not_called(self, *calling: int) -> list[int]:
         """Return the global ranks that have not called, but for those that call now."""
+        folding = self.group.world.folding
         return [
             self.group.ranks[rank]
             for rank, operation in enumerate(self.operations)
             if operation is None and rank not in calling
+            if folding is None or folding.runs(self.group.ranks[rank])
         ]
 
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
@@ -164,6 +167,22 @@ class Call:
                 own, peer = _Split(group_rank, int(ours[other])), _Split(other, int(theirs[other]))
                 raise self._split_mismatch(*((own, peer) if we_send else (peer, own)), site)
         sends[group_rank], receives[group_rank], known[group_rank] = send, receive, True
+        if self._stood_for:
+            self._join_splits_of_others(group_rank, send, receive)
+
+    def _join_splits_of_others(
+        self, group_rank: int, send: Sequence[int], receive: Sequence[int]
+    ) -> None:
+        """Note the split sizes of members that do not run: what those that run expect of them."""
+        assert self.splits is not None, "a member has called"
+        sends, receives, known = self.splits.sends, self.splits.receives, self.splits.known
+        for other in self._stood_for.get(group_rank, ()):
+            sends[other, ~known], receives[other, ~known] = (
+                np.asarray(send)[~known], np.asarray(receive)[~known],
+            )  # fmt: skip
+        absent = [rank for others in self._stood_for.values() for rank in others]
+        sends[absent, group_rank] = np.asarray(receive)[absent]
+        receives[absent, group_rank] = np.asarray(send)[absent]
 
     def _split_mismatch(
         self, sender: _Split, receiver: _Split, site: CallSite | None
@@ -210,15 +229,16 @@ class Call:
 
     def absent_ranks(self) -> Iterator[tuple[int, str]]:
         """Yield the ranks that have not called, for the deadlock report."""
+        folding = self.group.world.folding
         for rank, operation in zip(self.group.ranks, self.operations, strict=True):
-            if operation is None:
+            if operation is None and (folding is None or folding.runs(rank)):
                 made = self.group.made_by(rank)
                 yield rank, self.name if made else f"{self.name}; {NEVER_MADE}"
 
     def add(self, group_rank: int, operation: CollectiveOperation) -> None:
         """Add a member's part, once it is matched; of the last one, note where all were made."""
         self.operations[group_rank] = operation
-        self._num_made += 1
+        self._num_made += 1 + len(self._stood_for.get(group_rank, ()))
         if self._num_made == self._size:
             lines_of(self.group).note(self)
 
@@ -226,8 +246,12 @@ class Call:
 
     def arrive(self, operation: CollectiveOperation) -> None:
         """Note that a rank's stream has reached the call; evaluate what that decides."""
-        self._arrivals_ps[operation.group_rank] = self.group.engine.now_ps
+        now_ps = self.group.engine.now_ps
+        self._arrivals_ps[operation.group_rank] = now_ps
         self._num_arrived += 1
+        for other in self._stood_for.get(operation.group_rank, ()):
+            self._arrivals_ps[other] = now_ps
+            self._num_arrived += 1
         if self._num_arrived == self._size:
             self._evaluate()
         elif self.signature.root is not None:  # Rooted: some ranks may end before others arrive.
@@ -412,7 +436,7 @@ class Call:
 
     def drop(self, group_rank: int) -> None:
         """Forget a rank that was aborted; without any left, nothing is in flight any more."""
-        self._dropped.add(group_rank)
+        self._dropped.update((group_rank, *self._stood_for.get(group_rank, ())))
         if self._flight is not None and len(self._dropped) + self._num_ended >= self.group.size():
             self._flight.cancel()
 
@@ -423,7 +447,17 @@ class Call:
         if self._num_arrived == self.group.size():
             self._all_played = True
             ending = [o for o in self.operations if o is not None and not o.complete]
-        self._plan.mover.move(self.operations, ending, self._snapshots)
+        self._plan.mover.move(self._all_operations(), ending, self._snapshots)
+
+    def _all_operations(self) -> Sequence[CollectiveOperation | None]:
+        """Return the members' parts, of a member that does not run its stand-in's."""
+        if not self._stood_for:
+            return self.operations
+        operations = list(self.operations)
+        for rank, others in self._stood_for.items():
+            for other in others:
+                operations[other] = operations[rank]
+        return operations
 
 
 def _columns(signature: Signature) -> dict[str, object]:

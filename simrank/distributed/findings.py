@@ -80,14 +80,13 @@ class CallLines:
 
     def note(self, call: Call) -> None:
         """Note the lines of a call that all members have made."""
-        operations = call.operations
-        head = operations[0]
-        first = None if head is None else head.issued_at
+        operations = [each for each in call.operations if each is not None]
+        first = operations[0].issued_at
         if first is None:
             return
         code, instruction = first
         for operation in operations:
-            site = None if operation is None else operation.issued_at
+            site = operation.issued_at
             if site is None:
                 return  # A library's own thread made it.
             if site[1] != instruction or site[0] is not code:

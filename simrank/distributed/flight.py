@@ -217,14 +217,27 @@ class LinkLoads:
         network: The links.
         links: [k] Their indices.
         carried: What each carries.
+        times: [k] How often that much crosses each at once: of replicas that do not run, too. None:
+            once.
+
+    Attributes:
+        is_crowded: Whether replicas that do not run share its links.
     """
 
-    def __init__(self, network: Network, links: IntArray, carried: Carried) -> None:
+    def __init__(
+        self,
+        network: Network,
+        links: IntArray,
+        carried: Carried,
+        times: FloatArray | None = None,
+    ) -> None:
+        self._times = times
+        self.is_crowded = times is not None and bool((times > 1).any())
         self._network = network
         self._links = links
         self._carried = carried
         self._version = 0  # Of the network: at first, links are as described.
-        self._speed = carried.nominal
+        self._speed = self._crowded(carried.nominal)
         self._claim: Claim | None = None
 
     @property
@@ -232,9 +245,18 @@ class LinkLoads:
         """Speed at current link capacity."""
         if self._version != self._network.version:
             self._version = self._network.version
-            self._speed = speed_of(self._carried.num_bytes, self._capacities())
+            self._speed = self._crowded(speed_of(self._carried.num_bytes, self._capacities()))
             self._claim = None
         return self._speed
+
+    def _crowded(self, speed: Speed) -> Speed:
+        """Return the speed beside the replicas that do not run: they demand as much."""
+        if not self.is_crowded or not speed.demands:
+            return speed
+        demands = np.array(speed.demands) * self._times
+        used = demands > 0
+        rate = float((self._capacities()[used] / demands[used]).min())
+        return speed._replace(demands=demands.tolist(), alone_rate=min(speed.alone_rate, rate))
 
     def _capacities(self) -> FloatArray:
         links = self._network.links_of(self._links.tolist())
@@ -290,6 +312,10 @@ class Shares(Protocol):
     """Bytes of a collective on its links; computed only if links are shared."""
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether replicas that do not run share its links."""
+
+    @property
     def loads(self) -> LinkLoads:
         """Its loads on the links."""
 
@@ -318,6 +344,11 @@ class Flow:
         self._network, self._flight, self._shares = network, flight, shares
         self._last_arrival_ps = last_arrival_ps
         self.ends_ps = flight.last_end_ps
+
+    @property
+    def shares_alone(self) -> bool:
+        """Whether it shares links though nothing else is in flight."""
+        return self._shares.is_crowded
 
     def share(self) -> None:
         """Share links from when the bytes begin to flow; until now they had them alone."""

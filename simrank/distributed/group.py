@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite, Task
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
+    from simrank.ranks.folding import Folding
 
 
 Key = tuple["Hashable", ...]
+NOBODY: dict[int, tuple[int, ...]] = {}
 
 
 class Maker(NamedTuple):
@@ -68,6 +70,7 @@ class ProcessGroup:
         dead: What each member raised that died while the others run on, or that gave up a call
             whose time limit passed, by global rank.
         roster: The active members, where members may be inactive; None: all are.
+        stood_for: Members that do not run, by the member that stands for them, as group ranks.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class ProcessGroup:
         self.communicators: dict[tuple[int, int] | None, Any] = {}
         self.dead: dict[int, BaseException] = {}
         self.roster: Any = None
+        folding = world.folding
+        self.stood_for = NOBODY if folding is None else folding.stood_for(ranks)
         self.planner: Any = None
         self.last_issued: list[Any] = [None] * len(ranks)
         self.forms: dict[Hashable, Any] = {}
@@ -198,6 +203,8 @@ class ProcessGroup:
     def next_seq(self, group_rank: int) -> int:
         """Return the sequence number of a member's next collective; the first is 1."""
         self._num_calls[group_rank] += 1
+        for other in self.stood_for.get(group_rank, ()):
+            self._num_calls[other] += 1
         return self._num_calls[group_rank]
 
     def num_calls(self, group_rank: int) -> int:
@@ -258,6 +265,7 @@ class World:
         devices: Device of each rank.
         shares_devices: Whether several ranks may use one device: they stand for threads of one
             process, which need no communicator each.
+        folding: Which ranks run and stand for others; None: all run.
         has_changed: Whether its members are no more the ranks of the spawn under their numbers:
             one has died, a process has joined, or ranks have met under other numbers.
         local: What layers above keep of it, by names of their own. A table by world would keep it
@@ -269,8 +277,10 @@ class World:
         network: Network,
         devices: IntArray,
         library: CollectiveLibrary,
+        folding: Folding | None = None,
     ) -> None:
         self.engine = network.engine
+        self.folding = folding
         self.cluster = network.cluster
         self.network = network
         self.comm_library = library
@@ -383,6 +393,8 @@ class World:
         for key, group in self._groups.items():
             makers = group._makers  # noqa: SLF001 - as above
             ranks = range(self.size) if isinstance(key[1], int) else group.ranks
+            if self.folding is not None:
+                ranks = [rank for rank in ranks if self.folding.runs(rank)]
             if 0 < len(makers) < len(ranks) and not group.dead:
                 absent = set(ranks) - set(makers)
                 maker, site = min(makers.items())

@@ -158,10 +158,10 @@ class CollectiveLibrary:
         return found
 
     def ends(
-        self, schedule: Schedule, stretch: Stretch | None, devices: IntArray, itemsize: int
+        self, schedule: Schedule, stretch: Stretch | None, alike: Hashable, itemsize: int
     ) -> dict[tuple[int, bytes], Any]:
         """Return the ends that are known while links are as described; groups alike share them."""
-        key = (schedule, stretch, devices.tobytes(), itemsize)
+        key = (schedule, stretch, alike, itemsize)
         found = self._ends.get(key)
         if found is None:
             if len(self._ends) >= _MAX_PLAYERS:

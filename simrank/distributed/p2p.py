@@ -18,7 +18,12 @@ from simrank.device.memory import give_values
 from simrank.distributed.backends import NCCL
 from simrank.distributed.findings import mismatch
 from simrank.distributed.mismatched_calls import MadeCall, same_device
-from simrank.errors import CollectiveMismatchError, PeerDiedError, RankInactiveError
+from simrank.errors import (
+    CollectiveMismatchError,
+    FoldingError,
+    PeerDiedError,
+    RankInactiveError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,6 +145,10 @@ class PeerOperation(Operation):
 
     def begin(self) -> None:
         """Become ready for the other ends."""
+        if self.boxes.answers_itself:
+            for end in self.ends:
+                self.end_done(end)
+            return
         for end in self.ends:
             if not self.boxes.posts_early:
                 try:
@@ -318,6 +327,7 @@ class Mailboxes:
         posts_early: Whether calls are matched when they are issued.
         early: Messages that leave without their receivers.
         level: What NCCL makes of a message; None: another library sends them, as links let it.
+        answers_itself: Whether the one rank that runs stands for the other ends, too.
     """
 
     def __init__(self, group: ProcessGroup, backend: str) -> None:
@@ -326,6 +336,8 @@ class Mailboxes:
         costs = group.world.cluster.collectives
         is_eager = self.posts_early and group.world.comm_library.buffers_sends
         self.level = group.world.comm_library.chooser.nccl if self.posts_early else None
+        folding = group.world.folding
+        self.answers_itself = folding is not None and folding.answers_messages
         self.early = EarlyMessages(costs.buffer_bytes * costs.num_channels if is_eager else -1)
         self._waiting: dict[tuple[Route, bool], deque[End]] = {}
         self._any: dict[tuple[int, int], deque[End]] = {}
@@ -347,10 +359,28 @@ class Mailboxes:
         for end in operation.ends if self.group.dead else ():
             if (peer := end.peer) is not None:
                 self.group.check_alive(operation.name, peer, self.group.group_rank(operation.rank))
-        if self.posts_early:
+        if self.group.stood_for and not self.answers_itself:
+            self._check_run(operation)
+        if self.posts_early and not self.answers_itself:
             for end in operation.ends:
                 self.post(end)
         self.group.engine.pending[operation] = None
+
+    def _check_run(self, operation: PeerOperation) -> None:
+        """Check that the peers of a call run.
+
+        Raises:
+            FoldingError: One does not.
+        """
+        folding, ranks = self.group.world.folding, self.group.ranks
+        for end in operation.ends:
+            peer = None if end.peer is None else int(ranks[end.peer])
+            if folding is not None and peer is not None and not folding.runs(peer):
+                raise FoldingError(
+                    f"{end.describe(ranks)} of rank {operation.rank}: rank {peer} does not run, "
+                    f"rank {folding.stand_in(peer)} stands for it\n"
+                    "  to fix: leave the axis unfolded along which messages go"
+                )
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
         """Fail every call that needs a member that has died.

@@ -18,12 +18,13 @@ from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.traffic import link_bytes, memory_bytes
 from simrank.device import as_dtype
 from simrank.device.memory import give_values
-from simrank.distributed.flight import Flow, Landing, LinkLoads, landings
+from simrank.distributed.flight import Carried, Flow, Landing, LinkLoads, landings
+from simrank.distributed.group import NOBODY
 from simrank.distributed.library import MADE_OF, CollectiveLibrary
 from simrank.distributed.reduce_op import ReduceOp
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from simrank.collectives.choice import Choice
     from simrank.collectives.cost import Stretch
@@ -52,8 +53,17 @@ class Planner:
         may_have_overrides: Whether NCCL's variables may be set; known after the first call.
     """
 
-    def __init__(self, library: CollectiveLibrary, network: Network, devices: IntArray) -> None:
+    def __init__(
+        self,
+        library: CollectiveLibrary,
+        network: Network,
+        devices: IntArray,
+        twins: Sequence[IntArray] = (),
+        stood_for: Mapping[int, tuple[int, ...]] = NOBODY,
+    ) -> None:
         self.comm_library = library
+        self._twins = twins
+        self._stood_for = tuple(stood_for.items())
         self._network = network
         self._devices = devices
         # What is known of one group holds for all that are alike.
@@ -120,22 +130,51 @@ class Planner:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
         cost = self.comm_library.cost
         devices = self._devices if cost.version else self._first_alike  # Some links are slow now.
+        options = {"devices": devices, "itemsize": itemsize}
         if stretch is None:
-            return cost.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
-        return stretch.completions(cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize)
+            ends_ps = cost.completions(schedule, arrivals_ps, **options)
+        else:
+            ends_ps = stretch.completions(cost, schedule, arrivals_ps, **options)
+        if not self._stood_for:
+            return ends_ps
+        ends_ps = ends_ps.copy()
+        for rank, others in self._stood_for:  # Who stands for others ends with the last of them.
+            ends_ps[rank] = max(ends_ps[rank], ends_ps[list(others)].max())
+        return ends_ps
 
     def nominal_ends(
         self, schedule: Schedule, stretch: Stretch | None, itemsize: int
     ) -> dict[tuple[int, bytes], _Ends]:
         """Return the ends of such calls that are known, while links are as described."""
-        return self.comm_library.ends(schedule, stretch, self._first_alike, itemsize)
+        alike = (self._first_alike.tobytes(), self._stood_for)
+        return self.comm_library.ends(schedule, stretch, alike, itemsize)
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether replicas of the group do the same and do not run."""
+        return bool(self._twins)
 
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
         """Return the loads of a schedule on the links."""
+        links, carried = self._carried(schedule, itemsize, self._first_alike, self._nodes)
+        if not self._twins:
+            return LinkLoads(self._network, links, carried)
+        totals = np.zeros(self._network.cluster.num_links, dtype=np.int64)
+        np.add.at(totals, links, carried.num_bytes)
+        for devices in self._twins:
+            first_alike, nodes = self._network.cluster.first_alike(devices)
+            theirs, others = self._carried(schedule, itemsize, first_alike, nodes)
+            np.add.at(totals, theirs, others.num_bytes)
+        times = totals[links] / np.maximum(carried.num_bytes, 1)
+        return LinkLoads(self._network, links, carried, np.maximum(times, 1.0))
+
+    def _carried(
+        self, schedule: Schedule, itemsize: int, first_alike: IntArray, nodes: IntArray
+    ) -> tuple[IntArray, Carried]:
+        """Return the links of devices that a schedule uses, and what they carry."""
         cluster = self._network.cluster
-        carried = self.comm_library.loads(schedule, cluster, self._first_alike, itemsize)
-        links = cluster.links_on(self._nodes, carried.links)
-        return LinkLoads(self._network, links, carried)
+        carried = self.comm_library.loads(schedule, cluster, first_alike, itemsize)
+        return cluster.links_on(nodes, carried.links), carried
 
     def share_links(self, flight: Flight, plan: Plan, last_arrival_ps: int) -> None:
         """Share the links of a collective in flight with other transfers."""
@@ -151,7 +190,13 @@ def planner_of(group: ProcessGroup) -> Planner:
     planner: Planner | None = group.planner
     if planner is None:
         world = group.world
-        planner = group.planner = Planner(world.comm_library, world.network, group.devices)
+        twins: list[IntArray] = []
+        if world.folding is not None:
+            twins = [world.devices[ranks] for ranks in world.folding.twins(group.ranks)]
+        planner = Planner(
+            world.comm_library, world.network, group.devices, twins, group.stood_for
+        )
+        group.planner = planner
     return planner
 
 
@@ -201,6 +246,11 @@ class Plan:
     def link_bytes(self) -> dict[int, int]:
         """The bytes that cross each link."""
         return self._planner.link_bytes(self.schedule, self._itemsize)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether replicas that do not run share its links."""
+        return self._planner.has_twins and self.loads.is_crowded
 
     @cached_property
     def loads(self) -> LinkLoads:
@@ -357,7 +407,7 @@ class DataMover:
         """
         if self._reduce_op is None:
             return
-        for operation in [o for o in operations if o is not None and o.request.sources]:
+        for operation in dict.fromkeys(o for o in operations if o is not None and o.request.sources):
             if _is_running(operation):
                 operation.request.pack()
         self._move(operations, ending, snapshots)
@@ -450,16 +500,18 @@ class DataMover:
         """
         dtype = ending[0].inputs.array.dtype
         by_rank = {operation.group_rank: operation for operation in ending}
+        for rank, live in by_rank.items():
+            snapshots[rank] = live.request.values().copy()
         inputs, outputs = [], []
         for rank, operation in enumerate(operations):
             if rank in by_rank:
-                live = by_rank[rank]
-                snapshots[rank] = live.request.values().copy()
                 inputs.append(snapshots[rank])
-                outputs.append(live.outputs.array.reshape(-1))
+                outputs.append(by_rank[rank].outputs.array.reshape(-1))
                 continue
             if rank in snapshots:
                 inputs.append(snapshots[rank])
+            elif operation is not None and operation.group_rank in snapshots:  # Its stand-in's.
+                inputs.append(snapshots[operation.group_rank])
             elif operation is not None and operation.start_ps >= 0:
                 inputs.append(operation.request.values())
             else:

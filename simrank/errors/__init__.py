@@ -5,6 +5,7 @@ SimrankError(Exception)
   ConfigError               a YAML file or option is wrong: file:line: key.path: expected X, got Y
     ScheduleError           an algorithm would wait forever, or computes something else
   UnsupportedError          a feature that simrank refuses, by name
+    FoldingError            ranks are folded that do not do the same
   HubError                  a task drove the engine; only the hub (the main greenlet) may
   NoRankError               called outside a rank, or outside a Context
   UninitializedValueError   a value was read that a shape-only run does not have
@@ -49,6 +50,7 @@ from simrank.errors.base import (
     MAX_REPORT_LINES,
     ConfigError,
     ConfigProblem,
+    FoldingError,
     HubError,
     NoRankError,
     OutOfMemoryError,
@@ -117,6 +119,7 @@ __all__ = [
     "DistBackendError",
     "DistNetworkError",
     "DivergencePoint",
+    "FoldingError",
     "HubError",
     "IllegalTransportError",
     "InactiveRanksError",

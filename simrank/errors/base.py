@@ -101,6 +101,10 @@ class UnsupportedError(SimrankError):
     """A feature that simrank refuses rather than getting it quietly wrong."""
 
 
+class FoldingError(UnsupportedError):
+    """Ranks are folded that do not do the same, or do something that replicas cannot."""
+
+
 class HubError(SimrankError):
     """A task tried to drive the engine; only the hub, the main greenlet, may."""
 

@@ -13,7 +13,7 @@ from simrank.distributed.group import World, membership
 from simrank.distributed.membership import lose, world_of
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
-from simrank.errors import RankAborted, SimrankError
+from simrank.errors import FoldingError, RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.device import Network
     from simrank.distributed.library import CollectiveLibrary
     from simrank.multiprocessing.arguments import Call
+    from simrank.ranks.folding import Folding
 
 
 class FollowsRanks(Protocol):
@@ -48,6 +49,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
         divergence: Who follows the lines of ranks, or None.
+        folding: Which ranks of a spawn run and stand for others; None: all run.
     """
 
     network: Network
@@ -57,6 +59,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     on_failure: str
     carrier: str
     divergence: FollowsRanks | None
+    folding: Folding | None
 
 
 def _context_of(program: Program) -> ContextOfSpawns:
@@ -224,9 +227,15 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
     """Make the ranks and queue them at this time."""
     parent, nprocs = plan.parent, plan.nprocs
     context, engine = _context_of(parent), parent.engine
-    world = World(context.network, np.arange(nprocs), context.comm_library)
+    folding = context.folding if parent.rank is None else None
+    if folding is not None and folding.world_size != nprocs:
+        raise FoldingError(f"{folding.describe()}, but {nprocs} ranks are spawned")
+    world = World(context.network, np.arange(nprocs), context.comm_library, folding)
+    if folding is not None:
+        twins = folding.twins
+        context.network.twins = lambda src, dst: [(a, b) for a, b in twins((src, dst))]
     tasks, programs = [], []
-    for rank in range(nprocs):
+    for rank in range(nprocs) if folding is None else folding.running:
         device = rank if context.default_device is None else context.default_device
         task = Task(engine, f"rank {rank}", rank)
         program = Program(

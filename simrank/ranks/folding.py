@@ -1,0 +1,223 @@
+"""Folding: of ranks that do the same, some run and stand for the others.
+
+A layout has axes, such as data and tensor parallelism. Along a folded axis the first coordinates
+run, and the last of these stands for all that follow: those arrive at each collective as it does,
+at its time and with its values. What replicas send over links that they share with ranks that run
+is counted (see `Folding.twins`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.errors import FoldingError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FoldedAxis(NamedTuple):
+    """An axis of the layout along which ranks do the same.
+
+    Attributes:
+        name: What users call it.
+        size: How many coordinates it has.
+        stride: Distance in ranks from one coordinate to the next.
+        num_run: How many of them run, from the first on; the last of these stands for the rest.
+    """
+
+    name: str
+    size: int
+    stride: int
+    num_run: int = 1
+
+    def coordinate(self, rank: int) -> int:
+        """Return the coordinate of a rank."""
+        return rank // self.stride % self.size
+
+
+class Folding:
+    """Which ranks run, and for whom they stand.
+
+    Args:
+        world_size: Number of ranks.
+        axes: The folded axes, the outermost first.
+
+    Raises:
+        FoldingError: The axes do not fit into the ranks, or into each other.
+    """
+
+    def __init__(self, world_size: int, axes: Sequence[FoldedAxis]) -> None:
+        self.world_size = world_size
+        self.axes = tuple(sorted(axes, key=lambda axis: -axis.stride))
+        inner = 1
+        for axis in reversed(self.axes):
+            if axis.stride % inner or not 1 <= axis.num_run <= axis.size:
+                raise FoldingError(f"axis {axis} does not fit on an axis within it")
+            inner = axis.stride * axis.size
+        if world_size % inner:
+            raise FoldingError(f"the folded axes need a multiple of {inner} ranks, not {world_size}")
+
+    @property
+    def answers_messages(self) -> bool:
+        """Whether messages to ranks that do not run end by themselves; else they are refused."""
+        return False
+
+    def __repr__(self) -> str:
+        """Return the axes."""
+        return f"Folding({self.world_size}, {list(self.axes)})"
+
+    def stand_in(self, rank: int) -> int:
+        """Return the rank that stands for a rank: itself if it runs."""
+        for axis in self.axes:
+            beyond = axis.coordinate(rank) - (axis.num_run - 1)
+            if beyond > 0:
+                rank -= beyond * axis.stride
+        return rank
+
+    def runs(self, rank: int) -> bool:
+        """Return whether a rank runs."""
+        return self.stand_in(rank) == rank
+
+    @cached_property
+    def running(self) -> tuple[int, ...]:
+        """The ranks that run."""
+        return tuple(rank for rank in range(self.world_size) if self.runs(rank))
+
+    def stood_for(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return for whom members of a group stand, both as places in it.
+
+        Raises:
+            FoldingError: Who stands for a member is none itself.
+        """
+        places = {rank: place for place, rank in enumerate(ranks)}
+        found: dict[int, list[int]] = {}
+        for rank, place in places.items():
+            stand_in = self.stand_in(rank)
+            if stand_in == rank:
+                continue
+            if stand_in not in places:
+                if not any(self.runs(each) for each in ranks):
+                    return {}
+                raise FoldingError(
+                    f"a group of ranks {_some(ranks)} has rank {rank} without rank {stand_in}, "
+                    "which stands for it"
+                )
+            found.setdefault(places[stand_in], []).append(place)
+        return {place: tuple(others) for place, others in found.items()}
+
+    def twins(self, ranks: Sequence[int]) -> list[list[int]]:
+        """Return groups of ranks that do not run and do what a group does, at the same time.
+
+        Each has its members in the group's order.
+        """
+        steps = []
+        for axis in self.axes:
+            at = {axis.coordinate(rank) for rank in ranks}
+            steps.append([0, *(step * axis.stride for step in _steps(axis, at))])
+        return [[rank + sum(shift) for rank in ranks] for shift in product(*steps) if any(shift)]
+
+    def describe(self) -> str:
+        """Return `4 of 256 ranks run (dp 32, tp 8)`."""
+        axes = ", ".join(f"{axis.name} {axis.size}" for axis in self.axes)
+        return f"{len(self.running)} of {self.world_size} ranks run (folded: {axes})"
+
+
+def _steps(axis: FoldedAxis, at: set[int]) -> range:
+    """Return how far along an axis the groups lie that do what a group at some coordinates does."""
+    first, last = min(at), max(at)
+    if first == last:
+        return range(1, axis.size - axis.num_run + 1) if first == axis.num_run - 1 else range(0)
+    extent = last + 1
+    if first or extent % axis.num_run or axis.size % extent or axis.num_run > 1:
+        return range(0)
+    return range(extent, axis.size, extent)
+
+
+class Alone(Folding):
+    """One rank runs and stands for all: how a program looks to it is what is asked for.
+
+    Args:
+        world_size: Number of ranks.
+        rank: The one that runs.
+    """
+
+    def __init__(self, world_size: int, rank: int) -> None:
+        super().__init__(world_size, ())
+        self._rank = rank
+
+    @property
+    def answers_messages(self) -> bool:
+        """Whether messages to ranks that do not run end by themselves: yes, with unknown values."""
+        return True
+
+    def stand_in(self, rank: int) -> int:
+        """Return the rank that runs."""
+        del rank
+        return self._rank
+
+    def stood_for(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return for whom the rank stands in a group, as places in it."""
+        if self._rank not in ranks:
+            return {}
+        place = list(ranks).index(self._rank)
+        return {place: tuple(each for each in range(len(ranks)) if each != place)}
+
+
+class LayoutAxis(NamedTuple):
+    """An axis of a program's layout.
+
+    Attributes:
+        name: What the program calls it.
+        size: How many coordinates it has.
+        stride: Distance in ranks from one coordinate to the next.
+    """
+
+    name: str
+    size: int
+    stride: int
+
+
+def layout_of(world_size: int, groups: Sequence[tuple[str, Sequence[int]]]) -> list[LayoutAxis]:
+    """Return the axes of a layout, the outermost first, from the groups that rank 0 is in.
+
+    An axis is a group whose members lie a constant distance apart. Where the groups leave a choice,
+    the layout with the most axes is taken.
+
+    Args:
+        world_size: Number of ranks.
+        groups: Name and global ranks of each.
+    """
+    found: dict[int, dict[int, str]] = {}
+    for name, ranks in groups:
+        size = len(ranks)
+        stride = ranks[1] - ranks[0] if size > 1 else 0
+        if stride > 0 and list(ranks) == list(range(0, size * stride, stride)):
+            found.setdefault(stride, {}).setdefault(size, name)
+    best: dict[int, list[LayoutAxis]] = {1: []}  # By the number of ranks that they reach.
+    for reached in [n for n in range(1, world_size + 1) if world_size % n == 0]:
+        axes = best.get(reached)
+        if axes is None:
+            continue
+        beyond = [n for n in found if n > reached and n % reached == 0]
+        steps = [(size, name) for size, name in found.get(reached, {}).items()]
+        steps += [(n // reached, "") for n in beyond if reached not in found]
+        for size, name in steps:
+            longer = [LayoutAxis(name, size, reached), *axes]
+            if world_size % (reached * size) == 0 and _num_named(longer) > _num_named(
+                best.get(reached * size, [])
+            ):
+                best[reached * size] = longer
+    return max(best.values(), key=lambda axes: (_num_named(axes), prod(a.size for a in axes)))
+
+
+def _num_named(axes: Sequence[LayoutAxis]) -> int:
+    return sum(1 for axis in axes if axis.name)
+
+
+def _some(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:4]))
+    return f"{shown}, ..." if len(ranks) > 4 else shown
