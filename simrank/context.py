@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from simrank.kernels.operation import TritonOperation
     from simrank.multiprocessing import ProcessContext
     from simrank.ranks.folding import Folding
+    from simrank.scouting import Scout
     from simrank.trace.divergence import Divergence
 
 _DEVICES_PER_NODE = 8
@@ -116,7 +117,7 @@ class Context(TorchNames):
         replicas: Whether the parameters of models in torch's DistributedDataParallel are hashed
             after each optimizer step, so that different replicas are a finding.
         folding: Which ranks of a spawn run and stand for others that do the same, see
-            `simrank.ranks.folding`; None: all run.
+            `simrank.ranks.folding`; None: all run. Only without data.
 
     Attributes:
         cluster: The hardware.
@@ -136,6 +137,7 @@ class Context(TorchNames):
         recorder: The recorder of each rank's last calls, or None.
         unjoined: Spawns with join=False that were not joined yet.
         folding: As given.
+        scout: Sees what the one rank does that runs, or None; see `simrank.scouting`.
 
     Raises:
         ConfigError: The cluster is unknown or its description is invalid.
@@ -185,6 +187,9 @@ class Context(TorchNames):
         check_carrier(carrier)
         self.carrier = carrier
         self.folding = folding
+        self.scout: Scout | None = None
+        if folding is not None and data:
+            raise ValueError("folding needs data=False: ranks that do not run have no numbers")
         self.compute_time = checked_choice("compute_time", compute_time)
         project = project_settings()
         asked = cuda_devices or project.devices

@@ -80,6 +80,13 @@ def stated_value(text: str | None, *, shape_only: bool) -> float | None:
         ) from None
 
 
+Fold = Annotated[
+    str,
+    typer.Option(
+        "--fold",
+        help="With --shape-only: ranks that do the same run once: auto, none, all, or axes: dp,tp.",
+    ),
+]
 OnFailure = Annotated[
     str, typer.Option("--on-failure", help="abort, or continue: healthy ranks run on.")
 ]

@@ -12,6 +12,7 @@ from collections import defaultdict
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from errno import EPIPE
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
@@ -36,6 +37,7 @@ from simrank.cli.debugging import (
     show_records,
     variables_text,
 )
+from simrank.cli.folding import folding_of, unfolds
 from simrank.cli.torchrun import LaunchCommand
 from simrank.config.files import write_text
 from simrank.context import Context
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from simrank.hardware.cluster import Cluster
+    from simrank.scouting import Scout
 
 # Parameters that a replay sets itself, or that say nothing to it.
 _NO_REPLAY = {"program", "args", "seeds", "delays", "torchrun_values", "torchrun_flags"}
@@ -97,7 +100,14 @@ class _Job:
 
     def run_quietly(self, delays: Delays | None) -> None:
         """Run the script in a Context of its own, with its output captured."""
-        context = Context(**self.settings, delays=delays)
+        self._run_hidden(Context(**self.settings, delays=delays))
+
+    def run_alone(self, scout: Scout) -> None:
+        """Run the script on one rank, in a Context that a scout watches, without its output."""
+        settings = self.settings | {"folding": scout.folding, "flight_recorder": None}
+        self._run_hidden(scout.watch(Context(**settings)))
+
+    def _run_hidden(self, context: Context) -> None:
         hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
         with redirect_stdout(hidden), redirect_stderr(hidden):
             self.run(context)
@@ -143,6 +153,7 @@ def run_command(
     strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
     shape_only: Annotated[bool, typer.Option(help="Large device tensors have no values.")] = False,
     unknown: options.Unknown = None,
+    fold: options.Fold = "auto",
     default_device: options.DefaultDevice = None,
     on_failure: options.OnFailure = "abort",
     carrier: options.Carrier = "auto",
@@ -179,14 +190,31 @@ def run_command(
         _explore(command, job, seeds, max_ps)
         return
     recorder, drawn = flight_recorder(flight_recorder_folder), _delays(delays, max_ps)
-    context = Context(**settings, flight_recorder=recorder, divergence=divergence, delays=drawn)
+    settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
-    with outputs.open(num_ranks, built.devices_per_node) as output, _page_kept(html, job, context):
-        set_output(context.program, output)
-        if log_dir is not None:
-            context.program.local[ERROR_FILES] = log_dir
-        _run_shown(job, context, trace, parse_ranks(trace_ranks), summary)
+    show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
+    settings["folding"] = folding_of(job.run_alone, num_ranks, fold, settings)
+    try:
+        _run_written(job, outputs, html, show)
+    except SimrankError as error:
+        if settings["folding"] is None or not unfolds(error, fold):
+            raise
+        settings["folding"] = None
+        _run_written(job, outputs, html, show)
     sys.stdout.flush()  # Here, where a closed pipe ends it quietly.
+
+
+def _run_written(
+    job: _Job, outputs: Outputs, html: str | None, show: Callable[[Context], None]
+) -> None:
+    """Run the script once, with its lines and its page where the options have them."""
+    context = Context(**job.settings)
+    num_local = context.cluster.devices_per_node
+    with outputs.open(job.num_ranks, num_local) as output, _page_kept(html, job, context):
+        set_output(context.program, output)
+        if outputs.log_dir is not None:
+            context.program.local[ERROR_FILES] = outputs.log_dir
+        show(context)
 
 
 def _show_surroundings(summary: str) -> None:
@@ -204,7 +232,7 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
     if path is None:
         yield
         return
-    added, links, partial, report = Summary(), LinkBytes(), None, None
+    added, links, partial, report = Summary(context.folding), LinkBytes(), None, None
     context.observe(added)
     context.observe(links)
     try:
@@ -235,10 +263,10 @@ def _peaks(context: Context, num_ranks: int) -> dict[int, int]:
 
 
 def _run_shown(
-    job: _Job, context: Context, trace: str | None, trace_ranks: list[int] | None, summary: str
+    job: _Job, trace: str | None, trace_ranks: list[int] | None, summary: str, context: Context
 ) -> None:
     """Run the script once, and write its timeline and summary."""
-    timeline, added = Timeline(trace_ranks), Summary()
+    timeline, added = Timeline(trace_ranks), Summary(context.folding)
     context.observe(added)
     if trace is not None:
         context.observe(timeline)

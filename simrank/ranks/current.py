@@ -23,6 +23,16 @@ class InjectsFaults(Protocol):
         """Return whether a process outside of the simulation holds a port."""
 
 
+class SeesSteps(Protocol):
+    """Sees the training steps of the one rank that runs; see `simrank.scouting`."""
+
+    def stepped(self, optimizer: object) -> None:
+        """Note that an optimizer has stepped."""
+
+    def begins_step(self) -> None:
+        """Note that the next training step begins."""
+
+
 class ContextOfProgram(Protocol):
     """The part of a Context that this layer uses; the Context itself is defined above."""
 
@@ -33,6 +43,10 @@ class ContextOfProgram(Protocol):
     @property
     def faults(self) -> InjectsFaults | None:
         """Return the injected faults, or None."""
+
+    @property
+    def scout(self) -> SeesSteps | None:
+        """Return who sees the training steps of a rank, or None."""
 
 
 class RaceOrder(Protocol):

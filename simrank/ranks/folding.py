@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.errors import FoldingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class FoldedAxis(NamedTuple):
@@ -26,13 +26,20 @@ class FoldedAxis(NamedTuple):
         name: What users call it.
         size: How many coordinates it has.
         stride: Distance in ranks from one coordinate to the next.
-        num_run: How many of them run, from the first on; the last of these stands for the rest.
+        num_run: How many of them run; the last of these stands for those that follow.
+        first: The first that runs; it stands for those before it.
     """
 
     name: str
     size: int
     stride: int
     num_run: int = 1
+    first: int = 0
+
+    @property
+    def last(self) -> int:
+        """Return the last coordinate that runs."""
+        return self.first + self.num_run - 1
 
     def coordinate(self, rank: int) -> int:
         """Return the coordinate of a rank."""
@@ -55,7 +62,7 @@ class Folding:
         self.axes = tuple(sorted(axes, key=lambda axis: -axis.stride))
         inner = 1
         for axis in reversed(self.axes):
-            if axis.stride % inner or not 1 <= axis.num_run <= axis.size:
+            if axis.stride % inner or not 0 <= axis.first <= axis.last < axis.size:
                 raise FoldingError(f"axis {axis} does not fit on an axis within it")
             inner = axis.stride * axis.size
         if world_size % inner:
@@ -73,9 +80,8 @@ class Folding:
     def stand_in(self, rank: int) -> int:
         """Return the rank that stands for a rank: itself if it runs."""
         for axis in self.axes:
-            beyond = axis.coordinate(rank) - (axis.num_run - 1)
-            if beyond > 0:
-                rank -= beyond * axis.stride
+            at = axis.coordinate(rank)
+            rank += (min(max(at, axis.first), axis.last) - at) * axis.stride
         return rank
 
     def runs(self, rank: int) -> bool:
@@ -130,9 +136,9 @@ def _steps(axis: FoldedAxis, at: set[int]) -> range:
     """Return how far along an axis the groups lie that do what a group at some coordinates does."""
     first, last = min(at), max(at)
     if first == last:
-        return range(1, axis.size - axis.num_run + 1) if first == axis.num_run - 1 else range(0)
+        return range(1, axis.size - last) if first == axis.last else range(0)
     extent = last + 1
-    if first or extent % axis.num_run or axis.size % extent or axis.num_run > 1:
+    if first or axis.num_run > 1 or axis.size % extent:
         return range(0)
     return range(extent, axis.size, extent)
 
@@ -185,7 +191,8 @@ def layout_of(world_size: int, groups: Sequence[tuple[str, Sequence[int]]]) -> l
     """Return the axes of a layout, the outermost first, from the groups that rank 0 is in.
 
     An axis is a group whose members lie a constant distance apart. Where the groups leave a choice,
-    the layout with the most axes is taken.
+    the layout is taken that covers the most ranks, then the one with the most axes. Axes without a
+    group between them have the name "".
 
     Args:
         world_size: Number of ranks.
@@ -197,25 +204,21 @@ def layout_of(world_size: int, groups: Sequence[tuple[str, Sequence[int]]]) -> l
         stride = ranks[1] - ranks[0] if size > 1 else 0
         if stride > 0 and list(ranks) == list(range(0, size * stride, stride)):
             found.setdefault(stride, {}).setdefault(size, name)
-    best: dict[int, list[LayoutAxis]] = {1: []}  # By the number of ranks that they reach.
-    for reached in [n for n in range(1, world_size + 1) if world_size % n == 0]:
-        axes = best.get(reached)
-        if axes is None:
-            continue
-        beyond = [n for n in found if n > reached and n % reached == 0]
-        steps = [(size, name) for size, name in found.get(reached, {}).items()]
-        steps += [(n // reached, "") for n in beyond if reached not in found]
+
+    def layouts(inner: int) -> Iterator[list[LayoutAxis]]:
+        """Yield the layouts of what lies outside of some ranks, the innermost axis first."""
+        yield []
+        steps = [(size, name) for size, name in found.get(inner, {}).items()]
+        steps += [(n // inner, "") for n in found if n > inner and n % inner == 0]
         for size, name in steps:
-            longer = [LayoutAxis(name, size, reached), *axes]
-            if world_size % (reached * size) == 0 and _num_named(longer) > _num_named(
-                best.get(reached * size, [])
-            ):
-                best[reached * size] = longer
-    return max(best.values(), key=lambda axes: (_num_named(axes), prod(a.size for a in axes)))
+            if world_size % (inner * size) == 0:
+                for outer in layouts(inner * size):
+                    yield [LayoutAxis(name, size, inner), *outer]
 
+    def merit(axes: Sequence[LayoutAxis]) -> tuple[int, int]:
+        return prod(axis.size for axis in axes if axis.name), len([a for a in axes if a.name])
 
-def _num_named(axes: Sequence[LayoutAxis]) -> int:
-    return sum(1 for axis in axes if axis.name)
+    return max(layouts(1), key=merit)[::-1]
 
 
 def _some(ranks: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
     from simrank.distributed.replicas import Replicas
     from simrank.ranks import Program
+    from simrank.ranks.current import SeesSteps
 
 _MODELS = "replicated models"  # In `Program.local`: optimizers and steps, by model.
+_SEEN = "steps that a scout sees"
 HOOK = -1  # A number that torch gives to no hook.
 
 
@@ -41,8 +44,12 @@ def recording_init(original: Callable[..., None]) -> Callable[..., None]:
 def after_step(optimizer: Any, _: object, __: object) -> None:
     """Hash the parameters that an optimizer has stepped, by replicated model."""
     program = rank_program()
-    replicas = None if program is None else _replicas_of(program)
-    if program is None or replicas is None:
+    if program is None:
+        return
+    if program.context.scout is not None:
+        _tell_scout(program, program.context.scout, optimizer)
+    replicas = _replicas_of(program)
+    if replicas is None:
         return
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for number, (model, steps) in enumerate(program.local.get(_MODELS, {}).items()):
@@ -54,6 +61,15 @@ def after_step(optimizer: Any, _: object, __: object) -> None:
         step = Step(number, order, steps[optimizer])
         simulated = model.process_group.simulated
         replicas.note(simulated, program.rank or 0, step, hashes, user_site())
+
+
+def _tell_scout(program: Program, scout: SeesSteps, optimizer: object) -> None:
+    """Report a step to who sees the rank, and the next call of a model's forward from now on."""
+    scout.stepped(optimizer)
+    if _SEEN not in program.local:
+        program.local[_SEEN] = True
+        modules: Any = import_module("torch.nn.modules.module")
+        modules.register_module_forward_pre_hook(lambda *_: scout.begins_step())
 
 
 def _replicas_of(program: Program) -> Replicas | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simrank.config.wires import Provenance
     from simrank.device import Operation
     from simrank.engine import Task
+    from simrank.ranks.folding import Folding
 
 _NUM_COSTLIEST = 5
 _MAX_NAMED = 6
@@ -85,9 +86,13 @@ class Summary:
     """Sums of operations per rank: an observer of the engine.
 
     Everything needed is kept per rank as intervals until `ranks` is asked for.
+
+    Args:
+        folding: Which ranks run and stand for others; None: all run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folding: Folding | None = None) -> None:
+        self._folding = folding
         self._busy: dict[int, dict[bool, list[tuple[int, int]]]] = {}
         self._calls: _Calls[tuple[str, str, int, str]] = {}
         self._kernels: _Calls[tuple[str, str]] = {}
@@ -131,12 +136,17 @@ class Summary:
             peak_bytes: Per rank the most memory its device held.
         """
         ranks_by_facts: dict[tuple[int, int, int], list[int]] = {}
-        for rank in sorted(peak_bytes.keys() | self._busy.keys()):
-            busy = self._busy.get(rank, {True: [], False: []})
-            compute_ps = _covered_ps(busy[False])
-            both_ps = _covered_ps([*busy[False], *busy[True]])
-            key = (compute_ps, both_ps - compute_ps, peak_bytes.get(rank, 0))
-            ranks_by_facts.setdefault(key, []).append(rank)
+        facts: dict[int, tuple[int, int, int]] = {}
+        folding = self._folding
+        known = sorted(peak_bytes.keys() | self._busy.keys())
+        for rank in known if folding is None else range(folding.world_size):
+            runs = rank if folding is None else folding.stand_in(rank)
+            if runs not in facts:
+                busy = self._busy.get(runs, {True: [], False: []})
+                compute_ps = _covered_ps(busy[False])
+                both_ps = _covered_ps([*busy[False], *busy[True]])
+                facts[runs] = (compute_ps, both_ps - compute_ps, peak_bytes.get(runs, 0))
+            ranks_by_facts.setdefault(facts[runs], []).append(rank)
         return [
             RankTimes(
                 tuple(ranks),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simrank.torch.cuda.switch import Patches
 
 INTEGERS_UP_TO_BYTES = 8 << 20  # Token ids, positions and routes steer what a program does.
+_STDERR = 2  # Its file: `sys.stderr` may be a program's own.
 _LOST_BY_OTHERS = b"a collective or a kernel"
 _KINDS_OF_INTEGERS = "iub"
 # How a program calls what torch's operators are named.
@@ -212,8 +213,8 @@ def _set_lacking(is_lacking: bool) -> None:
 
 
 def _show_crashes(on: bool) -> None:
-    if on and sys.__stderr__ is not None:
-        faulthandler.enable(sys.__stderr__)
+    if on:
+        faulthandler.enable(_STDERR)
     else:
         faulthandler.disable()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from simrank.distributed.membership import cannot_listen
+from simrank.distributed.membership import cannot_listen, world_of
 from simrank.engine import NamedWait, limits
 from simrank.errors import WaitTimeoutError
 from simrank.ranks import require_program, require_rank
@@ -261,7 +261,8 @@ class TCPStore(SimulatedStore):
         use_libuv: bool = True,
     ) -> None:
         program = require_rank("a store")
-        if is_master:
+        folding = world_of(program).folding
+        if is_master or (folding is not None and folding.running[0] == program.rank):
             is_bound = master_listen_fd is not None
             num_awaited = world_size or 0 if wait_for_workers else 0
             table = Table(f"TCPStore {host_name}:{port}", num_awaited)

@@ -1,0 +1,76 @@
+"""`simrank run --fold`: which ranks of a program run and stand for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from simrank.cli.common import progress_bar
+from simrank.errors import ConfigError, ConfigProblem, FoldingError, SpawnException, ranks_text
+from simrank.scouting import AUTO, MIN_RANKS, NONE, Scout, find_folding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from simrank.errors import SimrankError
+    from simrank.ranks.folding import Folding
+
+# What looks at each rank, or changes some of them: all have to run then.
+_NEEDS_ALL = {"faults": "--faults", "delays": "--delays", "races": "--races", "strict": "--strict"}
+_UNSET = ((), None, "off", False)
+
+
+def folding_of(
+    run: Callable[[Scout], None],
+    num_ranks: int,
+    wanted: str,
+    settings: Mapping[str, object],
+) -> Folding | None:
+    """Return which ranks run, and print what was found; None: all.
+
+    Args:
+        run: Runs the program with a scout, in a Context of its own.
+        num_ranks: How many ranks the program has.
+        wanted: As `--fold` gives it.
+        settings: The other settings of the Context.
+
+    Raises:
+        ConfigError: Another option needs all ranks, or the program has no such axis.
+    """
+    in_the_way = [option for name, option in _NEEDS_ALL.items() if settings.get(name) not in _UNSET]
+    if settings["data"]:
+        in_the_way = ["a run with data; add --shape-only"]
+    is_asked_for = wanted not in (AUTO, NONE)
+    if in_the_way and is_asked_for:
+        problem = "none, since all ranks have to run"
+        got = f"{wanted} beside {in_the_way[0]}"
+        raise ConfigError(ConfigProblem("command line", None, "--fold", problem, got))
+    if wanted == NONE or in_the_way or num_ranks == 1:
+        return None
+    if wanted == AUTO and num_ranks < MIN_RANKS:
+        return None
+    with progress_bar() as progress:
+        task = progress.add_task("", total=None)
+
+        def show(ranks: Sequence[int]) -> None:
+            which = ranks_text(ranks)
+            progress.update(task, description=f"ranks {which} alone, to see which do the same")
+
+        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show)
+    for line in found.lines:
+        typer.echo(f"simrank: {line}", err=True)
+    if found.folding is not None:
+        typer.echo(f"simrank: {found.folding.describe()}", err=True)
+    return found.folding
+
+
+def unfolds(error: SimrankError, wanted: str) -> bool:
+    """Return whether a run failed because its ranks were folded, unasked; say so."""
+    errors = [error, *(error.errors.values() if isinstance(error, SpawnException) else ())]
+    reason = next((each for each in errors if isinstance(each, FoldingError)), None)
+    if reason is None or wanted != AUTO:
+        return False
+    first = str(reason).partition("\n")[0]
+    typer.echo(f"simrank: all ranks run, from the start: {first}", err=True)
+    return True

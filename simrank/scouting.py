@@ -1,0 +1,333 @@
+"""Finds which ranks of a program do the same, so that some of them can stand for the others.
+
+A scout runs some ranks alone until the end of their first training step: the other members of
+their groups come to each collective at once. The groups that rank 0 calls on give the axes of the
+layout. Scouts of ranks that differ along one axis are compared, operation by operation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnException, ranks_text
+from simrank.ranks import require_rank
+from simrank.ranks.folding import Alone, FoldedAxis, Folding, LayoutAxis, layout_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.context import Context
+    from simrank.device import Operation
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.request import Request
+    from simrank.engine import CallSite, Task
+
+AUTO, NONE, ALL = "auto", "none", "all"
+MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
+_MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
+_DESCRIPTIONS = re.compile(r"^mesh_|_(parallel|model_parallel)?_?group$|^default_pg$")
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """An operation of a stream that has ended; what must agree, and its line.
+
+    Attributes:
+        name: In the user's words, without the group's name.
+        facts: What it costs, or what a collective's signature is.
+        site: Its line, which may differ.
+    """
+
+    name: str
+    facts: object
+    site: CallSite | None = field(compare=False)
+
+    def __str__(self) -> str:
+        """Return `mm at train.py:12`."""
+        return self.name if self.site is None else f"{self.name} at {self.site.line()}"
+
+
+class Scout:
+    """What some ranks do that stand for all: an observer of the engine, and a follower of calls.
+
+    Args:
+        folding: Which ranks run.
+
+    Attributes:
+        folding: As given.
+        groups: Name by global ranks of each group that they have called on.
+        peers: Global ranks that they have sent to or received from.
+        ran: Their operations, by rank and stream.
+        error: What ended them early, or None.
+    """
+
+    def __init__(self, folding: Folding) -> None:
+        self.folding = folding
+        self.groups: dict[Sequence[int], str] = {}
+        self.peers: set[int] = set()
+        self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
+        self.error: Exception | None = None
+        self._optimizers: set[object] = set()
+        self._ended: set[int] = set()
+
+    def watch(self, context: Context) -> Context:
+        """Watch a Context with this scout's folding, and return it."""
+        context.scout = context.comm_library.follower = self
+        context.observe(self)
+        return context
+
+    # ---- What the rank's program reports ----
+
+    def stepped(self, optimizer: object) -> None:
+        """Note that an optimizer has stepped, and end the rank if it has stepped before.
+
+        Raises:
+            SystemExit: It has.
+        """
+        if optimizer in self._optimizers:
+            self.begins_step()
+        self._optimizers.add(optimizer)
+        self._ended.add(require_rank("an optimizer's step").rank or 0)
+
+    def begins_step(self) -> None:
+        """End the rank: the next training step has begun, which is like the first one.
+
+        Raises:
+            SystemExit: Always.
+        """
+        raise SystemExit(0)
+
+    def failed(self, error: Exception) -> None:
+        """Note an error, unless all ranks have stepped: some may wait for those that have ended."""
+        if self._ended != set(self.folding.running):
+            self.error = error
+
+    # ---- A follower of calls ----
+
+    def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
+        """Note the group of a collective."""
+        del rank, request
+        self.groups.setdefault(tuple(group.ranks), group.name)
+
+    def messages(self, group: ProcessGroup, ends: Sequence[Any]) -> None:
+        """Note the peers of messages, and their group."""
+        self.groups.setdefault(tuple(group.ranks), group.name)
+        self.peers.update(int(group.ranks[end.peer]) for end in ends if end.peer is not None)
+
+    # ---- An observer of the engine ----
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Note nothing."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Note nothing."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Note nothing."""
+
+    def on_operation(self, operation: Operation) -> None:
+        """Note an operation of the rank."""
+        streams = self.ran.get(-1 if operation.rank is None else operation.rank)
+        if streams is None or operation.kind == "event":
+            return
+        call: Any = getattr(operation, "call", None)
+        facts: object = getattr(operation, "duration_ps", None)
+        if call is not None:
+            facts = (call.signature, call.group.size())
+        elif operation.kind in ("copy", "collective"):
+            facts = (operation.details or {}).get("bytes")
+        name = operation.name.partition(" #")[0].partition(" on group")[0]
+        if operation.kind == "collective" and call is None:
+            name = re.sub(r"rank \d+", "a rank", name)
+        entry = _Ran(name, facts, operation.issued_at)
+        streams.setdefault(operation.stream.cuda_stream, []).append(entry)
+
+
+def _difference(one: Scout, other: Scout) -> str | None:
+    """Return where the ranks of two scouts first do not do the same, or None."""
+    for scout in (one, other):
+        if scout.error is not None:
+            return f"ranks {ranks_text(scout.folding.running)} fail alone: {_reason(scout.error)}"
+    for (rank, streams), (peer, others) in zip(one.ran.items(), other.ran.items(), strict=True):
+        for stream in sorted(streams.keys() | others.keys()):
+            ours, theirs = streams.get(stream, []), others.get(stream, [])
+            for number, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
+                if mine != its:
+                    return (
+                        f"operation {number + 1} of stream {stream} is {mine} on rank {rank} and "
+                        f"{its} on rank {peer}"
+                    )
+            if len(ours) != len(theirs):
+                more, rest = (rank, ours) if len(ours) > len(theirs) else (peer, theirs)
+                return f"rank {more} runs {rest[min(len(ours), len(theirs))]} too"
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, SpawnException):
+        error = next(iter(error.errors.values()))
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ranks of a program that can stand for others.
+
+    Attributes:
+        folding: Which run; None: all.
+        lines: What was compared, and what keeps axes unfolded.
+    """
+
+    folding: Folding | None
+    lines: tuple[str, ...]
+
+
+class _Search:
+    """Scouts of one program, each run once.
+
+    Args:
+        run: Runs the program with a scout.
+        world_size: Number of ranks.
+        on_progress: Called with the ranks that are about to be run alone.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Scout], None],
+        world_size: int,
+        on_progress: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._run = run
+        self._world_size = world_size
+        self._on_progress = on_progress
+        self._axes: list[LayoutAxis] = []
+        self._slices: dict[tuple[int, ...], Scout] = {}
+        self.first = self._scout(Alone(world_size, 0))
+
+    def _scout(self, folding: Folding) -> Scout:
+        """Return what ranks do that run alone."""
+        self._on_progress(folding.running)
+        scout = Scout(folding)
+        try:
+            self._run(scout)
+        except SimrankError as error:
+            scout.failed(error)
+        return scout
+
+    def layout(self) -> list[LayoutAxis]:
+        """Return the axes along which ranks may do the same: no messages go along them."""
+        groups = [
+            (_name_of(name), ranks)
+            for ranks, name in self.first.groups.items()
+            if len(ranks) > 1 and not _have_messages(ranks, self.first.peers)
+        ]
+        axes = layout_of(self._world_size, groups)
+        self._axes = [axis for axis in axes if axis.name and axis.size >= _MIN_FOLDED]
+        return [axis for axis in axes if axis.name]
+
+    def _slice(self, **at: int) -> Scout:
+        """Return what the ranks do that lie at some coordinates, by axis; 0 along the others."""
+        key = tuple(at.get(axis.name, 0) for axis in self._axes)
+        found = self._slices.get(key)
+        if found is None:
+            axes = [
+                FoldedAxis(*axis, first=first) for axis, first in zip(self._axes, key, strict=True)
+            ]
+            folding = Folding(self._world_size, axes)
+            is_known = folding.running == (0,) and self.first.error is None
+            found = self._slices[key] = self.first if is_known else self._scout(folding)
+        return found
+
+    def fold(self, axis: LayoutAxis) -> tuple[FoldedAxis | None, str]:
+        """Return an axis as it can be folded, or None, with what was found."""
+        first, *others = (self._slice(**{axis.name: at}) for at in (0, 1, axis.size - 1))
+        differences = [_difference(first, other) for other in others]
+        different = next((each for each in differences if each is not None), None)
+        if different is None:
+            return FoldedAxis(*axis), ""
+        if axis.size > _MIN_FOLDED:  # Perhaps only the first one differs: it prints, say.
+            second = self._slice(**{axis.name: 2})
+            if all(_difference(second, other) is None for other in others):
+                return FoldedAxis(*axis, 2), different
+        return None, different
+
+    def corner(self, axes: Sequence[FoldedAxis]) -> str | None:
+        """Return how the last ranks along several axes differ from those that stand for them."""
+        if len(axes) < 2:  # noqa: PLR2004 - along one axis, it is compared already
+            return None
+        stand_ins = self._slice(**{axis.name: axis.last for axis in axes})
+        return _difference(stand_ins, self._slice(**{axis.name: axis.size - 1 for axis in axes}))
+
+
+def _have_messages(ranks: Sequence[int], peers: set[int]) -> bool:
+    """Return whether messages of rank 0 go along the axis of a group."""
+    stride = ranks[1] - ranks[0]
+    return stride < 1 or any(peer // stride % len(ranks) for peer in peers)
+
+
+def find_folding(
+    run: Callable[[Scout], None],
+    world_size: int,
+    *,
+    wanted: str = AUTO,
+    on_progress: Callable[[Sequence[int]], None] = lambda _: None,
+) -> Found:
+    """Return which ranks of a program can stand for others.
+
+    Args:
+        run: Runs the program in a Context of its own that a scout watches:
+            `scout.watch(Context(..., data=False, folding=scout.folding))`.
+        world_size: Number of ranks.
+        wanted: "auto": axes along which ranks that were compared do the same. "all", or names of
+            axes with commas: these, without a comparison.
+        on_progress: Called with the ranks that are about to be run alone.
+
+    Raises:
+        ConfigError: The layout has no such axis.
+    """
+    search = _Search(run, world_size, on_progress)
+    axes = search.layout()
+    if not axes and search.first.error is not None:
+        return Found(None, (f"not folded: rank 0 fails alone: {_reason(search.first.error)}",))
+    if wanted != AUTO:
+        return Found(Folding(world_size, [*_chosen(axes, wanted)]), ())
+    folded, lines = [], []
+    for axis in (each for each in axes if each.size >= _MIN_FOLDED):
+        made, difference = search.fold(axis)
+        if made is None:
+            lines.append(f"{axis.name} is not folded: {difference}")
+            continue
+        folded.append(made)
+        if made.num_run > 1:
+            lines.append(f"the first rank along {axis.name} runs for itself: {difference}")
+    difference_there = search.corner(folded)
+    if not folded or difference_there is not None:
+        last = () if difference_there is None else (f"not folded: {difference_there}",)
+        return Found(None, (*lines, *last))
+    return Found(Folding(world_size, folded), tuple(lines))
+
+
+def _chosen(axes: Sequence[LayoutAxis], wanted: str) -> Iterator[FoldedAxis]:
+    """Yield the axes of some names.
+
+    Raises:
+        ConfigError: There is no such axis, or messages go along it.
+    """
+    by_name = {axis.name: axis for axis in axes}
+    names = list(by_name) if wanted == ALL else [name.strip() for name in wanted.split(",")]
+    for name in names:
+        axis = by_name.get(name)
+        if axis is None:
+            known = ", ".join(f"{each} ({a.size} ranks)" for each, a in by_name.items())
+            problem = f"auto, none, all, or axes of this program: {known or 'it has none'}"
+            raise ConfigError(ConfigProblem("command line", None, "--fold", problem, name))
+        yield FoldedAxis(axis.name, axis.size, axis.stride)
+
+
+def _name_of(group: str) -> str:
+    """Return what an axis is called whose group has a name: that of a mesh's dimension, say."""
+    return _DESCRIPTIONS.sub("", group.lower()) or "world"
