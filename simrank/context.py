@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from simrank.faults import Faults
     from simrank.kernels.operation import TritonOperation
     from simrank.multiprocessing import ProcessContext
+    from simrank.ranks.current import SeesSteps
     from simrank.ranks.folding import Folding
-    from simrank.scouting import Scout
     from simrank.trace.divergence import Divergence
 
 _DEVICES_PER_NODE = 8
@@ -143,6 +143,8 @@ class Context(TorchNames):
         ConfigError: The cluster is unknown or its description is invalid.
     """
 
+    scout: SeesSteps | None = None
+
     def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,
         cluster: str | Mapping[str, Any] | Cluster = "hgx_h100",
@@ -186,10 +188,7 @@ class Context(TorchNames):
         self.on_failure = checked_choice("on_failure", on_failure)
         check_carrier(carrier)
         self.carrier = carrier
-        self.folding = folding
-        self.scout: Scout | None = None
-        if folding is not None and data:
-            raise ValueError("folding needs data=False: ranks that do not run have no numbers")
+        self.folding = _checked_folding(folding, has_values=data)
         self.compute_time = checked_choice("compute_time", compute_time)
         project = project_settings()
         asked = cuda_devices or project.devices
@@ -500,6 +499,12 @@ def _new(module: str, name: str) -> Any:  # noqa: ANN401 - a class or function
 
 def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
+def _checked_folding(folding: Folding | None, *, has_values: bool) -> Folding | None:
+    if folding is not None and has_values:
+        raise ValueError("folding needs data=False: ranks that do not run have no numbers")
+    return folding
 
 
 def _delays(delays: Delays | str | int | None) -> Delays | None:

@@ -167,7 +167,7 @@ def _difference(one: Scout, other: Scout) -> str | None:
     return None
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, SpawnException):
         error = next(iter(error.errors.values()))
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
@@ -257,7 +257,7 @@ class _Search:
 
     def corner(self, axes: Sequence[FoldedAxis]) -> str | None:
         """Return how the last ranks along several axes differ from those that stand for them."""
-        if len(axes) < 2:  # noqa: PLR2004 - along one axis, it is compared already
+        if len(axes) < 2:
             return None
         stand_ins = self._slice(**{axis.name: axis.last for axis in axes})
         return _difference(stand_ins, self._slice(**{axis.name: axis.size - 1 for axis in axes}))

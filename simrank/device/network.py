@@ -100,7 +100,8 @@ class Network:
 
     def join(self, newcomer: Newcomer) -> None:
         """Add a transfer to its links, which it shares from the second transfer on."""
-        if len(self.pool) or self._has_lone() or newcomer.shares_alone:
+        is_crowded = self.twins is not None and newcomer.shares_alone
+        if len(self.pool) or self._has_lone() or is_crowded:
             self._wake_lone()
             newcomer.share()
         else:

@@ -55,6 +55,18 @@ class _Split(NamedTuple):
     num_elements: int
 
 
+class _RootedEnds(NamedTuple):
+    """Ends of a rooted call.
+
+    Attributes:
+        ended_ps: When the member ended that stands for others: with the last of them.
+        own_ps: When each member would have ended, by group rank.
+    """
+
+    ended_ps: int
+    own_ps: list[int]
+
+
 class Call:
     """The calls of all ranks of a group under one sequence number.
 
@@ -238,7 +250,9 @@ class Call:
     def add(self, group_rank: int, operation: CollectiveOperation) -> None:
         """Add a member's part, once it is matched; of the last one, note where all were made."""
         self.operations[group_rank] = operation
-        self._num_made += 1 + len(self._stood_for.get(group_rank, ()))
+        self._num_made += 1
+        if self._stood_for:
+            self._num_made += len(self._stood_for.get(group_rank, ()))
         if self._num_made == self._size:
             lines_of(self.group).note(self)
 
@@ -249,13 +263,36 @@ class Call:
         now_ps = self.group.engine.now_ps
         self._arrivals_ps[operation.group_rank] = now_ps
         self._num_arrived += 1
-        for other in self._stood_for.get(operation.group_rank, ()):
-            self._arrivals_ps[other] = now_ps
-            self._num_arrived += 1
+        if self._stood_for:
+            self._arrive_for_others(operation)
         if self._num_arrived == self._size:
             self._evaluate()
         elif self.signature.root is not None:  # Rooted: some ranks may end before others arrive.
             self._evaluate_early()
+
+    def _arrive_for_others(self, operation: CollectiveOperation) -> None:
+        """Let those arrive that a member stands for, at its time.
+
+        If it was issued before a rooted call ended, each is as early as its own end there was.
+        """
+        now_ps, group_rank = self.group.engine.now_ps, operation.group_rank
+        members = (group_rank, *self._stood_for.get(group_rank, ()))
+        last = self.group.rooted_ends.pop(group_rank, None)
+        is_behind = last is not None and operation.issue_ps <= last.ended_ps
+        for member in members:
+            early_ps = last.ended_ps - last.own_ps[member] if is_behind else 0
+            self._arrivals_ps[member] = max(now_ps - early_ps, operation.issue_ps)
+        self._num_arrived += len(members) - 1
+
+    def _note_own_ends(self, group_ranks: Sequence[int]) -> None:
+        """Note when members that others stand for would have ended a rooted call."""
+        if self._plan is None or self._num_arrived < self._size:
+            return
+        own_ps = self._plan.own_ends(self._arrivals_ps).tolist()
+        now_ps = self.group.engine.now_ps
+        for rank in self._stood_for.keys() & set(group_ranks):
+            if max(own_ps[each] for each in (rank, *self._stood_for[rank])) == now_ps:
+                self.group.rooted_ends[rank] = _RootedEnds(now_ps, own_ps)
 
     def _evaluate_early(self) -> None:
         """Queue an evaluation after the other arrivals of this time, if some rank may end early."""
@@ -342,6 +379,8 @@ class Call:
         """End these ranks now: their data first, then all wake-ups as one."""
         operations = [self.operations[rank] for rank in group_ranks]
         live = [o for o in operations if o is not None and o.stream.head is o]
+        if self._stood_for and self.signature.root is not None:
+            self._note_own_ends(group_ranks)
         if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
             self._play(live)
             self._note_order(live)

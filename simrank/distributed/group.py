@@ -71,6 +71,7 @@ class ProcessGroup:
             whose time limit passed, by global rank.
         roster: The active members, where members may be inactive; None: all are.
         stood_for: Members that do not run, by the member that stands for them, as group ranks.
+        rooted_ends: When members would have ended the last rooted call, by who stands for them.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ProcessGroup:
         self.roster: Any = None
         folding = world.folding
         self.stood_for = NOBODY if folding is None else folding.stood_for(ranks)
+        self.rooted_ends: dict[int, Any] = {}
         self.planner: Any = None
         self.last_issued: list[Any] = [None] * len(ranks)
         self.forms: dict[Hashable, Any] = {}
@@ -203,8 +205,9 @@ class ProcessGroup:
     def next_seq(self, group_rank: int) -> int:
         """Return the sequence number of a member's next collective; the first is 1."""
         self._num_calls[group_rank] += 1
-        for other in self.stood_for.get(group_rank, ()):
-            self._num_calls[other] += 1
+        if self.stood_for:
+            for other in self.stood_for.get(group_rank, ()):
+                self._num_calls[other] += 1
         return self._num_calls[group_rank]
 
     def num_calls(self, group_rank: int) -> int:

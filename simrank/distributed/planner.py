@@ -130,17 +130,18 @@ class Planner:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
         cost = self.comm_library.cost
         devices = self._devices if cost.version else self._first_alike  # Some links are slow now.
-        options = {"devices": devices, "itemsize": itemsize}
         if stretch is None:
-            ends_ps = cost.completions(schedule, arrivals_ps, **options)
-        else:
-            ends_ps = stretch.completions(cost, schedule, arrivals_ps, **options)
+            return cost.completions(schedule, arrivals_ps, devices=devices, itemsize=itemsize)
+        return stretch.completions(cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize)
+
+    def folded(self, ends_ps: IntArray) -> IntArray:
+        """Return ends where who stands for others ends with the last of them."""
         if not self._stood_for:
             return ends_ps
-        ends_ps = ends_ps.copy()
-        for rank, others in self._stood_for:  # Who stands for others ends with the last of them.
-            ends_ps[rank] = max(ends_ps[rank], ends_ps[list(others)].max())
-        return ends_ps
+        folded_ps = ends_ps.copy()
+        for rank, others in self._stood_for:
+            folded_ps[rank] = max(ends_ps[rank], ends_ps[list(others)].max())
+        return folded_ps
 
     def nominal_ends(
         self, schedule: Schedule, stretch: Stretch | None, itemsize: int
@@ -193,9 +194,7 @@ def planner_of(group: ProcessGroup) -> Planner:
         twins: list[IntArray] = []
         if world.folding is not None:
             twins = [world.devices[ranks] for ranks in world.folding.twins(group.ranks)]
-        planner = Planner(
-            world.comm_library, world.network, group.devices, twins, group.stood_for
-        )
+        planner = Planner(world.comm_library, world.network, group.devices, twins, group.stood_for)
         group.planner = planner
     return planner
 
@@ -331,8 +330,14 @@ class Plan:
             after_ps = self._planner.completions(
                 self.schedule, self._stretch, skew_ps, self._itemsize
             )
-            ends = known[key] = _Ends(after_ps)
+            ends = known[key] = _Ends(self._planner.folded(after_ps), after_ps)
         return ends
+
+    def own_ends(self, arrivals_ps: Sequence[int]) -> IntArray:
+        """Return when each member ends by itself, where who stands for others ends with them."""
+        begin_ps = min(arrivals_ps)
+        skew_ps: IntArray = np.array(arrivals_ps, dtype=np.int64) - begin_ps
+        return self._ends(skew_ps).own_ps + begin_ps
 
     def _stretch_as_links_are(self, version: int) -> None:
         """Stretch the flow of bytes to the busiest link's present bandwidth; keep latency (C3)."""
@@ -356,10 +361,12 @@ class _Ends:
 
     Attributes:
         after_ps: In picoseconds; NOT_KNOWN where a missing rank or a dropped link decides.
+        own_ps: The same, if nobody stood for others.
     """
 
-    def __init__(self, after_ps: IntArray) -> None:
+    def __init__(self, after_ps: IntArray, own_ps: IntArray) -> None:
         self.after_ps = after_ps
+        self.own_ps = own_ps
 
     @cached_property
     def landings(self) -> tuple[Landing, ...]:
@@ -407,7 +414,9 @@ class DataMover:
         """
         if self._reduce_op is None:
             return
-        for operation in dict.fromkeys(o for o in operations if o is not None and o.request.sources):
+        for operation in dict.fromkeys(
+            o for o in operations if o is not None and o.request.sources
+        ):
             if _is_running(operation):
                 operation.request.pack()
         self._move(operations, ending, snapshots)

@@ -66,7 +66,9 @@ class Folding:
                 raise FoldingError(f"axis {axis} does not fit on an axis within it")
             inner = axis.stride * axis.size
         if world_size % inner:
-            raise FoldingError(f"the folded axes need a multiple of {inner} ranks, not {world_size}")
+            raise FoldingError(
+                f"the folded axes need a multiple of {inner} ranks, not {world_size}"
+            )
 
     @property
     def answers_messages(self) -> bool:

@@ -18,6 +18,7 @@ from simrank.errors import (
     DeadlockError,
     DistBackendError,
     DistNetworkError,
+    FoldingError,
     HubError,
     IllegalTransportError,
     InactiveRanksError,
@@ -59,6 +60,7 @@ FACTS = [WorkerFacts(0, "raised ValueError: x", traceback="Traceback ...", pid=7
 ERRORS = [
     ConfigError(ConfigProblem("a.yaml", 3, "links[0]", "450 GB/s", "450")),
     ScheduleError("ring.xml: deadlock", "gpu 0", "gpu 1"),
+    FoldingError("rank 3 does not run"),
     HubError(),
     TimeOverflowError(5, 1 << 62),
     UninitializedValueError("the tensor", "train.py:3"),

@@ -1,0 +1,145 @@
+"""The search for ranks that do the same."""
+
+import pytest
+
+import simrank
+import simrank.distributed as dist
+from simrank.errors import ConfigError
+from simrank.ranks.folding import Alone, FoldedAxis
+from simrank.scouting import Scout, find_folding
+
+CLUSTER = {"name": "h100_ib", "nodes": 4}
+TENSOR = 8
+
+
+def _search(program, num_ranks=32, **options):
+    """Return what is found for a program, and the ranks that were run alone."""
+    seen = []
+
+    def run(scout):
+        context = scout.watch(simrank.Context(CLUSTER, data=False, folding=scout.folding))
+        with context:
+            context.multiprocessing.spawn(program, (context,), num_ranks)
+
+    found = find_folding(run, num_ranks, on_progress=seen.append, **options)
+    return found, seen
+
+
+def _axes(rank):
+    """Return the rank's groups: of four nodes, and within one."""
+    dist.init_process_group("nccl")
+    members = dist.get_world_size()
+    dp = [dist.new_group(range(i, members, TENSOR), group_desc="mesh_dp") for i in range(TENSOR)]
+    firsts = range(0, members, TENSOR)
+    tp = [dist.new_group(range(i, i + TENSOR), group_desc="TENSOR_PARALLEL_GROUP") for i in firsts]
+    return dp[rank % TENSOR], tp[rank // TENSOR]
+
+
+def _alike(rank, ctx):
+    dp, tp = _axes(rank)
+    x = ctx.ones(1024, device="cuda")
+    dist.all_reduce(x * 2, group=tp)
+    dist.all_reduce(x, group=dp)
+
+
+def _first_reads(rank, ctx):
+    _alike(rank, ctx)
+    if rank == 0:
+        ctx.ones(4, device="cuda").sum().item()
+
+
+def _odd_differ(rank, ctx):
+    dp, tp = _axes(rank)
+    dist.all_reduce(ctx.ones(1024, device="cuda"), group=tp)
+    dist.all_reduce(ctx.ones(1024, device="cuda") * 2, group=dp)
+    if rank % TENSOR % 2:
+        ctx.ones(4, device="cuda") * 3
+
+
+def _last_differs(rank, ctx):
+    _alike(rank, ctx)
+    if rank == 31:
+        ctx.ones(4, device="cuda") * 3
+
+
+def _pipeline(rank, ctx):
+    dp, tp = _axes(rank)
+    x = ctx.ones(1024, device="cuda")
+    dist.all_reduce(x, group=tp)
+    dist.all_reduce(x, group=dp)
+    peer = rank + TENSOR if rank // TENSOR % 2 == 0 else rank - TENSOR
+    (dist.send if peer > rank else dist.recv)(x, peer)
+
+
+def test_axes_are_folded_along_which_ranks_do_the_same():
+    """The first, the second and the last along each are compared, and the last of all."""
+    found, seen = _search(_alike)
+    assert found.folding.axes == (FoldedAxis("dp", 4, 8), FoldedAxis("tensor", 8, 1))
+    assert found.lines == ()
+    assert seen == [(0,), (8,), (24,), (1,), (7,), (31,)]
+
+
+def test_a_first_rank_that_does_more_runs_for_itself():
+    """The second stands for the others, and both differences are told."""
+    found, _ = _search(_first_reads)
+    assert found.folding.axes == (FoldedAxis("tensor", 8, 1, num_run=2),)
+    assert any("tensor runs for itself: rank 0 runs" in line for line in found.lines)
+
+
+def test_ranks_that_differ_all_run():
+    """The report names the operation and both ranks."""
+    found, _ = _search(_odd_differ)
+    assert [axis.name for axis in found.folding.axes] == ["dp"]
+    assert any("tensor is not folded: rank 1 runs" in line for line in found.lines)
+
+
+def test_the_last_of_all_ranks_is_compared_too():
+    """It may report for all of them."""
+    found, _ = _search(_last_differs)
+    assert found.folding is None
+    assert "rank 31 runs" in found.lines[-1]
+
+
+def test_axes_with_messages_are_not_folded():
+    """A message needs its peer."""
+    found, _ = _search(_pipeline)
+    assert [axis.name for axis in found.folding.axes] == ["tensor"]
+
+
+def test_named_axes_are_folded_without_a_comparison():
+    """One rank is run alone, to see the layout."""
+    found, seen = _search(_odd_differ, wanted="tensor")
+    assert found.folding.axes == (FoldedAxis("tensor", 8, 1),)
+    assert seen == [(0,)]
+    assert len(_search(_alike, wanted="all")[0].folding.running) == 1
+
+
+def test_an_unknown_axis_is_refused_with_those_that_there_are():
+    """With their sizes."""
+    with pytest.raises(ConfigError, match=r"axes of this program: dp \(4 ranks\), tensor \(8"):
+        _search(_alike, wanted="cp")
+
+
+def test_a_program_that_fails_is_not_folded():
+    """Its own run reports the error."""
+
+    def program(rank, ctx):
+        raise ValueError("no such file")
+
+    found, _ = _search(program)
+    assert found.folding is None
+    assert found.lines == ("not folded: rank 0 fails alone: ValueError: no such file",)
+
+
+def test_ranks_are_ended_when_an_optimizer_steps_again():
+    """One whole step is seen, and nothing of the second one."""
+    scout = Scout(Alone(8, 0))
+    with scout.watch(simrank.Context(data=False, folding=scout.folding)) as context:
+
+        def program(rank):
+            for _ in range(3):
+                context.ones(4, device="cuda")
+                context.scout.stepped("an optimizer")
+
+        context.multiprocessing.spawn(program, nprocs=8)
+    assert len(scout.ran[0][0]) == 2
