@@ -16,14 +16,15 @@ from simrank.ranks import require_rank
 from simrank.ranks.folding import Alone, FoldedAxis, Folding, LayoutAxis, layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from simrank.context import Context
     from simrank.device import Operation
-    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.request import Request
     from simrank.engine import CallSite, Task
 
+NOWHERE: Mapping[int, int] = {}
 AUTO, NONE, ALL = "auto", "none", "all"
 MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
@@ -65,6 +66,8 @@ class Scout:
 
     def __init__(self, folding: Folding) -> None:
         self.folding = folding
+        self.context: Context | None = None
+        self._worlds: list[World] = []
         self.groups: dict[Sequence[int], str] = {}
         self.peers: set[int] = set()
         self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
@@ -74,6 +77,7 @@ class Scout:
 
     def watch(self, context: Context) -> Context:
         """Watch a Context with this scout's folding, and return it."""
+        self.context = context
         context.scout = context.comm_library.follower = self
         context.observe(self)
         return context
@@ -99,10 +103,16 @@ class Scout:
         """
         raise SystemExit(0)
 
-    def failed(self, error: Exception) -> None:
-        """Note an error, unless all ranks have stepped: some may wait for those that have ended."""
-        if self._ended != set(self.folding.running):
+    def finish(self, error: Exception | None) -> None:
+        """Note an error, unless all ranks have stepped: some may wait for those that have ended.
+
+        After an error, the groups count that were made, also if nothing was called on them yet.
+        """
+        if error is not None and self._ended != set(self.folding.running):
             self.error = error
+            for group in (each for world in self._worlds for each in world.groups_of(0)):
+                self.groups.setdefault(tuple(group.ranks), group.name)
+        self.context, self._worlds = None, []
 
     # ---- A follower of calls ----
 
@@ -119,7 +129,9 @@ class Scout:
     # ---- An observer of the engine ----
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
-        """Note nothing."""
+        """Keep the groups of the ranks, which may be asked for at the end."""
+        if not self._worlds and self.context is not None:
+            self._worlds.extend(self.context.comm_library.worlds.values())
 
     def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
         """Note nothing."""
@@ -205,52 +217,86 @@ class _Search:
         self._world_size = world_size
         self._on_progress = on_progress
         self._axes: list[LayoutAxis] = []
-        self._slices: dict[tuple[int, ...], Scout] = {}
+        self._slices: dict[tuple[FoldedAxis, ...], Scout] = {}
         self.first = self._scout(Alone(world_size, 0))
 
     def _scout(self, folding: Folding) -> Scout:
         """Return what ranks do that run alone."""
         self._on_progress(folding.running)
         scout = Scout(folding)
+        failed: Exception | None = None
         try:
             self._run(scout)
         except SimrankError as error:
-            scout.failed(error)
+            failed = error
+        scout.finish(failed)
         return scout
 
     def layout(self) -> list[LayoutAxis]:
-        """Return the axes along which ranks may do the same: no messages go along them."""
-        groups = [
+        """Return the axes along which ranks may do the same: no messages go along them.
+
+        A rank that fails alone may lack what others along one axis tell it: of a pipeline, say.
+        """
+        axes = self._of_groups()
+        if self.first.error is None:
+            return axes
+        for without in (None, *axes):
+            tried = [axis for axis in axes if axis != without]
+            self._axes = [axis for axis in tried if axis.size >= _MIN_FOLDED]
+            if self._axes and self._slice().error is None:
+                return tried
+        return []
+
+    def _of_groups(self) -> list[LayoutAxis]:
+        """Return the axes that groups of rank 0 tell of, but for those with messages."""
+        axes = layout_of(self._world_size, self._groups())
+        self._axes = [axis for axis in axes if axis.name and axis.size >= _MIN_FOLDED]
+        return [axis for axis in axes if axis.name]
+
+    def _groups(self) -> list[tuple[str, Sequence[int]]]:
+        return [
             (_name_of(name), ranks)
             for ranks, name in self.first.groups.items()
             if len(ranks) > 1 and not _have_messages(ranks, self.first.peers)
         ]
-        axes = layout_of(self._world_size, groups)
-        self._axes = [axis for axis in axes if axis.name and axis.size >= _MIN_FOLDED]
-        return [axis for axis in axes if axis.name]
 
-    def _slice(self, **at: int) -> Scout:
-        """Return what the ranks do that lie at some coordinates, by axis; 0 along the others."""
-        key = tuple(at.get(axis.name, 0) for axis in self._axes)
+    def split(self, axis: LayoutAxis) -> list[LayoutAxis]:
+        """Return an axis as two, of which the inner one is a smaller group; none: there is none."""
+        inner = [
+            part
+            for group in self._groups()
+            for part in layout_of(self._world_size, [group])
+            if part.name and part.stride == axis.stride
+            if part.size < axis.size and axis.size % part.size == 0
+        ]
+        if not inner:
+            return []
+        part = max(inner, key=lambda each: each.size)
+        outer = LayoutAxis(axis.name, axis.size // part.size, axis.stride * part.size)
+        found = [each for each in (outer, part) if each.size >= _MIN_FOLDED]
+        at = self._axes.index(axis)
+        self._axes[at : at + 1] = found
+        return found
+
+    def _slice(self, at: Mapping[int, int] = NOWHERE) -> Scout:
+        """Return what the ranks do at some coordinates, by an axis's stride; 0 along the others."""
+        key = tuple(FoldedAxis(*axis, first=at.get(axis.stride, 0)) for axis in self._axes)
         found = self._slices.get(key)
         if found is None:
-            axes = [
-                FoldedAxis(*axis, first=first) for axis, first in zip(self._axes, key, strict=True)
-            ]
-            folding = Folding(self._world_size, axes)
+            folding = Folding(self._world_size, key)
             is_known = folding.running == (0,) and self.first.error is None
             found = self._slices[key] = self.first if is_known else self._scout(folding)
         return found
 
     def fold(self, axis: LayoutAxis) -> tuple[FoldedAxis | None, str]:
         """Return an axis as it can be folded, or None, with what was found."""
-        first, *others = (self._slice(**{axis.name: at}) for at in (0, 1, axis.size - 1))
+        first, *others = (self._slice({axis.stride: at}) for at in (0, 1, axis.size - 1))
         differences = [_difference(first, other) for other in others]
         different = next((each for each in differences if each is not None), None)
         if different is None:
             return FoldedAxis(*axis), ""
         if axis.size > _MIN_FOLDED:  # Perhaps only the first one differs: it prints, say.
-            second = self._slice(**{axis.name: 2})
+            second = self._slice({axis.stride: 2})
             if all(_difference(second, other) is None for other in others):
                 return FoldedAxis(*axis, 2), different
         return None, different
@@ -259,8 +305,8 @@ class _Search:
         """Return how the last ranks along several axes differ from those that stand for them."""
         if len(axes) < 2:
             return None
-        stand_ins = self._slice(**{axis.name: axis.last for axis in axes})
-        return _difference(stand_ins, self._slice(**{axis.name: axis.size - 1 for axis in axes}))
+        stand_ins = self._slice({axis.stride: axis.last for axis in axes})
+        return _difference(stand_ins, self._slice({axis.stride: axis.size - 1 for axis in axes}))
 
 
 def _have_messages(ranks: Sequence[int], peers: set[int]) -> bool:
@@ -296,8 +342,13 @@ def find_folding(
     if wanted != AUTO:
         return Found(Folding(world_size, [*_chosen(axes, wanted)]), ())
     folded, lines = [], []
-    for axis in (each for each in axes if each.size >= _MIN_FOLDED):
+    left = [each for each in axes if each.size >= _MIN_FOLDED]
+    while left:
+        axis = left.pop(0)
         made, difference = search.fold(axis)
+        if made is None and (parts := search.split(axis)):
+            left += parts
+            continue
         if made is None:
             lines.append(f"{axis.name} is not folded: {difference}")
             continue

@@ -143,3 +143,20 @@ def test_ranks_are_ended_when_an_optimizer_steps_again():
 
         context.multiprocessing.spawn(program, nprocs=8)
     assert len(scout.ran[0][0]) == 2
+
+
+def _attention_over_ranks(rank, ctx):
+    """Ranks of a group of four have parts of a sequence that cost differently."""
+    dist.init_process_group("nccl")
+    groups = [dist.new_group(range(i, i + 4), group_desc="mesh_cp") for i in range(0, 32, 4)]
+    x = ctx.ones((1 + rank % 4) << 20, device="cuda")
+    dist.all_reduce(ctx.ones(64, device="cuda"), group=groups[rank // 4])
+    dist.all_reduce(ctx.ones(64, device="cuda"))
+    x * 2
+
+
+def test_an_axis_is_split_where_only_the_inner_part_differs():
+    """Of the whole world, the parts that lie beyond a smaller group are alike."""
+    found, _ = _search(_attention_over_ranks)
+    assert found.folding.axes == (FoldedAxis("world", 8, 4),)
+    assert "cp is not folded" in found.lines[0]
