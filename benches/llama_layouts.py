@@ -1,4 +1,4 @@
-"""Training steps of Llama 3 with FSDP2, tensor, pipeline and context parallelism, as users write it.
+"""Training steps of Llama 3 with FSDP2, tensor, pipeline and context parallelism, as users do.
 
 ```sh
 simrank run --shape-only --cluster h100_ib --nnodes 32 benches/llama_layouts.py 70b --tp 8 --ac full

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnException, ranks_text
 from simrank.ranks import require_rank
@@ -72,7 +73,7 @@ class Scout:
         self.peers: set[int] = set()
         self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
         self.error: Exception | None = None
-        self._optimizers: set[object] = set()
+        self._optimizers: WeakSet[object] = WeakSet()
         self._ended: set[int] = set()
 
     def watch(self, context: Context) -> Context:
@@ -130,6 +131,7 @@ class Scout:
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Keep the groups of the ranks, which may be asked for at the end."""
+        del task, time_ps
         if not self._worlds and self.context is not None:
             self._worlds.extend(self.context.comm_library.worlds.values())
 
@@ -227,6 +229,8 @@ class _Search:
         failed: Exception | None = None
         try:
             self._run(scout)
+        except ConfigError:
+            raise
         except SimrankError as error:
             failed = error
         scout.finish(failed)
@@ -288,6 +292,12 @@ class _Search:
             found = self._slices[key] = self.first if is_known else self._scout(folding)
         return found
 
+    def are_alike(self, axes: Sequence[LayoutAxis]) -> bool:
+        """Return whether the second and the last ranks along all axes at once do as the first."""
+        first = self._slice()
+        steps = ({axis.stride: 1 for axis in axes}, {axis.stride: axis.size - 1 for axis in axes})
+        return all(_difference(first, self._slice(at)) is None for at in steps)
+
     def fold(self, axis: LayoutAxis) -> tuple[FoldedAxis | None, str]:
         """Return an axis as it can be folded, or None, with what was found."""
         first, *others = (self._slice({axis.stride: at}) for at in (0, 1, axis.size - 1))
@@ -333,7 +343,7 @@ def find_folding(
         on_progress: Called with the ranks that are about to be run alone.
 
     Raises:
-        ConfigError: The layout has no such axis.
+        ConfigError: The layout has no such axis, or the program cannot be read.
     """
     search = _Search(run, world_size, on_progress)
     axes = search.layout()
@@ -341,8 +351,10 @@ def find_folding(
         return Found(None, (f"not folded: rank 0 fails alone: {_reason(search.first.error)}",))
     if wanted != AUTO:
         return Found(Folding(world_size, [*_chosen(axes, wanted)]), ())
-    folded, lines = [], []
     left = [each for each in axes if each.size >= _MIN_FOLDED]
+    if left and search.are_alike(left):
+        return Found(Folding(world_size, [FoldedAxis(*axis) for axis in left]), ())
+    folded, lines = [], []
     while left:
         axis = left.pop(0)
         made, difference = search.fold(axis)

@@ -26,7 +26,7 @@ _ADDRESS = ctypes.POINTER(ctypes.c_uint64)
 _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "register": (_INT, (_TEXT, _INT64)),
     "register_c10d": (None, ()),
-    "enable": (_INT, (_INT, _UINT64, _UINT64, _UINT64, _INT, _TEXT, _INT64)),
+    "enable": (_INT, (_INT, _INT, _UINT64, _UINT64, _UINT64, _INT, _TEXT, _INT64)),
     "disable": (None, ()),
     "processors": (None, (_INT, _INT)),
     "callbacks": (None, (_POINTER,)),
@@ -139,9 +139,12 @@ def call_before_use(call: Callable[[], object]) -> None:
 
 
 def enable_devices(
-    layout: tuple[int, int, int, int], *, fill_fresh: bool, value_limits: tuple[int, int] | None
+    layout: tuple[int, int, int, int, int],
+    *,
+    fill_fresh: bool,
+    value_limits: tuple[int, int] | None,
 ) -> None:
-    """Open devices (number, first address, span and memory of each in bytes).
+    """Open devices (number, number of spans, first address, span and memory of each in bytes).
 
     Args:
         layout: Those.

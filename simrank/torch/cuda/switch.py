@@ -99,7 +99,7 @@ class Layout:
     """Addresses of device memory: device g begins at `base + g * span_bytes`.
 
     Attributes:
-        num_devices: Devices of all nodes.
+        num_devices: Devices that have addresses: of all nodes, or at most those that are used.
         memory_bytes: Memory of each.
         base: First address.
         span_bytes: Addresses per device; None for twice its memory, so that fragments hurt no
@@ -192,6 +192,7 @@ def enable(  # noqa: PLR0913 - each a keyword of its own
     fill_fresh: bool = False,
     replace_real_devices: bool = False,
     value_limits: tuple[int, int] | None = None,
+    num_used: int | None = None,
 ) -> Layout:
     """Turn simulated CUDA devices on for the process, until `disable`.
 
@@ -205,6 +206,7 @@ def enable(  # noqa: PLR0913 - each a keyword of its own
         fill_fresh: Fill fresh memory with 0xFF, which is NaN in every floating-point dtype.
         replace_real_devices: Hide the GPUs that torch sees.
         value_limits: Bytes up to which tensors have values, and those of integers; None: all.
+        num_used: How many devices are used at most, in any order; None: all.
 
     Returns:
         Where the devices' memory lies: as asked, unless tensors of an earlier simulation are
@@ -224,8 +226,8 @@ def enable(  # noqa: PLR0913 - each a keyword of its own
             "  to fix: enable(..., replace_real_devices=True), or CUDA_VISIBLE_DEVICES=''"
         )
     properties = properties or DeviceProperties()
-    layout = _placed(layout or Layout.of(num_devices, properties.total_memory))
-    words = (layout.num_devices, layout.base, layout.span, layout.memory_bytes)
+    layout = _placed(layout or Layout.of(num_used or num_devices, properties.total_memory))
+    words = (num_devices, layout.num_devices, layout.base, layout.span, layout.memory_bytes)
     enable_devices(words, fill_fresh=fill_fresh, value_limits=value_limits)
     native().simrank_processors(
         properties.multi_processor_count, properties.max_threads_per_multi_processor

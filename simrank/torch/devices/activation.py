@@ -240,6 +240,7 @@ def _enable(context: Any) -> None:
                 callbacks=listeners,
                 replace_real_devices=context.cuda_devices == "simulated",
                 value_limits=None if context.has_values else unknown_values.limits(),
+                num_used=_num_used(context),
             )
     except BaseException as error:
         enabled.patches.restore()
@@ -256,6 +257,14 @@ def _enable(context: Any) -> None:
     cuda.watch_scopes(bool(_on_scope))
     context.devices[0].memory.space.elsewhere = shared_memory_owner().find
     shared_memory_owner().enabled(context)
+
+
+def _num_used(context: Any) -> int | None:
+    """Return how many devices lie on nodes with a rank that runs; None: all may be used."""
+    if context.folding is None:
+        return None
+    per_node: int = context.cluster.devices_per_node
+    return len({rank // per_node for rank in context.folding.running}) * per_node
 
 
 def _turn_on_again() -> bool:

@@ -10,13 +10,14 @@ namespace simrank {
 
 namespace {
 struct Layout {
-  int num_devices = 0;
+  int num_devices = 0, num_spans = 0;  // Fewer spans, where few devices are used: by their first use.
   uint64_t base = 0, span = 1, device_bytes = 0;
 };
 Layout layout;
 bool fills_fresh = false;
 int64_t simulations = 0;
 std::vector<std::unique_ptr<DeviceMemory>> devices;
+std::vector<int> device_of_span;  // -1: not used yet.
 // Devices of earlier simulations, of which tensors are still alive: they keep their addresses.
 std::vector<std::unique_ptr<DeviceMemory>> retired;
 c10::Allocator* host_allocator = nullptr;
@@ -186,22 +187,30 @@ bool is_pinned(const void* address) {
 
 int global_device_of(const void* address) {
   const uint64_t index = (reinterpret_cast<uint64_t>(address) - layout.base) / layout.span;
-  return index < devices.size() && devices[index] ? static_cast<int>(index) : -1;
+  return index < device_of_span.size() ? device_of_span[index] : -1;
 }
 
 DeviceMemory& memory_of(int device) {
   TORCH_CHECK(device >= 0 && device < layout.num_devices, "simrank: no device ", device);
   auto& memory = devices[device];
-  if (!memory)
-    memory = std::make_unique<DeviceMemory>(device, layout.base + device * layout.span,
+  if (!memory) {
+    int span = device;
+    if (layout.num_spans < layout.num_devices)
+      span = static_cast<int>(std::find(device_of_span.begin(), device_of_span.end(), -1) -
+                              device_of_span.begin());
+    TORCH_CHECK(span < layout.num_spans, "simrank: device ", device, " is on a node without a rank");
+    memory = std::make_unique<DeviceMemory>(device, layout.base + span * layout.span,
                                             layout.span, layout.device_bytes, lacks_values);
+    device_of_span[span] = device;
+  }
   return *memory;
 }
 
 // Starts from fresh devices. The addresses must be free: see simrank_free_base.
-void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
-                      bool fill_fresh) {
-  layout = {num_devices, base, span, device_bytes};
+void configure_memory(int num_devices, int num_spans, uint64_t base, uint64_t span,
+                      uint64_t device_bytes, bool fill_fresh) {
+  layout = {num_devices, num_spans, base, span, device_bytes};
+  device_of_span.assign(num_spans, -1);
   devices.clear();
   devices.resize(num_devices);
   fills_fresh = fill_fresh;

@@ -87,10 +87,10 @@ int simrank_register(char* error, int64_t room) {
     return -1;
   }
 }
-int simrank_enable(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes, int fill_fresh,
-                   char* error, int64_t room) {
+int simrank_enable(int num_devices, int num_spans, uint64_t base, uint64_t span, uint64_t device_bytes,
+                   int fill_fresh, char* error, int64_t room) {
   try {
-    simrank::configure_memory(num_devices, base, span, device_bytes, fill_fresh != 0);
+    simrank::configure_memory(num_devices, num_spans, base, span, device_bytes, fill_fresh != 0);
     simrank::register_guard();
     simrank::install_host_allocator();
     simrank::install_hooks();

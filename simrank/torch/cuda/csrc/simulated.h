@@ -86,8 +86,8 @@ struct KeepException {
 };
 
 // ---- memory
-void configure_memory(int num_devices, uint64_t base, uint64_t span, uint64_t device_bytes,
-                      bool fill_fresh);
+void configure_memory(int num_devices, int num_spans, uint64_t base, uint64_t span,
+                      uint64_t device_bytes, bool fill_fresh);
 int64_t num_simulations();  // So far; devices are of the last.
 int global_device_of(const void* address);  // -1: no device's memory.
 // Whose memory CPU torch allocates on this thread: the host's, or a device's. What a kernel needs only
