@@ -116,7 +116,7 @@ class Context(TorchNames):
             at which ranks diverged, with the values of its condition.
         replicas: Whether the parameters of models in torch's DistributedDataParallel are hashed
             after each optimizer step, so that different replicas are a finding.
-        folding: Which ranks of a spawn run and stand for others that do the same, see
+        folding: The ranks of a spawn that run and represent others that do the same, see
             `simrank.ranks.folding`; None: all run. Only without data.
 
     Attributes:
@@ -137,13 +137,13 @@ class Context(TorchNames):
         recorder: The recorder of each rank's last calls, or None.
         unjoined: Spawns with join=False that were not joined yet.
         folding: As given.
-        scout: Sees what the one rank does that runs, or None; see `simrank.scouting`.
+        probe: Observes the ranks that run alone, or None; see `simrank.probing`.
 
     Raises:
         ConfigError: The cluster is unknown or its description is invalid.
     """
 
-    scout: SeesSteps | None = None
+    probe: SeesSteps | None = None
 
     def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,

@@ -1,4 +1,4 @@
-"""`simrank run --fold`: which ranks of a program run and stand for others."""
+"""`simrank run --fold`: the ranks of a program that run and represent others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from simrank.cli.common import progress_bar
 from simrank.errors import ConfigError, ConfigProblem, FoldingError, SpawnException, ranks_text
-from simrank.scouting import AUTO, MIN_RANKS, NONE, Scout, find_folding
+from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from simrank.errors import SimrankError
     from simrank.ranks.folding import Folding
 
-# What looks at each rank, or changes some of them: all have to run then.
+# Options that observe or change single ranks: all have to run then.
 _NEEDS_ALL = {"faults": "--faults", "delays": "--delays", "races": "--races", "strict": "--strict"}
 _UNSET = ((), None, "off", False)
 
 
 def folding_of(
-    run: Callable[[Scout], None],
+    run: Callable[[Probe], None],
     num_ranks: int,
     wanted: str,
     settings: Mapping[str, object],
 ) -> Folding | None:
-    """Return which ranks run, and print what was found; None: all.
+    """Find the ranks that run, and print how they were found; None: all.
 
     Args:
-        run: Runs the program with a scout, in a Context of its own.
+        run: Runs the program with a probe, in a Context of its own.
         num_ranks: How many ranks the program has.
         wanted: As `--fold` gives it.
         settings: The other settings of the Context.
@@ -66,7 +66,7 @@ def folding_of(
 
 
 def unfolds(error: SimrankError, wanted: str) -> bool:
-    """Return whether a run failed because its ranks were folded, unasked; say so."""
+    """Return whether a run failed because its ranks were folded by default; print the reason."""
     errors = [error, *(error.errors.values() if isinstance(error, SpawnException) else ())]
     reason = next((each for each in errors if isinstance(each, FoldingError)), None)
     if reason is None or wanted != AUTO:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from simrank.hardware.cluster import Cluster
-    from simrank.scouting import Scout
+    from simrank.probing import Probe
 
 # Parameters that a replay sets itself, or that say nothing to it.
 _NO_REPLAY = {"program", "args", "seeds", "delays", "torchrun_values", "torchrun_flags"}
@@ -102,10 +102,10 @@ class _Job:
         """Run the script in a Context of its own, with its output captured."""
         self._run_hidden(Context(**self.settings, delays=delays))
 
-    def run_alone(self, scout: Scout) -> None:
-        """Run the script on one rank, in a Context that a scout watches, without its output."""
-        settings = self.settings | {"folding": scout.folding, "flight_recorder": None}
-        self._run_hidden(scout.watch(Context(**settings)))
+    def run_alone(self, probe: Probe) -> None:
+        """Run the script on one rank, in a Context that a probe watches, without its output."""
+        settings = self.settings | {"folding": probe.folding, "flight_recorder": None}
+        self._run_hidden(probe.watch(Context(**settings)))
 
     def _run_hidden(self, context: Context) -> None:
         hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -193,14 +193,20 @@ def run_command(
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
-    settings["folding"] = folding_of(job.run_alone, num_ranks, fold, settings)
+    _run_folded(job, fold, partial(_run_written, job, outputs, html, show))
+
+
+def _run_folded(job: _Job, fold: str, run: Callable[[], None]) -> None:
+    """Run the script with folded ranks, or with all if they do not fit."""
+    settings = job.settings
+    settings["folding"] = folding_of(job.run_alone, job.num_ranks, fold, settings)
     try:
-        _run_written(job, outputs, html, show)
+        run()
     except SimrankError as error:
         if settings["folding"] is None or not unfolds(error, fold):
             raise
         settings["folding"] = None
-        _run_written(job, outputs, html, show)
+        run()
     sys.stdout.flush()  # Here, where a closed pipe ends it quietly.
 
 

@@ -65,7 +65,7 @@ class Network:
         cluster: The frozen cluster.
         pool: Transfers in flight, and the bytes of collectives.
         version: Grows whenever a link becomes slower or faster.
-        twins: Returns the transfers of replicas that do not run, for sender and receiver.
+        replicas: Returns the transfers of replicas that do not run, for sender and receiver.
     """
 
     def __init__(self, engine: Engine, cluster: Cluster) -> None:
@@ -73,7 +73,7 @@ class Network:
         self.cluster = cluster
         self.pool = ActivityPool(engine, solve_rates)
         self.version = 0
-        self.twins: Callable[[int, int], Sequence[tuple[int, int]]] | None = None
+        self.replicas: Callable[[int, int], Sequence[tuple[int, int]]] | None = None
         self._lone: Newcomer | None = None
         self._links: dict[int, Resource] = {}
         self._routes: dict[tuple[int, int], _Route] = {}
@@ -100,7 +100,7 @@ class Network:
 
     def join(self, newcomer: Newcomer) -> None:
         """Add a transfer to its links, which it shares from the second transfer on."""
-        is_crowded = self.twins is not None and newcomer.shares_alone
+        is_crowded = self.replicas is not None and newcomer.shares_alone
         if len(self.pool) or self._has_lone() or is_crowded:
             self._wake_lone()
             newcomer.share()
@@ -138,11 +138,11 @@ class Network:
         return route
 
     def _times(self, src: int, dst: int, links: Sequence[int]) -> list[float]:
-        """Return how often a transfer crosses each link: replicas that do not run do it too."""
-        twins = () if self.twins is None else self.twins(src, dst)
-        if not twins:
+        """Return the number of transfers on each link, those of replicas included."""
+        replicas = () if self.replicas is None else self.replicas(src, dst)
+        if not replicas:
             return [1.0] * len(links)
-        paths = self.cluster.paths([s for s, _ in twins], [d for _, d in twins])
+        paths = self.cluster.paths([s for s, _ in replicas], [d for _, d in replicas])
         return [1.0 + int((paths.links == link).sum()) for link in links]
 
     def transfer(

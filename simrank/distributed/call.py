@@ -59,7 +59,7 @@ class _RootedEnds(NamedTuple):
     """Ends of a rooted call.
 
     Attributes:
-        ended_ps: When the member ended that stands for others: with the last of them.
+        ended_ps: When the representative ended: with the last of them.
         own_ps: When each member would have ended, by group rank.
     """
 
@@ -101,7 +101,7 @@ class Call:
         self._snapshots: dict[int, Array] = {}
         self._timed = np.zeros(size, dtype=bool)
         self._ended = np.zeros(size, dtype=bool)
-        self._stood_for = group.stood_for
+        self._represented = group.represented
         self._dropped: set[int] = set()
         self._flight: Flight | None = None
         self._evaluation_queued = self._all_played = self._lost = False
@@ -179,7 +179,7 @@ class Call:
                 own, peer = _Split(group_rank, int(ours[other])), _Split(other, int(theirs[other]))
                 raise self._split_mismatch(*((own, peer) if we_send else (peer, own)), site)
         sends[group_rank], receives[group_rank], known[group_rank] = send, receive, True
-        if self._stood_for:
+        if self._represented:
             self._join_splits_of_others(group_rank, send, receive)
 
     def _join_splits_of_others(
@@ -188,11 +188,11 @@ class Call:
         """Note the split sizes of members that do not run: what those that run expect of them."""
         assert self.splits is not None, "a member has called"
         sends, receives, known = self.splits.sends, self.splits.receives, self.splits.known
-        for other in self._stood_for.get(group_rank, ()):
+        for other in self._represented.get(group_rank, ()):
             sends[other, ~known], receives[other, ~known] = (
                 np.asarray(send)[~known], np.asarray(receive)[~known],
             )  # fmt: skip
-        absent = [rank for others in self._stood_for.values() for rank in others]
+        absent = [rank for others in self._represented.values() for rank in others]
         sends[absent, group_rank] = np.asarray(receive)[absent]
         receives[absent, group_rank] = np.asarray(send)[absent]
 
@@ -251,8 +251,8 @@ class Call:
         """Add a member's part, once it is matched; of the last one, note where all were made."""
         self.operations[group_rank] = operation
         self._num_made += 1
-        if self._stood_for:
-            self._num_made += len(self._stood_for.get(group_rank, ()))
+        if self._represented:
+            self._num_made += len(self._represented.get(group_rank, ()))
         if self._num_made == self._size:
             lines_of(self.group).note(self)
 
@@ -263,7 +263,7 @@ class Call:
         now_ps = self.group.engine.now_ps
         self._arrivals_ps[operation.group_rank] = now_ps
         self._num_arrived += 1
-        if self._stood_for:
+        if self._represented:
             self._arrive_for_others(operation)
         if self._num_arrived == self._size:
             self._evaluate()
@@ -271,12 +271,12 @@ class Call:
             self._evaluate_early()
 
     def _arrive_for_others(self, operation: CollectiveOperation) -> None:
-        """Let those arrive that a member stands for, at its time.
+        """Set the arrivals of a representative and of the members that it represents.
 
         If it was issued before a rooted call ended, each is as early as its own end there was.
         """
         now_ps, group_rank = self.group.engine.now_ps, operation.group_rank
-        members = (group_rank, *self._stood_for.get(group_rank, ()))
+        members = (group_rank, *self._represented.get(group_rank, ()))
         last = self.group.rooted_ends.pop(group_rank, None)
         is_behind = last is not None and operation.issue_ps <= last.ended_ps
         for member in members:
@@ -285,13 +285,13 @@ class Call:
         self._num_arrived += len(members) - 1
 
     def _note_own_ends(self, group_ranks: Sequence[int]) -> None:
-        """Note when members that others stand for would have ended a rooted call."""
+        """Note when represented members would have ended a rooted call."""
         if self._plan is None or self._num_arrived < self._size:
             return
         own_ps = self._plan.own_ends(self._arrivals_ps).tolist()
         now_ps = self.group.engine.now_ps
-        for rank in self._stood_for.keys() & set(group_ranks):
-            if max(own_ps[each] for each in (rank, *self._stood_for[rank])) == now_ps:
+        for rank in self._represented.keys() & set(group_ranks):
+            if max(own_ps[each] for each in (rank, *self._represented[rank])) == now_ps:
                 self.group.rooted_ends[rank] = _RootedEnds(now_ps, own_ps)
 
     def _evaluate_early(self) -> None:
@@ -379,7 +379,7 @@ class Call:
         """End these ranks now: their data first, then all wake-ups as one."""
         operations = [self.operations[rank] for rank in group_ranks]
         live = [o for o in operations if o is not None and o.stream.head is o]
-        if self._stood_for and self.signature.root is not None:
+        if self._represented and self.signature.root is not None:
             self._note_own_ends(group_ranks)
         if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
             self._play(live)
@@ -475,7 +475,7 @@ class Call:
 
     def drop(self, group_rank: int) -> None:
         """Forget a rank that was aborted; without any left, nothing is in flight any more."""
-        self._dropped.update((group_rank, *self._stood_for.get(group_rank, ())))
+        self._dropped.update((group_rank, *self._represented.get(group_rank, ())))
         if self._flight is not None and len(self._dropped) + self._num_ended >= self.group.size():
             self._flight.cancel()
 
@@ -489,11 +489,11 @@ class Call:
         self._plan.mover.move(self._all_operations(), ending, self._snapshots)
 
     def _all_operations(self) -> Sequence[CollectiveOperation | None]:
-        """Return the members' parts, of a member that does not run its stand-in's."""
-        if not self._stood_for:
+        """Return the members' parts, of a member that does not run its representative's."""
+        if not self._represented:
             return self.operations
         operations = list(self.operations)
-        for rank, others in self._stood_for.items():
+        for rank, others in self._represented.items():
             for other in others:
                 operations[other] = operations[rank]
         return operations

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 Key = tuple["Hashable", ...]
-NOBODY: dict[int, tuple[int, ...]] = {}
+NO_MEMBERS: dict[int, tuple[int, ...]] = {}
 
 
 class Maker(NamedTuple):
@@ -70,8 +70,8 @@ class ProcessGroup:
         dead: What each member raised that died while the others run on, or that gave up a call
             whose time limit passed, by global rank.
         roster: The active members, where members may be inactive; None: all are.
-        stood_for: Members that do not run, by the member that stands for them, as group ranks.
-        rooted_ends: When members would have ended the last rooted call, by who stands for them.
+        represented: Members that do not run, by their representative, as group ranks.
+        rooted_ends: When members would have ended the last rooted call, by representative.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ProcessGroup:
         self.dead: dict[int, BaseException] = {}
         self.roster: Any = None
         folding = world.folding
-        self.stood_for = NOBODY if folding is None else folding.stood_for(ranks)
+        self.represented = NO_MEMBERS if folding is None else folding.represented(ranks)
         self.rooted_ends: dict[int, Any] = {}
         self.planner: Any = None
         self.last_issued: list[Any] = [None] * len(ranks)
@@ -205,8 +205,8 @@ class ProcessGroup:
     def next_seq(self, group_rank: int) -> int:
         """Return the sequence number of a member's next collective; the first is 1."""
         self._num_calls[group_rank] += 1
-        if self.stood_for:
-            for other in self.stood_for.get(group_rank, ()):
+        if self.represented:
+            for other in self.represented.get(group_rank, ()):
                 self._num_calls[other] += 1
         return self._num_calls[group_rank]
 
@@ -268,7 +268,7 @@ class World:
         devices: Device of each rank.
         shares_devices: Whether several ranks may use one device: they stand for threads of one
             process, which need no communicator each.
-        folding: Which ranks run and stand for others; None: all run.
+        folding: The ranks that run and represent others; None: all run.
         has_changed: Whether its members are no more the ranks of the spawn under their numbers:
             one has died, a process has joined, or ranks have met under other numbers.
         local: What layers above keep of it, by names of their own. A table by world would keep it

@@ -52,7 +52,7 @@ class Meeting(Handle):
     def come(self, group_rank: int) -> None:
         """Note that a member has come; after the last one all return, in a round trip."""
         self.came[group_rank] = site = user_site()
-        for other in self.group.stood_for.get(group_rank, ()):
+        for other in self.group.represented.get(group_rank, ()):
             if other in self.members:
                 self.came[other] = site
         if (races := self.group.world.comm_library.races) is not None:

@@ -327,7 +327,7 @@ class Mailboxes:
         posts_early: Whether calls are matched when they are issued.
         early: Messages that leave without their receivers.
         level: What NCCL makes of a message; None: another library sends them, as links let it.
-        answers_itself: Whether the one rank that runs stands for the other ends, too.
+        answers_itself: Whether the one rank that runs represents the other ends, too.
     """
 
     def __init__(self, group: ProcessGroup, backend: str) -> None:
@@ -359,7 +359,7 @@ class Mailboxes:
         for end in operation.ends if self.group.dead else ():
             if (peer := end.peer) is not None:
                 self.group.check_alive(operation.name, peer, self.group.group_rank(operation.rank))
-        if self.group.stood_for and not self.answers_itself:
+        if self.group.represented and not self.answers_itself:
             self._check_run(operation)
         if self.posts_early and not self.answers_itself:
             for end in operation.ends:
@@ -378,7 +378,7 @@ class Mailboxes:
             if folding is not None and peer is not None and not folding.runs(peer):
                 raise FoldingError(
                     f"{end.describe(ranks)} of rank {operation.rank}: rank {peer} does not run, "
-                    f"rank {folding.stand_in(peer)} stands for it\n"
+                    f"rank {folding.representative(peer)} is its representative\n"
                     "  to fix: leave the axis unfolded along which messages go"
                 )
 

@@ -19,7 +19,7 @@ from simrank.collectives.traffic import link_bytes, memory_bytes
 from simrank.device import as_dtype
 from simrank.device.memory import give_values
 from simrank.distributed.flight import Carried, Flow, Landing, LinkLoads, landings
-from simrank.distributed.group import NOBODY
+from simrank.distributed.group import NO_MEMBERS
 from simrank.distributed.library import MADE_OF, CollectiveLibrary
 from simrank.distributed.reduce_op import ReduceOp
 
@@ -58,12 +58,12 @@ class Planner:
         library: CollectiveLibrary,
         network: Network,
         devices: IntArray,
-        twins: Sequence[IntArray] = (),
-        stood_for: Mapping[int, tuple[int, ...]] = NOBODY,
+        replicas: Sequence[IntArray] = (),
+        represented: Mapping[int, tuple[int, ...]] = NO_MEMBERS,
     ) -> None:
         self.comm_library = library
-        self._twins = twins
-        self._stood_for = tuple(stood_for.items())
+        self._replicas = replicas
+        self._represented = tuple(represented.items())
         self._network = network
         self._devices = devices
         # What is known of one group holds for all that are alike.
@@ -135,11 +135,11 @@ class Planner:
         return stretch.completions(cost, schedule, arrivals_ps, devices=devices, itemsize=itemsize)
 
     def folded(self, ends_ps: IntArray) -> IntArray:
-        """Return ends where who stands for others ends with the last of them."""
-        if not self._stood_for:
+        """Return ends where representatives end with the last that they represent."""
+        if not self._represented:
             return ends_ps
         folded_ps = ends_ps.copy()
-        for rank, others in self._stood_for:
+        for rank, others in self._represented:
             folded_ps[rank] = max(ends_ps[rank], ends_ps[list(others)].max())
         return folded_ps
 
@@ -147,22 +147,22 @@ class Planner:
         self, schedule: Schedule, stretch: Stretch | None, itemsize: int
     ) -> dict[tuple[int, bytes], _Ends]:
         """Return the ends of such calls that are known, while links are as described."""
-        alike = (self._first_alike.tobytes(), self._stood_for)
+        alike = (self._first_alike.tobytes(), self._represented)
         return self.comm_library.ends(schedule, stretch, alike, itemsize)
 
     @property
-    def has_twins(self) -> bool:
+    def has_replicas(self) -> bool:
         """Whether replicas of the group do the same and do not run."""
-        return bool(self._twins)
+        return bool(self._replicas)
 
     def loads(self, schedule: Schedule, itemsize: int) -> LinkLoads:
         """Return the loads of a schedule on the links."""
         links, carried = self._carried(schedule, itemsize, self._first_alike, self._nodes)
-        if not self._twins:
+        if not self._replicas:
             return LinkLoads(self._network, links, carried)
         totals = np.zeros(self._network.cluster.num_links, dtype=np.int64)
         np.add.at(totals, links, carried.num_bytes)
-        for devices in self._twins:
+        for devices in self._replicas:
             first_alike, nodes = self._network.cluster.first_alike(devices)
             theirs, others = self._carried(schedule, itemsize, first_alike, nodes)
             np.add.at(totals, theirs, others.num_bytes)
@@ -191,10 +191,12 @@ def planner_of(group: ProcessGroup) -> Planner:
     planner: Planner | None = group.planner
     if planner is None:
         world = group.world
-        twins: list[IntArray] = []
+        replicas: list[IntArray] = []
         if world.folding is not None:
-            twins = [world.devices[ranks] for ranks in world.folding.twins(group.ranks)]
-        planner = Planner(world.comm_library, world.network, group.devices, twins, group.stood_for)
+            replicas = [world.devices[ranks] for ranks in world.folding.replicas(group.ranks)]
+        planner = Planner(
+            world.comm_library, world.network, group.devices, replicas, group.represented
+        )
         group.planner = planner
     return planner
 
@@ -249,7 +251,7 @@ class Plan:
     @property
     def is_crowded(self) -> bool:
         """Whether replicas that do not run share its links."""
-        return self._planner.has_twins and self.loads.is_crowded
+        return self._planner.has_replicas and self.loads.is_crowded
 
     @cached_property
     def loads(self) -> LinkLoads:
@@ -334,7 +336,7 @@ class Plan:
         return ends
 
     def own_ends(self, arrivals_ps: Sequence[int]) -> IntArray:
-        """Return when each member ends by itself, where who stands for others ends with them."""
+        """Return the end of each member by itself, also of representatives."""
         begin_ps = min(arrivals_ps)
         skew_ps: IntArray = np.array(arrivals_ps, dtype=np.int64) - begin_ps
         return self._ends(skew_ps).own_ps + begin_ps
@@ -361,7 +363,7 @@ class _Ends:
 
     Attributes:
         after_ps: In picoseconds; NOT_KNOWN where a missing rank or a dropped link decides.
-        own_ps: The same, if nobody stood for others.
+        own_ps: The same without folding.
     """
 
     def __init__(self, after_ps: IntArray, own_ps: IntArray) -> None:
@@ -519,7 +521,9 @@ class DataMover:
                 continue
             if rank in snapshots:
                 inputs.append(snapshots[rank])
-            elif operation is not None and operation.group_rank in snapshots:  # Its stand-in's.
+            elif (
+                operation is not None and operation.group_rank in snapshots
+            ):  # Its representative's.
                 inputs.append(snapshots[operation.group_rank])
             elif operation is not None and operation.start_ps >= 0:
                 inputs.append(operation.request.values())

@@ -49,7 +49,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
         divergence: Who follows the lines of ranks, or None.
-        folding: Which ranks of a spawn run and stand for others; None: all run.
+        folding: The ranks of a spawn that run and represent others; None: all run.
     """
 
     network: Network
@@ -232,8 +232,8 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
         raise FoldingError(f"{folding.describe()}, but {nprocs} ranks are spawned")
     world = World(context.network, np.arange(nprocs), context.comm_library, folding)
     if folding is not None:
-        twins = folding.twins
-        context.network.twins = lambda src, dst: [(a, b) for a, b in twins((src, dst))]
+        replicas = folding.replicas
+        context.network.replicas = lambda src, dst: [(a, b) for a, b in replicas((src, dst))]
     tasks, programs = [], []
     for rank in range(nprocs) if folding is None else folding.running:
         device = rank if context.default_device is None else context.default_device

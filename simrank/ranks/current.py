@@ -24,7 +24,7 @@ class InjectsFaults(Protocol):
 
 
 class SeesSteps(Protocol):
-    """Sees the training steps of the one rank that runs; see `simrank.scouting`."""
+    """Sees the training steps of the one rank that runs; see `simrank.probing`."""
 
     def stepped(self, optimizer: object) -> None:
         """Note that an optimizer has stepped."""
@@ -45,8 +45,8 @@ class ContextOfProgram(Protocol):
         """Return the injected faults, or None."""
 
     @property
-    def scout(self) -> SeesSteps | None:
-        """Return who sees the training steps of a rank, or None."""
+    def probe(self) -> SeesSteps | None:
+        """Return the observer of training steps, or None."""
 
 
 class RaceOrder(Protocol):

@@ -1,9 +1,9 @@
-"""Folding: of ranks that do the same, some run and stand for the others.
+"""Folding: of ranks that do the same, some run and represent the others.
 
 A layout has axes, such as data and tensor parallelism. Along a folded axis the first coordinates
-run, and the last of these stands for all that follow: those arrive at each collective as it does,
+run, and the last of these represents all that follow: those arrive at each collective as it does,
 at its time and with its values. What replicas send over links that they share with ranks that run
-is counted (see `Folding.twins`).
+is counted (see `Folding.replicas`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class FoldedAxis(NamedTuple):
         name: What users call it.
         size: How many coordinates it has.
         stride: Distance in ranks from one coordinate to the next.
-        num_run: How many of them run; the last of these stands for those that follow.
-        first: The first that runs; it stands for those before it.
+        num_run: How many of them run; the last of these represents those that follow.
+        first: The first that runs; it represents those before it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class FoldedAxis(NamedTuple):
 
 
 class Folding:
-    """Which ranks run, and for whom they stand.
+    """The ranks that run, and those that each represents.
 
     Args:
         world_size: Number of ranks.
@@ -79,8 +79,8 @@ class Folding:
         """Return the axes."""
         return f"Folding({self.world_size}, {list(self.axes)})"
 
-    def stand_in(self, rank: int) -> int:
-        """Return the rank that stands for a rank: itself if it runs."""
+    def representative(self, rank: int) -> int:
+        """Return the representative of a rank: itself if it runs."""
         for axis in self.axes:
             at = axis.coordinate(rank)
             rank += (min(max(at, axis.first), axis.last) - at) * axis.stride
@@ -88,36 +88,36 @@ class Folding:
 
     def runs(self, rank: int) -> bool:
         """Return whether a rank runs."""
-        return self.stand_in(rank) == rank
+        return self.representative(rank) == rank
 
     @cached_property
     def running(self) -> tuple[int, ...]:
         """The ranks that run."""
         return tuple(rank for rank in range(self.world_size) if self.runs(rank))
 
-    def stood_for(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return for whom members of a group stand, both as places in it.
+    def represented(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the members behind each representative of a group, as places in it.
 
         Raises:
-            FoldingError: Who stands for a member is none itself.
+            FoldingError: The representative of a member is no member.
         """
         places = {rank: place for place, rank in enumerate(ranks)}
         found: dict[int, list[int]] = {}
         for rank, place in places.items():
-            stand_in = self.stand_in(rank)
-            if stand_in == rank:
+            representative = self.representative(rank)
+            if representative == rank:
                 continue
-            if stand_in not in places:
+            if representative not in places:
                 if not any(self.runs(each) for each in ranks):
                     return {}
                 raise FoldingError(
-                    f"a group of ranks {_some(ranks)} has rank {rank} without rank {stand_in}, "
-                    "which stands for it"
+                    f"a group of ranks {_some(ranks)} has rank {rank} without rank "
+                    f"{representative}, its representative"
                 )
-            found.setdefault(places[stand_in], []).append(place)
+            found.setdefault(places[representative], []).append(place)
         return {place: tuple(others) for place, others in found.items()}
 
-    def twins(self, ranks: Sequence[int]) -> list[list[int]]:
+    def replicas(self, ranks: Sequence[int]) -> list[list[int]]:
         """Return groups of ranks that do not run and do what a group does, at the same time.
 
         Each has its members in the group's order.
@@ -135,7 +135,7 @@ class Folding:
 
 
 def _steps(axis: FoldedAxis, at: set[int]) -> range:
-    """Return how far along an axis the groups lie that do what a group at some coordinates does."""
+    """Return the distances along an axis at which replicas of a group lie."""
     first, last = min(at), max(at)
     if first == last:
         return range(1, axis.size - last) if first == axis.last else range(0)
@@ -146,7 +146,7 @@ def _steps(axis: FoldedAxis, at: set[int]) -> range:
 
 
 class Alone(Folding):
-    """One rank runs and stands for all: how a program looks to it is what is asked for.
+    """One rank runs and represents all others, so that its calls can be observed.
 
     Args:
         world_size: Number of ranks.
@@ -162,13 +162,13 @@ class Alone(Folding):
         """Whether messages to ranks that do not run end by themselves: yes, with unknown values."""
         return True
 
-    def stand_in(self, rank: int) -> int:
+    def representative(self, rank: int) -> int:
         """Return the rank that runs."""
         del rank
         return self._rank
 
-    def stood_for(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return for whom the rank stands in a group, as places in it."""
+    def represented(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the members that the rank represents in a group, as places in it."""
         if self._rank not in ranks:
             return {}
         place = list(ranks).index(self._rank)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simrank.ranks.current import SeesSteps
 
 _MODELS = "replicated models"  # In `Program.local`: optimizers and steps, by model.
-_SEEN = "steps that a scout sees"
+_SEEN = "steps that a probe sees"
 HOOK = -1  # A number that torch gives to no hook.
 
 
@@ -46,8 +46,8 @@ def after_step(optimizer: Any, _: object, __: object) -> None:
     program = rank_program()
     if program is None:
         return
-    if program.context.scout is not None:
-        _tell_scout(program, program.context.scout, optimizer)
+    if program.context.probe is not None:
+        _tell_probe(program, program.context.probe, optimizer)
     replicas = _replicas_of(program)
     if replicas is None:
         return
@@ -63,13 +63,13 @@ def after_step(optimizer: Any, _: object, __: object) -> None:
         replicas.note(simulated, program.rank or 0, step, hashes, user_site())
 
 
-def _tell_scout(program: Program, scout: SeesSteps, optimizer: object) -> None:
-    """Report a step to who sees the rank, and the next call of a model's forward from now on."""
-    scout.stepped(optimizer)
+def _tell_probe(program: Program, probe: SeesSteps, optimizer: object) -> None:
+    """Report a step, and from now on the next call of a model's forward."""
+    probe.stepped(optimizer)
     if _SEEN not in program.local:
         program.local[_SEEN] = True
         modules: Any = import_module("torch.nn.modules.module")
-        modules.register_module_forward_pre_hook(lambda *_: scout.begins_step())
+        modules.register_module_forward_pre_hook(lambda *_: probe.begins_step())
 
 
 def _replicas_of(program: Program) -> Replicas | None:

@@ -88,7 +88,7 @@ class Summary:
     Everything needed is kept per rank as intervals until `ranks` is asked for.
 
     Args:
-        folding: Which ranks run and stand for others; None: all run.
+        folding: The ranks that run and represent others; None: all run.
     """
 
     def __init__(self, folding: Folding | None = None) -> None:
@@ -140,7 +140,7 @@ class Summary:
         folding = self._folding
         known = sorted(peak_bytes.keys() | self._busy.keys())
         for rank in known if folding is None else range(folding.world_size):
-            runs = rank if folding is None else folding.stand_in(rank)
+            runs = rank if folding is None else folding.representative(rank)
             if runs not in facts:
                 busy = self._busy.get(runs, {True: [], False: []})
                 compute_ps = _covered_ps(busy[False])

@@ -66,11 +66,11 @@ def test_what_cannot_be_folded_is_refused(fold, options, data, message):
 
 
 def test_a_program_that_sends_to_who_does_not_run_runs_again_with_all(fold):
-    """After the first step, which alone is compared; it is said aloud."""
+    """After the first step, which alone is compared; the reason is printed."""
     more = """
 from simrank.ranks import require_rank
-scout = require_rank("x").context.scout
-if scout is not None:
+probe = require_rank("x").context.probe
+if probe is not None:
     raise SystemExit(0)
 dist.send(x, rank + 1) if rank % 2 == 0 else dist.recv(x, rank - 1)
 """

@@ -92,7 +92,7 @@ def test_random_programs_take_the_same_time_folded(run, seed):
 
 
 def _run(run, program, num_run):
-    """Run the first few of eight ranks, of which the last stands for the others."""
+    """Run the first few of eight ranks, of which the last represents the others."""
     folding = Folding(8, [FoldedAxis("dp", 8, 1, num_run=num_run)])
     run(program, 8, data=False, folding=folding)
 
@@ -130,19 +130,21 @@ def test_split_sizes_of_who_does_not_run_are_what_the_others_expect(run):
 
 
 def test_a_message_to_a_rank_that_does_not_run_is_refused(run):
-    """By name, with who stands for it."""
+    """With its representative."""
 
     def program(rank, ctx):
         dist.init_process_group("nccl")
         dist.send(ctx.ones(4, device="cuda"), 3)
 
-    with pytest.raises(SpawnException, match="rank 3 does not run, rank 0 stands for it") as caught:
+    with pytest.raises(
+        SpawnException, match="rank 3 does not run, rank 0 is its representative"
+    ) as caught:
         _run(run, program, 1)
     assert isinstance(caught.value.errors[0], FoldingError)
 
 
 def test_a_hang_names_only_ranks_that_run(run):
-    """Those that do not run would come as the one that stands for them."""
+    """Those that do not run would come as their representative."""
 
     def program(rank, ctx):
         dist.init_process_group("nccl")

@@ -1,4 +1,4 @@
-"""Which ranks run, and for whom they stand."""
+"""The ranks that run, and those that each represents."""
 
 import pytest
 
@@ -11,7 +11,7 @@ PIPELINE = Folding(32, [FoldedAxis("dp", 4, 4), FoldedAxis("tp", 4, 1)])  # Of p
 def test_the_first_along_each_folded_axis_runs():
     """Of every stage of the pipeline one rank."""
     assert PIPELINE.running == (0, 16)
-    assert [PIPELINE.stand_in(rank) for rank in (0, 15, 16, 31)] == [0, 0, 16, 16]
+    assert [PIPELINE.representative(rank) for rank in (0, 15, 16, 31)] == [0, 0, 16, 16]
     assert PIPELINE.describe() == "2 of 32 ranks run (folded: dp 4, tp 4)"
 
 
@@ -19,28 +19,28 @@ def test_the_last_that_runs_stands_for_those_that_follow():
     """The first may do more than the others, for itself."""
     folding = Folding(8, [FoldedAxis("dp", 8, 1, num_run=2)])
     assert folding.running == (0, 1)
-    assert [folding.stand_in(rank) for rank in range(8)] == [0, 1, 1, 1, 1, 1, 1, 1]
+    assert [folding.representative(rank) for rank in range(8)] == [0, 1, 1, 1, 1, 1, 1, 1]
 
 
 def test_another_slice_than_the_first_may_run():
-    """It stands for the first, too."""
+    """It represents the first, too."""
     folding = Folding(8, [FoldedAxis("dp", 8, 1, first=3)])
     assert folding.running == (3,)
-    assert folding.stand_in(0) == folding.stand_in(7) == 3
+    assert folding.representative(0) == folding.representative(7) == 3
 
 
 def test_members_of_a_group_stand_for_others_of_it():
     """As places in the group; a group of ranks that do not run has nobody who does."""
-    assert PIPELINE.stood_for(range(0, 16, 4)) == {0: (1, 2, 3)}
-    assert PIPELINE.stood_for((0, 16)) == {}
-    assert PIPELINE.stood_for((5, 6)) == {}
+    assert PIPELINE.represented(range(0, 16, 4)) == {0: (1, 2, 3)}
+    assert PIPELINE.represented((0, 16)) == {}
+    assert PIPELINE.represented((5, 6)) == {}
 
 
 def test_a_group_without_the_stand_in_is_refused():
     """Nobody in it would know when the member comes."""
     folding = Folding(8, [FoldedAxis("dp", 4, 2), FoldedAxis("tp", 2, 1, num_run=2)])
-    with pytest.raises(FoldingError, match="has rank 3 without rank 1, which stands for it"):
-        folding.stood_for((0, 3))
+    with pytest.raises(FoldingError, match="has rank 3 without rank 1, its representative"):
+        folding.represented((0, 3))
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,20 @@ def test_a_group_without_the_stand_in_is_refused():
 )
 def test_twins_do_what_a_group_does(ranks, expected):
     """Those along the folded axes; a pair of a longer axis has its like there, too."""
-    assert PIPELINE.twins(ranks) == expected
+    assert PIPELINE.replicas(ranks) == expected
 
 
 def test_messages_have_twins_of_the_same_direction():
     """Sender and receiver in their order."""
-    assert PIPELINE.twins((16, 0))[:2] == [[17, 1], [18, 2]]
-    assert len(PIPELINE.twins((16, 0))) == 15
+    assert PIPELINE.replicas((16, 0))[:2] == [[17, 1], [18, 2]]
+    assert len(PIPELINE.replicas((16, 0))) == 15
 
 
-def test_who_runs_for_itself_has_no_twins():
+def test_who_runs_for_itself_has_no_replicas():
     """The second coordinate has those of the others."""
     folding = Folding(8, [FoldedAxis("dp", 4, 2, num_run=2)])
-    assert folding.twins((0, 1)) == []
-    assert folding.twins((2, 3)) == [[4, 5], [6, 7]]
+    assert folding.replicas((0, 1)) == []
+    assert folding.replicas((2, 3)) == [[4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_one_rank_alone_stands_for_all_in_every_group():
     """Messages to the others end by themselves."""
     alone = Alone(8, 3)
     assert alone.running == (3,)
-    assert alone.stood_for((1, 3, 5)) == {1: (0, 2)}
-    assert alone.stood_for((1, 5)) == {}
+    assert alone.represented((1, 3, 5)) == {1: (0, 2)}
+    assert alone.represented((1, 5)) == {}
     assert alone.answers_messages
 
 

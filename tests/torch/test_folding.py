@@ -1,4 +1,4 @@
-"""Torch programs of which some ranks stand for others."""
+"""Torch programs of which some ranks represent others."""
 
 from __future__ import annotations
 

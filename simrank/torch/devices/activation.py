@@ -260,7 +260,7 @@ def _enable(context: Any) -> None:
 
 
 def _num_used(context: Any) -> int | None:
-    """Return how many devices lie on nodes with a rank that runs; None: all may be used."""
+    """Return the number of devices on nodes with a rank that runs; None: all are used."""
     if context.folding is None:
         return None
     per_node: int = context.cluster.devices_per_node

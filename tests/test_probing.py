@@ -5,8 +5,8 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import ConfigError
+from simrank.probing import Probe, find_folding
 from simrank.ranks.folding import Alone, FoldedAxis
-from simrank.scouting import Scout, find_folding
 
 CLUSTER = {"name": "h100_ib", "nodes": 4}
 TENSOR = 8
@@ -16,8 +16,8 @@ def _search(program, num_ranks=32, **options):
     """Return what is found for a program, and the ranks that were run alone."""
     seen = []
 
-    def run(scout):
-        context = scout.watch(simrank.Context(CLUSTER, data=False, folding=scout.folding))
+    def run(probe):
+        context = probe.watch(simrank.Context(CLUSTER, data=False, folding=probe.folding))
         with context:
             context.multiprocessing.spawn(program, (context,), num_ranks)
 
@@ -80,7 +80,7 @@ def test_axes_are_folded_along_which_ranks_do_the_same():
 
 
 def test_a_first_rank_that_does_more_runs_for_itself():
-    """The second stands for the others, and both differences are told."""
+    """The second represents the others, and the differences are reported."""
     found, _ = _search(_first_reads)
     assert found.folding.axes == (FoldedAxis("tensor", 8, 1, num_run=2),)
     assert any("tensor runs for itself: rank 0 runs" in line for line in found.lines)
@@ -137,16 +137,16 @@ class Optimizer:
 
 def test_ranks_are_ended_when_an_optimizer_steps_again():
     """One whole step is seen, and nothing of the second one."""
-    scout, optimizer = Scout(Alone(8, 0)), Optimizer()
-    with scout.watch(simrank.Context(data=False, folding=scout.folding)) as context:
+    probe, optimizer = Probe(Alone(8, 0)), Optimizer()
+    with probe.watch(simrank.Context(data=False, folding=probe.folding)) as context:
 
         def program(rank):
             for _ in range(3):
                 context.ones(4, device="cuda")
-                context.scout.stepped(optimizer)
+                context.probe.stepped(optimizer)
 
         context.multiprocessing.spawn(program, nprocs=8)
-    assert len(scout.ran[0][0]) == 2
+    assert len(probe.ran[0][0]) == 2
 
 
 def _attention_over_ranks(rank, ctx):

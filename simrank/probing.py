@@ -1,8 +1,8 @@
-"""Finds which ranks of a program do the same, so that some of them can stand for the others.
+"""Finds ranks of a program that do the same, so that some of them can represent the others.
 
-A scout runs some ranks alone until the end of their first training step: the other members of
+A probe runs some ranks alone until the end of their first training step: the other members of
 their groups come to each collective at once. The groups that rank 0 calls on give the axes of the
-layout. Scouts of ranks that differ along one axis are compared, operation by operation.
+layout. Probes of ranks that differ along one axis are compared, operation by operation.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class _Ran:
         return self.name if self.site is None else f"{self.name} at {self.site.line()}"
 
 
-class Scout:
-    """What some ranks do that stand for all: an observer of the engine, and a follower of calls.
+class Probe:
+    """The operations of some ranks that represent all: an observer, and a follower of calls.
 
     Args:
         folding: Which ranks run.
@@ -77,9 +77,9 @@ class Scout:
         self._ended: set[int] = set()
 
     def watch(self, context: Context) -> Context:
-        """Watch a Context with this scout's folding, and return it."""
+        """Watch a Context with this probe's folding, and return it."""
         self.context = context
-        context.scout = context.comm_library.follower = self
+        context.probe = context.comm_library.follower = self
         context.observe(self)
         return context
 
@@ -161,11 +161,11 @@ class Scout:
         streams.setdefault(operation.stream.cuda_stream, []).append(entry)
 
 
-def _difference(one: Scout, other: Scout) -> str | None:
-    """Return where the ranks of two scouts first do not do the same, or None."""
-    for scout in (one, other):
-        if scout.error is not None:
-            return f"ranks {ranks_text(scout.folding.running)} fail alone: {_reason(scout.error)}"
+def _difference(one: Probe, other: Probe) -> str | None:
+    """Return the first difference between the ranks of two probes, or None."""
+    for probe in (one, other):
+        if probe.error is not None:
+            return f"ranks {ranks_text(probe.folding.running)} fail alone: {_reason(probe.error)}"
     for (rank, streams), (peer, others) in zip(one.ran.items(), other.ran.items(), strict=True):
         for stream in sorted(streams.keys() | others.keys()):
             ours, theirs = streams.get(stream, []), others.get(stream, [])
@@ -189,7 +189,7 @@ def _reason(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """The ranks of a program that can stand for others.
+    """The ranks of a program that can represent others.
 
     Attributes:
         folding: Which run; None: all.
@@ -201,17 +201,17 @@ class Found:
 
 
 class _Search:
-    """Scouts of one program, each run once.
+    """Probes of one program, each run once.
 
     Args:
-        run: Runs the program with a scout.
+        run: Runs the program with a probe.
         world_size: Number of ranks.
         on_progress: Called with the ranks that are about to be run alone.
     """
 
     def __init__(
         self,
-        run: Callable[[Scout], None],
+        run: Callable[[Probe], None],
         world_size: int,
         on_progress: Callable[[Sequence[int]], None],
     ) -> None:
@@ -219,22 +219,22 @@ class _Search:
         self._world_size = world_size
         self._on_progress = on_progress
         self._axes: list[LayoutAxis] = []
-        self._slices: dict[tuple[FoldedAxis, ...], Scout] = {}
-        self.first = self._scout(Alone(world_size, 0))
+        self._slices: dict[tuple[FoldedAxis, ...], Probe] = {}
+        self.first = self._run_probe(Alone(world_size, 0))
 
-    def _scout(self, folding: Folding) -> Scout:
-        """Return what ranks do that run alone."""
+    def _run_probe(self, folding: Folding) -> Probe:
+        """Run ranks alone, and return their operations."""
         self._on_progress(folding.running)
-        scout = Scout(folding)
+        probe = Probe(folding)
         failed: Exception | None = None
         try:
-            self._run(scout)
+            self._run(probe)
         except ConfigError:
             raise
         except SimrankError as error:
             failed = error
-        scout.finish(failed)
-        return scout
+        probe.finish(failed)
+        return probe
 
     def layout(self) -> list[LayoutAxis]:
         """Return the axes along which ranks may do the same: no messages go along them.
@@ -282,14 +282,14 @@ class _Search:
         self._axes[at : at + 1] = found
         return found
 
-    def _slice(self, at: Mapping[int, int] = NOWHERE) -> Scout:
-        """Return what the ranks do at some coordinates, by an axis's stride; 0 along the others."""
+    def _slice(self, at: Mapping[int, int] = NOWHERE) -> Probe:
+        """Return the probe at some coordinates, by the stride of an axis; 0 along the others."""
         key = tuple(FoldedAxis(*axis, first=at.get(axis.stride, 0)) for axis in self._axes)
         found = self._slices.get(key)
         if found is None:
             folding = Folding(self._world_size, key)
             is_known = folding.running == (0,) and self.first.error is None
-            found = self._slices[key] = self.first if is_known else self._scout(folding)
+            found = self._slices[key] = self.first if is_known else self._run_probe(folding)
         return found
 
     def are_alike(self, axes: Sequence[LayoutAxis]) -> bool:
@@ -312,11 +312,13 @@ class _Search:
         return None, different
 
     def corner(self, axes: Sequence[FoldedAxis]) -> str | None:
-        """Return how the last ranks along several axes differ from those that stand for them."""
+        """Return the difference of the last ranks along all axes from their representatives."""
         if len(axes) < 2:
             return None
-        stand_ins = self._slice({axis.stride: axis.last for axis in axes})
-        return _difference(stand_ins, self._slice({axis.stride: axis.size - 1 for axis in axes}))
+        representatives = self._slice({axis.stride: axis.last for axis in axes})
+        return _difference(
+            representatives, self._slice({axis.stride: axis.size - 1 for axis in axes})
+        )
 
 
 def _have_messages(ranks: Sequence[int], peers: set[int]) -> bool:
@@ -326,17 +328,17 @@ def _have_messages(ranks: Sequence[int], peers: set[int]) -> bool:
 
 
 def find_folding(
-    run: Callable[[Scout], None],
+    run: Callable[[Probe], None],
     world_size: int,
     *,
     wanted: str = AUTO,
     on_progress: Callable[[Sequence[int]], None] = lambda _: None,
 ) -> Found:
-    """Return which ranks of a program can stand for others.
+    """Return the ranks of a program that can represent others.
 
     Args:
-        run: Runs the program in a Context of its own that a scout watches:
-            `scout.watch(Context(..., data=False, folding=scout.folding))`.
+        run: Runs the program in a Context of its own that a probe watches:
+            `probe.watch(Context(..., data=False, folding=probe.folding))`.
         world_size: Number of ranks.
         wanted: "auto": axes along which ranks that were compared do the same. "all", or names of
             axes with commas: these, without a comparison.
@@ -392,5 +394,5 @@ def _chosen(axes: Sequence[LayoutAxis], wanted: str) -> Iterator[FoldedAxis]:
 
 
 def _name_of(group: str) -> str:
-    """Return what an axis is called whose group has a name: that of a mesh's dimension, say."""
+    """Return the name of an axis for that of its group, such as a mesh's dimension."""
     return _DESCRIPTIONS.sub("", group.lower()) or "world"
