@@ -8,6 +8,7 @@ layout. Probes of ranks that differ along one axis are compared, operation by op
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 NOWHERE: Mapping[int, int] = {}
 AUTO, NONE, ALL = "auto", "none", "all"
 MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
+_MANY_ROOTED = 3  # Assumed: fewer are of a program's start.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
 _DESCRIPTIONS = re.compile(r"^mesh_|_(parallel|model_parallel)?_?group$|^default_pg$")
 
@@ -60,6 +62,7 @@ class Probe:
     Attributes:
         folding: As given.
         groups: Name by global ranks of each group that they have called on.
+        rooted: Number of collectives with a root, by the global ranks of their group.
         peers: Global ranks that they have sent to or received from.
         ran: Their operations, by rank and stream.
         error: What ended them early, or None.
@@ -70,6 +73,7 @@ class Probe:
         self.context: Context | None = None
         self._worlds: list[World] = []
         self.groups: dict[Sequence[int], str] = {}
+        self.rooted: Counter[Sequence[int]] = Counter()
         self.peers: set[int] = set()
         self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
         self.error: Exception | None = None
@@ -118,9 +122,11 @@ class Probe:
     # ---- A follower of calls ----
 
     def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
-        """Note the group of a collective."""
-        del rank, request
-        self.groups.setdefault(tuple(group.ranks), group.name)
+        """Note the group of a collective, and whether it has a root."""
+        ranks = tuple(group.ranks)
+        self.groups.setdefault(ranks, group.name)
+        if rank == 0 and request.signature.root is not None:
+            self.rooted[ranks] += 1
 
     def messages(self, group: ProcessGroup, ends: Sequence[Any]) -> None:
         """Note the peers of messages, and their group."""
@@ -292,6 +298,15 @@ class _Search:
             found = self._slices[key] = self.first if is_known else self._run_probe(folding)
         return found
 
+    def folded(self, axis: LayoutAxis) -> FoldedAxis:
+        """Return an axis whose ranks do the same, folded.
+
+        The root of a collective ends before the others, so that it runs beside them.
+        """
+        rooted = [ranks for ranks, calls in self.first.rooted.items() if calls >= _MANY_ROOTED]
+        is_rooted = any(len({r // axis.stride % axis.size for r in ranks}) > 1 for ranks in rooted)
+        return FoldedAxis(*axis, 2 if is_rooted else 1)
+
     def are_alike(self, axes: Sequence[LayoutAxis]) -> bool:
         """Return whether the second and the last ranks along all axes at once do as the first."""
         first = self._slice()
@@ -304,7 +319,7 @@ class _Search:
         differences = [_difference(first, other) for other in others]
         different = next((each for each in differences if each is not None), None)
         if different is None:
-            return FoldedAxis(*axis), ""
+            return self.folded(axis), ""
         if axis.size > _MIN_FOLDED:  # Perhaps only the first one differs: it prints, say.
             second = self._slice({axis.stride: 2})
             if all(_difference(second, other) is None for other in others):
@@ -355,7 +370,7 @@ def find_folding(
         return Found(Folding(world_size, [*_chosen(axes, wanted)]), ())
     left = [each for each in axes if each.size >= _MIN_FOLDED]
     if left and search.are_alike(left):
-        return Found(Folding(world_size, [FoldedAxis(*axis) for axis in left]), ())
+        return Found(Folding(world_size, [*map(search.folded, left)]), ())
     folded, lines = [], []
     while left:
         axis = left.pop(0)
@@ -367,7 +382,7 @@ def find_folding(
             lines.append(f"{axis.name} is not folded: {difference}")
             continue
         folded.append(made)
-        if made.num_run > 1:
+        if difference:
             lines.append(f"the first rank along {axis.name} runs for itself: {difference}")
     difference_there = search.corner(folded)
     if not folded or difference_there is not None:

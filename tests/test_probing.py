@@ -164,3 +164,19 @@ def test_an_axis_is_split_where_only_the_inner_part_differs():
     found, _ = _search(_attention_over_ranks)
     assert found.folding.axes == (FoldedAxis("world", 8, 4),)
     assert "cp is not folded" in found.lines[0]
+
+
+def _broadcasts(rank, ctx):
+    """Buffers of a model come from its first rank, again and again."""
+    dist.init_process_group("nccl")
+    x = ctx.ones(1 << 16, device="cuda")
+    for _ in range(4):
+        dist.broadcast(x, 0)
+        dist.all_reduce(x)
+
+
+def test_the_root_of_repeated_collectives_runs_beside_a_representative():
+    """It ends before the others."""
+    found, _ = _search(_broadcasts)
+    assert found.folding.axes == (FoldedAxis("world", 32, 1, num_run=2),)
+    assert found.lines == ()
