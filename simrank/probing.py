@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NOWHERE: Mapping[int, int] = {}
 AUTO, NONE, ALL = "auto", "none", "all"
 MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
+_OUT_OF_MEMORY = "OutOfMemoryError"  # Of simrank, and of torch.
 _MANY_ROOTED = 3  # Assumed: fewer are of a program's start.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
 _DESCRIPTIONS = re.compile(r"^mesh_|_(parallel|model_parallel)?_?group$|^default_pg$")
@@ -108,6 +109,11 @@ class Probe:
         """
         raise SystemExit(0)
 
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether a device's memory was full, as it is if other ranks run too."""
+        return self.error is not None and type(_first(self.error)).__name__ == _OUT_OF_MEMORY
+
     def finish(self, error: Exception | None) -> None:
         """Note an error, unless all ranks have stepped: some may wait for those that have ended.
 
@@ -168,9 +174,12 @@ class Probe:
 
 
 def _difference(one: Probe, other: Probe) -> str | None:
-    """Return the first difference between the ranks of two probes, or None."""
+    """Return the first difference between the ranks of two probes, or None.
+
+    Ranks whose memory is full do the same if they did the same before.
+    """
     for probe in (one, other):
-        if probe.error is not None:
+        if probe.error is not None and not probe.is_out_of_memory:
             return f"ranks {ranks_text(probe.folding.running)} fail alone: {_reason(probe.error)}"
     for (rank, streams), (peer, others) in zip(one.ran.items(), other.ran.items(), strict=True):
         for stream in sorted(streams.keys() | others.keys()):
@@ -187,9 +196,12 @@ def _difference(one: Probe, other: Probe) -> str | None:
     return None
 
 
+def _first(error: BaseException) -> BaseException:
+    return next(iter(error.errors.values())) if isinstance(error, SpawnException) else error
+
+
 def _reason(error: BaseException) -> str:
-    if isinstance(error, SpawnException):
-        error = next(iter(error.errors.values()))
+    error = _first(error)
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
@@ -248,7 +260,7 @@ class _Search:
         A rank that fails alone may lack what others along one axis tell it: of a pipeline, say.
         """
         axes = self._of_groups()
-        if self.first.error is None:
+        if self.first.error is None or self.first.is_out_of_memory:
             return axes
         for without in (None, *axes):
             tried = [axis for axis in axes if axis != without]
@@ -294,7 +306,8 @@ class _Search:
         found = self._slices.get(key)
         if found is None:
             folding = Folding(self._world_size, key)
-            is_known = folding.running == (0,) and self.first.error is None
+            is_known = folding.running == (0,)
+            is_known &= self.first.error is None or self.first.is_out_of_memory
             found = self._slices[key] = self.first if is_known else self._run_probe(folding)
         return found
 

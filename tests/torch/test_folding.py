@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-PROGRAMS = Path(__file__).parents[1] / "programs" / "folded.py"
+PROGRAMS = Path(__file__).parent / "folded_programs.py"
 
 
 def _run(kind, *options):
