@@ -28,8 +28,10 @@ MODELS = {  # Layers, width, heads of queries, of keys, width of the MLP, vocabu
     "8b": (32, 4096, 32, 8, 14336, 128256),
     "70b": (80, 8192, 64, 8, 28672, 128256),
     "405b": (126, 16384, 128, 8, 53248, 128256),
-    "7b": (32, 4096, 32, 32, 11008, 32000),  # Llama 2.
-    "13b": (40, 5120, 40, 40, 13824, 32000),
+    "llama2_7b": (32, 4096, 32, 32, 11008, 32000),
+    "llama2_13b": (40, 5120, 40, 40, 13824, 32000),
+    "llama2_34b": (48, 8192, 64, 8, 22016, 32000),
+    "llama2_70b": (80, 8192, 64, 8, 28672, 32000),
 }
 
 
@@ -225,11 +227,11 @@ def split_over(model, mesh, *, gathers):
 
 
 def checkpointed(layer, kind):
-    """Return a block that recomputes its activations: all, or all but products and attention."""
+    """Return a block that recomputes its activations: all, or some products and the rest."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-    if kind == "full":
+    if kind != "selective":
         return checkpoint_wrapper(layer, preserve_rng_state=False)
     aten = torch.ops.aten
     saved = {
@@ -267,7 +269,8 @@ def prepared(model, mesh, options):
     if options.tp > 1:
         split_over(model, mesh["tp"], gathers=not options.loss_parallel)
     if options.ac != "none":
-        for name, layer in list(model.layers.named_children()):
+        step = 2 if options.ac == "layers" else 1
+        for name, layer in list(model.layers.named_children())[step - 1 :: step]:
             model.layers.register_module(name, checkpointed(layer, options.ac))
     if options.compile:
         for layer in model.layers.values():
@@ -302,7 +305,7 @@ def built(mesh, options):
         models.append(prepared(model, mesh, options))
     device = torch.device("cuda", torch.cuda.current_device())
     if options.pp == 1:
-        return models, lambda x, y: loss_of(models[0](x), y).backward()
+        return models, lambda x, y: accumulate(models[0], x, y, options)
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
     group = mesh["pp"].get_group()
@@ -320,6 +323,16 @@ def built(mesh, options):
         schedule.step(*([x] if rank == 0 else []), target=y if has_last else None)
 
     return models, run
+
+
+def accumulate(model, x, y, options):
+    """Run forward and backward of each micro-batch; only the last one reduces gradients."""
+    count = max(options.batch // options.microbatch, 1) if options.accumulates else 1
+    pairs = list(zip(x.chunk(count), y.chunk(count), strict=True))
+    for number, (inputs, labels) in enumerate(pairs):
+        if count > 1:
+            model.set_requires_gradient_sync(number == count - 1)
+        loss_of(model(inputs), labels).backward()
 
 
 def loss_of(logits, labels):
@@ -349,9 +362,9 @@ def parsed():
         ("microbatch", 1), ("seq", 8192), ("steps", 3),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--ac", choices=("none", "selective", "full"), default="none")
+    parser.add_argument("--ac", choices=("none", "selective", "layers", "full"), default="none")
     parser.add_argument("--reduce-dtype", default="float32")
-    for flag in ("compile", "float8", "loss-parallel", "zero2"):
+    for flag in ("compile", "float8", "loss-parallel", "zero2", "accumulates"):
         parser.add_argument(f"--{flag}", action="store_true")
     return parser.parse_args()
 

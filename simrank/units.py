@@ -47,7 +47,8 @@ _FLOPS_UNITS = {
     for prefix, scale in _PREFIXES.items()
     for flops in ("FLOPS", "FLOP/s")
 }
-UNIT_NAMES = (*_SIZE_UNITS, *_BANDWIDTH_UNITS, *_TIME_UNITS, *_FLOPS_UNITS)
+_POWER_UNITS = {"mW": Fraction(1, 1000), "W": Fraction(1), "kW": Fraction(1000)}
+UNIT_NAMES = (*_SIZE_UNITS, *_BANDWIDTH_UNITS, *_TIME_UNITS, *_FLOPS_UNITS, *_POWER_UNITS)
 
 
 def parse_size(text: str) -> int:
@@ -117,6 +118,24 @@ def parse_flops(text: str) -> int:
     value = round(_parse(text, _FLOPS_UNITS, "a rate of arithmetic with a unit", "989 TFLOPS"))
     if value <= 0:
         raise ValueError("expected a rate of at least 1 FLOPS")
+    return value
+
+
+def parse_power(text: str) -> int:
+    """Read a power such as `700 W`.
+
+    Args:
+        text: A number and one of mW, W, kW.
+
+    Returns:
+        The power in watts.
+
+    Raises:
+        ValueError: The unit is missing or unknown, or the power is not above zero.
+    """
+    value = round(_parse(text, _POWER_UNITS, "a power with a unit", "700 W"))
+    if value <= 0:
+        raise ValueError("expected a power of at least 1 W")
     return value
 
 

@@ -63,6 +63,13 @@ def test_parse_time_rounds_up_to_picoseconds(text, time_ps):
     assert units.parse_time(text) == time_ps
 
 
+def test_parse_power_reads_watts():
+    """And what is a thousand times more or less."""
+    assert units.parse_power("0.7 kW") == units.parse_power("700 W") == 700
+    with pytest.raises(ValueError, match="expected a power"):
+        units.parse_power("700")
+
+
 def test_parse_flops_reads_both_spellings():
     """TFLOPS and TFLOP/s are the same rate."""
     assert units.parse_flops("989 TFLOPS") == units.parse_flops("989 TFLOP/s") == 989 * 10**12

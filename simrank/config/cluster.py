@@ -30,6 +30,7 @@ from simrank.config.quantity import (
     Flops,
     LatencyPerDirection,
     Name,
+    Power,
     Share,
     Size,
     Text,
@@ -171,6 +172,12 @@ class DeviceConfig(Sourced):
             kernels were measured, as a share, at the device's power limit.
         clocks: `boost`: arithmetic runs as in single kernels; `sustained`: at the share of it
             that `sustained_clock` states, as in long steps.
+        power_limit_w: What the device may take, in watts, where that is less than its rated power:
+            the rate of arithmetic falls with the power above the idle one. Assumed: at the rated
+            limit the voltage is the lowest already, so that an operation costs the same energy at
+            any lower clock.
+        rated_power_w: The limit with which products were measured.
+        idle_power_w: What it takes without work.
         best_product_flops: The best rate of any bfloat16 matrix product that was measured; without
             a table, the times of products follow from it.
         has_block_clusters: Whether thread blocks in a cluster fetch an operand once (Hopper and
@@ -199,7 +206,19 @@ class DeviceConfig(Sourced):
     l2_bytes: Size | None = Field(default=None, alias="l2_cache")
     sustained_clock: Share | None = None
     clocks: Annotated[str, one_of(CLOCKS, {})] = BOOST
+    power_limit_w: Power | None = Field(default=None, alias="power_limit")
+    rated_power_w: Power | None = Field(default=None, alias="rated_power")
+    idle_power_w: Power | None = Field(default=None, alias="idle_power")
     multicast: Flag = False
+
+    @property
+    def arithmetic_share(self) -> float:
+        """The rate of arithmetic by clocks and power limit, as a share of that in the tables."""
+        share = (self.sustained_clock or 1.0) if self.clocks == SUSTAINED else 1.0
+        if self.power_limit_w is None or self.rated_power_w is None:
+            return share
+        idle_w = self.idle_power_w or 0
+        return share * (self.power_limit_w - idle_w) / (self.rated_power_w - idle_w)
 
 
 class LinkConfig(Sourced):

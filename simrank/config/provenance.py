@@ -22,6 +22,8 @@ def provenance_of(config: ClusterConfig) -> tuple[Provenance, ...]:
         keys, given = type(block).keys(), given_keys(block)
         if block is config.device and config.device.clocks == BOOST:
             given.discard("sustained_clock")
+        if block is config.device and config.device.power_limit_w is None:
+            given -= {"rated_power", "idle_power"}
         for key in [each for each in keys if each in given]:
             texts = (block.source.get(key), block.source.get("others"))
             whole = (config.source.get(key), config.source.get("others"))

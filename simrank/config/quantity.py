@@ -126,6 +126,12 @@ Flops = Annotated[
     _quantity_schema("989 TFLOPS"),
 ]
 
+Power = Annotated[
+    int,
+    BeforeValidator(_quantity(units.parse_power, "a power with a unit", "700 W", "W")),
+    _quantity_schema("700 W"),
+]
+
 
 def _per_direction(validate_one: Callable[[object], int]) -> Callable[[object], PerDirection]:
     """Return a validator that takes one quantity for both directions, or a mapping."""

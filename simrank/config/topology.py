@@ -44,7 +44,8 @@ def check_cluster(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
     """
     expansion = _Expansion(config, source)
     topology = expansion.topology()
-    problems = expansion.problems + _unsourced(config, source) + _unclocked(config, source)
+    problems = expansion.problems + _unsourced(config, source)
+    problems += _unclocked(config, source) + _unpowered(config, source)
     return problems or _unreachable(config, topology, source)
 
 
@@ -59,6 +60,24 @@ def _unclocked(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
         expected = "sustained_clock beside it, such as 0.94: the share of the clock that is left"
         to_fix = f"state it; none is known for {device.name}"
     return [source.problem(("device", "clocks"), expected, SUSTAINED, to_fix)]
+
+
+def _unpowered(config: ClusterConfig, source: Source) -> list[ConfigProblem]:
+    """Return the problem of a power limit without the powers that it is compared with."""
+    device = config.device
+    limit_w, rated_w, idle_w = device.power_limit_w, device.rated_power_w, device.idle_power_w
+    if limit_w is None:
+        return []
+    if rated_w is None or idle_w is None:
+        missing = "rated_power" if rated_w is None else "idle_power"
+        expected = f"{missing} beside it; none is known for {device.name}"
+    elif device.gemm_table is not None:
+        expected = "none, as its gemm_table was measured"
+    elif not idle_w < limit_w <= rated_w:
+        expected = f"a power above {idle_w} W, at most {rated_w} W"
+    else:
+        return []
+    return [source.problem(("device", "power_limit"), expected, f"{limit_w} W")]
 
 
 def nodes_problem(config: ClusterConfig, nodes: int) -> tuple[str, str, str | None] | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simrank.config.cluster import SUSTAINED
 from simrank.config.locate import locate
 from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
@@ -88,9 +87,9 @@ def _nccl_spec(nccl: NcclConfig, topology: Topology) -> NcclSpec:
 def _device_spec(device: DeviceConfig) -> DeviceSpec:
     """Return the device of a configuration as the simulator sees it.
 
-    A sustained clock lowers the peaks, and with them the rate of all arithmetic.
+    A sustained clock and a power limit lower the peaks, and with them the rate of all arithmetic.
     """
-    share = (device.sustained_clock or 1.0) if device.clocks == SUSTAINED else 1.0
+    share = device.arithmetic_share
     best = device.best_product_flops
     return DeviceSpec(
         name=device.name,

@@ -34,6 +34,39 @@ def test_a_sustained_clock_must_be_stated(device, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ({"power_limit": "700 W"}, "expected rated_power beside it; none is known for H20"),
+        ({"power_limit": "500 W", "rated_power": "700 W"}, "expected idle_power beside it"),
+        (
+            {"power_limit": "0.9 kW", "rated_power": "700 W", "idle_power": "70 W"},
+            "expected a power above 70 W, at most 700 W, got 900 W",
+        ),
+        ({"power_limit": 500}, "write the unit, for example `500 W`"),
+        (
+            {"power_limit": "1 W", "rated_power": "2 W", "idle_power": "1 mW"},
+            "expected a power of at least 1 W",
+        ),
+    ],
+)
+def test_a_power_limit_is_compared_with_stated_powers(device, message):
+    """None is known for H20."""
+    with pytest.raises(ConfigError) as caught:
+        load_cluster_config({"name": "hgx_h20", "device": device})
+    assert message in str(caught.value)
+
+
+def test_a_power_limit_lowers_the_rate_of_arithmetic():
+    """An operation costs the same energy at any lower clock; the idle power is not spent on it."""
+    device = {"power_limit": "500 W"}
+    config = load_cluster_config({"name": "hgx_h100", "device": device})
+    assert config.device.arithmetic_share == pytest.approx(430 / 630)
+    both = load_cluster_config({"name": "hgx_h100", "device": {**device, "clocks": "sustained"}})
+    assert both.device.arithmetic_share == pytest.approx(0.92 * 430 / 630)
+    assert load_cluster_config("hgx_h100").device.arithmetic_share == 1
+
+
 def test_a_table_of_products_refuses_another_clock():
     """Its times are as they were measured."""
     device = {"clocks": "sustained", "sustained_clock": 0.9, "gemm_table": "h100"}

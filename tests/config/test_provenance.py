@@ -62,3 +62,12 @@ def test_the_summary_counts_kinds_names_what_is_assumed_and_has_all_in_json():
         "text": "NVIDIA H100 data sheet",
     }
     assert len(constants) == 26
+
+
+def test_powers_count_where_a_limit_is_stated():
+    """They move nothing else."""
+    limited = load_cluster_config({"name": "hgx_h100", "device": {"power_limit": "500 W"}})
+    keys = [each.key for each in provenance_of(limited)]
+    assert "device.idle_power" in keys
+    usual = [each.key for each in provenance_of(load_cluster_config("hgx_h100"))]
+    assert "device.idle_power" not in usual

@@ -22,7 +22,7 @@ CLUSTERS = {"hgx_h200": "h200_steps.csv", "hgx_h100": "h100_steps.csv"}
 FLAGS = ("compiled", "checkpointed", "autocast")
 FAST = ("llama_8b_4_layers --seq 8192", "llama_8b_4_layers --seq 8192 --checkpointed")
 # Blocks that another program's tensors lay between, of models that need little else.
-FRAGMENTED = 0.06
+FRAGMENTED = 0.07
 # A broadcast at the start keeps its buffers until it ends; NCCL gives them back before.
 NOT_COMPARED = "ddp"
 # Shorter steps take the time of their host, which differs between the two machines.
@@ -68,7 +68,7 @@ def _cases():
 
 @pytest.mark.parametrize(("cluster", "row", "arguments"), list(_cases()))
 def test_memory_is_that_of_the_gpu(cluster, row, arguments):
-    """Peaks of tensors within 0.5 %, of segments within 6 %; long steps within 10 %."""
+    """Peaks of tensors within 0.5 %, of segments within 7 %; long steps within 10 %."""
     times_ms, (start, peak, _, reserved) = _simulated(cluster, arguments)
     # The measuring process held memory of earlier rows, and cuBLAS's workspaces of 64 MiB.
     held = int(row["allocated_bytes_at_start"]) - start

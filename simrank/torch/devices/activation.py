@@ -460,8 +460,13 @@ def _launched(words: list[int]) -> None:
 def _out_of_memory(rank: int, device: int, requested_bytes: int) -> str:
     own = _own(rank)
     total = own.device(device).spec.memory_bytes
+    stats = torch.cuda.memory_stats(device)
+    allocated = stats["allocated_bytes.all.current"]
+    idle = stats["reserved_bytes.all.current"] - allocated
     lines = [
         f"CUDA out of memory. Tried to allocate {requested_bytes / 2**20:.2f} MiB. "
-        f"GPU {device} has a total capacity of {total / 2**30:.2f} GiB."
+        f"GPU {device} has a total capacity of {total / 2**30:.2f} GiB. Of the allocated memory "
+        f"{allocated / 2**30:.2f} GiB is allocated by PyTorch, and {idle / 2**20:.2f} MiB is "
+        "reserved by PyTorch but unallocated."
     ]
-    return "\n".join([*lines, *own.allocations.largest(own.first + device)])
+    return "\n".join([*lines, *own.allocations.held_by_line(own.first + device)])

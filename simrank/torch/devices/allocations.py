@@ -17,7 +17,7 @@ from simrank.torch import cuda
 from simrank.torch.devices.costs import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from simrank.device import Device, Stream
     from simrank.device.races import RaceChecker
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simrank.torch.cuda.operations import Operand, Operation
 
 _SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
-_NUM_SHOWN = 5
+_NUM_SHOWN = 8
 _INTEGERS = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
 _NO_BYTES = np.empty(0, np.uint8)
 
@@ -118,12 +118,25 @@ class Allocations:
             if block is not None and 0 not in operand.sizes:
                 yield _View(block, _array(block, operand))
 
-    def largest(self, device: int) -> Iterator[str]:
-        """Yield a line for each of the largest blocks of a device."""
-        held = [block for block in self._large.values() if block.device == device]
-        for block in sorted(held, key=lambda block: -block.size_bytes)[:_NUM_SHOWN]:
-            line = "?" if block.site is None else block.site.line()
-            yield f"  {block.size_bytes / 2**20:.2f} MiB allocated at {line}"
+    def held_by_line(self, device: int) -> Iterator[str]:
+        """Yield the sum of a device's large blocks for each line that holds most, then the rest."""
+        held: dict[str, list[int]] = {}
+        for block in self._large.values():
+            if block.device == device:
+                line = "?" if block.site is None else str(block.site.line())
+                held.setdefault(line, []).append(block.size_bytes)
+        lines = sorted(held.items(), key=lambda entry: -sum(entry[1]))
+        for line, sizes in lines[:_NUM_SHOWN]:
+            yield f"  {_sum_text(sizes)} allocated at {line}"
+        rest = [size for _, sizes in lines[_NUM_SHOWN:] for size in sizes]
+        if rest:
+            yield f"  {_sum_text(rest)} allocated at {len(lines) - _NUM_SHOWN} other lines"
+
+
+def _sum_text(sizes: Sequence[int]) -> str:
+    """Return `20480.00 MiB in 80 tensors`."""
+    number = f" in {len(sizes)} tensors" if len(sizes) > 1 else ""
+    return f"{sum(sizes) / 2**20:.2f} MiB{number}"
 
 
 class _View(NamedTuple):

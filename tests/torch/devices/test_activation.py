@@ -196,7 +196,7 @@ def test_memory_runs_out_with_the_lines_that_hold_it(spawn):
         del held
 
     context = spawn(program, 1)
-    assert "30720.00 MiB allocated at test_activation.py" in texts[0]
+    assert "61440.00 MiB in 2 tensors allocated at test_activation.py" in texts[0]
     assert context.devices[0].memory.peak_bytes >= 60 << 30
 
 
