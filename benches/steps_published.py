@@ -17,6 +17,15 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SOURCES = {
+    "titan-a100": "pytorch/torchtitan, docs/performance.md at 0413364, BSD-3",
+    "titan-h100": "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md at "
+    "31a17bf, BSD-3",
+    "titan-async-tp": "pytorch/torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md at "
+    "c720cb8, vanilla tensor parallelism, BSD-3",
+    "torchao": "pytorch/ao, torchao/float8/README.md at 9519beb, BSD-3",
+    "ibm-fsdp": "pytorch.org, Maximizing training throughput using PyTorch FSDP, 13 March 2024",
+}
 
 
 def rows():
@@ -29,9 +38,8 @@ def command(row):
     cluster = row["cluster"]
     where = str(HERE / cluster) if cluster.endswith(".yaml") else cluster
     nodes = [] if cluster == "hgx_h100" else ["--nnodes", str(int(row["gpus"]) // 8)]
-    fold = "auto" if "--cp" in row["options"] else "all"
     return [
-        sys.executable, "-m", "simrank", "run", "--shape-only", "--unknown", "1", "--fold", fold,
+        sys.executable, "-m", "simrank", "run", "--shape-only", "--unknown", "1", "--fold", "all",
         "--cluster", where, *nodes, "--prefix", "none", str(HERE / "llama_layouts.py"),
         *row["options"].split(), "--steps", "2",
     ]  # fmt: skip
@@ -68,6 +76,8 @@ def main():
             f"{row['options']}: {rate:.0f} tokens/s/GPU, step {error:+.1%}{shown}",
             flush=True,
         )
+    for source in dict.fromkeys(row["source"] for row in found):
+        print(f"{source}: {SOURCES[source]}")
     for machine in dict.fromkeys(row["machine"] for row in found):
         errors = [row["error"] for row in found if row["machine"] == machine]
         mean = statistics.mean(map(abs, errors))
