@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from simrank.ranks.folding import Folding
 
 # Options that observe or change single ranks: all have to run then.
-_NEEDS_ALL = {"faults": "--faults", "delays": "--delays", "races": "--races", "strict": "--strict"}
+_NEEDS_ALL = {
+    "faults": "--faults",
+    "delays": "--delays",
+    "races": "--races",
+    "strict": "--strict",
+    "divergence": "--divergence",
+    "replicas": "--replicas",
+    "flight_recorder": "--flight-recorder",
+}
 _UNSET = ((), None, "off", False)
 
 

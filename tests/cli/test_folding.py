@@ -55,6 +55,7 @@ def test_all_ranks_run_with_data(fold):
     [
         (("--fold", "world"), True, "world beside a run with data; add --shape-only"),
         (("--fold", "world", "--races", "report"), False, "got world beside --races"),
+        (("--fold", "world", "--divergence"), False, "got world beside --divergence"),
         (("--fold", "tp"), False, "axes of this program: world (16 ranks), got tp"),
     ],
 )
@@ -63,6 +64,14 @@ def test_what_cannot_be_folded_is_refused(fold, options, data, message):
     status, _, err = fold(*options, data=data)
     assert status == 2
     assert message in err
+
+
+def test_all_ranks_run_where_each_is_observed(fold):
+    """By default, without a message."""
+    status, out, err = fold("--divergence")
+    assert status == 0
+    assert out.count("rank") == 16
+    assert "ranks run" not in err
 
 
 def test_a_program_that_sends_to_who_does_not_run_runs_again_with_all(fold):
