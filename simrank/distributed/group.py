@@ -19,7 +19,7 @@ from simrank.device.transports import NCCL as TO_DEVICES
 from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
 from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
-from simrank.errors import PeerDiedError, RankState
+from simrank.errors import FoldingError, PeerDiedError, RankState
 from simrank.ranks import require_rank
 from simrank.ranks.current import of_process
 
@@ -236,7 +236,16 @@ class ProcessGroup:
             self.place(group_rank, device.index)
 
     def place(self, group_rank: int, device_index: int) -> None:
-        """Move a member's communicator to another device."""
+        """Move a member's communicator to another device.
+
+        Raises:
+            FoldingError: Ranks are folded: those that do not run are on their own devices.
+        """
+        if self.world.folding is not None:
+            raise FoldingError(
+                f"rank {self.ranks[group_rank]} calls with a tensor on device {device_index}, "
+                "which is another rank's\n  to fix: call torch.cuda.set_device(local_rank) first"
+            )
         self.has_moved = True
         self.device_indices[group_rank] = device_index
         self.devices = np.array(self.device_indices, dtype=np.int64)

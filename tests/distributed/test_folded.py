@@ -143,6 +143,17 @@ def test_a_message_to_a_rank_that_does_not_run_is_refused(run):
     assert isinstance(caught.value.errors[0], FoldingError)
 
 
+def test_a_tensor_on_the_device_of_another_rank_is_refused(run):
+    """That rank may not run, and NCCL would find both on one GPU."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        dist.all_reduce(ctx.ones(4, device="cuda:0"))
+
+    with pytest.raises(SpawnException, match="rank 1 calls with a tensor on device 0"):
+        _run(run, program, 2)
+
+
 def test_a_hang_names_only_ranks_that_run(run):
     """Those that do not run would come as their representative."""
 
