@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from simrank.errors import ConfigError, ConfigProblem, SimrankError, SpawnException, ranks_text
+from simrank.errors import (
+    ConfigError,
+    ConfigProblem,
+    FoldingError,
+    SimrankError,
+    SpawnException,
+    ranks_text,
+)
 from simrank.ranks import require_rank
 from simrank.ranks.folding import Alone, FoldedAxis, Folding, LayoutAxis, layout_of
 
@@ -63,6 +70,7 @@ class Probe:
     Attributes:
         folding: As given.
         groups: Name by global ranks of each group that they have called on.
+        made: Global ranks of each group that rank 0 is in.
         rooted: Number of collectives with a root, by the global ranks of their group.
         peers: Global ranks that they have sent to or received from.
         ran: Their operations, by rank and stream.
@@ -74,6 +82,7 @@ class Probe:
         self.context: Context | None = None
         self._worlds: list[World] = []
         self.groups: dict[Sequence[int], str] = {}
+        self.made: set[Sequence[int]] = set()
         self.rooted: Counter[Sequence[int]] = Counter()
         self.peers: set[int] = set()
         self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
@@ -119,9 +128,11 @@ class Probe:
 
         After an error, the groups count that were made, also if nothing was called on them yet.
         """
+        made = [group for world in self._worlds for group in world.groups_of(0)]
+        self.made = {tuple(group.ranks) for group in made}
         if error is not None and self._ended != set(self.folding.running):
             self.error = error
-            for group in (each for world in self._worlds for each in world.groups_of(0)):
+            for group in made:
                 self.groups.setdefault(tuple(group.ranks), group.name)
         self.context, self._worlds = None, []
 
@@ -318,7 +329,8 @@ class _Search:
         """
         rooted = [ranks for ranks, calls in self.first.rooted.items() if calls >= _MANY_ROOTED]
         is_rooted = any(len({r // axis.stride % axis.size for r in ranks}) > 1 for ranks in rooted)
-        return FoldedAxis(*axis, 2 if is_rooted else 1)
+        made = FoldedAxis(*axis, 2)
+        return made if is_rooted and self._suits_groups(made) else FoldedAxis(*axis)
 
     def are_alike(self, axes: Sequence[LayoutAxis]) -> bool:
         """Return whether the second and the last ranks along all axes at once do as the first."""
@@ -334,10 +346,20 @@ class _Search:
         if different is None:
             return self.folded(axis), ""
         if axis.size > _MIN_FOLDED:  # Perhaps only the first one differs: it prints, say.
-            second = self._slice({axis.stride: 2})
-            if all(_difference(second, other) is None for other in others):
-                return FoldedAxis(*axis, 2), different
+            second, made = self._slice({axis.stride: 2}), FoldedAxis(*axis, 2)
+            are_alike = all(_difference(second, other) is None for other in others)
+            if are_alike and self._suits_groups(made):
+                return made, different
         return None, different
+
+    def _suits_groups(self, axis: FoldedAxis) -> bool:
+        """Return whether the groups of rank 0 have the representatives of their members."""
+        try:
+            for ranks in self.first.made:
+                Folding(self._world_size, [axis]).represented(ranks)
+        except FoldingError:
+            return False
+        return True
 
     def corner(self, axes: Sequence[FoldedAxis]) -> str | None:
         """Return the difference of the last ranks along all axes from their representatives."""

@@ -169,7 +169,7 @@ class Alone(Folding):
 
     def represented(self, ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return the members that the rank represents in a group, as places in it."""
-        if self._rank not in ranks:
+        if self._rank not in ranks or len(ranks) == 1:
             return {}
         place = list(ranks).index(self._rank)
         return {place: tuple(each for each in range(len(ranks)) if each != place)}
