@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from simrank.distributed.request import Request
     from simrank.engine import CallSite, Task
 
-NOWHERE: Mapping[int, int] = {}
+_AT_ZERO: Mapping[int, int] = {}
 AUTO, NONE, ALL = "auto", "none", "all"
 MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
 _OUT_OF_MEMORY = "OutOfMemoryError"  # Of simrank, and of torch.
@@ -311,7 +311,7 @@ class _Search:
         self._axes[at : at + 1] = found
         return found
 
-    def _slice(self, at: Mapping[int, int] = NOWHERE) -> Probe:
+    def _slice(self, at: Mapping[int, int] = _AT_ZERO) -> Probe:
         """Return the probe at some coordinates, by the stride of an axis; 0 along the others."""
         key = tuple(FoldedAxis(*axis, first=at.get(axis.stride, 0)) for axis in self._axes)
         found = self._slices.get(key)

@@ -13,7 +13,7 @@ TENSOR = 8
 
 
 def _search(program, num_ranks=32, **options):
-    """Return what is found for a program, and the ranks that were run alone."""
+    """Return the result of the search for a program, and the ranks of each probe."""
     seen = []
 
     def run(probe):

@@ -30,7 +30,7 @@ def test_another_slice_than_the_first_may_run():
 
 
 def test_members_of_a_group_stand_for_others_of_it():
-    """As places in the group; a group of ranks that do not run has nobody who does."""
+    """As places in the group; none if no member runs."""
     assert PIPELINE.represented(range(0, 16, 4)) == {0: (1, 2, 3)}
     assert PIPELINE.represented((0, 16)) == {}
     assert PIPELINE.represented((5, 6)) == {}

@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = {"hgx_h200": "h200_steps.csv", "hgx_h100": "h100_steps.csv"}
 FLAGS = ("compiled", "checkpointed", "autocast")
 FAST = ("llama_8b_4_layers --seq 8192", "llama_8b_4_layers --seq 8192 --checkpointed")
-# Blocks that another program's tensors lay between, of models that need little else.
-FRAGMENTED = 0.07
+# Of reserved bytes; those of GPT-2 depend on blocks between which tensors of other programs lay.
+RESERVED_ERROR = {"gpt2": 0.07}
+USUAL_RESERVED_ERROR = 0.02
 # A broadcast at the start keeps its buffers until it ends; NCCL gives them back before.
 NOT_COMPARED = "ddp"
 # Shorter steps take the time of their host, which differs between the two machines.
@@ -68,12 +69,13 @@ def _cases():
 
 @pytest.mark.parametrize(("cluster", "row", "arguments"), list(_cases()))
 def test_memory_is_that_of_the_gpu(cluster, row, arguments):
-    """Peaks of tensors within 0.5 %, of segments within 7 %; long steps within 10 %."""
+    """Peaks of tensors within 0.5 %, of segments within 2 % (GPT-2: 7); long steps within 10 %."""
     times_ms, (start, peak, _, reserved) = _simulated(cluster, arguments)
     # The measuring process held memory of earlier rows, and cuBLAS's workspaces of 64 MiB.
     held = int(row["allocated_bytes_at_start"]) - start
     assert peak == pytest.approx(int(row["peak_allocated_bytes"]) - held, rel=0.005)
-    assert reserved == pytest.approx(int(row["peak_reserved_bytes"]) - held, rel=FRAGMENTED)
+    error = RESERVED_ERROR.get(row["model"], USUAL_RESERVED_ERROR)
+    assert reserved == pytest.approx(int(row["peak_reserved_bytes"]) - held, rel=error)
     measured_ms = sum(float(row[part]) for part in ("forward_ms", "backward_ms", "optimizer_ms"))
     if measured_ms > HOST_BOUND_MS[cluster] and row["dtype"] == "bfloat16":
         assert sum(times_ms) == pytest.approx(measured_ms, rel=0.1)
