@@ -23,7 +23,7 @@ FLAGS = ("compiled", "checkpointed", "autocast")
 FAST = ("llama_8b_4_layers --seq 8192", "llama_8b_4_layers --seq 8192 --checkpointed")
 # Of reserved bytes; those of GPT-2 depend on blocks between which tensors of other programs lay.
 RESERVED_ERROR = {"gpt2": 0.07}
-USUAL_RESERVED_ERROR = 0.02
+USUAL_RESERVED_ERROR = 0.03
 # A broadcast at the start keeps its buffers until it ends; NCCL gives them back before.
 NOT_COMPARED = "ddp"
 # Shorter steps take the time of their host, which differs between the two machines.
@@ -69,7 +69,7 @@ def _cases():
 
 @pytest.mark.parametrize(("cluster", "row", "arguments"), list(_cases()))
 def test_memory_is_that_of_the_gpu(cluster, row, arguments):
-    """Peaks of tensors within 0.5 %, of segments within 2 % (GPT-2: 7); long steps within 10 %."""
+    """Peaks of tensors within 0.5 %, of segments within 3 % (GPT-2: 7); long steps within 10 %."""
     times_ms, (start, peak, _, reserved) = _simulated(cluster, arguments)
     # The measuring process held memory of earlier rows, and cuBLAS's workspaces of 64 MiB.
     held = int(row["allocated_bytes_at_start"]) - start
