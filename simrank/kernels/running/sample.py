@@ -155,7 +155,8 @@ def _counted(
     statistics.fill = fill
     statistics.parts = setting.statistics.parts
     statistics.profile = setting.statistics.profile
-    grid = Grid(setting._replace(statistics=statistics))
+    # Programs run several times here, at addresses that may be made up: lanes seem to race.
+    grid = Grid(setting._replace(statistics=statistics, lanes=None))
     grid.run(forms.body, mode, masked=forms.masked, chosen=chosen)
     return statistics, grid.num_splits
 

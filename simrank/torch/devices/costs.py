@@ -156,8 +156,9 @@ def _reduction_share(spec: DeviceSpec, operation: Operation) -> float:
 
 
 def _dtype(operation: Operation) -> str:
-    """Return the name of the first operand's type, in which the operation computes."""
-    first = next(iter((*operation.inputs, *operation.outputs)), None)
+    """Return the name of the type in which the operation computes: a factor's, or the first."""
+    operands = (*operation.inputs, *operation.outputs)
+    first = next(iter(operands[_FIRST_FACTOR.get(operation.name.partition(".")[0], 0) :]), None)
     return "float32" if first is None else DTYPES.get(first.dtype, _UNKNOWN)[0]
 
 

@@ -138,6 +138,44 @@ def test_addresses_may_come_from_memory(run):
     assert sampled.hbm_bytes > 2 * 4 * N
 
 
+@triton.jit
+def checked_gather(ids, x, y, num_rows, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(ids + at)
+    tl.device_assert((row >= 0) & (row < num_rows), "no such row")
+    tl.store(y + at, tl.load(x + row * BLOCK))
+
+
+def test_an_assertion_about_numbers_that_nobody_knows_holds(run):
+    """As inductor's kernels assert that an index is inside."""
+
+    def launch(ctx):
+        ids, x, y = ctx.empty(N, dtype=ctx.int32), ctx.empty(N), ctx.empty(N)
+        return ctx.launch(checked_gather, (N // 1024,), ids, x, y, 2, BLOCK=1024)
+
+    sampled, _ = cost_of(run, launch, data=False)
+    assert sampled.hbm_bytes > 2 * 4 * N
+
+
+@triton.jit
+def scatter_in_place(ids, x, num_kept, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    kept = tl.load(x + at, tl.arange(0, BLOCK) < num_kept, 0.0)
+    tl.store(x + at, kept)
+    tl.store(x + tl.load(ids + at), kept + tl.arange(0, BLOCK))
+
+
+def test_lanes_of_a_sample_are_not_accused(run):
+    """A program runs more than once, and nobody knows where its lanes store."""
+
+    def body(rank, ctx):
+        scatter_in_place[(N // 256,)](ctx.empty(N, dtype=ctx.int32), ctx.empty(N), 100, BLOCK=256)
+        ctx.synchronize()
+        assert not ctx.findings
+
+    run(body, 1, data=False)
+
+
 def test_what_a_sample_writes_is_unknown(run):
     """A small tensor that has values loses them: only some of it would have been written."""
 
