@@ -17,7 +17,6 @@ import argparse
 import os
 import sys
 import warnings
-from functools import partial
 from types import ModuleType
 
 import torch
@@ -49,14 +48,10 @@ def extension(name, **functions):
 
 
 def add_product_of(inputs, grads, total):
-    """Add a weight's gradient to the sum over micro-batches, in float32, in one product."""
-    flat = grads.flatten(0, -2).t(), inputs.flatten(0, -2)
-    torch.addmm(total, *flat, out_dtype=torch.float32, out=total)
+    """Add a weight's gradient to the sum over micro-batches, in one product."""
+    from megatron_overlap import add_product_of
 
-
-def add_half_product_of(inputs, grads, total):
-    """Add a weight's gradient to the sum over micro-batches, in its own type, in one product."""
-    torch.addmm(total, grads.flatten(0, -2).t(), inputs.flatten(0, -2), out=total)
+    add_product_of(inputs, grads, total)
 
 
 @triton.jit
@@ -100,7 +95,16 @@ def causal_softmax_backward(grads, results, scale):
     return grads
 
 
-extension("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=add_product_of, wgrad_gemm_accum_fp16=add_half_product_of)
+class FusedAdam(torch.optim.AdamW):
+    """Adam with one kernel for all parameters."""
+
+    def __init__(self, params, *, adam_w_mode=True, **options):
+        super().__init__(params, fused=True, **options)
+
+
+extension("apex", __path__=[])
+extension("apex.optimizers", FusedAdam=FusedAdam, FusedSGD=torch.optim.SGD)
+extension("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=add_product_of, wgrad_gemm_accum_fp16=add_product_of)
 extension(
     "scaled_upper_triang_masked_softmax_cuda",
     forward=causal_softmax,
@@ -108,7 +112,6 @@ extension(
 )
 extension("scaled_masked_softmax_cuda", get_batch_per_block=lambda *_: 4)
 
-import megatron.core.optimizer  # noqa: E402
 from megatron.core import parallel_state, tensor_parallel  # noqa: E402
 from megatron.core.activations import squared_relu  # noqa: E402
 from megatron.core.distributed import (  # noqa: E402
@@ -122,9 +125,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # n
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
-
-# As Apex's: one kernel over all parameters.
-megatron.core.optimizer.Adam = partial(torch.optim.AdamW, fused=True)
+from megatron_overlap import OverlappedColumnLinear, OverlappedRowLinear  # noqa: E402
 
 
 class Norm(torch.nn.Module):
@@ -208,6 +209,10 @@ def chunks_of(options, config):
     vocab, kind = MODELS[options.model][-2:]
     spec = get_gpt_layer_local_spec()
     spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
+    if options.tp_comm_overlap:
+        attention, mlp = spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules
+        attention.linear_qkv = mlp.linear_fc1 = OverlappedColumnLinear
+        attention.linear_proj = mlp.linear_fc2 = OverlappedRowLinear
     if options.attention == "flash":
         spec.submodules.self_attention.submodules.core_attention = FlashAttention
     per_chunk = config.num_layers // options.pp // options.vp
@@ -257,6 +262,7 @@ def parsed():
     parser.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
     parser.add_argument("--attention", choices=("flash", "scores"), default="flash")
     parser.add_argument("--optimizer", choices=("distributed", "whole"), default="distributed")
+    parser.add_argument("--tp-comm-overlap", action="store_true")
     parser.add_argument(
         "--sequence-parallel", action=argparse.BooleanOptionalAction, default=True
     )

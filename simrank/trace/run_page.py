@@ -95,13 +95,14 @@ def _collectives(costs: Sequence[CollectiveCost]) -> Markup:
 
 
 def _kernels(costs: Sequence[KernelCost]) -> Markup:
-    """Return the section of compiled kernels, with the lines of the program that they fuse."""
+    """Return the section of kernels, with their shapes or the lines of the program that they fuse."""
     unit, scale = _unit([cost.total_us for cost in costs], _US_BY_UNIT)
     rows = []
     for cost in costs:
         label = f"{cost.lines}: {cost.name}" if cost.lines else cost.name
+        label += f" ({cost.shapes})" if cost.shapes and not cost.lines else ""
         rows.append(Bar(label, (cost.total_us / scale,), _total(cost)))
-    return _section("Costliest compiled kernels", unit, ("time of all calls",), rows)
+    return _section("Costliest kernels", unit, ("time of all calls",), rows)
 
 
 def _total(cost: CollectiveCost | KernelCost) -> str:

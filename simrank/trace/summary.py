@@ -1,4 +1,4 @@
-"""Breakdown of a run's simulated time per set of equal ranks, and its costliest collectives."""
+"""Breakdown of a run's simulated time per set of equal ranks, and its costliest operations."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NUM_COSTLIEST = 5
 _MAX_NAMED = 6
+_MAX_SHAPES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +64,20 @@ class CollectiveCost:
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """All calls of one compiled kernel.
+    """All calls of one kernel or copy with one set of shapes.
 
     Attributes:
-        name: The kernel's, as inductor has given it.
-        lines: Of the program, which it fuses: `model.py:9, model.py:11`.
+        name: The operator's, or the kernel's.
+        lines: Of the program, which a compiled kernel fuses: `model.py:9, model.py:11`; empty for
+            others.
+        shapes: Of the inputs of an operator: `4096x1024, 1024x512`; empty for others.
         num_calls: How many.
         total_us: Time of all calls, on the rank that spent most of it.
     """
 
     name: str
     lines: str
+    shapes: str
     num_calls: int
     total_us: float
 
@@ -95,7 +99,8 @@ class Summary:
         self._folding = folding
         self._busy: dict[int, dict[bool, list[tuple[int, int]]]] = {}
         self._calls: _Calls[tuple[str, str, int, str]] = {}
-        self._kernels: _Calls[tuple[str, str]] = {}
+        self._kernels: _Calls[tuple[str, str, int]] = {}
+        self._shapes: dict[int, list[list[int]]] = {0: []}  # By identity, which they keep unique.
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Note nothing."""
@@ -124,8 +129,12 @@ class Summary:
                 " ".join(filter(None, (details.get("algorithm"), details.get("protocol")))),
             )  # fmt: skip
             _add_call(self._calls, key, rank, interval[1] - interval[0])
-        elif "fuses" in details:
-            key_of_kernel = operation.name, details["fuses"]
+        else:
+            shapes = details.get("shapes")
+            number = 0 if shapes is None else id(shapes)
+            if number and number not in self._shapes:
+                self._shapes[number] = shapes
+            key_of_kernel = operation.name, details.get("fuses", ""), number
             _add_call(self._kernels, key_of_kernel, rank, interval[1] - interval[0])
 
     def ranks(self, end_ps: int, peak_bytes: dict[int, int]) -> list[RankTimes]:
@@ -163,8 +172,11 @@ class Summary:
         return [CollectiveCost(*key, calls, us) for key, calls, us in _costliest(self._calls)]
 
     def costliest_kernels(self) -> list[KernelCost]:
-        """Return the five compiled kernels that took most time in all."""
-        return [KernelCost(*key, calls, us) for key, calls, us in _costliest(self._kernels)]
+        """Return the five kernels that took most time in all."""
+        return [
+            KernelCost(name, lines, _shapes_text(self._shapes[number]), calls, us)
+            for (name, lines, number), calls, us in _costliest(self._kernels)
+        ]
 
 
 def _add_call(calls: _Calls[_Key], key: _Key, rank: int, took_ps: int) -> None:
@@ -179,6 +191,13 @@ def _costliest(calls: _Calls[_Key]) -> list[tuple[_Key, int, float]]:
         num_calls, total_ps = max(by_rank.values(), key=lambda entry: entry[1])
         costs.append((key, num_calls, total_ps / PS_PER_US))
     return sorted(costs, key=lambda cost: -cost[2])[:_NUM_COSTLIEST]
+
+
+def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
+    """Return `4096x1024, 1024x512, 1 more`; a scalar is `1`."""
+    shown = ["x".join(map(str, sizes)) or "1" for sizes in shapes[:_MAX_SHAPES]]
+    left = len(shapes) - len(shown)
+    return ", ".join([*shown, f"{left} more"] if left else shown)
 
 
 def _covered_ps(intervals: Iterable[tuple[int, int]]) -> int:
@@ -232,9 +251,9 @@ def summary_text(
             f"{cost.num_calls} calls, {cost.total_us:.3f} us"
         )
     if kernels := summary.costliest_kernels():
-        lines.append("costliest compiled kernels:")
+        lines.append("costliest kernels:")
     for kernel in kernels:
-        fused = f" ({kernel.lines})" if kernel.lines else ""
+        fused = f" ({kernel.lines or kernel.shapes})" if kernel.lines or kernel.shapes else ""
         lines.append(f"  {kernel.name}{fused}: {kernel.num_calls} calls, {kernel.total_us:.3f} us")
     if provenance:
         lines.append(constants_text(provenance))

@@ -23,7 +23,7 @@ def test_kinds_are_read_from_the_text_and_never_guessed():
     """Own source first, then the block's `others`; only `assumed` and `calibrated` are words."""
     facts = {p.key: p for p in provenance_of(load_cluster_config("hgx_h100"))}
     assert facts["device.launch_overhead"].kind == "assumed"
-    assert facts["device.memory"] == ("device.memory", "sourced", "NVIDIA H100 data sheet")
+    assert facts["device.num_sms"] == ("device.num_sms", "sourced", "NVIDIA H100 data sheet")
     assert facts["device.memory_bandwidth"].text.startswith("measured, github.com/Azure")
     assert facts["link each gpu - nvswitch.latency"].kind == "sourced"
 
@@ -59,7 +59,8 @@ def test_the_summary_counts_kinds_names_what_is_assumed_and_has_all_in_json():
     assert constants[0] == {
         "key": "device.memory",
         "kind": "sourced",
-        "text": "NVIDIA H100 data sheet",
+        "text": "measured, torch.cuda.get_device_properties in "
+        "github.com/stas00/ml-engineering network README",
     }
     assert len(constants) == 26
 

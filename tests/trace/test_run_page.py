@@ -37,8 +37,8 @@ def test_ranks_collectives_links_and_memory_have_bars():
     """Equal ranks, links and devices share one."""
     page = run_page("simrank run: a.py", {"seed": "0"}, seen_of(program))
     assert re.findall(r"<h2>([^<]*)</h2>", page) == [
-        "Time per rank", "Costliest collectives", "Bytes over the busiest links",
-        "Peak memory per device",
+        "Time per rank", "Costliest collectives", "Costliest kernels",
+        "Bytes over the busiest links", "Peak memory per device",
     ]  # fmt: skip
     names = rows(page)
     assert names[:2] == ["ranks 0-2", "rank 3"]

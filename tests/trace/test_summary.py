@@ -1,5 +1,7 @@
 """The summary: where simulated time went, per set of equal ranks."""
 
+from typing import NamedTuple
+
 import pytest
 
 import simrank
@@ -77,3 +79,29 @@ def test_the_costliest_collectives_come_first():
     text = summary_text(summary, end_ps, peaks)
     assert text.startswith("simulated time: ")
     assert "ranks 0-3: compute 0.000 us" in text
+
+
+def test_the_costliest_kernels_come_first_with_their_shapes():
+    """Calls of one operator are one entry per set of shapes, on the rank that spent most."""
+    summary, end_ps, peaks = summarised(program)
+    (cost,) = summary.costliest_kernels()
+    assert (cost.name, cost.num_calls) == ("matmul", 2)
+    assert f"costliest kernels:\n  matmul: 2 calls, {cost.total_us:.3f} us" in summary_text(
+        summary, end_ps, peaks
+    )
+    shapes = [[4096, 1024], [1024, 512]], [[], [8], [2, 3], [4]]
+    for each in (*shapes, shapes[0]):
+        summary.on_operation(Issued("mm", {"shapes": each}, 0, 10**12))
+    found = [(c.name, c.shapes, c.num_calls) for c in summary.costliest_kernels()[:2]]
+    assert found == [("mm", "4096x1024, 1024x512", 2), ("mm", "1, 8, 2x3, 1 more", 1)]
+
+
+class Issued(NamedTuple):
+    """An operation as observers see it."""
+
+    name: str
+    details: dict[str, object]
+    start_ps: int
+    complete_ps: int
+    rank: int = 0
+    kind: str = "kernel"

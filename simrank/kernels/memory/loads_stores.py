@@ -500,6 +500,8 @@ def _waste_along(line: Value, itemsize: int) -> float:
 def masked_waste(index: Value, active: Value, itemsize: int) -> float:
     """Return the bytes moved for each byte of an access with masked-off lanes.
 
+    The program that moves most represents all: one with a single active lane moves a sector for it.
+
     Args:
         index: As in `sector_waste`.
         active: The active lanes, of the same shape.
@@ -510,7 +512,7 @@ def masked_waste(index: Value, active: Value, itemsize: int) -> float:
     if np.count_nonzero(active) * _FEW_HOLES > active.size * (_FEW_HOLES - 1):
         return sector_waste(index, itemsize)
     spread = np.broadcast_to(active, index.shape)
-    row = int(spread.reshape(len(spread), -1).any(axis=1).argmax())
+    row = int(np.count_nonzero(spread.reshape(len(spread), -1), axis=1).argmax())
     return _waste_along(index[row][spread[row]].reshape(-1), itemsize)
 
 

@@ -158,6 +158,25 @@ def test_an_assertion_about_numbers_that_nobody_knows_holds(run):
 
 
 @triton.jit
+def causal_rows(x, y, length, BLOCK: tl.constexpr):
+    row, key = tl.program_id(0), tl.arange(0, BLOCK)
+    seen = tl.load(x + row * length + key, key <= row % length, 0.0)
+    tl.store(y + row * length + key, seen)
+
+
+def test_the_longest_row_of_the_sample_tells_how_many_sectors_move(run):
+    """A row with one element moves a whole sector for it, and no other row does."""
+
+    def launch(ctx):
+        x, y = (ctx.empty(8192, 256, dtype=ctx.bfloat16) for _ in range(2))
+        return ctx.launch(causal_rows, (8192,), x, y, 256, BLOCK=256)
+
+    _, counts = cost_of(run, launch, data=False)
+    moved = sum(each.read_sectors_bytes for each in counts.traffic.values())
+    assert 8192 * 256 < moved < 1.1 * 2 * 8192 * 256  # Half of it or all, at two bytes.
+
+
+@triton.jit
 def scatter_in_place(ids, x, num_kept, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kept = tl.load(x + at, tl.arange(0, BLOCK) < num_kept, 0.0)
