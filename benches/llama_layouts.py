@@ -148,15 +148,23 @@ def layers_of(num_layers, stage, num_stages):
 
 
 class Float8Linear(nn.Linear):
-    """A Linear whose three products are of float8, with a scale per row."""
+    """A Linear whose products are of float8, with one scale for each tensor."""
 
     def forward(self, x):
-        """Return the product of x and the weight."""
-        return Float8Product.apply(x, self.weight)
+        """Return the product of x and the weight: split as the weight is, if it is."""
+        from torch.distributed.tensor import DTensor, Partial, Shard
+
+        if not isinstance(self.weight, DTensor):
+            return Float8Product.apply(x, self.weight)
+        mesh, is_column = self.weight.device_mesh, self.weight.placements[0] == Shard(0)
+        own = x.to_local(grad_placements=[Partial() if is_column else x.placements[0]])
+        product = Float8Product.apply(own, self.weight.to_local())
+        placement = Shard(x.ndim - 1) if is_column else Partial()
+        return DTensor.from_local(product, mesh, [placement], run_check=False)
 
 
 class Float8Product(torch.autograd.Function):
-    """Products of rows of float8."""
+    """A product of float8 whose gradients are products of float8, too."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -171,15 +179,15 @@ class Float8Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         flat = grad.reshape(-1, grad.shape[-1])
         of_x = scaled_product(flat, weight).view_as(x)
-        return of_x, flat.t() @ x.reshape(-1, x.shape[-1])
+        return of_x, scaled_product(flat.t(), x.reshape(-1, x.shape[-1]))
 
 
 def scaled_product(a, b):
-    """Return a @ b of float8 rows and columns."""
-    scale_a, scale_b = (448.0 / y.abs().amax(dim, keepdim=True) for y, dim in ((a, 1), (b, 0)))
-    a8 = (a * scale_a).clamp(-448, 448).to(torch.float8_e4m3fn)
+    """Return a @ b of float8."""
+    scale_a, scale_b = (448.0 / y.abs().amax().float() for y in (a, b))
+    a8 = (a * scale_a).clamp(-448, 448).to(torch.float8_e4m3fn).contiguous()
     b8 = (b * scale_b).clamp(-448, 448).to(torch.float8_e4m3fn).t().contiguous().t()
-    scales = scale_a.reciprocal().float(), scale_b.reciprocal().float()
+    scales = scale_a.reciprocal(), scale_b.reciprocal()
     return torch._scaled_mm(a8, b8, *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
@@ -236,7 +244,7 @@ def checkpointed(layer, kind):
     aten = torch.ops.aten
     saved = {
         aten.mm.default,
-        aten._scaled_mm.default,
+        aten.amax.default,  # Of which scales of float8 are made, as torchtitan saves them.
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,

@@ -90,6 +90,8 @@ class MetaCall {
         stack_ = arguments;
       }
     }
+    if (run_without_outputs(op, arguments)) return true;
+    stack_ = arguments;
     if (!info.kernel) return false;
     try {
       info.kernel->callBoxed(op, DispatchKeySet(DispatchKey::Meta), &stack_);
@@ -122,6 +124,35 @@ class MetaCall {
   }
 
  private:
+  // For an overload with outputs that has no Meta kernel: that of the one which makes them.
+  bool run_without_outputs(const c10::OperatorHandle& op, const Stack& arguments) {
+    const auto& schema = op.schema();
+    const auto& declared = schema.arguments();
+    size_t num_inputs = declared.size();
+    while (num_inputs > 0 && declared[num_inputs - 1].is_out()) --num_inputs;
+    if (num_inputs == declared.size()) return false;
+    std::string overload = schema.overload_name();
+    if (overload.size() < 3 || overload.compare(overload.size() - 3, 3, "out") != 0) return false;
+    overload.resize(overload.size() - (overload.size() > 3 ? 4 : 3));  // "dtype_out" or "out".
+    const auto maker = c10::Dispatcher::singleton().findSchema({schema.name(), overload});
+    if (!maker || maker->schema().arguments().size() != num_inputs ||
+        !maker->hasComputedKernelForDispatchKey(DispatchKey::Meta)) return false;
+    stack_.assign(arguments.begin(), arguments.begin() + num_inputs);
+    try {
+      maker->redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &stack_);
+    } catch (const c10::NotImplementedError&) {
+      return false;
+    }
+    if (stack_.size() != declared.size() - num_inputs) return false;
+    for (size_t i = 0; i < stack_.size(); i++) {
+      if (!stack_[i].isTensor() || !arguments[num_inputs + i].isTensor()) return false;
+      const Tensor& output = arguments[num_inputs + i].toTensor();
+      const auto sizes = stack_[i].toTensor().sizes();
+      if (output.sizes() != sizes) output.resize_(sizes);
+      stack_[i] = output;
+    }
+    return true;
+  }
   struct NoTorchFunction {
     at::impl::TorchFunctionDisabledState before = at::impl::PythonTorchFunctionTLS::get_disabled_state();
     NoTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED); }
