@@ -255,7 +255,7 @@ def checkpointed(layer, kind):
         seen = {True: 0, False: 0}
 
         def policy(ctx, operator, *_, **__):
-            if operator is aten.mm.default:  # Every second one, as torchtitan does.
+            if operator in (aten.mm.default, aten._scaled_mm.default):  # Every second: torchtitan.
                 seen[ctx.is_recompute] += 1
                 if seen[ctx.is_recompute] % 2 == 0:
                     return CheckpointPolicy.PREFER_RECOMPUTE

@@ -17,6 +17,7 @@ import argparse
 import os
 import sys
 import warnings
+from itertools import pairwise
 from types import ModuleType
 
 import torch
@@ -104,7 +105,11 @@ class FusedAdam(torch.optim.AdamW):
 
 extension("apex", __path__=[])
 extension("apex.optimizers", FusedAdam=FusedAdam, FusedSGD=torch.optim.SGD)
-extension("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=add_product_of, wgrad_gemm_accum_fp16=add_product_of)
+extension(
+    "fused_weight_gradient_mlp_cuda",
+    wgrad_gemm_accum_fp32=add_product_of,
+    wgrad_gemm_accum_fp16=add_product_of,
+)
 extension(
     "scaled_upper_triang_masked_softmax_cuda",
     forward=causal_softmax,
@@ -235,9 +240,7 @@ def chunks_of(options, config):
             vp_stage=stage["vp_stage"],
         )  # fmt: skip
         model.cuda().bfloat16()
-        chunks.append(
-            DistributedDataParallel(config, ddp, model, disable_bucketing=bool(number))
-        )
+        chunks.append(DistributedDataParallel(config, ddp, model, disable_bucketing=bool(number)))
     return chunks
 
 
@@ -263,21 +266,15 @@ def parsed():
     parser.add_argument("--attention", choices=("flash", "scores"), default="flash")
     parser.add_argument("--optimizer", choices=("distributed", "whole"), default="distributed")
     parser.add_argument("--tp-comm-overlap", action="store_true")
-    parser.add_argument(
-        "--sequence-parallel", action=argparse.BooleanOptionalAction, default=True
-    )
+    parser.add_argument("--sequence-parallel", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument(
         "--grad-reduce-in-fp32", action=argparse.BooleanOptionalAction, default=True
     )
     return parser.parse_args()
 
 
-def main():
-    """Print the time and the memory of a few steps."""
-    options = parsed()
-    warnings.simplefilter("ignore")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl")
+def prepared(options):
+    """Return the chunks of the model that this rank has, and the optimizer."""
     parallel_state.initialize_model_parallel(
         options.tp, options.pp, options.vp if options.vp > 1 else None
     )
@@ -287,12 +284,10 @@ def main():
     config.finalize_model_grads_func = finalize_model_grads
     is_distributed = options.optimizer == "distributed"
     if is_distributed:
-        of_chunks = [chunk.no_sync for chunk in chunks]
-        starts = [chunk.start_grad_sync for chunk in chunks]
-        one = len(chunks) == 1
-        config.no_sync_func = of_chunks[0] if one else of_chunks
+        pauses = [chunk.no_sync for chunk in chunks]
+        config.no_sync_func = pauses if options.vp > 1 else pauses[0]
         if options.vp > 1:
-            config.grad_sync_func = starts
+            config.grad_sync_func = [chunk.start_grad_sync for chunk in chunks]
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam", lr=1e-4, clip_grad=1.0, bf16=True, params_dtype=torch.bfloat16,
@@ -300,6 +295,16 @@ def main():
         ),
         chunks,
     )  # fmt: skip
+    return chunks, optimizer
+
+
+def main():
+    """Print the time and the memory of a few steps."""
+    options = parsed()
+    warnings.simplefilter("ignore")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    chunks, optimizer = prepared(options)
     replicas = parallel_state.get_data_parallel_world_size()
     count = options.global_batch_size // options.micro_batch_size // replicas
     shape = (options.micro_batch_size, options.seq_length + 1)
@@ -322,15 +327,19 @@ def main():
         events[-1].record()
     torch.cuda.synchronize()
     if dist.get_rank() == 0:
-        times = [one.elapsed_time(other) for one, other in zip(events, events[1:], strict=False)]
-        tokens = options.global_batch_size * options.seq_length / dist.get_world_size()
-        print("ms", *(f"{ms:.3f}" for ms in times))
-        print(f"tokens/s/GPU {tokens / times[-1] * 1e3:.1f}")
-        stats = torch.cuda.memory_stats()
-        peaks = (stats[f"{kind}_bytes.all.peak"] / 2**30 for kind in ("allocated", "reserved"))
-        print("peak GiB: allocated {:.3f}, reserved {:.3f}".format(*peaks))
+        show(events, options.global_batch_size * options.seq_length)
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
+
+
+def show(events, num_tokens):
+    """Print the milliseconds of each step, tokens per second and GPU, and the peaks of memory."""
+    times = [one.elapsed_time(other) for one, other in pairwise(events)]
+    print("ms", *(f"{ms:.3f}" for ms in times))
+    print(f"tokens/s/GPU {num_tokens / dist.get_world_size() / times[-1] * 1e3:.1f}")
+    stats = torch.cuda.memory_stats()
+    peaks = (stats[f"{kind}_bytes.all.peak"] / 2**30 for kind in ("allocated", "reserved"))
+    print("peak GiB: allocated {:.3f}, reserved {:.3f}".format(*peaks))
 
 
 if __name__ == "__main__":

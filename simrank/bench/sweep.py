@@ -222,10 +222,11 @@ def _measures(
     config: SweepConfig, spans: list[tuple[int, int]], summary: Summary, peaks: dict[int, int]
 ) -> Row:
     times = config.iterations.timed
-    whole_ps = max(end for _, end in spans) - min(start for start, _ in spans)
-    slowest = max(summary.ranks(whole_ps, peaks), key=lambda ranks: ranks.exposed_communication_us)
+    begin_ps, end_ps = min(start for start, _ in spans), max(end for _, end in spans)
+    found = summary.ranks(end_ps, peaks, begin_ps)
+    slowest = max(found, key=lambda ranks: ranks.exposed_communication_us)
     values = (
-        whole_ps / 1e6 / times,
+        (end_ps - begin_ps) / 1e6 / times,
         slowest.compute_us / times,
         slowest.exposed_communication_us / times,
         slowest.idle_us / times,

@@ -49,6 +49,10 @@ DefaultDevice = Annotated[
     int | None,
     typer.Option("--default-device", min=0, help="Ranks' device before set_device [their own]."),
 ]
+TokensPerStep = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens of a training step of all ranks, for rates in the summary."),
+]
 Unknown = Annotated[
     str | None,
     typer.Option(

@@ -50,11 +50,12 @@ from simrank.errors import (
     SpawnException,
 )
 from simrank.hardware.load import load_cluster
+from simrank.hardware.roofline import peak_flops
 from simrank.isolation.output import Output, is_unread, set_output
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.trace import Summary, Timeline, summary_json, summary_text
+from simrank.trace import Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.link_bytes import LinkBytes
 from simrank.trace.run_page import Seen, run_page
 
@@ -78,6 +79,7 @@ class _Job:
     settings: dict[str, Any]
     as_module: bool = False
     max_restarts: int = 0
+    tokens_per_step: int | None = None
 
     def run(self, context: Context) -> None:
         """Run the script, and restart all ranks after a failure, as torchrun.
@@ -142,6 +144,7 @@ def run_command(
     trace_ranks: Annotated[str | None, typer.Option(help="Only these ranks: 0,8.")] = None,
     html: Annotated[str | None, typer.Option(help="Write an HTML page of charts.")] = None,
     summary: Annotated[str, typer.Option(help="text, json or none.")] = "text",
+    tokens_per_step: options.TokensPerStep = None,
     prefix: options.Prefix = "rank",
     tee: options.Tee = "0",
     redirects: options.Redirects = "0",
@@ -183,8 +186,7 @@ def run_command(
     settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
     num_ranks = torchrun.num_ranks(built, nproc_per_node)
-    job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts)
-    _show_surroundings(summary)
+    job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts, tokens_per_step)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
@@ -272,6 +274,7 @@ def _run_shown(
     job: _Job, trace: str | None, trace_ranks: list[int] | None, summary: str, context: Context
 ) -> None:
     """Run the script once, and write its timeline and summary."""
+    _show_surroundings(summary)
     timeline, added = Timeline(trace_ranks), Summary(context.folding)
     context.observe(added)
     if trace is not None:
@@ -289,8 +292,9 @@ def _run_shown(
             timeline.write(trace)
     show = _SUMMARIES[summary]
     if show is not None:
+        peak = peak_flops(context.cluster.device, "bfloat16")
         facts = (added, context.now_ps, _peaks(context, job.num_ranks), context.cluster.provenance)
-        typer.echo(show(*facts), err=True)
+        typer.echo(show(*facts, Rates(peak, job.tokens_per_step)), err=True)
     if summary == "text":
         for line in (*context.findings, *context.notes):
             typer.echo(line, err=True)

@@ -45,6 +45,8 @@ class Operation(Handle):
         is_launch: Whether it takes room in the device's launch queue.
         is_implied: Whether it follows from another call: reports name that one's line.
         details: Facts for timelines (bytes, algorithm); empty by default.
+        phase: Of a training step: forward, backward, recomputation or optimizer; empty if unknown.
+        flops: Floating-point operations of its products, 0 by default.
     """
 
     clock: Clock | None  # This and those below only where races are looked for.
@@ -54,8 +56,8 @@ class Operation(Handle):
     details: dict[str, Any] | None
     rank: int | None
     __slots__ = (
-        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "rank", "run",
-        "start_ps", "stream", "touched", "turn", "unseen",
+        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "phase", "rank",
+        "run", "start_ps", "stream", "touched", "turn", "unseen",
     )  # fmt: skip
     kind = "operation"
     is_launch = True
@@ -64,6 +66,7 @@ class Operation(Handle):
     holds_memory = False  # Whether its memory stays until it has been waited for.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
+    flops: float = 0.0
     depth = 1  # How many frames of simrank's lie between its constructor and the user's line.
 
     def __init__(
@@ -81,6 +84,7 @@ class Operation(Handle):
         self.effect = effect
         self.touched = touched  # Tensors stay alive until the operation has ended.
         self.issue_ps = 0
+        self.phase = ""
         self.clock = self.run = self.turn = self.details = None
         self.unseen = ()
         engine = stream.device.engine

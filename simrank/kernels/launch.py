@@ -159,6 +159,8 @@ def launch(
     writes = arguments.on_device(value for name, value in bound.items() if name in written)
     waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
+    if library is not None:
+        operation.phase = library.phase()
     if _recorders:
         _record(jit, bound, given)
     if launched.chosen_mode == "tasks":  # Peers may write here what its programs only read.

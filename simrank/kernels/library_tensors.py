@@ -37,6 +37,9 @@ class Library(Protocol):
     def tensor(self, value: object) -> Tensor | None:
         """Return a tensor of the library as simrank's over the same bytes, or None."""
 
+    def phase(self) -> str:
+        """Return the phase of a training step in which the program is, or an empty string."""
+
     def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
         """Wait for operations in flight that use the memory of a kernel."""
 

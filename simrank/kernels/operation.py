@@ -103,6 +103,11 @@ class TritonOperation(Operation):
         return self._cost
 
     @property
+    def flops(self) -> float:  # type: ignore[override]
+        """Return the floating-point operations of its products, once it has run."""
+        return float(sum(self.statistics.flops.values()))
+
+    @property
     def module(self) -> str | None:
         """Return the kernel's name: its code."""
         return str(self.launch.name)

@@ -13,6 +13,8 @@ import numpy as np
 from simrank.distributed.replicas import Step
 from simrank.engine import user_site
 from simrank.ranks.current import rank_program
+from simrank.torch import cuda
+from simrank.torch.cuda.operations import step
 from simrank.torch.devices.buffers import buffer_of
 
 if TYPE_CHECKING:
@@ -41,11 +43,19 @@ def recording_init(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+def before_step(_: object, __: object, ___: object) -> None:
+    """Note that the rank's operations are an optimizer's from now on."""
+    if rank_program() is not None and cuda.is_enabled():
+        step(is_stepping=True)
+
+
 def after_step(optimizer: Any, _: object, __: object) -> None:
     """Hash the parameters that an optimizer has stepped, by replicated model."""
     program = rank_program()
     if program is None:
         return
+    if cuda.is_enabled():
+        step(is_stepping=False)
     if program.context.probe is not None:
         _tell_probe(program, program.context.probe, optimizer)
     replicas = _replicas_of(program)
@@ -58,9 +68,9 @@ def after_step(optimizer: Any, _: object, __: object) -> None:
             continue
         order = list(steps).index(optimizer) if optimizer in steps else len(steps)
         steps[optimizer] = steps.get(optimizer, 0) + 1
-        step = Step(number, order, steps[optimizer])
+        reached = Step(number, order, steps[optimizer])
         simulated = model.process_group.simulated
-        replicas.note(simulated, program.rank or 0, step, hashes, user_site())
+        replicas.note(simulated, program.rank or 0, reached, hashes, user_site())
 
 
 def _tell_probe(program: Program, probe: SeesSteps, optimizer: object) -> None:

@@ -95,7 +95,7 @@ def _collectives(costs: Sequence[CollectiveCost]) -> Markup:
 
 
 def _kernels(costs: Sequence[KernelCost]) -> Markup:
-    """Return the section of kernels, with their shapes or the lines of the program that they fuse."""
+    """Return the section of kernels, with shapes or with the lines that they fuse."""
     unit, scale = _unit([cost.total_us for cost in costs], _US_BY_UNIT)
     rows = []
     for cost in costs:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.config.wires import ASSUMED, KINDS
 from simrank.errors import ranks_text
+from simrank.trace.activity import PHASES, Activity
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from simrank.config.wires import Provenance
     from simrank.device import Operation
     from simrank.engine import Task
     from simrank.ranks.folding import Folding
+    from simrank.trace.activity import Span
 
 _NUM_COSTLIEST = 5
 _MAX_NAMED = 6
@@ -32,6 +34,8 @@ class RankTimes:
         exposed_communication_us: Only collectives ran.
         idle_us: Nothing ran on the device.
         peak_memory_bytes: The most that was allocated on the device.
+        exposed_by_group_us: What collectives and messages of each group cost of the exposed
+            communication; of several in flight, the one that ends first counts.
     """
 
     ranks: tuple[int, ...]
@@ -39,6 +43,44 @@ class RankTimes:
     exposed_communication_us: float
     idle_us: float
     peak_memory_bytes: int
+    exposed_by_group_us: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """The last training step of the ranks that spent it alike, in microseconds.
+
+    Attributes:
+        ranks: Who.
+        total_us: From the end of the optimizer's step before, or from the first kernel.
+        by_phase_us: Computing time by phase: forward, backward, recomputation, optimizer, other.
+        exposed_by_group_us: As in `RankTimes`.
+        idle_us: Nothing ran on the device.
+    """
+
+    ranks: tuple[int, ...]
+    total_us: float
+    by_phase_us: dict[str, float]
+    exposed_by_group_us: dict[str, float]
+    idle_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The training steps of a run.
+
+    Attributes:
+        times_us: Of each step, on the rank that took longest.
+        last: The last one.
+        model_flops: Floating-point operations of the products of the last one, mean of the ranks,
+            without recomputation; of a causal attention those that are not masked.
+        recomputed_flops: Those of recomputation.
+    """
+
+    times_us: tuple[float, ...]
+    last: tuple[RankStep, ...]
+    model_flops: float
+    recomputed_flops: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +125,11 @@ class KernelCost:
 
 
 _Key = TypeVar("_Key")
+_Found = TypeVar("_Found")
 _Calls = dict[_Key, dict[int, tuple[int, int]]]  # Per rank how many, and their picoseconds.
+
+
+_NOTHING = Activity()  # Of ranks that never used their devices.
 
 
 class Summary:
@@ -97,10 +143,11 @@ class Summary:
 
     def __init__(self, folding: Folding | None = None) -> None:
         self._folding = folding
-        self._busy: dict[int, dict[bool, list[tuple[int, int]]]] = {}
+        self._activities: dict[int, Activity] = {}
         self._calls: _Calls[tuple[str, str, int, str]] = {}
         self._kernels: _Calls[tuple[str, str, int]] = {}
-        self._shapes: dict[int, list[list[int]]] = {0: []}  # By identity, which they keep unique.
+        self._no_shapes: list[list[int]] = []
+        self._shapes: dict[int, list[list[int]]] = {}  # By identity, which they keep unique.
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Note nothing."""
@@ -118,54 +165,104 @@ class Summary:
         rank = operation.rank
         if rank is None or operation.kind in ("event", "wait"):
             return
-        is_collective = operation.kind == "collective"
-        interval = (operation.start_ps, operation.complete_ps)
-        self._busy.setdefault(rank, {True: [], False: []})[is_collective].append(interval)
+        took_ps = operation.complete_ps - operation.start_ps
+        activity = self._activities.get(rank)
+        if activity is None:
+            activity = self._activities[rank] = Activity()
         details = operation.details or {}
-        if is_collective:
+        if operation.kind == "collective":
             name, _, group = operation.name.partition(" on group ")
+            group = group.strip("'")
             key = (
-                name.partition(" #")[0], group.strip("'"), details.get("bytes", 0),
+                name.partition(" #")[0], group, details.get("bytes", 0),
                 " ".join(filter(None, (details.get("algorithm"), details.get("protocol")))),
             )  # fmt: skip
-            _add_call(self._calls, key, rank, interval[1] - interval[0])
+            activity.communicated(operation, group)
+            _add_call(self._calls, key, rank, took_ps)
         else:
-            shapes = details.get("shapes")
-            number = 0 if shapes is None else id(shapes)
-            if number and number not in self._shapes:
-                self._shapes[number] = shapes
+            activity.computed(operation)
+            shapes: list[list[int]] = details.get("shapes") or self._no_shapes
+            number = id(shapes)
+            self._shapes.setdefault(number, shapes)
             key_of_kernel = operation.name, details.get("fuses", ""), number
-            _add_call(self._kernels, key_of_kernel, rank, interval[1] - interval[0])
+            _add_call(self._kernels, key_of_kernel, rank, took_ps)
 
-    def ranks(self, end_ps: int, peak_bytes: dict[int, int]) -> list[RankTimes]:
+    def ranks(
+        self, end_ps: int, peak_bytes: dict[int, int], begin_ps: int = 0
+    ) -> list[RankTimes]:
         """Return the times of every set of equal ranks, until the end of the run.
 
         Args:
             end_ps: When the run ended.
             peak_bytes: Per rank the most memory its device held.
+            begin_ps: Where times begin.
         """
-        ranks_by_facts: dict[tuple[int, int, int], list[int]] = {}
-        facts: dict[int, tuple[int, int, int]] = {}
-        folding = self._folding
-        known = sorted(peak_bytes.keys() | self._busy.keys())
-        for rank in known if folding is None else range(folding.world_size):
-            runs = rank if folding is None else folding.representative(rank)
-            if runs not in facts:
-                busy = self._busy.get(runs, {True: [], False: []})
-                compute_ps = _covered_ps(busy[False])
-                both_ps = _covered_ps([*busy[False], *busy[True]])
-                facts[runs] = (compute_ps, both_ps - compute_ps, peak_bytes.get(runs, 0))
-            ranks_by_facts.setdefault(facts[runs], []).append(rank)
+        found: dict[int, tuple[Span, int]] = {}
+        for rank in sorted(peak_bytes.keys() | self._activities.keys()):
+            activity = self._activities.get(rank, _NOTHING)
+            found[rank] = activity.span(begin_ps, end_ps), peak_bytes.get(rank, 0)
         return [
             RankTimes(
-                tuple(ranks),
-                compute_ps / PS_PER_US,
-                exposed_ps / PS_PER_US,
-                (end_ps - compute_ps - exposed_ps) / PS_PER_US,
+                ranks,
+                span.compute_ps / PS_PER_US,
+                span.exposed_ps / PS_PER_US,
+                (end_ps - begin_ps - span.compute_ps - span.exposed_ps) / PS_PER_US,
                 peak,
+                _in_us(span.exposed_by_group_ps),
             )
-            for (compute_ps, exposed_ps, peak), ranks in ranks_by_facts.items()
+            for ranks, (span, peak) in self._alike(
+                found, lambda each: (each[0].compute_ps, each[0].exposed_ps, each[1])
+            )
         ]
+
+    def steps(self) -> Steps | None:
+        """Return the training steps of the run, or None if no optimizer stepped after backward."""
+        ends = {rank: activity.steps() for rank, activity in self._activities.items()}
+        count = max(map(len, ends.values()), default=0)
+        if not count:
+            return None
+        spans = {
+            rank: self._activities[rank].span(*steps[-1])
+            for rank, steps in ends.items() if len(steps) == count
+        }  # fmt: skip
+        times_us = tuple(
+            max(end - begin for steps in ends.values() for begin, end in steps[number : number + 1])
+            / PS_PER_US
+            for number in range(count)
+        )
+        last = [
+            RankStep(
+                ranks,
+                (span.end_ps - span.begin_ps) / PS_PER_US,
+                _in_us(dict(zip((*PHASES, "other"), span.by_phase_ps, strict=True))),
+                _in_us(span.exposed_by_group_ps),
+                (span.end_ps - span.begin_ps - span.compute_ps - span.exposed_ps) / PS_PER_US,
+            )
+            for ranks, span in self._alike(spans, lambda span: (*span.by_phase_ps, span.exposed_ps))
+        ]
+        alike = list(self._alike(spans, lambda span: (span.flops, span.recomputed_flops)))
+        num_ranks = sum(len(ranks) for ranks, _ in alike)
+        return Steps(
+            times_us,
+            tuple(last),
+            sum(span.flops * len(ranks) for ranks, span in alike) / num_ranks,
+            sum(span.recomputed_flops * len(ranks) for ranks, span in alike) / num_ranks,
+        )
+
+    def _alike(
+        self, found: dict[int, _Found], facts: Callable[[_Found], Hashable]
+    ) -> Iterable[tuple[tuple[int, ...], _Found]]:
+        """Return the ranks whose facts are equal, with those of the first; all ranks, if folded."""
+        folding = self._folding
+        by_facts: dict[Hashable, list[int]] = {}
+        known = found if folding is None else range(folding.world_size)
+        for rank in known:
+            runs = rank if folding is None else folding.representative(rank)
+            if runs in found:
+                by_facts.setdefault(facts(found[runs]), []).append(rank)
+        for ranks in by_facts.values():
+            first = ranks[0] if folding is None else folding.representative(ranks[0])
+            yield tuple(ranks), found[first]
 
     def costliest(self) -> list[CollectiveCost]:
         """Return the five collectives that took most time in all."""
@@ -200,14 +297,34 @@ def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
     return ", ".join([*shown, f"{left} more"] if left else shown)
 
 
-def _covered_ps(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return the time that a set of intervals covers."""
-    covered = end = 0
-    for start_ps, end_ps in sorted(intervals):
-        if end_ps > end:
-            covered += end_ps - max(start_ps, end)
-            end = end_ps
-    return covered
+def _in_us(times_ps: dict[str, int]) -> dict[str, float]:
+    return {name: time_ps / PS_PER_US for name, time_ps in times_ps.items() if time_ps}
+
+
+class Rates(NamedTuple):
+    """Peak rate and tokens, of which rates of training steps are made.
+
+    Attributes:
+        peak_flops_per_s: Of one device in bfloat16; None if unknown.
+        tokens_per_step: Of all ranks together; None if unknown.
+    """
+
+    peak_flops_per_s: float | None = None
+    tokens_per_step: int | None = None
+
+    def of(self, steps: Steps) -> dict[str, float]:
+        """Return the rates of the last step, by name."""
+        step_s, found = steps.times_us[-1] / 1e6, {}
+        num_ranks = sum(len(step.ranks) for step in steps.last)
+        if self.peak_flops_per_s and steps.model_flops:
+            possible = self.peak_flops_per_s * step_s
+            found["model_flops_utilization"] = steps.model_flops / possible
+            all_flops = steps.model_flops + steps.recomputed_flops
+            found["hardware_flops_utilization"] = all_flops / possible
+        if self.tokens_per_step:
+            found["tokens_per_s"] = self.tokens_per_step / step_s
+            found["tokens_per_s_per_rank"] = found["tokens_per_s"] / num_ranks
+        return found
 
 
 def summary_json(
@@ -215,12 +332,15 @@ def summary_json(
     end_ps: int,
     peak_bytes: dict[int, int],
     provenance: Sequence[Provenance] = (),
+    rates: Rates = Rates(),  # noqa: B008 - it cannot change
 ) -> dict[str, Any]:
     """Return a run's summary as plain data, with where the cluster's constants come from."""
+    steps = summary.steps()
     return {
         "constants": [constant._asdict() for constant in provenance],
         "simulated_us": end_ps / PS_PER_US,
         "ranks": [asdict(times) for times in summary.ranks(end_ps, peak_bytes)],
+        "steps": None if steps is None else {**asdict(steps), **rates.of(steps)},
         "collectives": [asdict(cost) for cost in summary.costliest()],
         "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
     }
@@ -231,6 +351,7 @@ def summary_text(
     end_ps: int,
     peak_bytes: dict[int, int],
     provenance: Sequence[Provenance] = (),
+    rates: Rates = Rates(),  # noqa: B008 - it cannot change
 ) -> str:
     """Return the summary of a run as text, with the assumed constants."""
     lines = [f"simulated time: {end_ps / PS_PER_US:.3f} us"]
@@ -241,6 +362,7 @@ def summary_text(
             f"exposed communication {times.exposed_communication_us:.3f} us, "
             f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
         )
+    lines += _steps_text(summary.steps(), rates)
     costs = summary.costliest()
     if costs:
         lines.append("costliest collectives:")
@@ -258,6 +380,39 @@ def summary_text(
     if provenance:
         lines.append(constants_text(provenance))
     return "\n".join(lines)
+
+
+def _steps_text(steps: Steps | None, rates: Rates) -> Iterator[str]:
+    """Yield the lines of the training steps: times of all, and parts and rates of the last."""
+    if steps is None:
+        return
+    shown = [f"{time_us / 1e3:.3f}" for time_us in steps.times_us[:_MAX_NAMED]]
+    left = len(steps.times_us) - len(shown)
+    yield f"training steps: {', '.join(shown)}{f', {left} more' if left else ''} ms; of the last:"
+    for step in steps.last:
+        parts = [f"{phase} {us / 1e3:.3f} ms" for phase, us in step.by_phase_us.items()]
+        groups = step.exposed_by_group_us
+        exposed = f"exposed communication {sum(groups.values()) / 1e3:.3f} ms"
+        if len(groups) > 1:
+            ordered = sorted(groups.items(), key=lambda entry: -entry[1])
+            named = ", ".join(f"'{name}' {us / 1e3:.3f}" for name, us in ordered)
+            exposed += f" ({named})"
+        who = "rank" if len(step.ranks) == 1 else "ranks"
+        parts += [exposed, f"idle {step.idle_us / 1e3:.3f} ms"]
+        yield f"  {who} {ranks_text(step.ranks)}: {', '.join(parts)}"
+    found = rates.of(steps)
+    if steps.model_flops:
+        text = f"  model FLOPs: {steps.model_flops / 1e12:.3f} TFLOP per rank"
+        if "model_flops_utilization" in found:
+            text += f", {found['model_flops_utilization']:.1%} of the bfloat16 peak"
+        if steps.recomputed_flops and "hardware_flops_utilization" in found:
+            text += f" ({found['hardware_flops_utilization']:.1%} with recomputation)"
+        yield text
+    if "tokens_per_s" in found:
+        yield (
+            f"  tokens/s: {found['tokens_per_s']:.1f}, "
+            f"{found['tokens_per_s_per_rank']:.1f} per rank"
+        )
 
 
 def constants_text(provenance: Sequence[Provenance]) -> str:

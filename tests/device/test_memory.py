@@ -65,7 +65,7 @@ def test_out_of_memory_names_the_largest_allocations_and_their_lines(shapes):
         shapes.empty(6 * 10**10, dtype="uint8")
     error = caught.value
     assert error.requested_bytes == 6 * 10**10
-    assert error.total_bytes == 80 * 10**9
+    assert error.total_bytes == 81089 * 2**20
     assert error.free_bytes == error.total_bytes - shapes.devices[0].memory.used_bytes
     assert [size // 10**8 for size, _ in error.largest] == [400, 100, 10, 1, 0]
     assert all(where.startswith("test_memory.py:") for _, where in error.largest)

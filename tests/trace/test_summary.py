@@ -105,3 +105,5 @@ class Issued(NamedTuple):
     complete_ps: int
     rank: int = 0
     kind: str = "kernel"
+    phase: str = ""
+    flops: float = 0.0

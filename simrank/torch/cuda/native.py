@@ -65,6 +65,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "recorded": (_WORDS, (_COUNT,)),
     "forget_recorded": (None, ()),
     "launched": (_WORDS, (_COUNT,)),
+    "phase": (_INT, ()),
+    "step": (None, (_INT,)),
     "forget_launched": (None, ()),
     "form": (_WORDS, (_INT64, _COUNT)),
     "op_name": (_TEXT, (ctypes.c_int32,)),

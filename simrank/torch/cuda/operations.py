@@ -73,17 +73,24 @@ def start_recording_forms() -> None:
     native().simrank_record(2)
 
 
+# C++'s `Phase`: recomputation is what activation checkpoints do in backward.
+PHASES = ("forward", "backward", "recomputation", "optimizer")
+
+
 class Launch(NamedTuple):
     """One recorded launch, by its form.
 
     Attributes:
         form: Its number, for `form`.
         device: The index among the devices that the rank sees.
+        stream: torch's number.
+        phase: Of a training step.
     """
 
     form: int
     device: int
     stream: int
+    phase: str
 
 
 def drain_launches() -> list[Launch]:
@@ -94,7 +101,20 @@ def drain_launches() -> list[Launch]:
         return []
     packed = pointer[: count.value]
     native().simrank_forget_launched()
-    return [Launch(word & 0xFFFFFFFF, word >> 32 & 0xFF, word >> 40) for word in packed]
+    return [
+        Launch(word & 0x3FFFFFFF, word >> 32 & 0xFF, word >> 40, PHASES[word >> 30 & 3])
+        for word in packed
+    ]
+
+
+def phase() -> str:
+    """Return the phase of a training step in which the running rank is."""
+    return PHASES[native().simrank_phase()]
+
+
+def step(is_stepping: bool) -> None:
+    """Note that the running rank enters or leaves an optimizer's step."""
+    native().simrank_step(is_stepping)
 
 
 def form(number: int) -> Operation:

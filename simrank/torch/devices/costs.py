@@ -39,11 +39,13 @@ class Cost(NamedTuple):
         duration_ps: On a device that it has to itself, in picoseconds.
         bytes_moved: Read and written in the device's memory.
         num_elements: What it computes.
+        flops: Of its products.
     """
 
     duration_ps: int
     bytes_moved: int
     num_elements: int
+    flops: float = 0.0
 
 
 def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
@@ -64,29 +66,35 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
         num_bytes = sum(map(_bytes, operands))
         link_ps = transfer_ps(num_bytes, spec.host_link_bandwidth_bytes_per_s)
         return Cost(max(link_ps, spec.kernel_floor_ps), num_bytes, num_elements)
-    product = _product(operation)
+    product, flops = _product(operation), 0.0
     if product is not None:
+        flops = 2.0 * prod(product)
         is_tf32 = bool(operation.flags & OperationFlag.TF32)
         duration_ps = product_ps(spec, _dtype(operation), num_bytes, product, is_tf32=is_tf32)
     else:
-        found_ps = _tensor_core_ps(spec, operation, num_bytes)
+        found_ps, flops = _tensor_core_ps(spec, operation, num_bytes)
         if found_ps is None:
             starts_ps = _starts(operation) * _QUEUED_START_PS
             found_ps = starts_ps + _work_ps(spec, operation, num_bytes, num_elements)
         duration_ps = found_ps
-    return Cost(duration_ps, num_bytes, num_elements)
+    return Cost(duration_ps, num_bytes, num_elements, flops)
 
 
-def _tensor_core_ps(spec: DeviceSpec, operation: Operation, num_bytes: int) -> int | None:
-    """Return the time of a fused attention or a convolution; None for other operations."""
+def _tensor_core_ps(
+    spec: DeviceSpec, operation: Operation, num_bytes: int
+) -> tuple[int | None, float]:
+    """Return time and operations of a fused attention or a convolution; None and 0 for others."""
     memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
     dtype, attention = _dtype(operation), _attention(operation)
     if attention is not None:
-        return started_ps(max(memory_ps, attention_ps(spec, dtype, attention)))
+        found_ps = started_ps(max(memory_ps, attention_ps(spec, dtype, attention)))
+        share = 2 / _BACKWARD_PRODUCTS if attention.is_backward else 1.0  # Without scores again.
+        return found_ps, attention_flops(attention) * share
     convolution = _convolution(operation)
     if convolution is not None:
-        return started_ps(max(memory_ps, convolution_ps(spec, dtype, convolution)))
-    return None
+        found_ps = started_ps(max(memory_ps, convolution_ps(spec, dtype, convolution)))
+        return found_ps, float(convolution.flops)
+    return None, 0.0
 
 
 def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_elements: int) -> int:

@@ -16,7 +16,7 @@ import torch
 from simrank.engine.callsite import is_library
 from simrank.kernels import library_tensors
 from simrank.ranks.current import rank_program
-from simrank.torch.cuda import graphs
+from simrank.torch.cuda import graphs, operations
 from simrank.torch.cuda.native import native
 from simrank.torch.devices import activation, buffers, pending
 
@@ -64,6 +64,10 @@ class TorchLaunches:
         if isinstance(value, torch.Tensor):
             return buffers.argument_of(value)
         return buffers.pointed_at(value) if hasattr(value, "data_ptr") else None
+
+    def phase(self) -> str:
+        """Return the phase of a training step in which the program is."""
+        return operations.phase()
 
     def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
         """Wait for operations in flight that use the storages."""

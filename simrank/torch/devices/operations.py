@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TorchOperation(KernelOperation):
     """A computed operation of torch; it is issued as the turn ends, where nothing may wait."""
 
-    __slots__ = ()
+    __slots__ = ("flops",)
     is_launch = False
 
 
@@ -55,6 +55,7 @@ def issue(
     cost: Cost,
     shapes: list[list[int]] | None = None,
     touched: Accesses | None = None,
+    phase: str = "",
 ) -> None:
     """Submit an operation to a stream; it shares the device with concurrent operations.
 
@@ -66,6 +67,7 @@ def issue(
     rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
     demands = ((device.sms, float(num_sms)), (device.hbm, rate))
     issued = TorchOperation(stream, name, touched=touched, duration_ps=duration_ps, demands=demands)
+    issued.phase, issued.flops = phase, cost.flops
     if shapes is not None:
         issued.details = {"shapes": shapes}
     stream.submit(issued)

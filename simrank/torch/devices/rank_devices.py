@@ -14,7 +14,7 @@ from simrank.errors import UnsupportedError
 from simrank.torch import cuda
 from simrank.torch.cuda import RankState, StreamCall
 from simrank.torch.cuda.native import native
-from simrank.torch.cuda.operations import Launch, drain_launches
+from simrank.torch.cuda.operations import Launch, drain_launches, phase
 from simrank.torch.devices.costs import Cost, cost_of
 from simrank.torch.devices.operations import form_of, issue
 from simrank.torch.devices.shared_memory import SharedAccess, shared_memory_owner
@@ -177,7 +177,8 @@ class RankDevices:
         stream = self.stream(operation.device, operation.stream)
         cost = cost_of(stream.device.spec, operation) if self._charges else Cost(0, 0, 1)
         shapes = [list(operand.sizes) for operand in operation.inputs]
-        issue(stream, operation.name, cost, shapes, self.allocations.accesses(operation))
+        touched = self.allocations.accesses(operation)
+        issue(stream, operation.name, cost, shapes, touched, phase())
 
     def raise_deferred(self) -> None:
         """Raise an error that was found where nothing may be raised."""
@@ -211,8 +212,8 @@ class RankDevices:
         device = stream.device
         forms = [form_of(device, launch.form) for launch in launches]
         if device.engine.observers:
-            for form in forms:
-                issue(stream, form.name, form.cost, form.shapes)
+            for launch, form in zip(launches, forms, strict=True):
+                issue(stream, form.name, form.cost, form.shapes, phase=launch.phase)
             return
         launch_ps = device.launch_overhead_ps
         issued_ps = end_ps = 0  # From the first one's issue on: when each is issued, when it ends.

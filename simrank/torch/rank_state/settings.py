@@ -263,6 +263,8 @@ def hook_patches() -> Patches:
     replaced: Patches = []
     for owner, name in found:
         hooks = dict(getattr(owner, name))
+        if name == "_global_optimizer_pre_hooks":
+            hooks[replicas.HOOK] = replicas.before_step
         if name == "_global_optimizer_post_hooks":
             hooks[replicas.HOOK] = replicas.after_step
         replaced.append((owner, name, _NotingDict(hooks, note)))

@@ -38,7 +38,10 @@ struct Rank {
   std::shared_ptr<Graph> capturing;
   bool is_computing = false;     // Inside a kernel: what it calls is not captured again.
   bool is_initialized = false;   // The program has used a device: torch.cuda.is_initialized().
+  bool is_stepping = false;      // Inside an optimizer's step.
 };
+enum Phase : int { FORWARD, BACKWARD, RECOMPUTATION, OPTIMIZER };  // Of a training step; mirrored in operations.py.
+Phase phase_of(const Rank& rank) noexcept;
 
 extern bool is_enabled;
 Rank* bound_rank() noexcept;   // The rank of this thread, or null where no device is visible.

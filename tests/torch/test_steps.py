@@ -1,0 +1,69 @@
+"""The summary of a torch program: its training steps, by phase and by group."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+PROGRAM = Path(__file__).with_name("step_program.py")
+WIDTH, BATCH = 512, 256
+
+
+def summary(*options, form="json"):
+    """Return what the run of the program prints to stderr."""
+    command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "4", "--summary", form]
+    done = subprocess.run(
+        [*command, *options, str(PROGRAM)], capture_output=True, text=True, check=True
+    )
+    return done.stderr
+
+
+@pytest.fixture(scope="module", name="steps")
+def fixture_steps():
+    """The steps of a run, as JSON."""
+    return json.loads(summary("--tokens-per-step", "4096").splitlines()[-1])["steps"]
+
+
+def test_a_step_is_the_sum_of_its_phases_and_of_what_it_waits_for(steps):
+    """Two optimizers are one step; parts add up to the whole."""
+    assert len(steps["times_us"]) == 3
+    for rank in steps["last"]:
+        parts = sum(rank["by_phase_us"].values()) + sum(rank["exposed_by_group_us"].values())
+        assert parts + rank["idle_us"] == pytest.approx(rank["total_us"])
+        assert {"forward", "backward", "recomputation", "optimizer"} <= rank["by_phase_us"].keys()
+        assert list(rank["exposed_by_group_us"]) == ["default_pg"]
+    assert sum(len(rank["ranks"]) for rank in steps["last"]) == 4
+
+
+def test_what_a_checkpoint_computes_again_is_no_model_flops(steps):
+    """Two products forward and four backward; one is computed again."""
+    product = 2 * BATCH * WIDTH * WIDTH
+    assert steps["model_flops"] == 6 * product
+    assert steps["recomputed_flops"] == product
+    used, step_s = steps["model_flops_utilization"], steps["times_us"][-1] / 1e6
+    assert used == pytest.approx(6 * product / step_s / 989e12)
+    assert steps["tokens_per_s_per_rank"] == pytest.approx(4096 / step_s / 4)
+
+
+def test_steps_are_the_same_without_values(steps):
+    """To the picosecond."""
+    other = json.loads(
+        summary("--tokens-per-step", "4096", "--shape-only", "--unknown", "1").splitlines()[-1]
+    )
+    assert other["steps"] == steps
+
+
+def test_the_text_names_phases_groups_and_rates():
+    """A line for the times, one for equal ranks, one for each rate."""
+    lines = summary("--tokens-per-step", "4096", form="text").splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("training steps: "))
+    assert lines[at].endswith(" ms; of the last:")
+    assert "  ranks 0-3: forward " in lines[at + 1]
+    assert "recomputation" in lines[at + 1]
+    assert "% of the bfloat16 peak" in lines[at + 2]
+    assert "with recomputation" in lines[at + 2]
+    assert lines[at + 3].startswith("  tokens/s: ")

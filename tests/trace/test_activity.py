@@ -1,0 +1,77 @@
+"""How simulated time is divided between phases of a step and groups that communicate."""
+
+import random
+from typing import NamedTuple
+
+import pytest
+
+from simrank.trace.activity import PHASES, Activity
+
+
+class Done(NamedTuple):
+    """An operation that has ended."""
+
+    start_ps: int
+    complete_ps: int
+    phase: str = ""
+    flops: float = 0.0
+
+
+def drawn(rng):
+    """Return random kernels and collectives, in the order of their ends."""
+    kernels, collectives = [], []
+    for _ in range(rng.randrange(1, 30)):
+        start = rng.randrange(100)
+        done = Done(start, start + rng.randrange(1, 25), rng.choice([*PHASES, ""]), 1.0)
+        if rng.random() < 0.5:
+            kernels.append(done)
+        else:
+            collectives.append((done, rng.choice("abc")))
+    return kernels, collectives
+
+
+def counted(kernels, collectives, begin, end):
+    """Return the same by looking at each picosecond."""
+    by_phase, by_group = dict.fromkeys([*PHASES, ""], 0), {}
+    for at in range(begin, end):
+        running = [k for k in kernels if k.start_ps <= at < k.complete_ps]
+        waiting = [(c, g) for c, g in collectives if c.start_ps <= at < c.complete_ps]
+        if running:
+            by_phase[min(running, key=lambda k: max(k.start_ps, begin)).phase] += 1
+        elif waiting:
+            group = min(waiting, key=lambda each: each[0].complete_ps)[1]
+            by_group[group] = by_group.get(group, 0) + 1
+    return by_phase, by_group
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_picosecond_has_one_owner(seed):
+    """The kernel that began first, else the group of the collective that ends first."""
+    rng = random.Random(seed)
+    kernels, collectives = drawn(rng)
+    activity = Activity()
+    for kernel in kernels:
+        activity.computed(kernel)
+    for collective, group in collectives:
+        activity.communicated(collective, group)
+    begin = rng.choice([0, rng.randrange(60)])
+    end = rng.randrange(begin + 1, 140)
+    span = activity.span(begin, end)
+    by_phase, by_group = counted(kernels, collectives, begin, end)
+    assert span.compute_ps == sum(by_phase.values())
+    assert span.exposed_ps == sum(by_group.values()) == sum(span.exposed_by_group_ps.values())
+    assert dict(zip([*PHASES, ""], span.by_phase_ps, strict=True)) == by_phase
+    assert span.exposed_by_group_ps == by_group
+    inside = [k for k in kernels if begin <= k.start_ps < end]
+    again = [k for k in inside if k.phase == "recomputation"]
+    assert (span.flops, span.recomputed_flops) == (len(inside) - len(again), len(again))
+
+
+def test_a_step_ends_with_the_last_kernel_of_its_optimizers():
+    """Two optimizers after one backward are one step; one without backward is none."""
+    activity = Activity()
+    phases = ["optimizer", "forward", "backward", "optimizer", "forward", "optimizer", "backward"]
+    for number, phase in enumerate([*phases, "optimizer", "forward"]):
+        activity.computed(Done(10 * number, 10 * number + 8, phase))
+    assert activity.steps() == [(0, 58), (58, 78)]
+    assert Activity().steps() == []
