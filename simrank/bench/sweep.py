@@ -18,7 +18,7 @@ from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.trace import Summary
+from simrank.trace import PeakMemory, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -214,12 +214,15 @@ def _run_one(
 
     with context:
         spawn_in(context.program, program, (), num_ranks, is_users=False)
-    peaks = {device.index: device.memory.peak_bytes for device in context.devices}
+    peaks = {each.index: PeakMemory(each.memory.peak_bytes) for each in context.devices}
     return _measures(config, spans, summary, peaks)
 
 
 def _measures(
-    config: SweepConfig, spans: list[tuple[int, int]], summary: Summary, peaks: dict[int, int]
+    config: SweepConfig,
+    spans: list[tuple[int, int]],
+    summary: Summary,
+    peaks: dict[int, PeakMemory],
 ) -> Row:
     times = config.iterations.timed
     begin_ps, end_ps = min(start for start, _ in spans), max(end for _, end in spans)
@@ -230,7 +233,7 @@ def _measures(
         slowest.compute_us / times,
         slowest.exposed_communication_us / times,
         slowest.idle_us / times,
-        max(peaks.values(), default=0),
+        max((peak.allocated_bytes for peak in peaks.values()), default=0),
     )
     return dict(zip(_MEASURES, values, strict=True))
 

@@ -55,7 +55,7 @@ from simrank.isolation.output import Output, is_unread, set_output
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.trace import Rates, Summary, Timeline, summary_json, summary_text
+from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.link_bytes import LinkBytes
 from simrank.trace.run_page import Seen, run_page
 
@@ -264,10 +264,14 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
         write_text(path, run_page(f"simrank run: {program}", facts, seen, partial, report))
 
 
-def _peaks(context: Context, num_ranks: int) -> dict[int, int]:
+def _peaks(context: Context, num_ranks: int) -> dict[int, PeakMemory]:
     """Return the peak memory of each device of a rank, or in use."""
-    peaks = {device.index: device.memory.peak_bytes for device in context.devices}
-    return {index: peak for index, peak in peaks.items() if index < num_ranks or peak}
+    memories = {device.index: device.memory for device in context.devices}
+    return {
+        index: PeakMemory(memory.peak_bytes, memory.peak_by_kind, memory.peak_reserved_bytes)
+        for index, memory in memories.items()
+        if index < num_ranks or memory.peak_bytes
+    }
 
 
 def _run_shown(

@@ -177,6 +177,9 @@ class DeviceMemory:
         used_bytes: Allocated now.
         peak_bytes: The most that was ever allocated; with tensors that only garbage refers to, in
             cycles that Python has not collected yet, as torch's.
+        peak_by_kind: What torch's large tensors were where they took most, in bytes: parameters,
+            gradients, ...
+        peak_reserved_bytes: The most that torch's allocator had taken.
     """
 
     def __init__(self, device_index: int, total_bytes: int, space: AddressSpace) -> None:
@@ -184,6 +187,8 @@ class DeviceMemory:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
+        self.peak_by_kind: dict[str, int] = {}
+        self.peak_reserved_bytes = 0
         self.space = space
         start = _FIRST + device_index * DEVICE_SPAN_BYTES
         self._gaps = [_Gap(start, start + DEVICE_SPAN_BYTES)]  # By address.

@@ -14,7 +14,7 @@ from simrank.distributed.replicas import Step
 from simrank.engine import user_site
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
-from simrank.torch.cuda.operations import step
+from simrank.torch.devices import activation
 from simrank.torch.devices.buffers import buffer_of
 
 if TYPE_CHECKING:
@@ -43,10 +43,12 @@ def recording_init(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def before_step(_: object, __: object, ___: object) -> None:
+def before_step(optimizer: Any, _: object, __: object) -> None:
     """Note that the rank's operations are an optimizer's from now on."""
     if rank_program() is not None and cuda.is_enabled():
-        step(is_stepping=True)
+        found = (p.grad for group in optimizer.param_groups for p in group["params"])
+        given = (grad for grad in found if grad is not None)
+        activation.begin_step(getattr(grad, "_local_tensor", grad) for grad in given)
 
 
 def after_step(optimizer: Any, _: object, __: object) -> None:
@@ -55,7 +57,7 @@ def after_step(optimizer: Any, _: object, __: object) -> None:
     if program is None:
         return
     if cuda.is_enabled():
-        step(is_stepping=False)
+        activation.end_step()
     if program.context.probe is not None:
         _tell_probe(program, program.context.probe, optimizer)
     replicas = _replicas_of(program)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simrank.config.wires import Provenance
     from simrank.trace.link_bytes import LinkBytes
     from simrank.trace.page.markup import Markup
-    from simrank.trace.summary import CollectiveCost, KernelCost, RankTimes, Summary
+    from simrank.trace.summary import CollectiveCost, KernelCost, PeakMemory, RankTimes, Summary
 
 _MOST_ROWS = 40  # Bars of one picture: more than fit on a screen.
 _MOST_LINKS = 12
@@ -33,14 +33,14 @@ class Seen(NamedTuple):
         summary: Of its operations.
         links: What crossed them.
         end_ps: When it ended.
-        peak_bytes: Per device the most that was allocated.
+        peaks: Per device the most that was allocated.
         provenance: Where the cluster's constants come from.
     """
 
     summary: Summary
     links: LinkBytes
     end_ps: int
-    peak_bytes: dict[int, int]
+    peaks: dict[int, PeakMemory]
     provenance: Sequence[Provenance]
 
 
@@ -65,11 +65,11 @@ def run_page(
         name, _, counts = constants_text(seen.provenance).partition(": ")
         listed.append((name, counts))
     sections = [
-        _times(seen.summary.ranks(seen.end_ps, seen.peak_bytes)),
+        _times(seen.summary.ranks(seen.end_ps, seen.peaks)),
         _collectives(seen.summary.costliest()),
         *map(_kernels, filter(None, [seen.summary.costliest_kernels()])),
         _links(seen.links.busiest()),
-        _memory(seen.peak_bytes),
+        _memory(seen.peaks),
     ]
     return document(title, listed, sections, partial=partial, report=report)
 
@@ -123,10 +123,10 @@ def _links(busiest: Sequence[tuple[str, int]]) -> Markup:
     return _section("Bytes over the busiest links", unit, ("bytes",), rows, _MOST_LINKS)
 
 
-def _memory(peak_bytes: Mapping[int, int]) -> Markup:
+def _memory(peaks: Mapping[int, PeakMemory]) -> Markup:
     devices_by_peak: dict[int, list[int]] = {}
-    for device, peak in sorted(peak_bytes.items()):
-        devices_by_peak.setdefault(peak, []).append(device)
+    for device, peak in sorted(peaks.items()):
+        devices_by_peak.setdefault(peak.allocated_bytes, []).append(device)
     unit, scale = _unit(list(devices_by_peak), _BYTES_BY_UNIT)
     rows = [
         Bar(_named("device", devices), (peak / scale,), f"{peak / scale:.4g} {unit}")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NUM_COSTLIEST = 5
 _MAX_NAMED = 6
 _MAX_SHAPES = 3
+_SHOWN_BYTES = 1 << 20  # Of memory by kind.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,9 @@ class RankTimes:
         peak_memory_bytes: The most that was allocated on the device.
         exposed_by_group_us: What collectives and messages of each group cost of the exposed
             communication; of several in flight, the one that ends first counts.
+        memory_by_kind_bytes: What torch's tensors were where they took most: parameters,
+            gradients, ...
+        peak_reserved_bytes: The most that torch's allocator had taken from the device.
     """
 
     ranks: tuple[int, ...]
@@ -44,6 +48,8 @@ class RankTimes:
     idle_us: float
     peak_memory_bytes: int
     exposed_by_group_us: dict[str, float]
+    memory_by_kind_bytes: dict[str, int]
+    peak_reserved_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,20 @@ class Steps:
     last: tuple[RankStep, ...]
     model_flops: float
     recomputed_flops: float
+
+
+class PeakMemory(NamedTuple):
+    """The most memory that a device held.
+
+    Attributes:
+        allocated_bytes: Of tensors.
+        by_kind_bytes: Of torch's: parameters, gradients, ...; empty for others.
+        reserved_bytes: Taken by torch's allocator.
+    """
+
+    allocated_bytes: int
+    by_kind_bytes: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    reserved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +150,7 @@ _Calls = dict[_Key, dict[int, tuple[int, int]]]  # Per rank how many, and their 
 
 
 _NOTHING = Activity()  # Of ranks that never used their devices.
+_NO_MEMORY = PeakMemory(0)
 
 
 class Summary:
@@ -188,30 +209,37 @@ class Summary:
             _add_call(self._kernels, key_of_kernel, rank, took_ps)
 
     def ranks(
-        self, end_ps: int, peak_bytes: dict[int, int], begin_ps: int = 0
+        self, end_ps: int, peaks: dict[int, PeakMemory], begin_ps: int = 0
     ) -> list[RankTimes]:
         """Return the times of every set of equal ranks, until the end of the run.
 
         Args:
             end_ps: When the run ended.
-            peak_bytes: Per rank the most memory its device held.
+            peaks: Per rank the most memory that its device held.
             begin_ps: Where times begin.
         """
-        found: dict[int, tuple[Span, int]] = {}
-        for rank in sorted(peak_bytes.keys() | self._activities.keys()):
+        found: dict[int, tuple[Span, PeakMemory]] = {}
+        for rank in sorted(peaks.keys() | self._activities.keys()):
             activity = self._activities.get(rank, _NOTHING)
-            found[rank] = activity.span(begin_ps, end_ps), peak_bytes.get(rank, 0)
+            found[rank] = activity.span(begin_ps, end_ps), peaks.get(rank, _NO_MEMORY)
         return [
             RankTimes(
                 ranks,
                 span.compute_ps / PS_PER_US,
                 span.exposed_ps / PS_PER_US,
                 (end_ps - begin_ps - span.compute_ps - span.exposed_ps) / PS_PER_US,
-                peak,
+                peak.allocated_bytes,
                 _in_us(span.exposed_by_group_ps),
+                peak.by_kind_bytes,
+                peak.reserved_bytes,
             )
             for ranks, (span, peak) in self._alike(
-                found, lambda each: (each[0].compute_ps, each[0].exposed_ps, each[1])
+                found,
+                lambda each: (
+                    each[0].compute_ps,
+                    each[0].exposed_ps,
+                    each[1].allocated_bytes,
+                ),
             )
         ]
 
@@ -330,7 +358,7 @@ class Rates(NamedTuple):
 def summary_json(
     summary: Summary,
     end_ps: int,
-    peak_bytes: dict[int, int],
+    peaks: dict[int, PeakMemory],
     provenance: Sequence[Provenance] = (),
     rates: Rates = Rates(),  # noqa: B008 - it cannot change
 ) -> dict[str, Any]:
@@ -339,7 +367,7 @@ def summary_json(
     return {
         "constants": [constant._asdict() for constant in provenance],
         "simulated_us": end_ps / PS_PER_US,
-        "ranks": [asdict(times) for times in summary.ranks(end_ps, peak_bytes)],
+        "ranks": [asdict(times) for times in summary.ranks(end_ps, peaks)],
         "steps": None if steps is None else {**asdict(steps), **rates.of(steps)},
         "collectives": [asdict(cost) for cost in summary.costliest()],
         "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
@@ -349,13 +377,13 @@ def summary_json(
 def summary_text(
     summary: Summary,
     end_ps: int,
-    peak_bytes: dict[int, int],
+    peaks: dict[int, PeakMemory],
     provenance: Sequence[Provenance] = (),
     rates: Rates = Rates(),  # noqa: B008 - it cannot change
 ) -> str:
     """Return the summary of a run as text, with the assumed constants."""
     lines = [f"simulated time: {end_ps / PS_PER_US:.3f} us"]
-    for times in summary.ranks(end_ps, peak_bytes):
+    for times in summary.ranks(end_ps, peaks):
         who = "rank" if len(times.ranks) == 1 else "ranks"
         lines.append(
             f"  {who} {ranks_text(times.ranks)}: compute {times.compute_us:.3f} us, "
@@ -363,6 +391,7 @@ def summary_text(
             f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
         )
     lines += _steps_text(summary.steps(), rates)
+    lines += _memory_text(summary.ranks(end_ps, peaks))
     costs = summary.costliest()
     if costs:
         lines.append("costliest collectives:")
@@ -413,6 +442,29 @@ def _steps_text(steps: Steps | None, rates: Rates) -> Iterator[str]:
             f"  tokens/s: {found['tokens_per_s']:.1f}, "
             f"{found['tokens_per_s_per_rank']:.1f} per rank"
         )
+
+
+def _memory_text(found: Sequence[RankTimes]) -> Iterator[str]:
+    """Yield the lines of torch's memory by kind, where it was most, of ranks that have it alike."""
+    by_text: dict[str, list[int]] = {}
+    for times in found:
+        kinds = times.memory_by_kind_bytes
+        if not kinds:
+            continue
+        rest = max(times.peak_memory_bytes - sum(kinds.values()), 0)
+        parts = [
+            f"{kind} {size / 2**30:.3f}"
+            for kind, size in {**kinds, "other": rest}.items() if size >= _SHOWN_BYTES
+        ]  # fmt: skip
+        by_text.setdefault(
+            f"{', '.join(parts)}; allocated {times.peak_memory_bytes / 2**30:.3f}, "
+            f"reserved {times.peak_reserved_bytes / 2**30:.3f}",
+            [],
+        ).extend(times.ranks)
+    if by_text:
+        yield "peak memory, GiB:"
+    for text, ranks in by_text.items():
+        yield f"  {'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {text}"
 
 
 def constants_text(provenance: Sequence[Provenance]) -> str:

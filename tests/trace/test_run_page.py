@@ -4,7 +4,7 @@ import re
 
 import simrank
 import simrank.distributed as dist
-from simrank.trace import Summary
+from simrank.trace import PeakMemory, Summary
 from simrank.trace.link_bytes import LinkBytes
 from simrank.trace.run_page import Seen, run_page
 
@@ -24,7 +24,7 @@ def seen_of(run):
         ctx.observe(summary)
         ctx.observe(links)
         ctx.multiprocessing.spawn(run, (ctx,), nprocs=4)
-    peaks = {device.index: device.memory.peak_bytes for device in ctx.devices}
+    peaks = {device.index: PeakMemory(device.memory.peak_bytes) for device in ctx.devices}
     return Seen(summary, links, ctx.now_ps, peaks, ctx.cluster.provenance)
 
 
@@ -61,13 +61,13 @@ def test_a_run_of_nothing_has_a_page():
     assert page.count("<li>None.</li>") == 4
     assert "Partial: interrupted" in page
     assert "&lt;b&gt;" in page
-    idle = run_page("t", {}, nothing._replace(peak_bytes={0: 0, 1: 0}))
+    idle = run_page("t", {}, nothing._replace(peaks={0: PeakMemory(0), 1: PeakMemory(0)}))
     assert rows(idle) == ["ranks 0-1", "devices 0-1"]
     assert "nan" not in idle
 
 
 def test_many_rows_are_cut_and_said():
     """A hundred ranks that all differ."""
-    many = Seen(Summary(), LinkBytes(), 0, {rank: rank for rank in range(100)}, ())
+    many = Seen(Summary(), LinkBytes(), 0, {rank: PeakMemory(rank) for rank in range(100)}, ())
     page = run_page("t", {}, many)
     assert page.count("<li>60 more are not shown.</li>") == 2

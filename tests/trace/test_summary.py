@@ -6,7 +6,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.trace import Summary, summary_json, summary_text
+from simrank.trace import PeakMemory, Summary, summary_json, summary_text
 
 
 def summarised(program, nprocs=4):
@@ -14,7 +14,7 @@ def summarised(program, nprocs=4):
     with simrank.Context("hgx_h100", data=False) as ctx:
         ctx.observe(summary)
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=nprocs)
-    peaks = {device.index: device.memory.peak_bytes for device in ctx.devices}
+    peaks = {device.index: PeakMemory(device.memory.peak_bytes) for device in ctx.devices}
     return summary, ctx.now_ps, peaks
 
 

@@ -317,6 +317,38 @@ def _keep_peaks(own: RankDevices) -> None:
         memory = own.device(index).memory
         peak = memory_stats(own.first + index)["allocated_bytes"]["all"]["peak"]
         memory.peak_bytes = max(memory.peak_bytes, peak)
+        memory.peak_by_kind = own.allocations.peak_by_kind(own.first + index)
+        reserved = memory_stats(own.first + index)["reserved_bytes"]["all"]["peak"]
+        memory.peak_reserved_bytes = max(memory.peak_reserved_bytes, reserved)
+
+
+def begin_step(gradients: Iterable[torch.Tensor]) -> None:
+    """Tell what the running rank's memory holds, as an optimizer's step begins.
+
+    Args:
+        gradients: Those that the optimizer reads.
+    """
+    own = devices_in_use()
+    if own is None:
+        return
+    cuda.operations.step(is_stepping=True)
+    blocks = (cuda.find_block(each.data_ptr()) for each in gradients if each.is_cuda)
+    addresses = {block.address for block in blocks if block is not None}
+    own.allocations.begin_step(own.state.rank, addresses)
+
+
+def end_step() -> None:
+    """Note that an optimizer's step of the running rank has ended."""
+    if devices_in_use() is not None:
+        cuda.operations.step(is_stepping=False)
+
+
+def exchanged(address: int) -> None:
+    """Note that a collective sends or receives the running rank's memory at an address."""
+    own = devices_in_use()
+    block = None if own is None else cuda.find_block(address)
+    if own is not None and block is not None:
+        own.allocations.exchanged(own.state.rank, block.address)
 
 
 def devices_in_use() -> RankDevices | None:
@@ -431,7 +463,7 @@ def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int
 def _allocated(rank: int, device: int, address: int, size_bytes: int, stream: int) -> None:
     own = _own(rank)
     try:
-        own.allocations.allocated(own.stream_of(device, stream), address, size_bytes)
+        own.allocations.allocated(rank, own.stream_of(device, stream), address, size_bytes)
     except RaceError as error:
         own.deferred_error = error  # An allocator cannot raise: the next operation does.
 

@@ -14,7 +14,9 @@ import numpy as np
 from simrank.device.memory import Accesses, Storage
 from simrank.engine import user_site
 from simrank.torch import cuda
+from simrank.torch.cuda.operations import phase
 from simrank.torch.devices.costs import DTYPES
+from simrank.torch.devices.memory_kinds import DeviceKinds, Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,14 +56,6 @@ class Block(Storage):
         return self._made
 
 
-class _Large(NamedTuple):
-    """A large block: device, size and call site."""
-
-    device: int
-    size_bytes: int
-    site: CallSite | None
-
-
 class Allocations:
     """The blocks on the devices of one Context.
 
@@ -72,24 +66,31 @@ class Allocations:
     def __init__(self, checker: RaceChecker | None) -> None:
         self.checker = checker
         self.shown_bytes = 0 if checker is not None else _SHOWN_BYTES
-        self._large: dict[int, _Large] = {}  # By address.
+        self._large: dict[int, Held] = {}  # By address.
+        self._owned: dict[int, dict[int, Held]] = {}  # By the number of its rank, and address.
+        self._kinds: dict[int, DeviceKinds] = {}  # By device.
         self._blocks: dict[int, Block] = {}
 
-    def allocated(self, stream: Stream, address: int, size_bytes: int) -> None:
-        """Record a new block of a stream.
+    def allocated(self, owner: int, stream: Stream, address: int, size_bytes: int) -> None:
+        """Record a new block of a stream, that a rank owns.
 
         Raises:
             RaceError: Another stream may still use what the stream has given back.
         """
         if size_bytes >= _SHOWN_BYTES:
-            self._large[address] = _Large(stream.device.index, size_bytes, user_site())
+            held = Held(owner, stream.device.index, size_bytes, user_site(), phase())
+            self._large[address] = self._owned.setdefault(owner, {})[address] = held
+            self._kinds_of(held).add(held)
         if self.checker is not None:
             self._blocks[address] = Block(stream.device, address, size_bytes)
             self.checker.allocated(stream, size_bytes)
 
     def freed(self, stream: Stream, address: int) -> None:
         """Record that a block was freed."""
-        self._large.pop(address, None)
+        held = self._large.pop(address, None)
+        if held is not None:
+            del self._owned[held.owner][address]
+            self._kinds_of(held).remove(held)
         block = self._blocks.pop(address, None)
         if self.checker is not None and block is not None:
             self.checker.freed(block, stream, block.recorded)
@@ -118,8 +119,41 @@ class Allocations:
             if block is not None and 0 not in operand.sizes:
                 yield _View(block, _array(block, operand))
 
+    def begin_step(self, owner: int, gradients: Iterable[int]) -> None:
+        """Tell what the blocks of a rank hold, as an optimizer's step of it begins.
+
+        Args:
+            owner: The rank.
+            gradients: Addresses of the gradients' blocks.
+        """
+        blocks = self._owned.get(owner, {})
+        of_gradients = [blocks[address] for address in gradients if address in blocks]
+        for device in {held.device for held in blocks.values()}:
+            own = [held for held in blocks.values() if held.device == device]
+            there = [held for held in of_gradients if held.device == device]
+            self._kinds[device].begin_step(own, there)
+
+    def exchanged(self, owner: int, address: int) -> None:
+        """Note that a collective sends or receives a rank's block at an address."""
+        held = self._owned.get(owner, {}).get(address)
+        if held is not None:
+            self._kinds_of(held).exchange(held)
+
+    def peak_by_kind(self, device: int) -> dict[str, int]:
+        """Return the bytes of a device's large blocks by kind, where they were most."""
+        found = self._kinds.get(device)
+        return {} if found is None else {kind: n for kind, n in found.at_peak.items() if n}
+
+    def _kinds_of(self, held: Held) -> DeviceKinds:
+        found = self._kinds.get(held.device)
+        if found is None:
+            found = self._kinds[held.device] = DeviceKinds()
+        return found
+
     def held_by_line(self, device: int) -> Iterator[str]:
-        """Yield the sum of a device's large blocks for each line that holds most, then the rest."""
+        """Yield the sums of a device's large blocks by kind, by line that holds most, and the rest."""
+        if device in self._kinds:
+            yield f"  now: {self._kinds[device].text()}"
         held: dict[str, list[int]] = {}
         for block in self._large.values():
             if block.device == device:

@@ -240,6 +240,17 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
     return _view(tensor, dtype)
 
 
+def exchanged(tensor: torch.Tensor) -> Tensor:
+    """Return a view of a tensor that a collective or a message sends or receives.
+
+    Raises:
+        RuntimeError: No collective carries the element type, in torch's words.
+    """
+    if tensor.is_cuda and tensor.numel():
+        activation.exchanged(tensor.data_ptr())
+    return buffer_of(tensor)
+
+
 def argument_of(tensor: torch.Tensor) -> Tensor:
     """Return a view of a tensor as an argument of kernels.
 
@@ -314,6 +325,6 @@ def address_of(value: object) -> int | None:
         return None
 
 
-def buffers_of(tensors: list[torch.Tensor]) -> list[Tensor]:
-    """Return views of tensors as simrank's."""
-    return [buffer_of(tensor) for tensor in tensors]
+def all_exchanged(tensors: list[torch.Tensor]) -> list[Tensor]:
+    """Return views of tensors that a collective sends or receives."""
+    return [exchanged(tensor) for tensor in tensors]

@@ -24,7 +24,7 @@ from simrank.distributed.request import Request, Signature, staging
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 from simrank.torch.devices import activation, pending
-from simrank.torch.devices.buffers import buffer_of, buffers_of
+from simrank.torch.devices.buffers import all_exchanged, exchanged
 from simrank.torch.groups import gloo_checks
 from simrank.torch.groups.dispatch import as_operator, in_graphs
 from simrank.torch.groups.identity import GroupOptions, IdentifiedGroup, check_owner
@@ -79,7 +79,7 @@ class SimulatedGroup(IdentifiedGroup):
             if listed[0].is_sparse:
                 return all_reduce_sparse(self.simulated, listed)
             if len(listed) > 1:
-                buffers = buffers_of(listed)
+                buffers = all_exchanged(listed)
                 _check_alike_in_memory("allreduce", buffers)
                 work = all_reduce_multi_tensor(buffers, reduction, self.simulated)
                 return self._work("all_reduce", work, listed)
@@ -88,7 +88,7 @@ class SimulatedGroup(IdentifiedGroup):
         is_blocking = opts is not None and getattr(opts, "asyncOp", True) is False
         if is_blocking and self._limit is None and not is_recording(require_rank("all_reduce")):
             is_async = False
-        work = api.all_reduce(buffer_of(tensor), reduction, self.simulated, is_async)
+        work = api.all_reduce(exchanged(tensor), reduction, self.simulated, is_async)
         if not is_async and not tensor.is_cuda:
             return DONE
         return self._work("all_reduce", work, [tensor])
@@ -100,7 +100,7 @@ class SimulatedGroup(IdentifiedGroup):
         if self._is_gloo(tensors):
             gloo_checks.check_all_reduce_coalesced(tensors)
             _check_complex("all_reduce", tensors[0], reduction)
-        buffers = buffers_of(tensors)
+        buffers = all_exchanged(tensors)
         caller = enter_call("all_reduce", self.simulated, lists=(buffers,))
         assert caller is not None, "a member calls"
         op = api.reduction_of(caller.backend, reduction, buffers[0])
@@ -124,13 +124,13 @@ class SimulatedGroup(IdentifiedGroup):
             gloo_checks.check_root_tensor("broadcast", index, len(listed))
             gloo_checks.check_broadcast(listed)
             if len(listed) > 1:
-                buffers = buffers_of(listed)
+                buffers = all_exchanged(listed)
                 _check_alike_in_memory("broadcast", [buffers[index]])
                 several = broadcast_multi_tensor(buffers, index, source, self.simulated)
                 return self._work("broadcast", several, listed)
         tensor = _one(tensors)
         is_async = self._is_async(opts, tensor)
-        work = api.broadcast(buffer_of(tensor), None, self.simulated, is_async, group_src=source)
+        work = api.broadcast(exchanged(tensor), None, self.simulated, is_async, group_src=source)
         return self._work("broadcast", work, [tensor])
 
     @as_operator("reduce_")
@@ -153,7 +153,7 @@ class SimulatedGroup(IdentifiedGroup):
             gloo_checks.check_reduce(listed)
             _check_complex("reduce", listed[0], reduction)
         tensor = _one(tensors)
-        buffer = buffer_of(tensor)
+        buffer = exchanged(tensor)
         is_async = self._is_async(opts, tensor)
         work = api.reduce(buffer, None, reduction, self.simulated, is_async, group_dst=target)
         return self._work("reduce", work, [tensor])
@@ -170,8 +170,8 @@ class SimulatedGroup(IdentifiedGroup):
         elif self._is_gloo(inputs):
             gloo_checks.check_all_gather([outputs], [inputs], self._size)
         is_async = self._is_async(opts, inputs)
-        source = buffer_of(self._flat(inputs))
-        work = api.all_gather(buffers_of(outputs), source, self.simulated, is_async)
+        source = exchanged(self._flat(inputs))
+        work = api.all_gather(all_exchanged(outputs), source, self.simulated, is_async)
         is_flat = self._is_on_stream(inputs)
         is_stacked = is_flat and all(output.shape == inputs.shape for output in outputs)
         return self._work(
@@ -181,8 +181,8 @@ class SimulatedGroup(IdentifiedGroup):
     def _all_gather_multi_tensor(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]
     ) -> dist.Work:
-        buffers = [buffers_of(listed) for listed in outputs]
-        sources = buffers_of([tensor.contiguous() for tensor in inputs])
+        buffers = [all_exchanged(listed) for listed in outputs]
+        sources = all_exchanged([tensor.contiguous() for tensor in inputs])
         work = all_gather_multi_tensor(buffers, sources, self.simulated)
         return self._work("all_gather", work, outputs, is_copied=True, reads=inputs)
 
@@ -198,8 +198,8 @@ class SimulatedGroup(IdentifiedGroup):
             gloo_checks.check_all_gather_coalesced(output_lists, inputs, self._size)
         works = []
         for index, tensor in enumerate(inputs):
-            outputs = buffers_of([row[index] for row in output_lists])
-            works.append(api.all_gather(outputs, buffer_of(tensor), self.simulated, True))
+            outputs = all_exchanged([row[index] for row in output_lists])
+            works.append(api.all_gather(outputs, exchanged(tensor), self.simulated, True))
         return self._works("all_gather", works, output_lists, is_copied=True, reads=inputs)
 
     @as_operator("_allgather_base_")
@@ -210,7 +210,7 @@ class SimulatedGroup(IdentifiedGroup):
         opts: Any = None,
     ) -> dist.Work:
         """Gather the members' tensors into one."""
-        source, target = buffer_of(input), buffer_of(output)
+        source, target = exchanged(input), exchanged(output)
         if self.simulated.backend_for(source) == GLOO:
             gloo_checks.check_gathered(output, input, self._size)
         is_async = self._is_async(opts, input)
@@ -228,7 +228,7 @@ class SimulatedGroup(IdentifiedGroup):
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: object = None
     ) -> dist.Work:
         """Gather each of several tensors into one."""
-        pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
+        pairs = zip(all_exchanged(outputs), all_exchanged(inputs), strict=True)
         works = [api.all_gather_into_tensor(o, i, self.simulated, True) for o, i in pairs]
         return self._works("all_gather_into_tensor_coalesced", works, outputs)
 
@@ -246,7 +246,7 @@ class SimulatedGroup(IdentifiedGroup):
                 _check_complex("all_reduce", outputs[0], reduction)
             outputs, inputs = _one(outputs), inputs[0]
         self._check_in_order("reduce_scatter", [outputs, *inputs])
-        target, sources = buffer_of(outputs), buffers_of(inputs)
+        target, sources = exchanged(outputs), all_exchanged(inputs)
         is_async = self._is_async(opts, outputs)
         work = api.reduce_scatter(target, sources, reduction, self.simulated, is_async)
         return self._work("reduce_scatter", work, [outputs])
@@ -260,7 +260,7 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Reduce, and leave part k on member k."""
         reduction = reduction_of(_reduction(opts))
-        target, source = buffer_of(output), buffer_of(input)
+        target, source = exchanged(output), exchanged(input)
         if self.simulated.backend_for(source) == GLOO:
             gloo_checks.check_scattered(output, input, self._size)
         is_async = self._is_async(opts, input)
@@ -275,7 +275,7 @@ class SimulatedGroup(IdentifiedGroup):
     ) -> dist.Work:
         """Reduce several tensors, and leave their parts k on member k."""
         op = reduction_of(_reduction(opts))
-        pairs = zip(buffers_of(outputs), buffers_of(inputs), strict=True)
+        pairs = zip(all_exchanged(outputs), all_exchanged(inputs), strict=True)
         works = [api.reduce_scatter_tensor(o, i, op, self.simulated, True) for o, i in pairs]
         return self._works("reduce_scatter_tensor_coalesced", works, outputs)
 
@@ -291,7 +291,7 @@ class SimulatedGroup(IdentifiedGroup):
         opts: Any = None,
     ) -> dist.Work:
         """Send part k to member k."""
-        target, source = buffer_of(output), buffer_of(input)
+        target, source = exchanged(output), exchanged(input)
         is_async = self._is_async(opts, input)
         work = api.all_to_all_single(
             target,
@@ -317,7 +317,9 @@ class SimulatedGroup(IdentifiedGroup):
                 f"input tensor list size {len(inputs)} does not match world size {self._size}"
             )
         is_async = self._is_async(opts, inputs[0])
-        work = api.all_to_all(buffers_of(outputs), buffers_of(inputs), self.simulated, is_async)
+        work = api.all_to_all(
+            all_exchanged(outputs), all_exchanged(inputs), self.simulated, is_async
+        )
         return self._work("all_to_all", work, outputs, reads=inputs)
 
     @as_operator("gather_")
@@ -328,8 +330,8 @@ class SimulatedGroup(IdentifiedGroup):
         root = _root(opts, root)
         self._check_list_of_root("gather", inputs, outputs, root)
         outputs = _first_list(outputs)
-        source = buffer_of(self._flat(_one(inputs)))
-        target = buffers_of(outputs) if outputs else None
+        source = exchanged(self._flat(_one(inputs)))
+        target = all_exchanged(outputs) if outputs else None
         is_async = self._is_async(opts, _one(inputs))
         work = api.gather(source, target, None, self.simulated, is_async, group_dst=root)
         return self._work("gather", work, outputs or [], is_copied=True, reads=[_one(inputs)])
@@ -344,7 +346,7 @@ class SimulatedGroup(IdentifiedGroup):
         inputs = _first_list(inputs)
         tensor = _one(outputs)
         self._check_in_order("scatter", [tensor, *inputs])
-        target, sources = buffer_of(tensor), buffers_of(inputs) if inputs else None
+        target, sources = exchanged(tensor), all_exchanged(inputs) if inputs else None
         is_async = self._is_async(opts, tensor)
         work = api.scatter(target, sources, None, self.simulated, is_async, group_src=root)
         return self._work("scatter", work, [tensor])
@@ -373,7 +375,7 @@ class SimulatedGroup(IdentifiedGroup):
         if self._is_gloo(tensors):
             gloo_checks.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
-        work = p2p_api.isend(buffer_of(tensor), None, self.simulated, tag, group_dst=dst)
+        work = p2p_api.isend(exchanged(tensor), None, self.simulated, tag, group_dst=dst)
         return self._work("send", work, [tensor])
 
     @as_operator("recv_")
@@ -382,7 +384,7 @@ class SimulatedGroup(IdentifiedGroup):
         if self._is_gloo(tensors):
             gloo_checks.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
-        work = p2p_api.irecv(buffer_of(tensor), None, self.simulated, tag, group_src=src)
+        work = p2p_api.irecv(exchanged(tensor), None, self.simulated, tag, group_src=src)
         return self._work("recv", work, [tensor])
 
     @as_operator("recv_any_source_")
@@ -392,7 +394,7 @@ class SimulatedGroup(IdentifiedGroup):
             gloo_checks.check_message(_listed(tensors), tag)
         tensor = _one(tensors)
         return self._work(
-            "recvAnySource", p2p_api.irecv(buffer_of(tensor), None, self.simulated, tag), [tensor]
+            "recvAnySource", p2p_api.irecv(exchanged(tensor), None, self.simulated, tag), [tensor]
         )
 
     # ---- several as one ----
@@ -667,7 +669,7 @@ def _padded(rows: torch.Tensor, num_rows: int) -> torch.Tensor:
 
 def _gathered(group: ProcessGroup, tensor: torch.Tensor) -> list[torch.Tensor]:
     parts = [torch.zeros_like(tensor) for _ in range(group.size())]
-    api.all_gather(buffers_of(parts), buffer_of(tensor), group)
+    api.all_gather(all_exchanged(parts), exchanged(tensor), group)
     return parts
 
 
