@@ -226,6 +226,7 @@ def chunks_of(options, config):
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=options.grad_reduce_in_fp32, overlap_grad_reduce=is_distributed,
         use_distributed_optimizer=is_distributed, overlap_param_gather=is_distributed,
+        align_param_gather=is_distributed and options.vp > 1,
     )  # fmt: skip
     chunks = []
     for number in range(options.vp):
@@ -288,6 +289,7 @@ def prepared(options):
         config.no_sync_func = pauses if options.vp > 1 else pauses[0]
         if options.vp > 1:
             config.grad_sync_func = [chunk.start_grad_sync for chunk in chunks]
+            config.param_sync_func = [chunk.start_param_sync for chunk in chunks]
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam", lr=1e-4, clip_grad=1.0, bf16=True, params_dtype=torch.bfloat16,

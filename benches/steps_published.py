@@ -1,8 +1,9 @@
 """Training steps beside published ones: error of the time, and of the peak of reserved memory.
 
-Each row of `steps_published.csv` is a run of `llama_layouts.py` on the layout that its source
-publishes. No constant is fitted to any of them. A step that is simulated too fast has a negative
-error.
+Each row of `steps_published.csv` is a run of `llama_layouts.py` or `megatron_layouts.py` (which
+needs `pip install megatron-core==0.16.1`) on the layout that its source publishes. No constant is
+fitted to any of them. A step that is simulated too fast has a negative error. The interval of a
+source is what 90 percent of the other sources' rows need, each source counting alike.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -24,6 +26,9 @@ SOURCES = {
     "titan-async-tp": "pytorch/torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md at "
     "c720cb8, vanilla tensor parallelism, BSD-3",
     "torchao": "pytorch/ao, torchao/float8/README.md at 9519beb, BSD-3",
+    "korthikanti": "arXiv 2205.05198, tables 3 and 5: Megatron-LM without flash attention",
+    "dgxc": "NVIDIA/dgxc-benchmarking, nemotron/README_15b.md at 0b71cfd, README_340b.md at "
+    "143b90d, nemo_megatron/README_175b.md at 0b71cfd: NeMo, bfloat16, Apache-2.0",
     "ibm-fsdp": "pytorch.org, Maximizing training throughput using PyTorch FSDP, 13 March 2024",
 }
 
@@ -38,21 +43,44 @@ def command(row):
     cluster = row["cluster"]
     where = str(HERE / cluster) if cluster.endswith(".yaml") else cluster
     nodes = [] if cluster == "hgx_h100" else ["--nnodes", str(int(row["gpus"]) // 8)]
+    is_long = row["program"] == "megatron" or "--pp" in row["options"]
     return [
         sys.executable, "-m", "simrank", "run", "--shape-only", "--unknown", "1", "--fold", "all",
-        "--cluster", where, *nodes, "--prefix", "none", str(HERE / "llama_layouts.py"),
-        *row["options"].split(), "--steps", "2",
+        "--cluster", where, *nodes, "--prefix", "none", "--summary", "json",
+        str(HERE / f"{row['program']}_layouts.py"), *row["options"].split(),
+        "--steps", "1" if is_long else "2",
     ]  # fmt: skip
 
 
 def simulated(row):
-    """Return tokens per second and GPU, and the GiB that are reserved at most."""
+    """Return tokens per second and GPU, the most GiB that a rank reserves, and the parts."""
     ended = subprocess.run(command(row), capture_output=True, text=True, check=False)
-    text = ended.stdout + ended.stderr
-    rate = re.search(r"tokens/s/GPU ([0-9.]+)", text)
+    rate = re.search(r"tokens/s/GPU ([0-9.]+)", ended.stdout)
     if rate is None:
-        raise SystemExit(text)
-    return float(rate[1]), float(re.search(r"reserved ([0-9.]+)", text)[1])
+        raise SystemExit(ended.stdout + ended.stderr)
+    summary = json.loads(ended.stderr.splitlines()[-1])
+    gib = max(rank["peak_reserved_bytes"] for rank in summary["ranks"]) / 2**30
+    return float(rate[1]), gib, summary["steps"]
+
+
+def half_widths(found):
+    """Return for each source the logarithm of the factor that 90 percent of other rows need."""
+    errors = {}
+    for row in found:
+        errors.setdefault(row["source"], []).append(abs(math.log1p(row["error"])))
+    widths = {}
+    for source in errors:
+        others = [
+            (error, 1 / len(rows)) for name, rows in errors.items() if name != source
+            for error in rows
+        ]  # fmt: skip
+        total, reached = sum(weight for _, weight in others), 0.0
+        for error, weight in sorted(others):
+            reached += weight
+            if reached >= 0.9 * total:
+                widths[source] = error
+                break
+    return widths
 
 
 def main():
@@ -65,19 +93,28 @@ def main():
     for number, row in enumerate(rows()):
         if options.rows is not None and number not in options.rows:
             continue
-        rate, gib = simulated(row)
+        rate, gib, steps = simulated(row)
         error = float(row["tokens_per_s_per_gpu"]) / rate - 1
         published_gib = float(row["peak_reserved_gib"] or 0)
         memory = gib / published_gib - 1 if published_gib else None
-        found.append({**row, "simulated": rate, "error": error, "memory_error": memory})
+        found.append(
+            {**row, "simulated": rate, "error": error, "memory_error": memory, "steps": steps}
+        )
         shown = "" if memory is None else f", {gib:.1f} GiB {memory:+.1%}"
         print(
             f"{number:2} {row['source']:14} {row['machine']:36} {row['gpus']:>4} GPUs, "
             f"{row['options']}: {rate:.0f} tokens/s/GPU, step {error:+.1%}{shown}",
             flush=True,
         )
+    widths = half_widths(found)
     for source in dict.fromkeys(row["source"] for row in found):
+        own = [abs(math.log1p(row["error"])) for row in found if row["source"] == source]
         print(f"{source}: {SOURCES[source]}")
+        if source in widths:
+            inside = sum(error <= widths[source] for error in own)
+            print(
+                f"    interval of the others +-{math.expm1(widths[source]):.0%}: {inside} of {len(own)}"
+            )
     for machine in dict.fromkeys(row["machine"] for row in found):
         errors = [row["error"] for row in found if row["machine"] == machine]
         mean = statistics.mean(map(abs, errors))
