@@ -112,9 +112,8 @@ def main():
         print(f"{source}: {SOURCES[source]}")
         if source in widths:
             inside = sum(error <= widths[source] for error in own)
-            print(
-                f"    interval of the others +-{math.expm1(widths[source]):.0%}: {inside} of {len(own)}"
-            )
+            width = math.expm1(widths[source])
+            print(f"    interval of the others +-{width:.0%}: {inside} of {len(own)} inside")
     for machine in dict.fromkeys(row["machine"] for row in found):
         errors = [row["error"] for row in found if row["machine"] == machine]
         mean = statistics.mean(map(abs, errors))

@@ -99,7 +99,7 @@ class PeakMemory(NamedTuple):
     """
 
     allocated_bytes: int
-    by_kind_bytes: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    by_kind_bytes: dict[str, int] = {}  # noqa: RUF012 - it never changes
     reserved_bytes: int = 0
 
 

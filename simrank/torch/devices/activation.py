@@ -323,7 +323,7 @@ def _keep_peaks(own: RankDevices) -> None:
 
 
 def begin_step(gradients: Iterable[torch.Tensor]) -> None:
-    """Tell what the running rank's memory holds, as an optimizer's step begins.
+    """Set the kinds of the running rank's blocks, as an optimizer's step begins.
 
     Args:
         gradients: Those that the optimizer reads.

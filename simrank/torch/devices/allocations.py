@@ -120,7 +120,7 @@ class Allocations:
                 yield _View(block, _array(block, operand))
 
     def begin_step(self, owner: int, gradients: Iterable[int]) -> None:
-        """Tell what the blocks of a rank hold, as an optimizer's step of it begins.
+        """Set the kinds of a rank's blocks, as an optimizer's step of it begins.
 
         Args:
             owner: The rank.
@@ -151,7 +151,7 @@ class Allocations:
         return found
 
     def held_by_line(self, device: int) -> Iterator[str]:
-        """Yield the sums of a device's large blocks by kind, by line that holds most, and the rest."""
+        """Yield the sums of a device's large blocks by kind, then by the lines that hold most."""
         if device in self._kinds:
             yield f"  now: {self._kinds[device].text()}"
         held: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Kinds of what the large blocks of torch's tensors hold: parameters, gradients, activations, ...
+"""Kinds of the large blocks of torch's tensors: parameters, gradients, activations and others.
 
 A block's kind comes from the phase of the training step in which it was allocated, and from what it
 lives through: what forward has allocated and an optimizer's step finds there are parameters (and
@@ -89,7 +89,7 @@ class DeviceKinds:
         held.kind = kind
 
     def text(self) -> str:
-        """Return what the blocks hold now: `parameters 14.96 GiB, gradients 14.96 GiB`."""
+        """Return the sums of now as text: `parameters 14.96 GiB, gradients 14.96 GiB`."""
         now = dict(self._now)
         if not self._has_stepped:  # Nothing tells them apart yet.
             now["parameters and activations"] = now.pop(ACTIVATIONS)
@@ -97,7 +97,7 @@ class DeviceKinds:
         return ", ".join(f"{kind} {size / 2**30:.2f} GiB" for kind, size in parts if size)
 
     def begin_step(self, blocks: Iterable[Held], gradients: Iterable[Held]) -> None:
-        """Tell from what lives as an optimizer's step begins what it is.
+        """Set the kinds of the blocks that live as an optimizer's step begins.
 
         Args:
             blocks: Of the rank that steps, on this device.
