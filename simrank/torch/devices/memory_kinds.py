@@ -1,4 +1,4 @@
-"""Kinds of the large blocks of torch's tensors: parameters, gradients, activations and others.
+"""Kinds of the large blocks of torch's tensors: parameters, gradients, activations, ...
 
 A block's kind comes from the phase of the training step in which it was allocated, and from what it
 lives through: what forward has allocated and an optimizer's step finds there are parameters (and

@@ -1,4 +1,4 @@
-"""What the large blocks of a device are: told by phases of steps, and by what lives through them."""
+"""Kinds of the large blocks of a device, told by phases of steps and by what lives through them."""
 
 import pytest
 
