@@ -78,14 +78,27 @@ class FeedForward(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
+class EagerNorm(nn.RMSNorm):
+    """An RMSNorm operator by operator, as torchtitan had it until autumn 2024."""
+
+    def forward(self, x):
+        """Return x, normalised over its last dimension."""
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
+        return y.type_as(x) * self.weight
+
+
+NORMS = {"fused": nn.RMSNorm, "eager": EagerNorm}
+
+
 class Block(nn.Module):
     """A block of the model."""
 
-    def __init__(self, dim, heads, kv_heads, hidden):
+    def __init__(self, dim, heads, kv_heads, hidden, norm):
         super().__init__()
         self.attention = Attention(dim, heads, kv_heads)
         self.feed_forward = FeedForward(dim, hidden)
-        self.attention_norm, self.ffn_norm = nn.RMSNorm(dim, eps=1e-5), nn.RMSNorm(dim, eps=1e-5)
+        self.attention_norm, self.ffn_norm = norm(dim, eps=1e-5), norm(dim, eps=1e-5)
 
     def forward(self, x, turns):
         """Return the block's output of x."""
@@ -96,19 +109,19 @@ class Block(nn.Module):
 class Stage(nn.Module):
     """Some blocks of the model; the first stage has the embedding, the last one the head."""
 
-    def __init__(self, name, seq, stage, num_stages):
+    def __init__(self, name, seq, stage, num_stages, norm):
         super().__init__()
         num_layers, dim, heads, kv_heads, hidden, vocab = MODELS[name]
         self.angles = (seq, dim // heads)
         self.tok_embeddings = nn.Embedding(vocab, dim) if stage == 0 else None
         self.layers = nn.ModuleDict(
             {
-                str(i): Block(dim, heads, kv_heads, hidden)
+                str(i): Block(dim, heads, kv_heads, hidden, norm)
                 for i in layers_of(num_layers, stage, num_stages)
             }
         )
         is_last = stage == num_stages - 1
-        self.norm = nn.RMSNorm(dim, eps=1e-5) if is_last else None
+        self.norm = norm(dim, eps=1e-5) if is_last else None
         self.output = nn.Linear(dim, vocab, bias=False) if is_last else None
         self.register_buffer("turns", self.turns_of("cpu"), persistent=False)
 
@@ -309,7 +322,7 @@ def built(mesh, options):
     models = []
     for stage in own:
         with torch.device("meta"):
-            model = Stage(options.model, options.seq, stage, num_stages)
+            model = Stage(options.model, options.seq, stage, num_stages, NORMS[options.norm])
         models.append(prepared(model, mesh, options))
     device = torch.device("cuda", torch.cuda.current_device())
     if options.pp == 1:
@@ -372,6 +385,7 @@ def parsed():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--ac", choices=("none", "selective", "layers", "full"), default="none")
     parser.add_argument("--reduce-dtype", default="float32")
+    parser.add_argument("--norm", choices=NORMS, default="fused")
     for flag in ("compile", "float8", "loss-parallel", "zero2", "accumulates"):
         parser.add_argument(f"--{flag}", action="store_true")
     return parser.parse_args()

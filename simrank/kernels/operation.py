@@ -28,7 +28,7 @@ from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
-from simrank.kernels.running.sample import Forms, run_sample
+from simrank.kernels.running.sample import Form, Forms, sampled
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.kernels.source.scopes import first_line
@@ -210,7 +210,9 @@ class TritonOperation(Operation):
         forms = Forms(launch.name, launch.body(), lambda: launch.body(forks="programs"))
         with running_as(self._program):  # Whose rank its programs may ask for.
             if launch.lacks_values():
-                self.num_splits = run_sample(self._setting(), forms, self.mode, self.touched)
+                is_plain = self._log is None and not self.reaches
+                form = launch.form(device.spec) if is_plain else None
+                self.num_splits = sampled(self._setting(), forms, self.mode, self.touched, form)
             else:
                 try:
                     grid.run(forms.body, self.mode, masked=forms.masked)
@@ -463,6 +465,29 @@ class Launch:
             self.grid, self.ctas_per_sm, self.options.num_warps, self._num_stages,
             self._num_spilled, self._operand_bytes_per_flop,
         )  # fmt: skip
+
+    def form(self, spec: DeviceSpec) -> Form | None:
+        """Return all that decides the counts of a launch on memory without values.
+
+        None where more may: an argument has values, or is no tensor and no number.
+        """
+        storages: list[Storage] = []
+        words: list[object] = [spec, self.grid, self.chosen_mode, self.options[:-1]]
+        for name, value in self._bound.items():
+            words.append(name)
+            if isinstance(value, Tensor):
+                storage = value.storage
+                if storage.has_values:
+                    return None
+                if storage not in storages:
+                    storages.append(storage)
+                bounds = storage.bounds(value.array) if value.numel() else None
+                words += [storages.index(storage), bounds, storage.size_bytes, value.dtype.name]
+            elif value is None or isinstance(value, bool | int | float | str):
+                words += [type(value), value]
+            else:
+                return None
+        return Form(self.jit, tuple(words), storages)
 
     def ask_compiler(self, spec: DeviceSpec, dot_inputs_bytes: int = 0) -> None:
         """Read the number of programs per SM from the compiler, unless the launch gave it.

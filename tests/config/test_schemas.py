@@ -117,7 +117,7 @@ GOOD = [
     ("faults", FAULTS),
 ]
 BAD = [
-    ("cluster", CLUSTER.replace("memory: 80 GB", "memory: 80")),
+    ("cluster", CLUSTER.replace("memory: 81089 MiB", "memory: 80")),
     ("cluster", CLUSTER.replace("num_sms:", "num_smss:")),
     ("cluster", CLUSTER.replace("multicast: true", "multicast: 1")),
     ("cluster", OWN.replace("like: hgx_h100, ", "")),

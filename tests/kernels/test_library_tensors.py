@@ -47,6 +47,9 @@ class Library:
     def tensor(self, value):
         return value.inner if isinstance(value, Theirs) else None
 
+    def phase(self):
+        return "forward"
+
     def settle(self, reads, writes):
         self.calls.append(("settle", len(reads), len(writes)))
 

@@ -105,6 +105,14 @@ class Traffic:
         self.low = 1 << 62  # Above all of them.
         self.high = 0
 
+    def moved_to(self, storage: Storage) -> Traffic:
+        """Return the same counts of another storage."""
+        result = Traffic(storage.device, storage.address, self.size_bytes)
+        for name in _COUNTED:
+            if name not in ("address", "size_bytes"):
+                setattr(result, name, getattr(self, name))
+        return result
+
 
 _COUNTED = [name for name in Traffic.__slots__ if name != "device"]
 _SCALED = [name for name in _COUNTED if name.startswith(("read", "written"))]
@@ -308,6 +316,22 @@ class Statistics:
         self.num_atomics += round(sample.num_atomics * factor)
         self.num_lanes += round(sample.num_lanes * factor)
         self.num_masked_lanes += round(sample.num_masked_lanes * factor)
+
+    def without_traffic(self) -> Statistics:
+        """Return a copy of the counts but those of memory."""
+        result = Statistics()
+        result.take(self)
+        return result
+
+    def take(self, other: Statistics) -> None:
+        """Take the counts of a launch of the same form, but those of memory."""
+        self.flops, self.operations = dict(other.flops), list(other.operations)
+        self.loads = list(other.loads)
+        for name in (
+            "dot_inputs_bytes", "dot_outputs", "largest_block", "num_atomics", "num_lanes",
+            "num_masked_lanes", "num_steps",
+        ):  # fmt: skip
+            setattr(self, name, getattr(other, name))
 
     def restore(self, snapshot: Counts) -> None:
         """Restore the counts of a snapshot."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simrank.device.memory import Storage, Touched
     from simrank.kernels.machine import Setting
     from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.statistics import Traffic
 
 # Assumed: between the first and the last program along an axis, which are in the sample, from the
 # middle of as many equal parts: exact where the work grows evenly along it, as below a diagonal.
@@ -54,6 +55,91 @@ class Forms(NamedTuple):
     name: str
     body: Callable[[], object]
     masked: Callable[[], Callable[[], object]]
+
+
+class Form(NamedTuple):
+    """All that decides the counts of a launch on memory without values.
+
+    Attributes:
+        jit: The kernel.
+        words: Grid, options and arguments, with storages by their numbers.
+        storages: Of the arguments, by their numbers.
+    """
+
+    jit: object
+    words: tuple[object, ...]
+    storages: list[Storage]
+
+
+class _Known(NamedTuple):
+    """The counts of a form.
+
+    Attributes:
+        jit: The kernel, whose identity is part of the key: held.
+        counts: Without traffic.
+        traffic: For each part of a storage that was touched: the storage's number, the offset of
+            the part (None: of no part), and the counts.
+        num_splits: As `run_sample` returns it.
+    """
+
+    jit: object
+    counts: Statistics
+    traffic: list[tuple[int, int | None, Traffic]]
+    num_splits: int
+
+
+_known: dict[tuple[object, ...], _Known] = {}
+_MOST_KNOWN = 10_000  # Assumed: more forms than a program has.
+
+
+def sampled(
+    setting: Setting, forms: Forms, mode: str, touched: Touched | None, form: Form | None
+) -> int:
+    """Count a launch as `run_sample` does; a form that is known is not run again.
+
+    Args:
+        setting: What the programs share, with the launch's own statistics.
+        forms: The kernel.
+        mode: How programs run, one of `operation.MODES`.
+        touched: What the launch reads and writes.
+        form: All that decides the counts; None: it is not known what does.
+
+    Raises:
+        UnsupportedError: What the kernel does depends on values that it loads.
+    """
+    statistics = setting.statistics
+    if form is None or statistics.profile is not None:
+        return run_sample(setting, forms, mode, touched)
+    key = (id(form.jit), *form.words)
+    known = _known.get(key)
+    if known is None:
+        num_splits = run_sample(setting, forms, mode, touched)
+        traffic = _by_number(statistics, form.storages)
+        if traffic is not None and len(_known) < _MOST_KNOWN:
+            _known[key] = _Known(form.jit, statistics.without_traffic(), traffic, num_splits)
+        return num_splits
+    statistics.take(known.counts)
+    for number, offset, counted in known.traffic:
+        storage = form.storages[number]
+        place = ~storage.address if offset is None else storage.address + offset
+        statistics.traffic[place] = counted.moved_to(storage)
+    for buffer in () if touched is None else touched.writes:
+        buffer.storage.lose_values()
+    return known.num_splits
+
+
+def _by_number(
+    statistics: Statistics, storages: list[Storage]
+) -> list[tuple[int, int | None, Traffic]] | None:
+    """Return the traffic by numbers of storages; None if another storage was touched."""
+    numbers = {storage.address: number for number, storage in enumerate(storages)}
+    found: list[tuple[int, int | None, Traffic]] = []
+    for place, counted in statistics.traffic.items():
+        if counted.address not in numbers:
+            return None
+        offset = None if place < 0 else place - counted.address
+        found.append((numbers[counted.address], offset, counted))
+    return found
 
 
 def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | None) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 import simrank
 from simrank.errors import SpawnException, UnsupportedError
+from simrank.kernels.running import sample
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -399,3 +400,73 @@ def test_who_asks_for_races_is_told_that_a_sample_has_none(run):
         "  kernel 'scale': races of its programs are not looked for, since memory that it uses has "
         "no values (data=False)"
     )
+
+
+def counts_of(statistics):
+    """Return all that a launch counted, with storages by the order of their first access."""
+    traffic = [
+        [getattr(each, name) for name in each.__slots__ if name not in ("address", "device")]
+        for each in statistics.traffic.values()
+    ]
+    rest = {
+        name: getattr(statistics, name)
+        for name in vars(statistics)
+        if name not in ("fill", "loads", "parts", "profile", "traffic", "views")
+    }
+    return traffic, rest, [(load.ids.tolist(), load.work) for load in statistics.loads]
+
+
+@pytest.mark.parametrize("name", launches())
+def test_a_form_that_is_known_counts_the_same(run, name):
+    """On other memory and on another rank; its results are as unknown as those of the first."""
+    sample._known.clear()
+    launch, seen = launches()[name], {}
+
+    def body(rank, ctx):
+        for _ in range(2):
+            done = launch(ctx)
+            ctx.synchronize()
+            seen.setdefault(rank, []).append((done.cost, counts_of(done.statistics)))
+
+    run(body, 2, data=False)
+    assert len(sample._known) == 1
+    first, *others = [each for found in seen.values() for each in found]
+    assert others == [first] * 3
+
+
+def test_another_form_is_not_taken_for_a_known_one(run):
+    """Other numbers, types, sizes, offsets, grids; memory that is read and written is not kept."""
+    sample._known.clear()
+
+    def body(rank, ctx):
+        x, y, small = ctx.empty(2 * N), ctx.empty(N), ctx.empty(2 * N, dtype=ctx.float64)
+        for given in (
+            (x, y, N), (x, y, N - 1), (small, y, N), (x[:N], y, N), (x[N:], y, N), (x, x, N),
+            (y, y, N),
+        ):  # fmt: skip
+            scale[(N // 1024,)](*given, BLOCK=1024)
+        scale[(N // 2048,)](x, y, N, BLOCK=1024)
+        scale[(N // 1024,)](x, y, N, BLOCK=512)
+        scale[(1,)](ctx.ones(1024), y, 1024, BLOCK=1024)  # It has values.
+        ctx.synchronize()
+
+    run(body, 1, data=False)
+    assert len(sample._known) == 7
+
+
+def test_what_a_known_form_writes_is_unknown_too(run):
+    """As after the first launch."""
+
+    def body(rank, ctx):
+        x, y = ctx.empty(N), ctx.empty(N)
+        for _ in range(2):
+            scale[(N // 1024,)](x, y, N, BLOCK=1024)
+        small = ctx.empty(1024)
+        scale[(1,)](x, small, 1024, BLOCK=1024)
+        other = ctx.ones(1024)
+        other.copy_(small)
+        ctx.synchronize()
+        with pytest.raises(simrank.errors.UninitializedValueError, match="has no values"):
+            other[0].item()
+
+    run(body, 1, data=False)
