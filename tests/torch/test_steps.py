@@ -67,3 +67,24 @@ def test_the_text_names_phases_groups_and_rates():
     assert "% of the bfloat16 peak" in lines[at + 2]
     assert "with recomputation" in lines[at + 2]
     assert lines[at + 3].startswith("  tokens/s: ")
+
+
+SPARSE = """
+import torch
+
+weights = torch.nn.Embedding(10, 8, sparse=True).cuda()
+optimizer = torch.optim.SparseAdam(weights.parameters())
+for _ in range(2):
+    weights(torch.tensor([1, 2]).cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_gradients_without_memory_of_their_own_are_steps_too(tmp_path):
+    """A sparse gradient has no address."""
+    program = tmp_path / "sparse.py"
+    program.write_text(SPARSE)
+    command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "1", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "training steps: " in done.stderr

@@ -332,7 +332,8 @@ def begin_step(gradients: Iterable[torch.Tensor]) -> None:
     if own is None:
         return
     cuda.operations.step(is_stepping=True)
-    blocks = (cuda.find_block(each.data_ptr()) for each in gradients if each.is_cuda)
+    dense = (each for each in gradients if each.is_cuda and each.layout == torch.strided)
+    blocks = (cuda.find_block(each.data_ptr()) for each in dense)
     addresses = {block.address for block in blocks if block is not None}
     own.allocations.begin_step(own.state.rank, addresses)
 
