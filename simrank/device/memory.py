@@ -33,6 +33,8 @@ DEVICE_SPAN_BYTES = 1 << 40
 # so that another library's memory is found at the addresses that it really has.
 _FIRST = 1 << 47
 VALUES_UP_TO_BYTES = 64 * 1024  # Shape-only device tensors above this size have no values.
+# torch's integers, above this size: token ids, routes and pickled objects steer a program.
+INTEGERS_UP_TO_BYTES = 8 << 20
 _PATTERN = 0xFF  # A NaN in every floating type, -1 in signed integers: garbage that shows.
 _NUM_LARGEST = 5
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.collectives.reduction import reduction
-from simrank.device.memory import give_values
-from simrank.device.tensors.tensor import empty
+from simrank.device.memory import INTEGERS_UP_TO_BYTES, Storage, give_values
+from simrank.device.tensors.tensor import Tensor, empty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device import Buffer, Device, DType, Tensor
+    from simrank.device import Buffer, Device, DType
 
 Array = np.ndarray[Any, Any]
 UNEVEN = "uneven"
@@ -150,5 +150,11 @@ def _parts(flat: Buffer, tensors: Sequence[Buffer], *, is_repeated: bool = False
 
 
 def staging(tensors: Sequence[Buffer], dtype: DType, device: Device | None) -> Tensor:
-    """Return a tensor that the elements of all of them fit in."""
-    return empty((sum(tensor.numel() for tensor in tensors),), dtype, device, fresh=False)
+    """Return a tensor that the elements of all of them fit in, integers with their values."""
+    num_elements = sum(tensor.numel() for tensor in tensors)
+    size_bytes = num_elements * dtype.itemsize
+    is_kept = dtype.numpy.kind in "biu" and size_bytes <= INTEGERS_UP_TO_BYTES
+    if device is None or device.has_values or not is_kept:
+        return empty((num_elements,), dtype, device, fresh=False)
+    values = np.empty(num_elements, dtype.numpy)
+    return Tensor(Storage.adopt(values, device), dtype, values)

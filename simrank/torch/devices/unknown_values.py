@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from simrank.device.memory import VALUES_UP_TO_BYTES
+from simrank.device.memory import INTEGERS_UP_TO_BYTES, VALUES_UP_TO_BYTES
 from simrank.engine import user_site
 from simrank.engine.callsite import is_simranks
 from simrank.errors import UnknownValueError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
     from simrank.torch.cuda.switch import Patches
 
-INTEGERS_UP_TO_BYTES = 8 << 20  # Token ids, positions and routes steer what a program does.
 _STDERR = 2  # Its file: `sys.stderr` may be a program's own.
 _LOST_BY_OTHERS = b"a collective or a kernel"
 _KINDS_OF_INTEGERS = "iub"

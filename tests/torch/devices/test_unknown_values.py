@@ -265,3 +265,20 @@ def test_with_data_an_assumption_changes_nothing(spawn):
     seen = []
     spawn(program, 1)
     assert seen == [[1.0] * 4]
+
+
+def _exchange_objects(rank, found):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    listed = [None] * dist.get_world_size()
+    dist.all_gather_object(listed, (rank, "x" * 20_000))
+    found[rank] = [number for number, _ in listed]
+    dist.destroy_process_group()
+
+
+def test_objects_larger_than_small_tensors_travel_without_values():
+    """Pickled bytes are integers: eight ranks' of 20 KB together are 160 KB."""
+    found = {}
+    with simrank.Context.for_ranks(8, data=False) as ctx:
+        ctx.multiprocessing.spawn(_exchange_objects, (found,), nprocs=8, share_args=True)
+    assert found == {rank: list(range(8)) for rank in range(8)}
