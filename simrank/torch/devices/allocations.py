@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
     from simrank.torch.cuda.operations import Operand, Operation
 
-_SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
+SHOWN_BYTES = 1 << 20  # Blocks from this size are named where memory runs out.
 _NUM_SHOWN = 8
 _INTEGERS = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
 _NO_BYTES = np.empty(0, np.uint8)
@@ -65,7 +65,7 @@ class Allocations:
 
     def __init__(self, checker: RaceChecker | None) -> None:
         self.checker = checker
-        self.shown_bytes = 0 if checker is not None else _SHOWN_BYTES
+        self.shown_bytes = 0 if checker is not None else SHOWN_BYTES
         self._large: dict[int, Held] = {}  # By address.
         self._owned: dict[int, dict[int, Held]] = {}  # By the number of its rank, and address.
         self._kinds: dict[int, DeviceKinds] = {}  # By device.
@@ -77,7 +77,7 @@ class Allocations:
         Raises:
             RaceError: Another stream may still use what the stream has given back.
         """
-        if size_bytes >= _SHOWN_BYTES:
+        if size_bytes >= SHOWN_BYTES:
             held = Held(owner, stream.device.index, size_bytes, user_site(), phase())
             self._large[address] = self._owned.setdefault(owner, {})[address] = held
             self._kinds_of(held).add(held)

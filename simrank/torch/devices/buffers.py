@@ -20,6 +20,7 @@ from simrank.device.tensors.tensor import Tensor
 from simrank.ranks import require_program
 from simrank.torch import cuda
 from simrank.torch.devices import activation, unknown_values
+from simrank.torch.devices.allocations import SHOWN_BYTES
 
 if TYPE_CHECKING:
     from simrank.device import Device
@@ -246,7 +247,7 @@ def exchanged(tensor: torch.Tensor) -> Tensor:
     Raises:
         RuntimeError: No collective carries the element type, in torch's words.
     """
-    if tensor.is_cuda and tensor.numel():
+    if tensor.is_cuda and tensor.untyped_storage().nbytes() >= SHOWN_BYTES and tensor.numel():
         activation.exchanged(tensor.data_ptr())
     return buffer_of(tensor)
 
