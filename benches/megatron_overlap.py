@@ -6,6 +6,7 @@ of a sequence that is split over ranks, one part is exchanged while another one 
 
 from __future__ import annotations
 
+import fused_weight_gradient_mlp_cuda
 import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel.layers import (
@@ -15,15 +16,6 @@ from megatron.core.tensor_parallel.layers import (
 )
 
 NUM_PARTS = 4  # As many as NeMo's configurations of H100 have.
-
-
-def add_product_of(inputs, grads, total):
-    """Add a weight's gradient to the sum over micro-batches, in one product."""
-    factors = grads.flatten(0, -2).t(), inputs.flatten(0, -2)
-    if total.dtype == torch.float32:
-        torch.addmm(total, *factors, out_dtype=torch.float32, out=total)
-    else:
-        torch.addmm(total, *factors, out=total)
 
 
 def gathered_product(x, weight, group):
@@ -96,7 +88,10 @@ class _Scattered(torch.autograd.Function):
         """Return the gradient of x; the weight's is added to those of other micro-batches."""
         x, weight = ctx.saved_tensors
         of_x, parts = gathered_product(grad.contiguous(), weight, ctx.group)
-        add_product_of(x, torch.stack(parts, dim=1).view(len(x), -1, grad.shape[2]), ctx.main_grad)
+        whole_grad = torch.stack(parts, dim=1).view(len(x), -1, grad.shape[2])
+        is_single = ctx.main_grad.dtype == torch.float32
+        name = f"wgrad_gemm_accum_fp{32 if is_single else 16}"
+        getattr(fused_weight_gradient_mlp_cuda, name)(x, whole_grad, ctx.main_grad)
         weight.grad_added_to_main_grad = True
         return of_x, torch.empty_like(weight), None
 

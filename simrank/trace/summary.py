@@ -234,12 +234,7 @@ class Summary:
                 peak.reserved_bytes,
             )
             for ranks, (span, peak) in self._alike(
-                found,
-                lambda each: (
-                    each[0].compute_ps,
-                    each[0].exposed_ps,
-                    each[1].allocated_bytes,
-                ),
+                found, lambda each: (*_times_of(each[0]), repr(each[1]))
             )
         ]
 
@@ -254,7 +249,11 @@ class Summary:
             for rank, steps in ends.items() if len(steps) == count
         }  # fmt: skip
         times_us = tuple(
-            max(end - begin for steps in ends.values() for begin, end in steps[number : number + 1])
+            max(
+                steps[number][1] - steps[number][0]
+                for steps in ends.values()
+                if number < len(steps)
+            )
             / PS_PER_US
             for number in range(count)
         )
@@ -266,7 +265,9 @@ class Summary:
                 _in_us(span.exposed_by_group_ps),
                 (span.end_ps - span.begin_ps - span.compute_ps - span.exposed_ps) / PS_PER_US,
             )
-            for ranks, span in self._alike(spans, lambda span: (*span.by_phase_ps, span.exposed_ps))
+            for ranks, span in self._alike(
+                spans, lambda span: (*_times_of(span), span.end_ps - span.begin_ps)
+            )
         ]
         alike = list(self._alike(spans, lambda span: (span.flops, span.recomputed_flops)))
         num_ranks = sum(len(ranks) for ranks, _ in alike)
@@ -323,6 +324,11 @@ def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
     shown = ["x".join(map(str, sizes)) or "1" for sizes in shapes[:_MAX_SHAPES]]
     left = len(shapes) - len(shown)
     return ", ".join([*shown, f"{left} more"] if left else shown)
+
+
+def _times_of(span: Span) -> tuple[Hashable, ...]:
+    """Return the times of a part of a run, in which ranks are alike or not."""
+    return (*span.by_phase_ps, *sorted(span.exposed_by_group_ps.items()))
 
 
 def _in_us(times_ps: dict[str, int]) -> dict[str, float]:
@@ -383,7 +389,8 @@ def summary_text(
 ) -> str:
     """Return the summary of a run as text, with the assumed constants."""
     lines = [f"simulated time: {end_ps / PS_PER_US:.3f} us"]
-    for times in summary.ranks(end_ps, peaks):
+    found = summary.ranks(end_ps, peaks)
+    for times in found:
         who = "rank" if len(times.ranks) == 1 else "ranks"
         lines.append(
             f"  {who} {ranks_text(times.ranks)}: compute {times.compute_us:.3f} us, "
@@ -391,7 +398,7 @@ def summary_text(
             f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
         )
     lines += _steps_text(summary.steps(), rates)
-    lines += _memory_text(summary.ranks(end_ps, peaks))
+    lines += _memory_text(found)
     costs = summary.costliest()
     if costs:
         lines.append("costliest collectives:")

@@ -14,7 +14,7 @@ WIDTH, BATCH = 512, 256
 
 
 def summary(*options, form="json"):
-    """Return what the run of the program prints to stderr."""
+    """Return the standard error of a run of the program."""
     command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "4", "--summary", form]
     done = subprocess.run(
         [*command, *options, str(PROGRAM)], capture_output=True, text=True, check=True

@@ -107,3 +107,15 @@ class Issued(NamedTuple):
     kind: str = "kernel"
     phase: str = ""
     flops: float = 0.0
+
+
+def test_ranks_that_waited_for_other_groups_are_not_alike():
+    """Their times are equal in all, but not by group."""
+    summary = Summary()
+    for rank, group in enumerate("aab"):
+        name = f"all_reduce on group '{group}'"
+        summary.on_operation(Issued(name, {}, 0, 10**6, rank, "collective"))
+    found = summary.ranks(10**6, {})
+    assert [(times.ranks, times.exposed_by_group_us) for times in found] == [
+        ((0, 1), {"a": 1.0}), ((2,), {"b": 1.0}),
+    ]  # fmt: skip

@@ -147,7 +147,7 @@ def checked_gather(ids, x, y, num_rows, BLOCK: tl.constexpr):
     tl.store(y + at, tl.load(x + row * BLOCK))
 
 
-def test_an_assertion_about_numbers_that_nobody_knows_holds(run):
+def test_an_assertion_about_unknown_values_holds(run):
     """As inductor's kernels assert that an index is inside."""
 
     def launch(ctx):
@@ -186,7 +186,7 @@ def scatter_in_place(ids, x, num_kept, BLOCK: tl.constexpr):
 
 
 def test_lanes_of_a_sample_are_not_accused(run):
-    """A program runs more than once, and nobody knows where its lanes store."""
+    """A program of the sample runs more than once, and its addresses are made up."""
 
     def body(rank, ctx):
         scatter_in_place[(N // 256,)](ctx.empty(N, dtype=ctx.int32), ctx.empty(N), 100, BLOCK=256)
