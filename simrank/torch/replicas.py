@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import zlib
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -13,8 +12,6 @@ import numpy as np
 from simrank.distributed.replicas import Step
 from simrank.engine import user_site
 from simrank.ranks.current import rank_program
-from simrank.torch import cuda
-from simrank.torch.devices import activation
 from simrank.torch.devices.buffers import buffer_of
 
 if TYPE_CHECKING:
@@ -22,11 +19,8 @@ if TYPE_CHECKING:
 
     from simrank.distributed.replicas import Replicas
     from simrank.ranks import Program
-    from simrank.ranks.current import SeesSteps
 
 _MODELS = "replicated models"  # In `Program.local`: optimizers and steps, by model.
-_SEEN = "steps that a probe sees"
-HOOK = -1  # A number that torch gives to no hook.
 
 
 def recording_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -43,23 +37,8 @@ def recording_init(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def before_step(optimizer: Any, _: object, __: object) -> None:
-    """Note that the rank's operations are an optimizer's from now on."""
-    if rank_program() is not None and cuda.is_enabled():
-        found = (p.grad for group in optimizer.param_groups for p in group["params"])
-        given = (grad for grad in found if grad is not None)
-        activation.begin_step(getattr(grad, "_local_tensor", grad) for grad in given)
-
-
-def after_step(optimizer: Any, _: object, __: object) -> None:
+def compare(program: Program, optimizer: Any) -> None:
     """Hash the parameters that an optimizer has stepped, by replicated model."""
-    program = rank_program()
-    if program is None:
-        return
-    if cuda.is_enabled():
-        activation.end_step()
-    if program.context.probe is not None:
-        _tell_probe(program, program.context.probe, optimizer)
     replicas = _replicas_of(program)
     if replicas is None:
         return
@@ -70,18 +49,9 @@ def after_step(optimizer: Any, _: object, __: object) -> None:
             continue
         order = list(steps).index(optimizer) if optimizer in steps else len(steps)
         steps[optimizer] = steps.get(optimizer, 0) + 1
-        reached = Step(number, order, steps[optimizer])
+        step = Step(number, order, steps[optimizer])
         simulated = model.process_group.simulated
-        replicas.note(simulated, program.rank or 0, reached, hashes, user_site())
-
-
-def _tell_probe(program: Program, probe: SeesSteps, optimizer: object) -> None:
-    """Report a step, and from now on the next call of a model's forward."""
-    probe.stepped(optimizer)
-    if _SEEN not in program.local:
-        program.local[_SEEN] = True
-        modules: Any = import_module("torch.nn.modules.module")
-        modules.register_module_forward_pre_hook(lambda *_: probe.begins_step())
+        replicas.note(simulated, program.rank or 0, step, hashes, user_site())
 
 
 def _replicas_of(program: Program) -> Replicas | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from simrank.ranks.current import rank_program
-from simrank.torch import replicas
+from simrank.torch import optimizer_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -264,9 +264,9 @@ def hook_patches() -> Patches:
     for owner, name in found:
         hooks = dict(getattr(owner, name))
         if name == "_global_optimizer_pre_hooks":
-            hooks[replicas.HOOK] = replicas.before_step
+            hooks[optimizer_steps.HOOK] = optimizer_steps.before_step
         if name == "_global_optimizer_post_hooks":
-            hooks[replicas.HOOK] = replicas.after_step
+            hooks[optimizer_steps.HOOK] = optimizer_steps.after_step
         replaced.append((owner, name, _NotingDict(hooks, note)))
     return replaced
 
