@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from simrank.bench.parallel import Workers, in_parallel
+from simrank.bench.grid import GridWatcher, Outcome, Part, Row, run_grid
 from simrank.collectives.algorithms import collectives_with
 from simrank.config.imports import program_file
 from simrank.config.sweep import ALGORITHMS, ERROR
@@ -26,52 +25,14 @@ if TYPE_CHECKING:
     from simrank.config.sweep import Cell, Forced, SweepConfig
     from simrank.trace import Timeline
 
-Row = dict[str, Any]
 _MEASURES = ("step_us", "compute_us", "exposed_us", "idle_us", "peak_bytes")
-_HERE = Workers()
-
-
-class SweepWatcher:
-    """Listener of a running benchmark of a program; does nothing by default."""
-
-    def on_start(self) -> None:
-        """Nothing is wrong with the configuration; the first run begins."""
-
-    def on_progress(self, what: str, done: int, total: int) -> None:
-        """Report the running run, the number of finished runs and the total."""
-
-    def on_end(self, index: int, row: Row) -> None:
-        """Report the number and the row of an ended run, in any order."""
-
-    def on_row(self, row: Row, report: str | None) -> None:
-        """Report the rows in their order, with the whole text of an error."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """The part of a benchmark to run here, and its workers.
-
-    Attributes:
-        workers: Who does the runs.
-        finished: Rows of runs that need not be done again, by their number.
-    """
-
-    workers: Workers = _HERE
-    finished: Mapping[int, Row] = field(default_factory=dict)
-
-
-class _Outcome(NamedTuple):
-    """The row of a run, and the whole text of its error."""
-
-    row: Row
-    report: str | None
 
 
 def run_sweep(
     config: SweepConfig,
     *,
     timeline: Timeline | None = None,
-    watcher: SweepWatcher | None = None,
+    watcher: GridWatcher | None = None,
     part: Part | None = None,
 ) -> list[Row]:
     """Run a program for every cluster, combination of parameters and algorithm.
@@ -96,48 +57,15 @@ def run_sweep(
             are not there.
         SimrankError: Its module raised when it was imported; a worker was killed.
     """
-    watcher, part = watcher or SweepWatcher(), part or Part()
+    watcher, part = watcher or GridWatcher(), part or Part()
     part.workers.check()
     _check_algorithms(config)
     folders = [Path.cwd()] if config.folder is None else [config.folder, Path.cwd()]
     with program_imports(*folders):
         _function(config)
     watcher.on_start()
-    cells = config.cells()
     run = partial(_run_cell, config, folders, timeline)
-    outcomes = {
-        index: _Outcome({**row, **cells[index].columns}, None)
-        for index, row in part.finished.items()
-    }
-    rows: list[Row] = []
-    missing = [index for index in range(len(cells)) if index not in outcomes]
-    for index, row in outcomes.items():
-        watcher.on_end(index, row.row)
-    _tell(rows, outcomes, watcher)
-    watcher.on_progress(_title(cells, missing), len(cells) - len(missing), len(cells))
-    for index, outcome in in_parallel(run, tuple(missing), part.workers):
-        missing.remove(index)
-        outcomes[index] = outcome
-        watcher.on_end(index, outcome.row)
-        _tell(rows, outcomes, watcher)
-        watcher.on_progress(_title(cells, missing), len(cells) - len(missing), len(cells))
-    return rows
-
-
-def _title(cells: list[Cell], missing: list[int]) -> str:
-    """Return the title of the first unfinished run."""
-    if not missing:
-        return ""
-    (_, cluster), *rest = cells[missing[0]].columns.items()
-    return f"{cluster} {', '.join(f'{name}={value}' for name, value in rest)}"
-
-
-def _tell(rows: list[Row], outcomes: Mapping[int, _Outcome], watcher: SweepWatcher) -> None:
-    """Add the rows before which none is missing."""
-    while len(rows) in outcomes:
-        row, report = outcomes[len(rows)]
-        rows.append(row)
-        watcher.on_row(row, report)
+    return run_grid(run, [cell.columns for cell in config.cells()], watcher, part)
 
 
 def is_row(row: object) -> bool:
@@ -150,7 +78,7 @@ def is_row(row: object) -> bool:
 
 def _run_cell(
     config: SweepConfig, folders: list[Path], timeline: Timeline | None, index: int
-) -> _Outcome:
+) -> Outcome:
     cell = config.cells()[index]
     first = {**cell.columns, "num_ranks": _asked_ranks(config, cell)}
     try:
@@ -158,8 +86,8 @@ def _run_cell(
             measured = _run_one(config, _function(config), cell, timeline)
     except (SimrankError, ValueError) as error:  # ValueError: an algorithm that cannot run.
         none = dict.fromkeys(_MEASURES)
-        return _Outcome({**first, **none, ERROR: _one_line(error)}, str(error))
-    return _Outcome({**first, **measured, ERROR: None}, None)
+        return Outcome({**first, **none, ERROR: _one_line(error)}, str(error))
+    return Outcome({**first, **measured, ERROR: None}, None)
 
 
 def _asked_ranks(config: SweepConfig, cell: Cell) -> int:

@@ -35,7 +35,8 @@ def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")])
 @app.command(epilog=EXIT_STATUS)
 def schema(
     kind: Annotated[
-        str | None, typer.Argument(help="cluster, bench, sweep, faults, measured or calibration.")
+        str | None,
+        typer.Argument(help="cluster, bench, sweep, plan, faults, measured or calibration."),
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help="Folder to write files to.")] = None,
 ) -> None:

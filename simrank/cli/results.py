@@ -6,7 +6,9 @@ import csv
 import io
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -22,7 +24,7 @@ from simrank.cli.common import (
     terminal_width,
     why_it_ended,
 )
-from simrank.config.files import write_text
+from simrank.config.files import read_bytes, write_text
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from simrank.bench.row import Row
     from simrank.bench.series import Series
     from simrank.config import BenchConfig
+
+_SAVE_EVERY_S = 1.0  # Assumed: as much work as one may lose to a process that is killed.
 
 
 class Results:
@@ -99,7 +103,7 @@ class Results:
         if self._csv is not None:
             text = io.StringIO()
             table = csv.writer(text, lineterminator="\n")
-            table.writerows([*self.rows[:1], *(row.values() for row in self.rows)])
+            table.writerows([*self.rows[:1], *(map(_cell, row.values()) for row in self.rows)])
             text.write("" if partial is None else f"# partial: {partial}\n")
             write_text(self._csv, text.getvalue() or "\n")
         if self._html is not None:
@@ -108,6 +112,87 @@ class Results:
             write_text(path, make())
         if self.timeline is not None:
             self.timeline.write(self._trace)
+
+
+def _cell(value: object) -> object:
+    """Return the text of a value in a CSV file: parts by name are JSON."""
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+class Grid(NamedTuple):
+    """The facts by which rows of a file are known to be of the same grid.
+
+    Attributes:
+        fingerprint: Is another one where anything that decides rows is.
+        num_cells: How many runs there are.
+        is_row: Whether a file's entry is a row.
+    """
+
+    fingerprint: str
+    num_cells: int
+    is_row: Callable[[object], bool]
+
+
+class GridResults(Results):
+    """The rows of a grid of runs; the JSON file has all that ended while it runs.
+
+    Args:
+        given: The options of the command line.
+        head: What the JSON file says beside the rows.
+        page: As of `Results`.
+        grid: The runs.
+    """
+
+    def __init__(
+        self,
+        given: dict[str, Any],
+        head: dict[str, Any],
+        page: Callable[[Mapping[str, Any], str | None], str],
+        grid: Grid,
+    ) -> None:
+        super().__init__(given, head, page)
+        self._grid = grid
+        self._by_cell: dict[int, dict[str, Any]] = {}
+        path = given["json_file"]
+        is_file = path is not None and (Path(path).is_file() or not Path(path).exists())
+        self._saved_to = Path(path) if is_file else None
+        self._saved_s = monotonic()
+
+    def add(self, index: int, row: dict[str, Any]) -> None:
+        """Keep the row of a run, in the order of the runs; save them now and then."""
+        self._by_cell[index] = row
+        self.rows[:] = (self._by_cell[each] for each in sorted(self._by_cell))
+        if self._saved_to is not None and monotonic() - self._saved_s > _SAVE_EVERY_S:
+            self._saved_s = monotonic()
+            write_text(self._saved_to, self.document(f"{len(self.rows)} rows, then nothing yet"))
+
+    def to_resume(self) -> dict[str, Any]:
+        """Return the key of a run to resume: its runs and their dependencies."""
+        return {"config": self._grid.fingerprint, "cells": sorted(self._by_cell)}
+
+    def finished(self, path: str | None) -> Mapping[int, dict[str, Any]]:
+        """Return the rows, by run, of a file that the same benchmark left when it ended early."""
+        try:
+            found = json.loads((b"" if path is None else read_bytes(path)) or b"{}")
+        except (OSError, ValueError):
+            return {}  # No such file, or no result: it will be written again.
+        expected = {**self._head, "config": self._grid.fingerprint}
+        if not isinstance(found, dict) or "partial" not in found:
+            return {}
+        if any(found.get(name) != value for name, value in expected.items()):
+            return {}
+        return self._checked(found.get("cells"), found.get("rows"))
+
+    def _checked(self, cells: object, rows: object) -> Mapping[int, dict[str, Any]]:
+        """Return rows by run; none if the file is not as it was written."""
+        if not isinstance(cells, list) or not isinstance(rows, list) or len(cells) != len(rows):
+            return {}
+        numbers = range(self._grid.num_cells)
+        are_right = all(
+            type(index) is int and index in numbers and self._grid.is_row(row)
+            for index, row in zip(cells, rows, strict=True)
+        )
+        return dict(zip(cells, rows, strict=True)) if are_right else {}
 
 
 class Shown(Watcher):

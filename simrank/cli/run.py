@@ -38,6 +38,7 @@ from simrank.cli.debugging import (
     variables_text,
 )
 from simrank.cli.folding import folding_of, unfolds
+from simrank.cli.prediction_options import Changed, with_changes
 from simrank.cli.torchrun import LaunchCommand
 from simrank.config.files import write_text
 from simrank.context import Context
@@ -137,6 +138,7 @@ def run_command(
     cluster: options.ClusterName = "hgx_h100",
     nproc_per_node: options.NprocPerNode = None,
     nnodes: options.Nnodes = None,
+    changed: Changed = None,
     standalone: options.Standalone = False,
     max_restarts: options.MaxRestarts = 0,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
@@ -178,7 +180,7 @@ def run_command(
     check_words(**{name: command.params[name] for name in CHOICES_OF if name in command.params})
     check_writable(trace, html)
     torchrun.check_program(program, as_module=as_module)
-    built = load_cluster(cluster, torchrun.num_nodes(nnodes))
+    built = load_cluster(with_changes(cluster, changed), torchrun.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings["unknown"] = options.stated_value(unknown, shape_only=shape_only)
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
@@ -356,7 +358,8 @@ def _replay(command: typer.Context, job: _Job, delays: str) -> str:
         if name in _NO_REPLAY or source is None or source.name != "COMMANDLINE":
             continue
         value = command.params[name]
-        words += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
+        for each in value if isinstance(value, list) else [value]:
+            words += [parameter.opts[0]] if each is True else [parameter.opts[0], str(each)]
     return shlex.join([*words, job.program, *job.args])
 
 

@@ -13,6 +13,7 @@ from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import locate
 from simrank.config.machine import machine_from_source
 from simrank.config.measured import load_measured
+from simrank.config.plan import is_plan, load_plan
 from simrank.config.sweep import load_sweep
 from simrank.config.yaml_source import Source, read_text, read_yaml
 from simrank.errors import ConfigError
@@ -54,6 +55,8 @@ def _what_is(path: Path) -> str:
         num_runs = len(sweep.cells())
         imported = describe_program(sweep)
         return f"benchmark of program {sweep.program}, {num_runs} runs; it imports {imported}"
+    if is_plan(source.data):
+        return f"plan of {len(load_plan(path).cells)} runs"
     found = _WORDS.get(kind_of(source))
     if found is not None:
         return found(path, source)

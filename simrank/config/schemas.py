@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import models_json_schema
 
-from simrank.config import bench, sweep
+from simrank.config import bench, plan, sweep
 from simrank.config.calibration import CONSTANTS, CalibrationConfig, FittedConfig, ResidualConfig
 from simrank.config.cluster import (
     BOOST,
@@ -86,6 +86,7 @@ _KINDS: dict[str, tuple[type[Model], type[Model], tuple[type[Model], ...]]] = {
         (bench.SizeRange, bench.Iterations, *_CLUSTER, *_FAULTS),
     ),
     "sweep": (sweep._Keys, sweep.SweepConfig, (bench.Iterations, *_CLUSTER)),  # noqa: SLF001
+    "plan": (plan._Keys, plan.PlanConfig, ()),  # noqa: SLF001
     "faults": (_FaultsFile, _FaultsFile, _FAULTS),
     "measured": (MachineConfig, MachineConfig, ()),
     "calibration": (CalibrationConfig, CalibrationConfig, (ResidualConfig, FittedConfig)),
@@ -219,7 +220,8 @@ _LINK = {
 }
 _FAULT_LIST: Json = {"type": "array", "items": _either(*map(_ref, _FAULTS))}
 _OPTIONS: Json = {"type": ["object", "null"]}
-_BENCH, _SWEEP = _KINDS["bench"][0], _KINDS["sweep"][0]
+_BENCH, _SWEEP, _PLAN = (_KINDS[kind][0] for kind in ("bench", "sweep", "plan"))
+_EXPRESSION = _either(_TEXT, {"type": "number"})
 _WRITTEN: dict[tuple[type, str], Json] = {
     (Sourced, "source"): _SOURCE,
     (ClusterConfig, "source"): _SOURCE,
@@ -262,6 +264,12 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (_SWEEP, "algorithms"): _or_list(
         _either(_TEXT, {"type": "object", "additionalProperties": _TEXT})
     ),
+    (_PLAN, "cluster"): _TEXT,
+    (_PLAN, "clusters"): _list_of(_TEXT),
+    (_PLAN, "parameters"): {"type": "object", "minProperties": 1},
+    (_PLAN, "derived"): {"type": "object", "additionalProperties": _EXPRESSION},
+    (_PLAN, "where"): _either(_TEXT, {"type": "boolean"}),
+    (_PLAN, "tokens_per_step"): _EXPRESSION,
     (_FaultsFile, "faults"): _FAULT_LIST,
     (Kill, "kill"): _RANKS,
     (Deactivate, "deactivate"): _RANKS,
@@ -295,6 +303,7 @@ _NEEDED: dict[type, Json] = {
     },
     _BENCH: _CLUSTERS,
     _SWEEP: _CLUSTERS,
+    _PLAN: _CLUSTERS,
     Kill: {"oneOf": [{"required": ["at"]}, {"required": ["at_collective"]}]},
     DelayArrivals: {"oneOf": [{"required": ["by"]}, {"required": ["up_to"]}]},
 }

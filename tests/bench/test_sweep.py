@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simrank.bench import sweep as sweep_module
+from simrank.bench import grid
+from simrank.bench.grid import GridWatcher, Part
 from simrank.bench.parallel import Workers
-from simrank.bench.sweep import Part, SweepWatcher, run_sweep, sweep_header, sweep_line
+from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
 from simrank.cli import main
 from simrank.config.sweep import load_sweep
 from simrank.errors import ConfigError
@@ -196,7 +197,7 @@ def tiny(tmp_path):
     return make
 
 
-class Heard(SweepWatcher):
+class Heard(GridWatcher):
     def __init__(self):
         self.rows, self.ended, self.progress = [], [], []
 
@@ -223,7 +224,7 @@ def test_rows_are_the_same_in_the_same_order_however_runs_end(tiny, order, num_f
     finished = {each: dict(expected[each]) for each in order[:num_finished]}
     heard = Heard()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module, "in_parallel", in_order)
+        patch.setattr(grid, "in_parallel", in_order)
         rows = run_sweep(config, watcher=heard, part=Part(finished=finished))
     assert json.dumps(rows) == json.dumps(expected) == json.dumps([row for row, _ in heard.rows])
     assert heard.ended == list(order)

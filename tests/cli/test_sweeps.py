@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simrank.bench import grid
 from simrank.bench import sweep as sweep_module
-from simrank.cli import main, sweeps
+from simrank.cli import main, results
 from simrank.config.sweep import load_sweep
 
 PROGRAM = """
@@ -81,12 +82,12 @@ def test_a_run_that_was_cut_goes_on_to_the_same_files(whole, sweep, tmp_path, or
             yield index, run(index)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module, "in_parallel", cut)
+        patch.setattr(grid, "in_parallel", cut)
         assert status_of("bench", sweep, *files) == 130
         document = json.loads((tmp_path / "r.json").read_text())
         assert document["cells"] == sorted(order[:num_done])
         assert document["partial"] == f"{num_done} rows, then interrupted"
-        patch.setattr(sweep_module, "in_parallel", rest)
+        patch.setattr(grid, "in_parallel", rest)
         assert status_of("bench", sweep, *files) == 1
     assert sorted(ran) == sorted(order[num_done:])
     assert (tmp_path / "r.json").read_text() == whole[1]
@@ -96,12 +97,12 @@ def test_a_run_that_was_cut_goes_on_to_the_same_files(whole, sweep, tmp_path, or
 @pytest.fixture
 def cut_at_three(sweep, tmp_path, monkeypatch):
     """Let it end after three rows; return its file, the old one kept by a kill."""
-    monkeypatch.setattr(sweeps, "_SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(results, "_SAVE_EVERY_S", -1.0)
 
     class Killed(BaseException):
         """As sudden as a signal: nothing is written any more."""
 
-    real = sweeps.SweepResults.add
+    real = results.GridResults.add
 
     def add(results, index, row):
         real(results, index, row)
@@ -110,7 +111,7 @@ def cut_at_three(sweep, tmp_path, monkeypatch):
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps.SweepResults, "add", add)
+        patch.setattr(results.GridResults, "add", add)
         with pytest.raises(Killed):
             main(["bench", str(sweep), "--json", str(tmp_path / "r.json")])
     return tmp_path / "r.json"

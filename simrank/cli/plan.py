@@ -1,0 +1,154 @@
+"""`simrank plan`: one training command for many layouts and clusters, the best first."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simrank.bench.grid import GridWatcher, Part
+from simrank.bench.parallel import Workers
+from simrank.bench.plan import (
+    best_first,
+    check_program,
+    command_of,
+    fingerprint,
+    is_row,
+    label_of,
+    limits_of,
+    run_plan,
+    table_of,
+)
+from simrank.bench.plan_page import plan_page
+from simrank.cli import options  # noqa: TC001 - typer looks annotations up
+from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.cli.results import Grid, GridResults
+from simrank.config.plan import ERROR, FITS, load_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from simrank.bench.grid import Row
+    from simrank.config.plan import PlanConfig
+
+
+@app.command(epilog=EXIT_STATUS)
+def plan(
+    file: Annotated[str, typer.Argument(help="A YAML file with a command and its parameters.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
+    jobs: options.Jobs = None,
+    backend: options.Backend = None,
+    json_file: Annotated[str | None, typer.Option("--json", help="Write rows as JSON.")] = None,
+    csv_file: Annotated[str | None, typer.Option("--csv", help="Write rows as CSV.")] = None,
+    html_file: Annotated[str | None, typer.Option("--html", help="Write a chart page.")] = None,
+) -> None:
+    """Find the fastest layout that fits: run a training command for each, without values.
+
+    With --json a plan that was stopped goes on where it ended.
+    """
+    config = load_plan(file)
+    check_program(config)
+    if dry_run:
+        for cell in config.cells:
+            typer.echo(shlex.join(command_of(cell)))
+        return
+    given = {"json_file": json_file, "csv_file": csv_file, "html_file": html_file}
+    results = GridResults(
+        {**given, "trace": None, "trace_ranks": None},
+        {"seed": 0, "command": config.command},
+        lambda *facts: plan_page(config, results.rows, *facts),
+        Grid(fingerprint(config), len(config.cells), is_row),
+    )
+    finished = results.finished(json_file)
+    shown = _Shown(config, results, json_file if finished else None)
+    with results.kept(), shown.table(), shown.progress:
+        run_plan(config, watcher=shown, part=Part(Workers(jobs, backend), finished))
+    num_failed = sum(row[FITS] is None for row in results.rows)
+    if num_failed:
+        typer.echo(f"# {num_failed} of {len(results.rows)} runs failed")
+        raise typer.Exit(FAILED)
+
+
+class _Shown(GridWatcher):
+    """Tells of each run that ends, under a progress bar, and prints the table at the end.
+
+    Args:
+        config: The plan.
+        results: Where rows are kept.
+        resumed: The file of which some are.
+    """
+
+    def __init__(self, config: PlanConfig, results: GridResults, resumed: str | None) -> None:
+        self._config, self._results, self._resumed = config, results, resumed
+        self._reported: set[str] = set()
+        self._num_ended = 0
+        self.progress = progress_bar()
+        self._task = self.progress.add_task("", total=None)
+
+    def on_start(self) -> None:
+        """Print the first lines."""
+        self._results.begin()
+        left_out = self._config.num_combinations - len(self._config.cells)
+        without = f"; `where` leaves out {left_out}" if left_out else ""
+        typer.echo(f"# {len(self._config.cells)} runs of: {self._config.command}{without}")
+        if self._resumed is not None:
+            typer.echo(f"# Resumed from {self._resumed}; remove it to start again")
+
+    def on_progress(self, what: str, done: int, total: int) -> None:
+        """Move the bar."""
+        self.progress.update(self._task, description=what, completed=done, total=total)
+
+    def on_end(self, index: int, row: Row) -> None:
+        """Keep a row, and tell of it."""
+        self._results.add(index, row)
+        self._num_ended += 1
+        told = limits_of(row)
+        if row[ERROR] is None:
+            rate = row["tokens_per_s_per_rank"]
+            speed = "" if rate is None else f"{rate:.0f} tokens/s/GPU, "
+            gib = row["peak_reserved_bytes"] / 2**30
+            memory = f"{gib:.1f} GiB; " if row[FITS] else ""
+            told = f"{row['step_ms']:.1f} ms, {speed}{memory}{told}"
+        label = label_of(row, self._config)
+        self._say(f"{self._num_ended}/{len(self._config.cells)} {label}: {told}")
+
+    def on_row(self, row: Row, report: str | None) -> None:
+        """Print the whole text of an error that is new."""
+        if report is not None and row[FITS] is None and row[ERROR] not in self._reported:
+            self._reported.add(row[ERROR])
+            self._say(report)
+
+    def _say(self, text: str) -> None:
+        self.progress.stop()
+        typer.echo(text, err=True)
+        self.progress.start()
+
+    @contextmanager
+    def table(self) -> Iterator[None]:
+        """Print the table after the block, also of a part of the runs."""
+        try:
+            yield
+        finally:
+            if self._results.rows:
+                typer.echo(_table_text(self._config, self._results.rows))
+
+
+def _table_text(config: PlanConfig, rows: Sequence[Row]) -> str:
+    """Return the rows as text, the best first."""
+    columns, lines = table_of(config, rows)
+    widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
+    *_, last = range(len(widths))
+    text = [
+        "  ".join(
+            cell.rjust(width) if number != last else cell
+            for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        for cells in (columns, *lines)
+    ]
+    best = next((row for row in best_first(rows) if row[FITS]), None)
+    if best is not None:
+        cell = next(each for each in config.cells if each.columns.items() <= best.items())
+        text.append(f"# The best: {shlex.join(command_of(cell))}")
+    return "\n".join(text)

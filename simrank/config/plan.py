@@ -1,0 +1,332 @@
+"""The YAML of a plan: one training command, run for every layout and cluster.
+
+```yaml
+command: train.py --tp {tp} --pp {pp} --batch {batch}   # as after `simrank run` or `torchrun`
+clusters: [h100_ib, b200_ib]
+parameters: {nnodes: [4, 8], tp: [2, 4, 8], pp: [1, 2], batch: [1, 2]}
+derived: {dp: num_ranks // (tp * pp)}
+where: tp * pp <= num_ranks
+tokens_per_step: dp * batch * 8192
+```
+"""
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+from math import prod
+from pathlib import Path
+from string import Formatter
+from types import CodeType
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator
+
+from simrank.config.cluster import ClusterConfig
+from simrank.config.load import read_cluster, with_nodes
+from simrank.config.locate import builtin_names, located
+from simrank.config.model import Model, validate
+from simrank.config.quantity import Text, closest, reject
+from simrank.config.yaml_source import KeyPath, Source, read_yaml
+from simrank.errors import ConfigError
+
+MAX_RUNS = 10_000  # Assumed: more combinations are a typing error.
+NODES, RANKS_PER_NODE = "nnodes", "nproc_per_node"  # Parameters that `simrank run` takes, too.
+CLUSTER, NUM_RANKS = "cluster", "num_ranks"
+# Columns of a row besides the parameters.
+MEASURES = (
+    "step_ms", "low_ms", "high_ms", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "parts_ms",
+    "peak_allocated_bytes", "peak_reserved_bytes", "memory_by_kind_bytes", "memory_bytes",
+)  # fmt: skip
+FITS, ERROR = "fits", "error"
+_LAUNCHERS = ("torchrun", "simrank run", "python -m torch.distributed.run")
+# Functions that an expression may call.
+_FUNCTIONS: dict[str, Any] = {
+    "abs": abs, "ceil": math.ceil, "floor": math.floor, "gcd": math.gcd, "int": int,
+    "lcm": math.lcm, "log2": math.log2, "max": max, "min": min, "round": round, "sqrt": math.sqrt,
+}  # fmt: skip
+
+
+def _parameters(value: object) -> dict[str, tuple[Any, ...]]:
+    """Validate parameters: for each a value, or a list of them."""
+    if not isinstance(value, Mapping) or not value:
+        raise reject("a mapping from parameter to a value or a list of values")
+    values_by_name = {}
+    for name, given in value.items():
+        _check_name(name)
+        items = tuple(given) if isinstance(given, list | tuple) else (given,)
+        if not items:
+            raise reject("at least one value", sub=(name,))
+        for item in items:
+            if not isinstance(item, bool | int | float | str):
+                raise reject("numbers or texts", sub=(name,))
+            is_count = isinstance(item, int) and not isinstance(item, bool) and item >= 1
+            if name in (NODES, RANKS_PER_NODE) and not is_count:
+                raise reject("whole numbers from 1", sub=(name,))
+        values_by_name[name] = items
+    return values_by_name
+
+
+def _expression(value: object) -> str:
+    """Validate the text of an expression; a number is one."""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise reject("an expression of the parameters, such as tp * pp <= num_ranks")
+
+
+def _derived(value: object) -> dict[str, str]:
+    """Validate expressions by name."""
+    if not isinstance(value, Mapping):
+        raise reject("a mapping from name to expression")
+    for name in value:
+        _check_name(name)
+    return {name: _expression(text) for name, text in value.items()}
+
+
+def _check_name(name: object) -> None:
+    """Raise the error of a name that a row or an expression cannot have."""
+    taken = (CLUSTER, NUM_RANKS, FITS, ERROR, *MEASURES, *_FUNCTIONS)
+    if not isinstance(name, str) or not name.isidentifier():
+        raise reject("a name of letters, digits and _", sub=(name,))
+    if name in taken:
+        raise reject("another name: this one is a column or a function", sub=(name,))
+
+
+Expression = Annotated[str, BeforeValidator(_expression)]
+
+
+class _Keys(Model):
+    """The keys as written in YAML; see `PlanConfig`."""
+
+    command: Text
+    cluster: object = None
+    clusters: object = None
+    parameters: Annotated[Mapping[str, tuple[Any, ...]], BeforeValidator(_parameters)]
+    derived: Annotated[Mapping[str, str], BeforeValidator(_derived)] = {}
+    where: Expression | None = None
+    tokens_per_step: Expression | None = None
+
+
+class PlanCell(NamedTuple):
+    """One run of a plan.
+
+    Attributes:
+        cluster: Its name or path, as `simrank run --cluster` takes it.
+        config: The cluster, with the nodes that run.
+        chosen: The parameters.
+        values: All names that expressions and the command may use, with their values.
+        tokens_per_step: Of all ranks together; None if the plan does not say.
+        words: The command, from the options of `simrank run` on.
+    """
+
+    cluster: str
+    config: ClusterConfig
+    chosen: dict[str, Any]
+    values: dict[str, Any]
+    tokens_per_step: int | None
+    words: tuple[str, ...]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The first columns of the run's row."""
+        ranks = {NUM_RANKS: self.values[NUM_RANKS]}
+        return {CLUSTER: self.values[CLUSTER], **self.chosen, **ranks}
+
+    def run_options(self) -> list[str]:
+        """Return the options of `simrank run` that say where the command runs."""
+        found = ["--cluster", self.cluster]
+        if NODES in self.chosen:
+            found += ["--nnodes", str(self.chosen[NODES])]
+        if RANKS_PER_NODE in self.chosen:
+            found += ["--nproc-per-node", str(self.chosen[RANKS_PER_NODE])]
+        if self.tokens_per_step is not None:
+            found += ["--tokens-per-step", str(self.tokens_per_step)]
+        return found
+
+
+class PlanConfig(Model):
+    """A checked plan.
+
+    Attributes:
+        command: What stands after `simrank run` or `torchrun`: options, the program and its
+            arguments. `{tp}` is replaced by the value of `tp`.
+        clusters: Names of built-in clusters, or paths of files.
+        parameters: For each parameter its values. `nnodes` and `nproc_per_node` are passed as
+            torchrun's options, too.
+        derived: Further values by name: expressions of parameters, `num_ranks` and `cluster`.
+        where: An expression that is false for combinations to leave out.
+        tokens_per_step: How many tokens all ranks together train on in a step: an expression.
+        num_combinations: How many there are, with those that are left out.
+        cells: The runs: clusters x parameters, the last parameter running fastest.
+        folder: Where the command runs: that of the file.
+        source: Where it was written, for messages.
+    """
+
+    command: str
+    clusters: tuple[str, ...]
+    parameters: Mapping[str, tuple[Any, ...]]
+    derived: Mapping[str, str]
+    where: str | None
+    tokens_per_step: str | None
+    num_combinations: int
+    cells: tuple[PlanCell, ...]
+    folder: Path
+    source: Source
+
+
+def load_plan(path: str | Path) -> PlanConfig:
+    """Read and check a plan.
+
+    Raises:
+        ConfigError: The file is wrong, or an expression or the command names what is unknown, or
+            no combination is left.
+    """
+    source = read_yaml(path)
+    keys = validate(_Keys, source)
+    assert isinstance(source.data, Mapping)
+    given = [key for key in ("cluster", "clusters") if key in source.data]
+    if len(given) != 1:
+        got = "both" if given else "nothing"
+        raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
+    clusters = dict(_clusters(source, given[0]))
+    count = len(clusters) * prod(map(len, keys.parameters.values()))
+    if count > MAX_RUNS:
+        expected = f"at most {MAX_RUNS} combinations"
+        raise ConfigError(source.problem(("parameters",), expected, f"{count}"))
+    cells = tuple(_cells(source, keys, clusters))
+    if not cells:
+        expected = f"an expression that is true for some of {count} combinations"
+        raise ConfigError(source.problem(("where",), expected, str(keys.where)))
+    return PlanConfig.model_construct(
+        command=keys.command,
+        clusters=tuple(clusters),
+        parameters=keys.parameters,
+        derived=keys.derived,
+        where=keys.where,
+        tokens_per_step=keys.tokens_per_step,
+        num_combinations=count,
+        cells=cells,
+        folder=(source.path or Path()).absolute().parent,
+        source=source,
+    )
+
+
+def is_plan(data: object) -> bool:
+    """Return whether the data of a YAML file are a plan: it names a command."""
+    return isinstance(data, Mapping) and "command" in data
+
+
+def _clusters(source: Source, key: str) -> Iterator[tuple[str, ClusterConfig]]:
+    """Yield the clusters by name or absolute path, as `simrank run --cluster` takes them."""
+    assert isinstance(source.data, Mapping)
+    listed = source.data[key]
+    if key == "clusters" and (not isinstance(listed, list | tuple) or not listed):
+        got = source.describe((key,), listed) if listed else "nothing"
+        raise ConfigError(source.problem((key,), "a list of clusters", got))
+    for index, word in enumerate(listed if key == "clusters" else [listed]):
+        key_path = (key, index) if key == "clusters" else (key,)
+        if not isinstance(word, str):
+            expected = "the name of a cluster, or the path of its file"
+            to_fix = "change a key by `--set KEY=VALUE` in the command, and nodes by `nnodes`"
+            got = source.describe(key_path, word)
+            raise ConfigError(source.problem(key_path, expected, got, to_fix))
+        path = located("clusters", word, source, key_path)
+        name = word if word in builtin_names("clusters") else str(path.absolute())
+        yield name, read_cluster(path)
+
+
+def _cells(
+    source: Source, keys: _Keys, clusters: Mapping[str, ClusterConfig]
+) -> Iterator[PlanCell]:
+    """Yield the runs that `where` leaves."""
+
+    @cache
+    def sized(name: str, nodes: int | None) -> ClusterConfig:
+        key_path = ("parameters", NODES)
+        found = clusters[name]
+        return found if nodes is None else with_nodes(found, nodes, source, key_path)
+
+    for name, items in product(clusters, product(*keys.parameters.values())):
+        chosen = dict(zip(keys.parameters, items, strict=True))
+        config = sized(name, chosen.get(NODES))
+        values = _values(source, keys, config, chosen)
+        if keys.where is None or _evaluated(source, ("where",), keys.where, values):
+            tokens = _tokens(source, keys, values)
+            words = _words(source, keys.command, values)
+            yield PlanCell(name, config, chosen, values, tokens, words)
+
+
+def _values(
+    source: Source, keys: _Keys, config: ClusterConfig, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return everything that expressions and the command may name."""
+    per_node = config.num_devices // config.nodes
+    num_ranks = config.nodes * chosen.get(RANKS_PER_NODE, per_node)
+    if num_ranks > config.num_devices:
+        expected = f"at most {per_node}, the devices of a node of {config.name}"
+        got = f"{chosen[RANKS_PER_NODE]}"
+        raise ConfigError(source.problem(("parameters", RANKS_PER_NODE), expected, got))
+    values = {CLUSTER: config.name, NODES: config.nodes, **chosen, NUM_RANKS: num_ranks}
+    for name, text in keys.derived.items():
+        values[name] = _evaluated(source, ("derived", name), text, values)
+    return values
+
+
+def _tokens(source: Source, keys: _Keys, values: Mapping[str, Any]) -> int | None:
+    if keys.tokens_per_step is None:
+        return None
+    key_path = ("tokens_per_step",)
+    tokens = _evaluated(source, key_path, keys.tokens_per_step, values)
+    is_number = isinstance(tokens, int | float) and not isinstance(tokens, bool)
+    if not is_number or tokens < 1 or tokens != int(tokens):
+        expected = "an expression whose values are whole numbers from 1"
+        raise ConfigError(source.problem(key_path, expected, f"{tokens} {_at(values)}"))
+    return int(tokens)
+
+
+def _words(source: Source, command: str, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the command's words, with values in place of their names."""
+    expected = f"text with names in braces: {', '.join(values)}"
+    try:
+        for _, name, _, _ in Formatter().parse(command):
+            if name is not None and name not in values:
+                near = closest(name, values)
+                fix = f"write `{{{near}}}`" if near else "double a brace that is one: {{"
+                raise ConfigError(source.problem(("command",), expected, f"{{{name}}}", fix))
+        words = shlex.split(command.format_map(values))
+    except ValueError as error:
+        raise ConfigError(source.problem(("command",), expected, f"{command} ({error})")) from None
+    for launcher in map(str.split, _LAUNCHERS):
+        if words[: len(launcher)] == launcher:
+            words = words[len(launcher) :]
+    return tuple(words)
+
+
+@cache
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<expression>", "eval")
+
+
+def _evaluated(source: Source, key_path: KeyPath, text: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as written
+    """Return the value of an expression.
+
+    It is Python, with nothing but the names and a few functions: the plan's own author wrote it,
+    and the command beside it runs any program.
+    """
+    names = {"__builtins__": {}, **_FUNCTIONS, **values}
+    try:
+        return eval(_compiled(text), names)  # noqa: S307 - see above
+    except Exception as error:  # noqa: BLE001 - an expression may raise anything
+        known = ", ".join([*values, *_FUNCTIONS])
+        why = f"{type(error).__name__}: {error} {_at(values)}"
+        if isinstance(error, SyntaxError):
+            why = "no expression of Python"
+        expected = f"an expression of {known}"
+        raise ConfigError(source.problem(key_path, expected, f"{text} ({why})")) from None
+
+
+def _at(values: Mapping[str, Any]) -> str:
+    return "at " + ", ".join(f"{name}={value}" for name, value in values.items())

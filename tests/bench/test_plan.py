@@ -1,0 +1,194 @@
+"""Plans: each combination is a run of its own, and its row says what the run's summary does."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simrank.bench import plan as plan_module
+from simrank.bench.grid import Part
+from simrank.bench.parallel import Workers
+from simrank.bench.plan import (
+    INTERVAL_FACTOR,
+    best_first,
+    check_program,
+    fingerprint,
+    is_row,
+    limits_of,
+    pareto_front,
+    run_plan,
+    table_of,
+)
+from simrank.config.plan import load_plan
+from simrank.errors import ConfigError
+
+PROGRAM = """
+import sys
+import simrank
+import simrank.distributed as dist
+
+size, fails = int(sys.argv[1]), sys.argv[2] == "fails"
+dist.init_process_group("nccl")
+if fails and dist.get_rank() == 1:
+    raise ValueError("asked to fail")
+x = simrank.empty(size * 2**28, device="cuda")
+dist.all_reduce(x)
+"""
+PLAN = """\
+command: train.py {gib} {how}
+cluster: hgx_h100
+parameters: {nproc_per_node: [2], gib: [1, 8], how: [works]}
+tokens_per_step: gib * 1000
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Write a plan and its program; return the plan, with some text replaced."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+
+    def load(*changes):
+        text = PLAN
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "plan.yaml").write_text(text)
+        return load_plan(tmp_path / "plan.yaml")
+
+    return load
+
+
+def row(**changes):
+    """Return a row of a run that fits."""
+    return {
+        "cluster": "hgx_h100", "gib": 1, "num_ranks": 2, "step_ms": 10.0, "low_ms": 9.0,
+        "high_ms": 11.1, "tokens_per_s": 200.0, "tokens_per_s_per_rank": 100.0, "mfu": 0.4,
+        "parts_ms": {"forward": 3.0, "backward": 4.0, "wait for tp": 2.0, "idle": 1.0},
+        "peak_allocated_bytes": 2**30, "peak_reserved_bytes": 2**31, "memory_by_kind_bytes": {},
+        "memory_bytes": 2**36, "fits": True, "error": None, **changes,
+    }  # fmt: skip
+
+
+def test_a_row_has_the_figures_of_its_run(plan):
+    """Those of `simrank run` with the same words; a plan without steps times the whole run."""
+    first, second = run_plan(plan())
+    found = subprocess.run(
+        [sys.executable, "-m", "simrank", "run", "--shape-only", "--nproc-per-node", "2",
+         "--summary", "json", "train.py", "8", "works"],
+        cwd=plan().folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    summary = json.loads(found.stderr.splitlines()[-1])
+    assert second["step_ms"] == summary["simulated_us"] / 1e3
+    assert second["low_ms"] == pytest.approx(second["step_ms"] / INTERVAL_FACTOR)
+    assert second["tokens_per_s"] == pytest.approx(8000 / second["step_ms"] * 1e3)
+    assert second["tokens_per_s_per_rank"] == second["tokens_per_s"] / 2
+    assert second["peak_allocated_bytes"] == second["peak_reserved_bytes"] == 8 * 2**30
+    assert sum(second["parts_ms"].values()) == pytest.approx(second["step_ms"])
+    assert first["step_ms"] < second["step_ms"]
+    assert all(is_row(each) for each in (first, second))
+
+
+def test_a_layout_that_does_not_fit_says_how_much_it_needs(plan):
+    """From a second run with four times the memory; beyond that it says that."""
+    fits, needs, far = run_plan(plan(("[1, 8]", "[1, 100, 1000]")))
+    assert (fits["fits"], needs["fits"], far["fits"]) == (True, False, False)
+    assert needs["peak_reserved_bytes"] == 100 * 2**30 > needs["memory_bytes"]
+    assert needs["step_ms"] > fits["step_ms"]
+    assert limits_of(needs) == "does not fit: 100.0 GiB of 79.2"
+    assert far["error"] == "needs more than 317 GiB per device"
+    assert [each["gib"] for each in best_first([far, needs, fits])] == [1, 100, 1000]
+
+
+def test_a_run_that_fails_is_a_row_with_its_cause(plan, tmp_path):
+    """Nobody knows whether it fits; others run on, in parallel too."""
+    config = plan(("[works]", "[fails, works]"))
+    rows = run_plan(config, part=Part(Workers(jobs=2)))
+    errors = [each["error"] for each in rows]
+    assert errors == ["ValueError: asked to fail", None] * 2
+    assert [each["fits"] for each in rows] == [None, True] * 2
+    assert [each["gib"] for each in best_first(rows)] == [8, 1, 1, 8]
+
+
+def test_runs_end_with_the_process_that_wanted_them(plan, tmp_path):
+    """Even if that is killed: a run of hours would go on for nobody."""
+    (tmp_path / "train.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        "Path('pid').write_text(str(os.getpid()))\nwhile True: pass\n"
+    )
+    plan()
+    script = (
+        "from simrank.bench.plan import run_plan\nfrom simrank.config.plan import load_plan\n"
+        f"run_plan(load_plan({str(tmp_path / 'plan.yaml')!r}))\n"
+    )
+    path = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", script]) as outer:
+        try:
+            assert eventually(lambda: path.exists() and path.read_text())
+        finally:
+            outer.kill()
+    state = Path(f"/proc/{path.read_text()}/stat")
+    assert eventually(lambda: not state.exists() or " Z " in state.read_text())
+
+
+def eventually(is_so):
+    """Return whether something becomes so within 20 seconds."""
+    for _ in range(400):
+        if is_so():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_no_row_of_the_front_is_beaten_in_speed_and_memory(plan):
+    """Every other one is."""
+    rows = [
+        row(tokens_per_s_per_rank=float(speed), peak_reserved_bytes=size)
+        for speed, size in [(5, 50), (4, 40), (4, 45), (3, 10), (1, 20), (5, 60)]
+    ]
+    front = pareto_front([*rows, row(fits=False, tokens_per_s_per_rank=9.0)])
+    assert [(each["tokens_per_s_per_rank"], each["peak_reserved_bytes"]) for each in front] == [
+        (5.0, 50), (4.0, 40), (3.0, 10),
+    ]  # fmt: skip
+
+
+def test_without_tokens_the_shortest_step_is_the_best(plan):
+    """And columns that no row has are left out."""
+    config = plan(("tokens_per_step: gib * 1000\n", ""))
+    rows = [
+        row(
+            nproc_per_node=2, how="works", gib=gib, step_ms=ms, tokens_per_s_per_rank=None, mfu=None
+        )
+        for gib, ms in ((1, 5.0), (8, 3.0))
+    ]
+    columns, lines = table_of(config, rows)
+    assert [line[2] for line in lines] == ["8", "1"]
+    assert "MFU" not in columns
+    assert "tokens/s/GPU" not in columns
+    assert lines[0][-1] == "compute 70%, wait for tp 20%"
+
+
+def test_what_decides_rows_is_in_the_fingerprint(plan, tmp_path):
+    """The program's text, too; not the order of files or what is printed."""
+    before = fingerprint(plan())
+    assert before == fingerprint(plan())
+    changed = {fingerprint(plan(("[1, 8]", "[1, 9]"))), fingerprint(plan(("gib * 1000", "1000")))}
+    (tmp_path / "train.py").write_text(PROGRAM + "\n")
+    changed.add(fingerprint(plan()))
+    assert len(changed | {before}) == 4
+
+
+def test_a_command_without_a_program_is_refused_before_it_runs(plan):
+    """With what is expected."""
+    with pytest.raises(ConfigError, match="then a Python file in"):
+        check_program(plan(("train.py {gib}", "trian.py {gib}")))
+    check_program(plan(("train.py {gib}", "-m train {gib}")))
+
+
+def test_only_the_last_line_of_json_is_a_summary():
+    """A program may print anything before it."""
+    ended = plan_module._summary_of('{"a": 1}\n{"constants": [], "steps": null}\nnotes\n')
+    assert ended.summary == {"constants": [], "steps": None}
+    assert plan_module._summary_of("nothing\n").summary is None

@@ -1,0 +1,100 @@
+"""`simrank plan`: a line per run, a table with the best first, files, and where it goes on."""
+
+import json
+
+import pytest
+
+from simrank.bench import grid
+
+PROGRAM = """
+import sys
+import simrank
+
+x = simrank.empty(int(sys.argv[1]) * 2**28, device="cuda")
+simrank.cuda.synchronize()
+if sys.argv[2] == "fails":
+    raise ValueError("asked to fail")
+"""
+PLAN = """\
+command: train.py {gib} {how}
+cluster: hgx_h100
+parameters: {nproc_per_node: 1, gib: [100, 1], how: [works]}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Write a plan of two runs, of which one does not fit, and its program."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return tmp_path / "plan.yaml"
+
+
+def test_the_table_is_sorted_and_names_the_command_of_the_best(plan, cli, tmp_path):
+    """Runs are told of on stderr; a layout that does not fit is no failure."""
+    files = [tmp_path / name for name in ("r.json", "r.csv", "r.html")]
+    status, out, err = cli("plan", plan, "--json", files[0], "--csv", files[1], "--html", files[2])
+    assert status == 0
+    _, what, columns, best, rest, last = out.splitlines()
+    assert what == "# 2 runs of: train.py {gib} {how}"
+    assert columns.split()[:4] == ["cluster", "nproc_per_node", "gib", "how"]
+    assert best.split()[2] == "1"
+    assert rest.endswith("does not fit: 100.0 GiB of 79.2")
+    command = "simrank run --shape-only --cluster hgx_h100 --nproc-per-node 1 train.py 1 works"
+    assert last == f"# The best: {command}"
+    assert err.splitlines()[0].startswith("1/2 hgx_h100 nproc_per_node=1, gib=100, how=works: ")
+    document = json.loads(files[0].read_text())
+    assert [row["gib"] for row in document["rows"]] == [100, 1]
+    assert len(files[1].read_text().splitlines()) == 3
+    assert "Speed over memory" in files[2].read_text()
+
+
+def test_a_dry_run_lists_the_commands(plan, cli):
+    """And runs none."""
+    status, out, err = cli("plan", plan, "--dry-run")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[1] == (
+        "simrank run --shape-only --cluster hgx_h100 --nproc-per-node 1 train.py 1 works"
+    )
+
+
+def test_a_failed_run_is_told_once_and_decides_the_status(plan, cli):
+    """Its report is on stderr, once for equal errors."""
+    plan.write_text(PLAN.replace("[works]", "[fails]"))
+    status, out, err = cli("plan", plan)
+    assert status == 1
+    assert out.splitlines()[-1] == "# 2 of 2 runs failed"
+    assert err.count("Traceback") == 1
+
+
+def test_a_plan_that_was_stopped_goes_on_where_it_ended(plan, cli, tmp_path, monkeypatch):
+    """The table of what is there is printed; only what is missing runs."""
+    file, ran = tmp_path / "r.json", []
+
+    def cut(run, indices, workers):
+        yield indices[0], run(indices[0])
+        raise KeyboardInterrupt
+
+    def rest(run, indices, workers):
+        for index in indices:
+            ran.append(index)
+            yield index, run(index)
+
+    monkeypatch.setattr(grid, "in_parallel", cut)
+    status, out, _ = cli("plan", plan, "--json", file)
+    assert status == 130
+    assert "# Partial: 1 rows, then interrupted" in out
+    assert "does not fit" in out
+    monkeypatch.setattr(grid, "in_parallel", rest)
+    status, out, _ = cli("plan", plan, "--json", file)
+    assert (status, ran) == (0, [1])
+    assert f"# Resumed from {file}" in out
+    assert len(json.loads(file.read_text())["rows"]) == 2
+
+
+def test_what_is_no_plan_is_named(plan, cli):
+    """With the key that is wrong."""
+    plan.write_text(PLAN.replace("command", "program"))
+    status, _, err = cli("plan", plan)
+    assert status == 2
+    assert "plan.yaml:1: program: expected one of command" in err

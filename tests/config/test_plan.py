@@ -1,0 +1,114 @@
+"""The YAML of a plan: combinations, expressions, and what is wrong with them."""
+
+import pytest
+
+from simrank.config.plan import load_plan
+from simrank.errors import ConfigError
+
+GOOD = """\
+command: --unknown 1 train.py --tp {tp} --name 'a b' {flags} {{x}} --dp {dp}
+clusters: [h100_ib, b200_ib]
+parameters: {nnodes: [1, 2], tp: [2, 4, 32], flags: ["", --ac full]}
+derived: {dp: num_ranks // tp}
+where: dp >= 1
+tokens_per_step: dp * 1024 if cluster == 'h100_ib' else 2048
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Write a plan, with some text replaced, and read it."""
+
+    def load(*change):
+        path = tmp_path / "plan.yaml"
+        text = GOOD.replace(*change) if change else GOOD
+        assert not change or text != GOOD
+        path.write_text(text)
+        return load_plan(path)
+
+    return load
+
+
+def test_cells_are_all_combinations_that_where_leaves_the_last_parameter_fastest(plan):
+    """Clusters come first; nodes make ranks."""
+    config = plan()
+    assert config.num_combinations == 24
+    found = [tuple(cell.columns.values()) for cell in config.cells]
+    assert found[:5] == [
+        ("h100_ib", 1, 2, "", 8),
+        ("h100_ib", 1, 2, "--ac full", 8),
+        ("h100_ib", 1, 4, "", 8),
+        ("h100_ib", 1, 4, "--ac full", 8),
+        ("h100_ib", 2, 2, "", 16),
+    ]
+    assert len(found) == 16
+    assert all(each[2] <= each[4] for each in found)
+
+
+def test_the_command_is_split_into_words_after_values_are_put_in(plan):
+    """A value may be several words, or none; quotes and doubled braces are as in a shell."""
+    first, second, *_ = plan().cells
+    assert first.words == (
+        "--unknown", "1", "train.py", "--tp", "2", "--name", "a b", "{x}", "--dp", "4",
+    )  # fmt: skip
+    assert second.words[7:9] == ("--ac", "full")
+    assert second.run_options() == [
+        "--cluster", "h100_ib", "--nnodes", "1", "--tokens-per-step", "4096",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "simrank run", "python -m torch.distributed.run"])
+def test_a_launcher_before_the_command_is_left_out(plan, launcher):
+    """The same options follow it."""
+    assert plan("command: ", f"command: {launcher} ").cells == plan().cells
+
+
+def test_ranks_per_node_make_fewer_ranks(plan):
+    """As torchrun's option of that name."""
+    config = plan("nnodes: [1, 2]", "nnodes: 2, nproc_per_node: [4]")
+    assert {cell.columns["num_ranks"] for cell in config.cells} == {8}
+    assert "--nproc-per-node" in config.cells[0].run_options()
+
+
+def test_a_cluster_of_a_file_beside_the_plan_is_named_by_its_path(plan, tmp_path):
+    """The command runs where the plan lies, wherever it is read."""
+    (tmp_path / "mine.yaml").write_text("name: h100_ib\ndevice: {power_limit: 500 W}\n")
+    config = plan("b200_ib", "./mine.yaml")
+    assert config.cells[-1].cluster == str(tmp_path / "mine.yaml")
+    assert config.folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("where: dp", "where: dpp"), "where: expected an expression of cluster, nnodes, tp"),
+        (("where: dp >= 1", "where: dp >"), "dp > (no expression of Python)"),
+        (("where: dp >= 1", "where: open('x')"), "NameError: name 'open' is not defined"),
+        (("where: dp >= 1", "where: dp > 99"), "where: expected an expression that is true for"),
+        (("num_ranks // tp}", "num_ranks // 0}"), "derived.dp: expected an expression of"),
+        (("--tp {tp}", "--tp {tpp}"), "write `{tp}`"),
+        (("--tp {tp}", "--tp '{tp}"), "No closing quotation"),
+        (("--tp {tp}", "--tp {0}"), "command: expected text with names in braces: cluster, nnodes"),
+        (("tp: [2, 4, 32]", "mfu: 1, tp: 2"), "parameters.mfu: expected another name"),
+        (("tp: [2, 4, 32]", "max: 3, tp: 2"), "parameters.max: expected another name"),
+        (("tp: [2, 4, 32]", "tp: []"), "parameters.tp: expected at least one value"),
+        (("tp: [2, 4, 32]", "tp: [[2]]"), "parameters.tp: expected numbers or texts"),
+        (("nnodes: [1, 2]", "nnodes: [0]"), "parameters.nnodes: expected whole numbers from 1"),
+        (("[h100_ib, b200_ib]", "[hgx_h100]"), "parameters.nnodes: expected 1, because no fabric"),
+        (("nnodes: [1, 2]", "nproc_per_node: 9"), "expected at most 8, the devices of a node"),
+        (("[h100_ib, b200_ib]", "[{name: h100_ib}]"), "to fix: change a key by `--set KEY=VALUE`"),
+        (("[h100_ib, b200_ib]", "[h100_ibb]"), "write `h100_ib`"),
+        (("[h100_ib, b200_ib]", "[]"), "clusters: expected a list of clusters, got nothing"),
+        (("clusters: [h100_ib, b200_ib]", ""), "expected either cluster or clusters, got nothing"),
+        (("else 2048", "else 0.5"), "tokens_per_step: expected an expression whose values"),
+        (("nnodes: [1, 2]", f"a: {[*range(9999)]}"), "parameters: expected at most 10000"),
+        (("derived: {dp:", "derived: {max:"), "derived.max: expected another name"),
+        (("tokens_per_step", "token_per_step"), "write `tokens_per_step`"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_names_the_key_and_line(plan, change, message):
+    """With what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        plan(*change)
+    assert message in str(caught.value)
+    assert "plan.yaml:" in str(caught.value)
