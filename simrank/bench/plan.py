@@ -198,7 +198,7 @@ def _measures(cell: PlanCell, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reserved(rank: Mapping[str, Any]) -> int:
     """Return the most bytes that a rank's device gave away: only torch's allocator keeps more."""
-    return max(rank["peak_reserved_bytes"], rank["peak_memory_bytes"])
+    return int(max(rank["peak_reserved_bytes"], rank["peak_memory_bytes"]))
 
 
 def _parts_of_steps(last: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -270,7 +270,13 @@ def _peaks(context: Context, num_ranks: int) -> dict[int, PeakMemory]:
     """Return the peak memory of each device of a rank, or in use."""
     memories = {device.index: device.memory for device in context.devices}
     return {
-        index: PeakMemory(memory.peak_bytes, memory.peak_by_kind, memory.peak_reserved_bytes)
+        index: PeakMemory(
+            memory.peak_bytes,
+            memory.peak_by_kind,
+            memory.peak_reserved_bytes,
+            memory.totals_bytes,
+            memory.total_bytes,
+        )
         for index, memory in memories.items()
         if index < num_ranks or memory.peak_bytes
     }

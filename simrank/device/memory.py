@@ -181,6 +181,7 @@ class DeviceMemory:
             cycles that Python has not collected yet, as torch's.
         peak_by_kind: What torch's large tensors were where they took most, in bytes: parameters,
             gradients, ...
+        totals_bytes: What torch's large tensors took together after each allocation and free.
         peak_reserved_bytes: The most that torch's allocator had taken.
     """
 
@@ -190,6 +191,7 @@ class DeviceMemory:
         self.used_bytes = 0
         self.peak_bytes = 0
         self.peak_by_kind: dict[str, int] = {}
+        self.totals_bytes: Sequence[int] = ()
         self.peak_reserved_bytes = 0
         self.space = space
         start = _FIRST + device_index * DEVICE_SPAN_BYTES

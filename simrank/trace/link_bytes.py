@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from simrank.engine.task import SwitchObserver
 
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
 
 
 class LinkBytes(SwitchObserver):
-    """Sum of bytes per link; a collective counts when its last rank ends."""
+    """Sum of bytes per link; a collective counts when its first rank ends.
+
+    No operation is kept: it would keep its tensors, and with them the memory of its device.
+    """
 
     def __init__(self) -> None:
         self._total: Counter[str] = Counter()
-        self._parts: dict[Any, tuple[int, Operation]] = {}  # Of calls that have not ended.
+        self._counted: WeakSet[Any] = WeakSet()  # Calls.
 
     def on_transfer(
         self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
@@ -27,25 +31,15 @@ class LinkBytes(SwitchObserver):
             self._total[link] += size_bytes
 
     def on_operation(self, operation: Operation) -> None:
-        """Note the end of a rank's part of a collective."""
+        """Add a collective, as its first rank ends."""
         call = getattr(operation, "call", None)
-        if call is None:
+        if call is None or call in self._counted:
             return
-        num_ended = self._parts.pop(call, (0, operation))[0] + 1
-        if num_ended == call.group.size():
-            _add(self._total, call, operation)
-        else:
-            self._parts[call] = num_ended, operation
+        self._counted.add(call)
+        link_name = operation.stream.device.network.cluster.link_name
+        for link, size_bytes in call.link_bytes.items():
+            self._total[link_name(link)] += size_bytes
 
     def busiest(self) -> list[tuple[str, int]]:
         """Return links with their bytes, the most first; also of calls that a failure cut off."""
-        total = self._total.copy()
-        for call, (_, operation) in self._parts.items():
-            _add(total, call, operation)
-        return sorted(total.items(), key=lambda entry: (-entry[1], entry[0]))
-
-
-def _add(total: Counter[str], call: Any, operation: Operation) -> None:  # noqa: ANN401 - a Call
-    link_name = operation.stream.device.network.cluster.link_name
-    for link, size_bytes in call.link_bytes.items():
-        total[link_name(link)] += size_bytes
+        return sorted(self._total.items(), key=lambda entry: (-entry[1], entry[0]))

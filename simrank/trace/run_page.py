@@ -5,23 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import ranks_text
-from simrank.trace.page import Bar, bars, document, notes, section
-from simrank.trace.page.axes import time_text
+from simrank.trace.activity import PHASES
+from simrank.trace.page import (
+    Bar,
+    Curve,
+    Point,
+    bars,
+    chart,
+    document,
+    notes,
+    pictures,
+    section,
+)
+from simrank.trace.page.axes import linear_axis, time_text
 from simrank.trace.summary import constants_text
 from simrank.units import PS_PER_US, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.config.wires import Provenance
     from simrank.trace.link_bytes import LinkBytes
     from simrank.trace.page.markup import Markup
-    from simrank.trace.summary import CollectiveCost, KernelCost, PeakMemory, RankTimes, Summary
+    from simrank.trace.summary import (
+        CollectiveCost,
+        KernelCost,
+        PeakMemory,
+        RankTimes,
+        Steps,
+        Summary,
+    )
 
 _MOST_ROWS = 40  # Bars of one picture: more than fit on a screen.
 _MOST_LINKS = 12
+_MOST_POINTS = 400  # Of a curve: about as many as its picture has pixels to tell apart.
 _MOST_NAMED = 2  # Of links that carried equally much.
 _PARTS = ("compute", "exposed communication", "idle")
+_NUM_CURVES = 2  # Of the picture of memory.
 _US_BY_UNIT = {"s": 1e6, "ms": 1e3, "us": 1.0}
 _BYTES_BY_UNIT = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 
@@ -64,14 +84,18 @@ def run_page(
     if seen.provenance:
         name, _, counts = constants_text(seen.provenance).partition(": ")
         listed.append((name, counts))
+    ranks = seen.summary.ranks(seen.end_ps, seen.peaks)
     sections = [
-        _times(seen.summary.ranks(seen.end_ps, seen.peaks)),
+        _times(ranks),
+        *map(_steps, filter(None, [seen.summary.steps()])),
         _collectives(seen.summary.costliest()),
         *map(_kernels, filter(None, [seen.summary.costliest_kernels()])),
         _links(seen.links.busiest()),
         _memory(seen.peaks),
+        *_memory_by_kind(ranks),
+        *_memory_over_time(seen.peaks),
     ]
-    return document(title, listed, sections, partial=partial, report=report)
+    return document(title, listed, sections, partial=partial, report=report, num_curves=_NUM_CURVES)
 
 
 def _times(found: Sequence[RankTimes]) -> Markup:
@@ -82,6 +106,33 @@ def _times(found: Sequence[RankTimes]) -> Markup:
         exposed = f"{100 * each[1] / (sum(each) or 1.0):.1f} % exposed"
         rows.append(Bar(_named("rank", seen.ranks), tuple(part / scale for part in each), exposed))
     return _section("Time per rank", unit, _PARTS, rows)
+
+
+def _steps(steps: Steps) -> Markup:
+    """Return the section of the last training step: phases of computation, then all waiting."""
+    groups = dict.fromkeys(name for step in steps.last for name in step.exposed_by_group_us)
+    phases = [
+        phase for phase in (*PHASES, "other") if any(phase in s.by_phase_us for s in steps.last)
+    ]
+    names = [*phases, *(f"wait for '{group}'" for group in groups), "idle"]
+    parts = [
+        (
+            *(step.by_phase_us.get(phase, 0.0) for phase in phases),
+            *(step.exposed_by_group_us.get(group, 0.0) for group in groups),
+            step.idle_us,
+        )
+        for step in steps.last
+    ]
+    unit, scale = _unit([sum(each) for each in parts], _US_BY_UNIT)
+    rows = [
+        Bar(
+            _named("rank", step.ranks),
+            tuple(part / scale for part in each),
+            time_text(step.total_us),
+        )
+        for step, each in zip(steps.last, parts, strict=True)
+    ]
+    return _section(f"Last of {len(steps.times_us)} training steps", unit, names, rows)
 
 
 def _collectives(costs: Sequence[CollectiveCost]) -> Markup:
@@ -133,6 +184,57 @@ def _memory(peaks: Mapping[int, PeakMemory]) -> Markup:
         for peak, devices in devices_by_peak.items()
     ]
     return _section("Peak memory per device", unit, ("peak memory",), rows)
+
+
+def _memory_by_kind(ranks: Sequence[RankTimes]) -> Iterator[Markup]:
+    """Yield the section of the kinds of torch's tensors where they took most memory."""
+    found = [each for each in ranks if each.memory_by_kind_bytes]
+    if not found:
+        return
+    kinds = list(dict.fromkeys(kind for each in found for kind in each.memory_by_kind_bytes))
+    rows: dict[tuple[float, ...], list[int]] = {}
+    for each in found:
+        held = [each.memory_by_kind_bytes.get(kind, 0) for kind in kinds]
+        other = max(each.peak_memory_bytes - sum(held), 0)
+        reserved = max(each.peak_reserved_bytes - each.peak_memory_bytes, 0)
+        parts = tuple(size / 2**30 for size in (*held, other, reserved))
+        rows.setdefault(parts, []).extend(each.ranks)
+    names = [*kinds, "other", "reserved beyond that"]
+    drawn = [
+        Bar(_named("rank", sorted(numbers)), parts, f"{sum(parts):.4g} GiB reserved")
+        for parts, numbers in rows.items()
+    ]
+    yield _section("Peak memory by kind", "GiB", names, drawn)
+
+
+def _memory_over_time(peaks: Mapping[int, PeakMemory]) -> Iterator[Markup]:
+    """Yield the section of the memory of torch's tensors on the device where they took most."""
+    found = {device: peak for device, peak in peaks.items() if len(peak.totals_bytes)}
+    if not found:
+        return
+    device = max(found, key=lambda each: (max(found[each].totals_bytes), -each))
+    peak = found[device]
+    points = tuple(_thinned(peak.totals_bytes))
+    curves = [Curve(f"tensors on device {device}", points, 0)]
+    if peak.size_bytes:
+        size = f"the device's memory, {peak.size_bytes / 2**30:.4g} GiB"
+        ends = tuple(Point(p.x, peak.size_bytes / 2**30, size) for p in (points[0], points[-1]))
+        curves.append(Curve(size, ends, 1))
+    axes = (
+        linear_axis([point.x for point in points], "allocations and frees of 1 MiB and more"),
+        linear_axis([point.y for curve in curves for point in curve.points], "GiB"),
+    )
+    drawn = pictures(curves, chart("Memory over allocations", axes, curves))
+    yield section("Memory over allocations", drawn)
+
+
+def _thinned(totals_bytes: Sequence[int]) -> Iterator[Point]:
+    """Yield at most `_MOST_POINTS` values: the largest of as many equal parts."""
+    length = -(-len(totals_bytes) // _MOST_POINTS)
+    for first in range(0, len(totals_bytes), length):
+        part = totals_bytes[first : first + length]
+        gib = max(part) / 2**30
+        yield Point(first + 1, gib, f"{gib:.4g} GiB after {first + 1}")
 
 
 def _section(

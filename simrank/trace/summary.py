@@ -96,11 +96,15 @@ class PeakMemory(NamedTuple):
         allocated_bytes: Of tensors.
         by_kind_bytes: Of torch's: parameters, gradients, ...; empty for others.
         reserved_bytes: Taken by torch's allocator.
+        totals_bytes: Of torch's large tensors together, after each allocation and free.
+        size_bytes: Of the device's memory; 0 if unknown.
     """
 
     allocated_bytes: int
     by_kind_bytes: dict[str, int] = {}  # noqa: RUF012 - it never changes
     reserved_bytes: int = 0
+    totals_bytes: Sequence[int] = ()
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +238,7 @@ class Summary:
                 peak.reserved_bytes,
             )
             for ranks, (span, peak) in self._alike(
-                found, lambda each: (*_times_of(each[0]), repr(each[1]))
+                found, lambda each: (*_times_of(each[0]), repr(each[1][:3]))
             )
         ]
 

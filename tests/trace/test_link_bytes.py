@@ -2,8 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 import simrank
 import simrank.distributed as dist
+from simrank.ranks.folding import FoldedAxis, Folding
+from simrank.trace import Summary, Timeline
 from simrank.trace.link_bytes import LinkBytes
 
 
@@ -11,7 +15,6 @@ class Call:
     """A collective of two ranks that sends 100 bytes over link 7."""
 
     def __init__(self):
-        self.group = SimpleNamespace(size=lambda: 2)
         self.link_bytes = {7: 100}
 
 
@@ -76,3 +79,22 @@ def test_a_collective_that_was_cut_off_counts_too():
     assert links.busiest() == [("link 7", 100)]
     links.on_operation(object())
     assert links.busiest() == [("link 7", 100)]
+
+
+@pytest.mark.parametrize("observer", [LinkBytes, Summary, Timeline])
+@pytest.mark.parametrize("folding", [None, Folding(8, [FoldedAxis("world", 8, 1)])])
+def test_an_observer_keeps_no_tensor(observer, folding):
+    """Of a collective that is over: the memory of devices is as without it, folded or not."""
+
+    def reduce(rank, ctx):
+        dist.init_process_group()
+        for _ in range(3):
+            x = ctx.empty(2**20)
+            dist.all_reduce(x)
+            del x
+            ctx.synchronize()
+        assert ctx.devices[rank].memory.used_bytes == 0
+
+    with simrank.Context("hgx_h100", data=False, folding=folding) as ctx:
+        ctx.observe(observer())
+        ctx.multiprocessing.spawn(reduce, (ctx,), nprocs=8)

@@ -1,6 +1,7 @@
 """The page of a run: what the summary says, as bars."""
 
 import re
+from types import SimpleNamespace
 
 import simrank
 import simrank.distributed as dist
@@ -71,3 +72,35 @@ def test_many_rows_are_cut_and_said():
     many = Seen(Summary(), LinkBytes(), 0, {rank: PeakMemory(rank) for rank in range(100)}, ())
     page = run_page("t", {}, many)
     assert page.count("<li>60 more are not shown.</li>") == 2
+
+
+def test_training_steps_and_kinds_of_memory_have_bars_and_a_curve():
+    """The curve is of the device where tensors took most, beside its memory."""
+    summary = Summary()
+    for rank in range(2):
+        for start, phase in enumerate(("forward", "backward", "optimizer")):
+            summary.on_operation(computed(rank, start * 10**6, 10**6, phase))
+    kinds = {"parameters": 2**30, "activations": 2**29}
+    peaks = {
+        0: PeakMemory(2**31, kinds, 3 * 2**30, (2**30, 2**31, 2**30), 2**36),
+        1: PeakMemory(2**31, kinds, 3 * 2**30, tuple(range(10**4)), 2**36),
+    }
+    page = run_page("t", {}, Seen(summary, LinkBytes(), 3 * 10**6, peaks, ()))
+    heads = re.findall(r"<h2>([^<]*)</h2>", page)
+    assert heads[1] == "Last of 1 training steps"
+    assert heads[-2:] == ["Peak memory by kind", "Memory over allocations"]
+    assert "ranks 0-1: forward 1 us" in page
+    assert "ranks 0-1: reserved beyond that 1 GiB" in page
+    assert "tensors on device 0" in page
+    assert "2 GiB after 2" in page
+    assert "the device&#x27;s memory, 64 GiB" in page or "the device's memory, 64 GiB" in page
+    long = run_page("t", {}, Seen(summary, LinkBytes(), 3 * 10**6, {1: peaks[1]}, ()))
+    assert 300 < long.count(" GiB after ") <= 400
+
+
+def computed(rank, start_ps, took_ps, phase):
+    """Return a kernel of a training step."""
+    return SimpleNamespace(
+        rank=rank, kind="compute", name="mm", details=None, start_ps=start_ps,
+        complete_ps=start_ps + took_ps, phase=phase, flops=0,
+    )  # fmt: skip

@@ -72,6 +72,7 @@ _checked: list[bool] = []  # Whether there may be: asked once.
 _on_scope: list[Callable[[Program, str | None, int], None]] = []
 _warned: set[str] = set()  # What is in the way, once per simulation.
 # A CUDA build may have real devices, today or tomorrow: nothing is faked there unless asked for.
+_MORE_MEMORY = 4  # Assumed: a program that needs more has another problem.
 _OF_BUILD = "real" if torch.backends.cuda.is_built() else "simulated"
 NOT_ASKED_FOR = (
     "this torch was built for CUDA, whose devices are real ones, and sees none\n"
@@ -318,6 +319,7 @@ def _keep_peaks(own: RankDevices) -> None:
         peak = memory_stats(own.first + index)["allocated_bytes"]["all"]["peak"]
         memory.peak_bytes = max(memory.peak_bytes, peak)
         memory.peak_by_kind = own.allocations.peak_by_kind(own.first + index)
+        memory.totals_bytes = own.allocations.totals_bytes(own.first + index)
         reserved = memory_stats(own.first + index)["reserved_bytes"]["all"]["peak"]
         memory.peak_reserved_bytes = max(memory.peak_reserved_bytes, reserved)
 
@@ -502,4 +504,8 @@ def _out_of_memory(rank: int, device: int, requested_bytes: int) -> str:
         f"{allocated / 2**30:.2f} GiB is allocated by PyTorch, and {idle / 2**20:.2f} MiB is "
         "reserved by PyTorch but unallocated."
     ]
-    return "\n".join([*lines, *own.allocations.held_by_line(own.first + device)])
+    lines += own.allocations.held_by_line(own.first + device)
+    if not _enabled[0].context.has_values:
+        more = f"{total * _MORE_MEMORY / 2**30:.0f}GiB"
+        lines.append(f"  to see how much it needs: simrank run --set memory={more}")
+    return "\n".join(lines)

@@ -144,6 +144,11 @@ class Allocations:
         found = self._kinds.get(device)
         return {} if found is None else {kind: n for kind, n in found.at_peak.items() if n}
 
+    def totals_bytes(self, device: int) -> Sequence[int]:
+        """Return the bytes of a device's large blocks after each allocation and each free."""
+        found = self._kinds.get(device)
+        return () if found is None else found.totals_bytes
+
     def _kinds_of(self, held: Held) -> DeviceKinds:
         found = self._kinds.get(held.device)
         if found is None:

@@ -8,6 +8,7 @@ a collective sends or receives is a communication buffer.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,9 +58,12 @@ class DeviceKinds:
 
     Attributes:
         at_peak: The sums where all large blocks together were most.
+        totals_bytes: The sum of all after each allocation and each free, as torch's memory
+            viewer numbers them.
     """
 
     def __init__(self) -> None:
+        self.totals_bytes = array("q")
         self._now = dict.fromkeys(KINDS, 0)
         self._total = self._peak = self._number = self._peak_number = 0
         self._has_stepped = False
@@ -74,11 +78,13 @@ class DeviceKinds:
         if self._total > self._peak:
             self._peak, self._peak_number = self._total, self._number
             self.at_peak = dict(self._now)
+        self.totals_bytes.append(self._total)
 
     def remove(self, held: Held) -> None:
         """Remove a block that is freed."""
         self._now[held.kind] -= held.size_bytes
         self._total -= held.size_bytes
+        self.totals_bytes.append(self._total)
 
     def change(self, held: Held, kind: str) -> None:
         """Change a block's kind: at the peak too, if it was there already."""
