@@ -388,8 +388,7 @@ class Engine:
         """Make a queued wakeup void; one that has been made already is left alone."""
         if not wakeup.queued:
             return
-        wakeup.queued = False
-        wakeup.cancelled = True
+        wakeup.void()
         self._num_weak -= wakeup.weak
         self._num_cancelled += 1
         if self._num_cancelled > _MAX_CANCELLED and self._num_cancelled * 2 > len(self._queue):

@@ -65,6 +65,11 @@ class Wakeup:
         self.cancelled = False
         self.queued = True
 
+    def void(self) -> None:
+        """Make it call nothing; it is in the queue until its time, but keeps nothing alive."""
+        self.cancelled, self.queued = True, False
+        self.fire = _nothing
+
 
 HORIZON_PS = 1 << 61  # Times and the sums of two of them fit an int64.
 
@@ -83,7 +88,7 @@ def within_horizon(now_ps: int, due_ps: int) -> int:
 def void_wakeup() -> Wakeup:
     """Return a wakeup that does nothing but let the loop look around."""
     wakeup = Wakeup(_nothing)
-    wakeup.cancelled, wakeup.queued = True, False
+    wakeup.void()
     return wakeup
 
 

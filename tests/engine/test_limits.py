@@ -1,5 +1,8 @@
 """Time limits, polls and sleeps, and when a run that only polls is a livelock (E5, E8)."""
 
+import gc
+import weakref
+
 import pytest
 
 from simrank.engine import Engine, Handle, Task, TaskGroup, limits
@@ -157,3 +160,21 @@ def test_a_time_limit_that_fires_while_others_work_has_no_report(engine):
     (failed,) = run(engine, body).failed
     assert type(failed.error) is WaitTimeoutError
     assert not hasattr(failed.error, "__notes__")
+
+
+def test_a_limit_that_was_met_keeps_nothing_alive(engine):
+    """It stays queued until its time, which may be minutes after: memory must not."""
+    alive = []
+
+    def body():
+        handle = engine.timer(10)
+        alive.append(weakref.ref(handle))
+        limits.watch(engine, handle, 10**15, lambda: TimeoutError("late"))
+        engine.wait(handle)
+
+    gc.disable()
+    try:
+        run(engine, body)
+        assert alive[0]() is None
+    finally:
+        gc.enable()

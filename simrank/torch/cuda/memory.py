@@ -49,6 +49,16 @@ def memory_stats(global_device: int) -> dict[str, Any]:
     }
 
 
+def peak_bytes(global_device: int) -> tuple[int, int]:
+    """Return the most bytes allocated and reserved, whenever the program has reset its peaks."""
+    stats = memory_stats(global_device)
+    words = native().simrank_memory_stats(global_device)
+    before = words[len(MEMORY_STATS) * 12 + 6], words[len(MEMORY_STATS) * 12 + 7]
+    since = (stats[f"{kind}_bytes"]["all"]["peak"] for kind in ("allocated", "reserved"))
+    allocated, reserved = map(max, since, before)
+    return allocated, reserved
+
+
 def memory_info(global_device: int) -> tuple[int, int]:
     """Return free and total bytes, as `cudaMemGetInfo` does."""
     words = native().simrank_memory_stats(global_device)

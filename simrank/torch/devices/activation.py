@@ -312,15 +312,14 @@ def end_of_rank(program: Program) -> None:
 
 
 def _keep_peaks(own: RankDevices) -> None:
-    from simrank.torch.cuda.memory import memory_stats  # noqa: PLC0415 - only here
+    from simrank.torch.cuda.memory import peak_bytes  # noqa: PLC0415 - only here
 
     for index in range(own.state.num_devices):
         memory = own.device(index).memory
-        peak = memory_stats(own.first + index)["allocated_bytes"]["all"]["peak"]
-        memory.peak_bytes = max(memory.peak_bytes, peak)
+        allocated, reserved = peak_bytes(own.first + index)
+        memory.peak_bytes = max(memory.peak_bytes, allocated)
         memory.peak_by_kind = own.allocations.peak_by_kind(own.first + index)
         memory.totals_bytes = own.allocations.totals_bytes(own.first + index)
-        reserved = memory_stats(own.first + index)["reserved_bytes"]["all"]["peak"]
         memory.peak_reserved_bytes = max(memory.peak_reserved_bytes, reserved)
 
 

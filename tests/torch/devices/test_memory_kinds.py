@@ -1,8 +1,10 @@
 """Kinds of the large blocks of a device, told by phases of steps and by what lives through them."""
 
+import shutil
+
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from simrank.torch.devices.memory_kinds import DeviceKinds, Held
 
@@ -57,3 +59,20 @@ def test_exchanged_memory_is_a_buffer_but_not_what_is_known():
     kinds.begin_step([parameter, flat, gathered], [flat])
     kinds.exchange(parameter)
     assert in_mib(kinds.at_peak) == {"parameters": 4, "gradients": 6, "communication buffers": 2}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for simulated devices")
+def test_peaks_are_those_of_the_whole_run_after_the_program_resets_its_own(spawn):
+    """As torchtitan does after each step that it logs."""
+
+    def program(_rank):
+        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.max_memory_allocated() == 2 * MIB
+        del held
+
+    memory = spawn(program, 1).devices[0].memory
+    assert memory.peak_bytes == 64 * MIB
+    assert memory.peak_reserved_bytes == 64 * MIB
+    assert list(memory.totals_bytes) == [64 * MIB, 0, 2 * MIB, 0]

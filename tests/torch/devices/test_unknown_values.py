@@ -252,6 +252,7 @@ def test_memory_runs_out_as_with_values(run):
     texts = []
     run(program)
     assert "test_unknown_values.py" in texts[0]
+    assert "to see how much it needs: simrank run --set memory=317GiB" in texts[0]
 
 
 def test_with_data_an_assumption_changes_nothing(spawn):

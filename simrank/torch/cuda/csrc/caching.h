@@ -96,6 +96,8 @@ class DeviceMemory {
   std::vector<int64_t> snapshot();
   std::vector<int64_t> trace;  // While memory is traced: action, address, size, stream of each event.
   c10::CachingDeviceAllocator::DeviceStats stats;
+  // The most of before the program has last reset its peaks.
+  int64_t most_allocated = 0, most_reserved = 0;
   const int device;
   // Where devices lack values:
   UnknownRanges unknown;

@@ -154,7 +154,10 @@ struct CudaAllocator final : c10::DeviceAllocator {
     return {of.limit() - std::min(of.limit(), of.reserved()), of.limit()};
   }
   void reset(DeviceIndex device, bool peak) {
-    auto& stats = memory(device).stats;
+    auto& of = memory(device);
+    auto& stats = of.stats;
+    of.most_allocated = std::max(of.most_allocated, stats.allocated_bytes[0].peak);
+    of.most_reserved = std::max(of.most_reserved, stats.reserved_bytes[0].peak);
     for (auto* kind : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
                        &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
                        &stats.inactive_split_bytes, &stats.requested_bytes})
@@ -374,7 +377,7 @@ void put(const c10::CachingAllocator::StatArray& of) {
 }
 }  // namespace
 extern "C" {
-// The order is MEMORY_STATS of memory.py: nine arrays of three pools of four numbers, then six.
+// The order is MEMORY_STATS of memory.py: nine arrays of three pools of four numbers, then eight.
 const int64_t* simrank_memory_stats(int device) {
   exported.clear();
   auto& stats = memory_of(device).stats;
@@ -385,7 +388,9 @@ const int64_t* simrank_memory_stats(int device) {
   exported.insert(exported.end(), {stats.num_alloc_retries, stats.num_ooms, stats.num_device_alloc,
                                    stats.num_device_free,
                                    static_cast<int64_t>(memory_of(device).reserved()),
-                                   static_cast<int64_t>(memory_of(device).limit())});
+                                   static_cast<int64_t>(memory_of(device).limit()),
+                                   memory_of(device).most_allocated,
+                                   memory_of(device).most_reserved});
   return exported.data();
 }
 const int64_t* simrank_memory_snapshot(int device, int64_t* num_words) {
