@@ -3,7 +3,9 @@
 Each row of `steps_published.csv` is a run of `llama_layouts.py` or `megatron_layouts.py` (which
 needs `pip install megatron-core==0.16.1`) on the layout that its source publishes. No constant is
 fitted to any of them. A step that is simulated too fast has a negative error. The interval of a
-source is what 90 percent of the other sources' rows need, each source counting alike.
+source is what 90 percent of the other sources' rows need, each source counting alike. The last two
+columns of the table are the errors of the last run of all rows; where power or network of a machine
+is not published (`machine_known`), they do not count for the interval that `simrank plan` prints.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ GUIDES = [
 ]
 # Commands of these kinds set something up, or are the project's own checks and measurements.
 NOT_RUN = ("python3 -m venv", "pip install", "python benches/", "python tests/")
-SLOW = {"simrank/tp/README.md#a-test-on-eight-ranks"}  # It runs pytest within pytest.
+SLOW = {
+    "simrank/tp/README.md#a-test-on-eight-ranks",  # It runs pytest within pytest.
+    "docs/tutorials/layout.md#a-model-of-70b-on-64-gpus",  # Models of real size: minutes.
+}
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OWN_FRAMES = re.compile(rf'(  File "{re.escape(str(ROOT / "simrank"))}.*\n(    .*\n)*)+')
 CARETS = re.compile(r"^ *[~^]+\n", re.MULTILINE)  # Each Python draws them in its own way.

@@ -86,7 +86,7 @@ STATEFUL = frozenset({
     "accelerate", "colossalai", "deepspeed", "diffusers", "fairscale", "ignite", "lightning",
     "lightning_fabric", "lightning_utilities", "liger_kernel", "megatron", "mmengine", "peft",
     "pytorch_lightning", "sentence_transformers", "torchmetrics", "torchtitan", "transformers",
-    "trl", "yunchang",
+    "trl", "tyro", "yunchang",
 })  # fmt: skip
 # Packages that support ranks themselves, or have no state of a rank.
 KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothesis"})

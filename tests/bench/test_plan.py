@@ -1,9 +1,11 @@
 """Plans: each combination is a run of its own, and its row says what the run's summary does."""
 
+import csv
 import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,21 @@ def eventually(is_so):
             return True
         time.sleep(0.05)
     return False
+
+
+def test_the_interval_is_that_of_published_steps():
+    """Of machines that are known; each source counts alike, and no factor is wider than needed."""
+    table = Path(__file__).parents[2] / "benches" / "steps_published.csv"
+    rows = [each for each in csv.DictReader(table.read_text().splitlines()) if each["machine_known"] == "yes"]
+    counts = Counter(each["source"] for each in rows)
+    assert (len(rows), len(counts)) == (23, 5)
+
+    def covered(factor):
+        errors = [(each["source"], 1 + float(each["error_pct"]) / 100) for each in rows]
+        inside = [source for source, ratio in errors if 1 / factor <= ratio <= factor]
+        return sum(1 / counts[source] for source in inside) / len(counts)
+
+    assert covered(INTERVAL_FACTOR) >= 0.9 > covered(INTERVAL_FACTOR - 0.01)
 
 
 def test_no_row_of_the_front_is_beaten_in_speed_and_memory(plan):

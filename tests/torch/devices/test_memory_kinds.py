@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.torch.devices.memory_kinds import DeviceKinds, Held
+from simrank.torch.devices.memory_kinds import DeviceKinds, Held  # noqa: E402
 
 MIB = 1 << 20
 
