@@ -26,14 +26,18 @@ def will_import(code: CodeType, libraries: Sequence[str]) -> list[str]:
     """Return the libraries that a program imports, directly or through modules and packages.
 
     Read without running anything: the import statements of the program and of all its own modules,
-    and what installed packages that it imports say that they require.
+    and what installed packages that it imports say that they require. A module that is not there
+    may import any of them if the program itself adds folders to `sys.path`.
     """
     wanted, found = set(libraries), set[str]()
     if not wanted:
         return []
+    adds_folders = {"sys", "path"} <= set(code.co_names)
     for name in _imported_packages(code):
         if name in wanted:
             found.add(name)
+        elif adds_folders and name not in sys.stdlib_module_names and find(name) is None:
+            found |= wanted
         elif name not in _WITHOUT_LIBRARIES:
             found |= wanted & _required(name, tuple(sys.path))
     return sorted(found)

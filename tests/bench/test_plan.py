@@ -147,7 +147,11 @@ def eventually(is_so):
 def test_the_interval_is_that_of_published_steps():
     """Of machines that are known; each source counts alike, and no factor is wider than needed."""
     table = Path(__file__).parents[2] / "benches" / "steps_published.csv"
-    rows = [each for each in csv.DictReader(table.read_text().splitlines()) if each["machine_known"] == "yes"]
+    rows = [
+        each
+        for each in csv.DictReader(table.read_text().splitlines())
+        if each["machine_known"] == "yes"
+    ]
     counts = Counter(each["source"] for each in rows)
     assert (len(rows), len(counts)) == (23, 5)
 

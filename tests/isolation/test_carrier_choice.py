@@ -40,6 +40,14 @@ def test_other_programs_do_not_import_it(source):
     assert found(source) == []
 
 
+def test_a_missing_module_may_import_it_where_the_program_adds_folders():
+    """Nobody knows what lies there; a missing module alone is one that is optional."""
+    adds = "import sys\nsys.path.insert(0, '/elsewhere')\n"
+    assert found(adds + "import module_of_elsewhere") == ["torch"]
+    assert found(adds + "import json") == []
+    assert found("import module_of_elsewhere") == []
+
+
 def test_own_modules_are_followed_and_not_run(tmp_path, monkeypatch):
     """At any depth, in packages, in circles."""
     (tmp_path / "first.py").write_text("import package.second\nraise SystemExit\n")
