@@ -57,8 +57,9 @@ def run_plan(
         part: Who does the runs, and which are done already; None: all of them, here.
 
     Returns:
-        A row per run, in the order of `config.cells`: cluster, the parameters, `num_ranks`; of
-        the last training step (or of the whole run, where none was seen) `step_ms` with a 90 %
+        A row per run, in the order of `config.cells`: cluster, the parameters, `num_ranks`;
+        `num_steps`; of the last training step (or of the whole run, where there is none) `step_ms`
+        with a 90 %
         interval `low_ms` to `high_ms`, `tokens_per_s`, `tokens_per_s_per_rank`, `mfu` (model
         FLOPs over the bfloat16 peak), `parts_ms` (means over ranks: phases of computation,
         exposed communication by group, idle time); of the rank that reserves most
@@ -183,6 +184,7 @@ def _measures(cell: PlanCell, summary: Mapping[str, Any]) -> dict[str, Any]:
     tokens_per_s = (cell.tokens_per_step or 0) / step_ms * 1e3 if is_rate else None
     num_ranks = sum(len(rank["ranks"]) for rank in ranks)
     return {
+        "num_steps": len(steps["times_us"]) if steps else 0,
         "step_ms": step_ms,
         "low_ms": step_ms / INTERVAL_FACTOR,
         "high_ms": step_ms * INTERVAL_FACTOR,

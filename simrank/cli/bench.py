@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +25,11 @@ from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, 
 from simrank.cli.results import Results, Shown
 from simrank.cli.sweeps import bench_program
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
+from simrank.config.locate import is_file
+from simrank.config.plan import is_plan
 from simrank.config.sweep import is_sweep, load_sweep
+from simrank.config.yaml_source import read_yaml
+from simrank.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,6 +102,7 @@ def bench(
         _bench_collectives(config, context.params)
         return
     _refuse_series_options(context)
+    _refuse_plan(target)
     changes = {} if seed is None else {"seed": seed}
     if is_sweep(target):
         _refuse_options(context, _OF_COLLECTIVES, _NO_COLLECTIVE)
@@ -105,6 +111,15 @@ def bench(
     else:
         _refuse_options(context, _OF_PROGRAMS, _NO_PROGRAM)
         _bench_collectives(load_bench_config(target).model_copy(update=changes), context.params)
+
+
+def _refuse_plan(target: str) -> None:
+    """Raise ConfigError for a plan, which has a command of its own."""
+    if Path(target).suffix in (".yaml", ".yml") and is_file(Path(target)):
+        source = read_yaml(target)
+        if is_plan(source.data):
+            expected, to_fix = "a benchmark", f"simrank plan {target}"
+            raise ConfigError(source.problem(("command",), expected, "a plan", to_fix))
 
 
 def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:

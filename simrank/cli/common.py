@@ -107,13 +107,21 @@ class Commands(TyperGroup):
         """Find a command as typer does, with a hint where a file is named."""
         name = args[0]
         if name not in COMMANDS and not get_close_matches(name, COMMANDS) and name[:1] != "-":
-            command = _COMMAND_BY_SUFFIX.get(Path(name).suffix)
+            command = _command_of(name)
             if command is not None:
                 ctx.fail(f"No such command '{name}'. To run it: simrank {command} {name}")
         return super().resolve_command(ctx, args)
 
 
-_COMMAND_BY_SUFFIX = {".py": "run", ".yaml": "bench", ".yml": "bench"}
+def _command_of(name: str) -> str | None:
+    """Return the command that runs a file, by its suffix and, of YAML, by its keys."""
+    if Path(name).suffix not in (".yaml", ".yml"):
+        return "run" if Path(name).suffix == ".py" else None
+    from simrank.config.plan import is_plan  # noqa: PLC0415 - not at each prompt
+    from simrank.config.yaml_source import read_yaml  # noqa: PLC0415 - likewise
+
+    return "plan" if Path(name).is_file() and is_plan(read_yaml(name).data) else "bench"
+
 
 app = typer.Typer(
     name="simrank",

@@ -147,6 +147,8 @@ def _table_text(config: PlanConfig, rows: Sequence[Row]) -> str:
         )
         for cells in (columns, *lines)
     ]
+    if any(row["num_steps"] == 0 for row in rows):
+        text.append("# No optimizer has stepped after a backward: times are those of whole runs")
     best = next((row for row in best_first(rows) if row[FITS]), None)
     if best is not None:
         cell = next(each for each in config.cells if each.columns.items() <= best.items())

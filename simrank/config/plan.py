@@ -36,11 +36,13 @@ NODES, RANKS_PER_NODE = "nnodes", "nproc_per_node"  # Parameters that `simrank r
 CLUSTER, NUM_RANKS = "cluster", "num_ranks"
 # Columns of a row besides the parameters.
 MEASURES = (
-    "step_ms", "low_ms", "high_ms", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "parts_ms",
-    "peak_allocated_bytes", "peak_reserved_bytes", "memory_by_kind_bytes", "memory_bytes",
+    "num_steps", "step_ms", "low_ms", "high_ms", "tokens_per_s", "tokens_per_s_per_rank", "mfu",
+    "parts_ms", "peak_allocated_bytes", "peak_reserved_bytes", "memory_by_kind_bytes", "memory_bytes",
 )  # fmt: skip
 FITS, ERROR = "fits", "error"
-_LAUNCHERS = ("torchrun", "simrank run", "python -m torch.distributed.run")
+_LAUNCHERS = (
+    "torchrun", "simrank run", "python -m torch.distributed.run", "python3", "python",
+)  # fmt: skip
 # Functions that an expression may call.
 _FUNCTIONS: dict[str, Any] = {
     "abs": abs, "ceil": math.ceil, "floor": math.floor, "gcd": math.gcd, "int": int,
@@ -301,7 +303,7 @@ def _words(source: Source, command: str, values: Mapping[str, Any]) -> tuple[str
         raise ConfigError(source.problem(("command",), expected, f"{command} ({error})")) from None
     for launcher in map(str.split, _LAUNCHERS):
         if words[: len(launcher)] == launcher:
-            words = words[len(launcher) :]
+            return tuple(words[len(launcher) :])
     return tuple(words)
 
 

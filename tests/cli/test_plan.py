@@ -35,11 +35,12 @@ def test_the_table_is_sorted_and_names_the_command_of_the_best(plan, cli, tmp_pa
     files = [tmp_path / name for name in ("r.json", "r.csv", "r.html")]
     status, out, err = cli("plan", plan, "--json", files[0], "--csv", files[1], "--html", files[2])
     assert status == 0
-    _, what, columns, best, rest, last = out.splitlines()
+    _, what, columns, best, rest, whole_runs, last = out.splitlines()
     assert what == "# 2 runs of: train.py {gib} {how}"
     assert columns.split()[:4] == ["cluster", "nproc_per_node", "gib", "how"]
     assert best.split()[2] == "1"
     assert rest.endswith("does not fit: 100.0 GiB of 79.2")
+    assert whole_runs.startswith("# No optimizer has stepped")
     command = "simrank run --shape-only --cluster hgx_h100 --nproc-per-node 1 train.py 1 works"
     assert last == f"# The best: {command}"
     assert err.splitlines()[0].startswith("1/2 hgx_h100 nproc_per_node=1, gib=100, how=works: ")
@@ -90,6 +91,14 @@ def test_a_plan_that_was_stopped_goes_on_where_it_ended(plan, cli, tmp_path, mon
     assert (status, ran) == (0, [1])
     assert f"# Resumed from {file}" in out
     assert len(json.loads(file.read_text())["rows"]) == 2
+
+
+def test_a_plan_in_another_commands_place_names_its_own(plan, cli):
+    """Alone, and as a benchmark."""
+    status, _, err = cli(plan)
+    assert (status, f"To run it: simrank plan {plan}" in err) == (2, True)
+    status, _, err = cli("bench", plan)
+    assert (status, f"to fix: simrank plan {plan}" in err) == (2, True)
 
 
 def test_what_is_no_plan_is_named(plan, cli):

@@ -57,7 +57,9 @@ def test_the_command_is_split_into_words_after_values_are_put_in(plan):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "simrank run", "python -m torch.distributed.run"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", "simrank run", "python -m torch.distributed.run", "python"]
+)
 def test_a_launcher_before_the_command_is_left_out(plan, launcher):
     """The same options follow it."""
     assert plan("command: ", f"command: {launcher} ").cells == plan().cells
