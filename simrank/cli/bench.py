@@ -102,7 +102,6 @@ def bench(
         _bench_collectives(config, context.params)
         return
     _refuse_series_options(context)
-    _refuse_plan(target)
     changes = {} if seed is None else {"seed": seed}
     if is_sweep(target):
         _refuse_options(context, _OF_COLLECTIVES, _NO_COLLECTIVE)
@@ -179,7 +178,8 @@ _FOR_ANY_TARGET = {"target", "seed"} | _OF_FILES | _OF_COLLECTIVES | _OF_PROGRAM
 
 
 def _refuse_series_options(context: typer.Context) -> None:
-    """Raise ConfigError for options that a YAML file would silently win over."""
+    """Raise ConfigError for options that a YAML file would silently win over, and for a plan."""
+    _refuse_plan(context.params["target"])
     names = {parameter.name or "" for parameter in context.command.params}
     _refuse_options(context, names - _FOR_ANY_TARGET, _NO_SERIES)
 

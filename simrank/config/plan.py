@@ -37,7 +37,8 @@ CLUSTER, NUM_RANKS = "cluster", "num_ranks"
 # Columns of a row besides the parameters.
 MEASURES = (
     "num_steps", "step_ms", "low_ms", "high_ms", "tokens_per_s", "tokens_per_s_per_rank", "mfu",
-    "parts_ms", "peak_allocated_bytes", "peak_reserved_bytes", "memory_by_kind_bytes", "memory_bytes",
+    "parts_ms", "peak_allocated_bytes", "peak_reserved_bytes", "memory_by_kind_bytes",
+    "memory_bytes",
 )  # fmt: skip
 FITS, ERROR = "fits", "error"
 _LAUNCHERS = (

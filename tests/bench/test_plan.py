@@ -67,8 +67,8 @@ def row(**changes):
     """Return a row of a run that fits."""
     return {
         "cluster": "hgx_h100", "gib": 1, "num_ranks": 2, "num_steps": 0, "step_ms": 10.0,
-        "low_ms": 9.0, "high_ms": 11.1, "tokens_per_s": 200.0, "tokens_per_s_per_rank": 100.0, "mfu": 0.4,
-        "parts_ms": {"forward": 3.0, "backward": 4.0, "wait for tp": 2.0, "idle": 1.0},
+        "low_ms": 9.0, "high_ms": 11.1, "tokens_per_s": 200.0, "tokens_per_s_per_rank": 100.0,
+        "mfu": 0.4, "parts_ms": {"forward": 3.0, "backward": 4.0, "wait for tp": 2.0, "idle": 1.0},
         "peak_allocated_bytes": 2**30, "peak_reserved_bytes": 2**31, "memory_by_kind_bytes": {},
         "memory_bytes": 2**36, "fits": True, "error": None, **changes,
     }  # fmt: skip
