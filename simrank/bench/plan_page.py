@@ -48,6 +48,7 @@ def plan_page(
     facts = {name: str(value) for name, value in head.items()}
     facts["combinations"] = f"{config.num_combinations}, of which {len(config.cells)} are run"
     known = [row for row in best_first(rows) if row[ERROR] is None]
+    num_curves = sum(len({row[name] for row in known}) for name in ("cluster", "memory_bytes"))
     drawn: list[Markup] = []
     if known:
         drawn += _pictures(config, known)
@@ -57,40 +58,34 @@ def plan_page(
         drawn.append(folded_table("Table of all rows", columns, lines))
     return document(
         f"simrank plan: {config.command}", list(facts.items()), drawn, partial=partial,
-        num_curves=len({row["cluster"] for row in known}) + 1,
+        num_curves=1 + num_curves,
     )  # fmt: skip
 
 
 def _pictures(config: PlanConfig, known: Sequence[Row]) -> Iterator[Markup]:
-    """Yield speed over memory, and over the number of GPUs where there are several."""
+    """Yield the section of speed over memory: the best trade-offs, all rows, devices' memories."""
     is_rate = all(row["tokens_per_s_per_rank"] is not None for row in known)
     title = "tokens per second and GPU" if is_rate else "steps per second"
-    front = pareto_front(known)
-    curves = [
-        Curve(
-            "best for its memory",
-            tuple(
-                _point(config, row, is_rate)
-                for row in sorted(front, key=lambda row: float(row["peak_reserved_bytes"]))
-            ),
-            0,
-        )
-    ]
-    for look, cluster in enumerate(dict.fromkeys(row["cluster"] for row in known), 1):
-        own = [row for row in known if row["cluster"] == cluster]
-        own.sort(key=lambda row: float(row["peak_reserved_bytes"]))
-        marks = tuple(_point(config, row, is_rate) for row in own)
-        curves.append(Curve(str(cluster), marks, look, is_measured=True))
-    points = [point for curve in curves for point in curve.points]
+
+    def points_of(rows: Sequence[Row]) -> tuple[Point, ...]:
+        by_memory = sorted(rows, key=lambda row: float(row["peak_reserved_bytes"]))
+        return tuple(_point(config, row, is_rate) for row in by_memory)
+
+    curves = [Curve("best for its memory", points_of(pareto_front(known)), 0)]
+    for cluster in dict.fromkeys(row["cluster"] for row in known):
+        own = points_of([row for row in known if row["cluster"] == cluster])
+        curves.append(Curve(str(cluster), own, len(curves), is_measured=True))
+    most = max(point.y for curve in curves for point in curve.points)
+    for gib in sorted({row["memory_bytes"] / 2**30 for row in known}):
+        text = f"a device's {gib:.1f} GiB"
+        ends = Point(gib, 0.0, text), Point(gib, most, text)
+        curves.append(Curve(text, ends, len(curves)))
+    every = [point for curve in curves for point in curve.points]
     axes = (
-        linear_axis([point.x for point in points], "peak of reserved memory (GiB)"),
-        linear_axis([point.y for point in points], title),
+        linear_axis([point.x for point in every], "peak of reserved memory (GiB)"),
+        linear_axis([point.y for point in every], title),
     )
-    remark = (
-        "The further to the left and to the top, the better. Those above the memory do not fit:"
-    )
-    sizes = sorted({row["memory_bytes"] for row in known})
-    remark += f" {', '.join(f'{size / 2**30:.1f}' for size in sizes)} GiB."
+    remark = "Layouts to the right of a device's memory do not fit on it."
     picture = pictures(curves, chart("Speed over memory", axes, curves))
     yield section("Speed and memory", picture, notes([remark]))
 
