@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.bench.grid import GridWatcher, Outcome, Part, run_grid, title_of
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 INTERVAL_FACTOR = 1.12
 _MORE_MEMORY = 4  # Assumed: a layout that needs more than this many times a device's is no choice.
 _OUT_OF_MEMORY = "OutOfMemoryError"
+_OF_RANK = re.compile(r"-- Process \d+ terminated with the following error:")
+_CAUSE = re.compile(
+    r"(deadlock|livelock) \(|command line: |no summary: |.*(terminated with|ended by) "
+)
 # Ends with its parent, also where that is killed: else a run of hours would go on.
 _CHILD = """
 import os, sys, threading
@@ -160,19 +166,13 @@ def _summary_of(said: str) -> _Ended:
 
 
 def _one_line(report: str) -> str:
-    """Return the line of a report that says what failed."""
+    """Return the line of a report that says what failed; a program may write anything before."""
     lines = [line.strip() for line in report.splitlines() if line.strip()]
-    causes = [line for line in lines if _is_cause(line)]
-    return (causes or lines or ["no output"])[0]
-
-
-def _is_cause(line: str) -> bool:
-    name, colon, _ = line.partition(":")
-    return (
-        bool(colon)
-        and name.rpartition(".")[2].isidentifier()
-        and name.endswith(("Error", "Exception", "Deadlock", "Interrupt", "Exit"))
-    )
+    for line, after in pairwise(lines):
+        if _OF_RANK.match(line):
+            return after
+    causes = [line for line in lines if _CAUSE.match(line)]
+    return (causes or lines or ["no output"])[-1]
 
 
 def _measures(cell: PlanCell, summary: Mapping[str, Any]) -> dict[str, Any]:

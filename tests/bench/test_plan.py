@@ -208,6 +208,25 @@ def test_a_command_without_a_program_is_refused_before_it_runs(plan):
     check_program(plan(("train.py {gib}", "-m train {gib}")))
 
 
+@pytest.mark.parametrize(
+    ("report", "cause"),
+    [
+        ("loss: 1\nOwnError: mine\n-- Process 3 terminated with the following error:\n"
+         "torch.OutOfMemoryError: CUDA out of memory.\n  now: x\n", "torch.OutOfMemoryError: CUDA"),
+        ("simrank: 1 of 8 ranks run\ndeadlock (proved) at t=1 us: 8 rank(s) wait\n  ranks 0-7: x\n",
+         "deadlock (proved) at t=1 us"),
+        ("a warning\ncommand line: --set: expected KEY=VALUE, got x\n  to fix: y\n", "command"),
+        ("usage\nprocess 0 terminated with exit code 2\n", "process 0 terminated with exit code 2"),
+        ("half of a line\nthe run was ended by signal 9; to fix: z\n", "the run was ended by signal 9"),
+        ("one\ntwo\n", "two"),
+        ("", "no output"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_failure_is_one_line_of_its_report(report, cause):
+    """Not what the program has written before."""
+    assert plan_module._one_line(report).startswith(cause)
+
+
 def test_only_the_last_line_of_json_is_a_summary():
     """A program may print anything before it."""
     ended = plan_module._summary_of('{"a": 1}\n{"constants": [], "steps": null}\nnotes\n')
