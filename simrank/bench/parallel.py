@@ -5,14 +5,16 @@ Processes of this machine need nothing beyond Python. Clusters are joblib's (ext
 
 from __future__ import annotations
 
+import os
 import signal
+import threading  # noqa: TID251 - in worker processes, where no simulation runs
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
@@ -99,7 +101,7 @@ def _in_processes(
 ) -> Iterator[tuple[int, T]]:
     others = set(active_children())
     # Spawned: a fork would copy locks that other threads (the progress bar's) may hold.
-    pool = ProcessPoolExecutor(min(jobs, len(indices) or 1), get_context("spawn"), _leave_ctrl_c)
+    pool = ProcessPoolExecutor(min(jobs, len(indices) or 1), get_context("spawn"), _begin)
     try:
         futures = {pool.submit(run, index): index for index in indices}
         for future in as_completed(futures):
@@ -115,9 +117,20 @@ def _in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_ctrl_c() -> None:
-    """Ctrl-C in a terminal reaches all processes: the one that started them ends them."""
+def _begin() -> None:
+    """Leave Ctrl-C to the process that has started this one, and end with it.
+
+    Ctrl-C in a terminal reaches all processes; a process that is killed ends no other.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _with_joblib(

@@ -10,10 +10,12 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.bench.grid import GridWatcher, Outcome, Part, run_grid, title_of
@@ -23,7 +25,6 @@ from simrank.trace.activity import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from simrank.bench.grid import Row
     from simrank.config.plan import PlanCell, PlanConfig
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # of the simulated ones; their machines' power and network are known (benches/steps_published.csv).
 INTERVAL_FACTOR = 1.12
 _MORE_MEMORY = 4  # Assumed: a layout that needs more than this many times a device's is no choice.
+_NEARLY = 0.97  # Assumed: of a device's memory; above, torch frees cached blocks now and then.
 _OUT_OF_MEMORY = "OutOfMemoryError"
 _OF_RANK = re.compile(r"-- Process \d+ terminated with the following error:")
 _CAUSE = re.compile(
@@ -103,12 +105,13 @@ def command_of(cell: PlanCell, *options: str) -> list[str]:
         cell: The run.
         options: Further options of `simrank run`.
     """
-    return ["simrank", "run", "--shape-only", *cell.run_options(), *options, *cell.words]
+    given = (*cell.run_options(), *cell.options, *options)  # Of two that are alike the last counts.
+    return ["simrank", "run", "--shape-only", *given, *cell.program]
 
 
 def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> Outcome:
     cell = cells[index]
-    memory_bytes = cell.config.device.memory_bytes
+    memory_bytes = cell.memory_bytes
     ended, fits = _run(cell, folder), True
     if ended.summary is None and _OUT_OF_MEMORY in ended.report:
         fits, more = False, memory_bytes * _MORE_MEMORY
@@ -125,7 +128,7 @@ def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> Outcome:
 
 def _failed(cell: PlanCell, why: str, report: str, *, fits: bool | None = None) -> Outcome:
     none = dict.fromkeys(MEASURES)
-    memory = {"memory_bytes": cell.config.device.memory_bytes}
+    memory = {"memory_bytes": cell.memory_bytes}
     return Outcome({**cell.columns, **none, **memory, FITS: fits, ERROR: why}, report)
 
 
@@ -216,8 +219,8 @@ def _parts_of_steps(last: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for name, us in named:
             sums[name] = sums.get(name, 0.0) + us * len(step["ranks"]) / num_ranks / 1e3
     order = [*PHASES, "other"]
-    names = sorted(sums, key=lambda name: (name not in order, name == "idle", -sums[name]))
-    return {name: sums[name] for name in names}
+    waits = sorted(sums.keys() - {*order, "idle"}, key=lambda name: -sums[name])
+    return {name: sums[name] for name in (*order, *waits, "idle") if sums.get(name)}
 
 
 def _parts_of_run(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -236,14 +239,17 @@ def _parts_of_run(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def best_first(rows: Sequence[Row]) -> list[Row]:
     """Return rows by what they are worth: tokens per second and rank, or else short steps.
 
-    Those that do not fit follow, the least memory first, then those that failed.
+    Runs that took no time follow, then those that do not fit, the least memory first, then those
+    that failed.
     """
 
     def worth(row: Row) -> tuple[int, float]:
         if row[ERROR] is not None:
-            return 2, 0.0
+            return 3, 0.0
         if not row[FITS]:
-            return 1, row["peak_reserved_bytes"]
+            return 2, row["peak_reserved_bytes"]
+        if not row["step_ms"]:
+            return 1, 0.0
         rate = row["tokens_per_s_per_rank"]
         return 0, row["step_ms"] if rate is None else -rate
 
@@ -264,14 +270,16 @@ def limits_of(row: Row, most: int = 2) -> str:
     if row[ERROR] is not None:
         return str(row[ERROR])
     if not row[FITS]:
-        needed, held = row["peak_reserved_bytes"] / 2**30, row["memory_bytes"] / 2**30
-        return f"does not fit: {needed:.1f} GiB of {held:.1f}"
+        needed, held = row["peak_allocated_bytes"] / 2**30, row["memory_bytes"] / 2**30
+        return f"does not fit: allocates {needed:.1f} GiB of {held:.1f}"
     parts = row["parts_ms"]
     whole = sum(parts.values()) or 1.0
     compute = sum(ms for name, ms in parts.items() if _is_compute(name))
     shares = {"compute": compute} | {n: ms for n, ms in parts.items() if not _is_compute(n)}
     largest = sorted(shares.items(), key=lambda entry: -entry[1])[:most]
-    return ", ".join(f"{name} {ms / whole:.0%}" for name, ms in largest if ms)
+    found = [f"{name} {ms / whole:.0%}" for name, ms in largest if ms] or ["nothing"]
+    is_full = row["peak_reserved_bytes"] > _NEARLY * row["memory_bytes"]
+    return ", ".join([*found, "memory is nearly full"] if is_full else found)
 
 
 def _is_compute(name: str) -> bool:
@@ -279,8 +287,10 @@ def _is_compute(name: str) -> bool:
 
 
 _CELLS: dict[str, Callable[[Row], str]] = {
-    "step ms": lambda row: f"{row['step_ms']:.1f}",
-    "90% interval": lambda row: f"{row['low_ms']:.0f}-{row['high_ms']:.0f}",
+    "step ms": lambda row: (
+        f"{row['step_ms']:.1f}" if row["step_ms"] >= 1 else f"{row['step_ms']:.3g}"
+    ),
+    "90% interval": lambda row: f"{row['low_ms']:.4g}-{row['high_ms']:.4g}",
     "tokens/s/GPU": lambda row: f"{row['tokens_per_s_per_rank']:.0f}",
     "MFU": lambda row: f"{row['mfu']:.1%}",
     "GiB reserved": lambda row: f"{row['peak_reserved_bytes'] / 2**30:.1f}",
@@ -305,16 +315,46 @@ def table_of(config: PlanConfig, rows: Sequence[Row]) -> tuple[list[str], list[l
 
 
 def label_of(row: Row, config: PlanConfig) -> str:
-    """Return the words that name a row: `h100_ib tp=8, pp=2`."""
-    return title_of({name: row[name] for name in ("cluster", *config.parameters)})
+    """Return the words that name a row by what differs: `h100_ib tp=8, pp=2`."""
+    names = [name for name, values in config.parameters.items() if len(values) > 1]
+    shown = {name: row[name] if row[name] != "" else "''" for name in names}
+    return title_of({"cluster": row["cluster"], **shown})
+
+
+def best_command(config: PlanConfig, rows: Sequence[Row]) -> str | None:
+    """Return the command of the best row, to be run where the plan lies; None if none fits."""
+    best = next((row for row in best_first(rows) if row[FITS] and row["step_ms"]), None)
+    if best is None:
+        return None
+    cell = next(each for each in config.cells if each.columns.items() <= best.items())
+    return command_text(config, cell)
+
+
+def command_text(config: PlanConfig, cell: PlanCell) -> str:
+    """Return the command of a run, for the current folder."""
+    text = shlex.join(command_of(cell))
+    return (
+        text if config.folder == Path.cwd() else f"cd {shlex.quote(str(config.folder))} && {text}"
+    )
+
+
+def remarks_of(rows: Sequence[Row]) -> list[str]:
+    """Return remarks on a plan's rows: runs without training steps, and failed ones."""
+    said = []
+    if any(row["num_steps"] == 0 for row in rows):
+        said.append("No optimizer has stepped after a backward: times are those of whole runs")
+    num_failed = sum(row[FITS] is None for row in rows)
+    if num_failed:
+        said.append(f"{num_failed} of {len(rows)} runs failed")
+    return said
 
 
 def fingerprint(config: PlanConfig) -> str:
     """Return a text that is another where anything that decides rows is, but for imported files."""
-    words = {word for cell in config.cells for word in cell.words}
+    words = {word for cell in config.cells for word in (*cell.options, *cell.program)}
     paths = [path for path in map(config.folder.joinpath, sorted(words)) if _is_small_file(path)]
     facts = (
-        [(cell.columns, cell.words, cell.tokens_per_step) for cell in config.cells],
+        [(cell.columns, command_of(cell)) for cell in config.cells],
         sorted({cell.config.model_dump_json() for cell in config.cells}),
         [path.read_bytes() for path in paths],
     )
@@ -330,8 +370,8 @@ def _is_small_file(path: Path) -> bool:
 
 def check_program(config: PlanConfig) -> None:
     """Raise ConfigError if no word of the command is a file, nor is `-m` among them."""
-    words = config.cells[0].words
-    if "-m" in words or any(_is_small_file(config.folder / word) for word in words):
+    first, *_ = (*config.cells[0].program, "")
+    if first == "-m" or _is_small_file(config.folder / first):
         return
     expected = f"the options of `simrank run`, then a Python file in {config.folder} or -m MODULE"
     problem: ConfigProblem = config.source.problem(("command",), expected, config.command)

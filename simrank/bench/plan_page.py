@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from simrank.bench.plan import best_first, label_of, pareto_front, table_of
+from simrank.bench.plan import (
+    best_command,
+    best_first,
+    label_of,
+    pareto_front,
+    remarks_of,
+    table_of,
+)
 from simrank.config.plan import ERROR, FITS
 from simrank.trace.page import (
     Bar,
@@ -48,6 +55,10 @@ def plan_page(
     facts = {name: str(value) for name, value in head.items()}
     facts["combinations"] = f"{config.num_combinations}, of which {len(config.cells)} are run"
     known = [row for row in best_first(rows) if row[ERROR] is None]
+    best = best_command(config, rows)
+    if best is not None:
+        facts["the best"] = best
+    facts |= {f"note {number}": text for number, text in enumerate(remarks_of(rows), 1)}
     num_curves = sum(len({row[name] for row in known}) for name in ("cluster", "memory_bytes"))
     drawn: list[Markup] = []
     if known:
@@ -85,7 +96,9 @@ def _pictures(config: PlanConfig, known: Sequence[Row]) -> Iterator[Markup]:
         linear_axis([point.x for point in every], "peak of reserved memory (GiB)"),
         linear_axis([point.y for point in every], title),
     )
-    remark = "Layouts to the right of a device's memory do not fit on it."
+    remark = (
+        "Layouts that do not fit were run with four times the memory, of which torch keeps more."
+    )
     picture = pictures(curves, chart("Speed over memory", axes, curves))
     yield section("Speed and memory", picture, notes([remark]))
 
@@ -94,7 +107,9 @@ def _point(config: PlanConfig, row: Row, is_rate: bool) -> Point:
     gib = row["peak_reserved_bytes"] / 2**30
     rate = row["tokens_per_s_per_rank"] if is_rate else 1e3 / (row["step_ms"] or math.inf)
     fits = "" if row[FITS] else ", does not fit"
-    text = f"{label_of(row, config)}: {row['step_ms']:.1f} ms, {rate:.6g}, {gib:.1f} GiB{fits}"
+    unit = "tokens/s/GPU" if is_rate else "steps/s"
+    shown = f"{row['step_ms']:.1f} ms, {rate:.0f} {unit}, {gib:.1f} GiB reserved{fits}"
+    text = f"{label_of(row, config)}: {shown}"
     return Point(gib, rate, text)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,13 +11,14 @@ import typer
 from simrank.bench.grid import GridWatcher, Part
 from simrank.bench.parallel import Workers
 from simrank.bench.plan import (
-    best_first,
+    best_command,
     check_program,
-    command_of,
+    command_text,
     fingerprint,
     is_row,
     label_of,
     limits_of,
+    remarks_of,
     run_plan,
     table_of,
 )
@@ -52,7 +53,7 @@ def plan(
     check_program(config)
     if dry_run:
         for cell in config.cells:
-            typer.echo(shlex.join(command_of(cell)))
+            typer.echo(command_text(config, cell))
         return
     given = {"json_file": json_file, "csv_file": csv_file, "html_file": html_file}
     results = GridResults(
@@ -62,12 +63,12 @@ def plan(
         Grid(fingerprint(config), len(config.cells), is_row),
     )
     finished = results.finished(json_file)
+    if json_file is not None and Path(json_file).is_file() and not finished:
+        typer.echo(f"# {json_file} is whole, or of other runs: all are run again")
     shown = _Shown(config, results, json_file if finished else None)
     with results.kept(), shown.table(), shown.progress:
         run_plan(config, watcher=shown, part=Part(Workers(jobs, backend), finished))
-    num_failed = sum(row[FITS] is None for row in results.rows)
-    if num_failed:
-        typer.echo(f"# {num_failed} of {len(results.rows)} runs failed")
+    if any(row[FITS] is None for row in results.rows):
         raise typer.Exit(FAILED)
 
 
@@ -92,7 +93,9 @@ class _Shown(GridWatcher):
         self._results.begin()
         left_out = self._config.num_combinations - len(self._config.cells)
         without = f"; `where` leaves out {left_out}" if left_out else ""
-        typer.echo(f"# {len(self._config.cells)} runs of: {self._config.command}{without}")
+        count = len(self._config.cells)
+        what = "1 run" if count == 1 else f"{count} runs"
+        typer.echo(f"# {what} of: {self._config.command}{without}")
         if self._resumed is not None:
             typer.echo(f"# Resumed from {self._resumed}; remove it to start again")
 
@@ -147,10 +150,8 @@ def _table_text(config: PlanConfig, rows: Sequence[Row]) -> str:
         )
         for cells in (columns, *lines)
     ]
-    if any(row["num_steps"] == 0 for row in rows):
-        text.append("# No optimizer has stepped after a backward: times are those of whole runs")
-    best = next((row for row in best_first(rows) if row[FITS]), None)
+    text += [f"# {remark}" for remark in remarks_of(rows)]
+    best = best_command(config, rows)
     if best is not None:
-        cell = next(each for each in config.cells if each.columns.items() <= best.items())
-        text.append(f"# The best: {shlex.join(command_of(cell))}")
+        text.append(f"# The best: {best}")
     return "\n".join(text)

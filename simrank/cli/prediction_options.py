@@ -9,10 +9,10 @@ import typer
 import yaml
 
 from simrank.cli.nccl_tests import bad_option
-from simrank.config.cluster import DeviceConfig
+from simrank.config.cluster import DeviceConfig, NcclConfig
 from simrank.config.files import write_text
 from simrank.config.load import load_cluster_config
-from simrank.config.quantity import MAX_COUNT
+from simrank.config.quantity import MAX_COUNT, closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +61,10 @@ def with_changes(cluster: str, changed: Sequence[str] | None) -> ClusterRef:
         block, _, name = key.rpartition(".")
         if block not in ("", "nccl", "device"):
             raise bad_option("--set", "a key of the block nccl or device", text)
+        of_device, of_nccl = DeviceConfig.keys(), NcclConfig.keys()
+        meant = name if name in (*of_device, *of_nccl) else closest(name, (*of_nccl, *of_device))
+        home = block or ("device" if meant in of_device else "nccl")
         try:
-            home = block or ("device" if name in DeviceConfig.keys() else "nccl")  # noqa: SIM118 - a method
             blocks.setdefault(home, {})[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise bad_option("--set", f"a value in YAML after {key}=", value) from None

@@ -29,6 +29,7 @@ from simrank.config.quantity import (
     Flag,
     Flops,
     LatencyPerDirection,
+    Memory,
     Name,
     Power,
     Share,
@@ -189,7 +190,7 @@ class DeviceConfig(Sourced):
     like: Text | None = None
     name: Text
     count: DeviceCount
-    memory_bytes: Size = Field(alias="memory")
+    memory_bytes: Memory = Field(alias="memory")
     memory_bandwidth_bytes_per_s: Bandwidth = Field(alias="memory_bandwidth")
     num_sms: Count
     peak_flops: Mapping[DtypeName, Flops]

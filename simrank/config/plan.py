@@ -11,10 +11,12 @@ tokens_per_step: dp * batch * 8192
 """
 
 import math
+import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from string import Formatter
@@ -30,6 +32,7 @@ from simrank.config.model import Model, validate
 from simrank.config.quantity import Text, closest, reject
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError
+from simrank.units import parse_size
 
 MAX_RUNS = 10_000  # Assumed: more combinations are a typing error.
 NODES, RANKS_PER_NODE = "nnodes", "nproc_per_node"  # Parameters that `simrank run` takes, too.
@@ -41,9 +44,16 @@ MEASURES = (
     "memory_bytes",
 )  # fmt: skip
 FITS, ERROR = "fits", "error"
-_LAUNCHERS = (
-    "torchrun", "simrank run", "python -m torch.distributed.run", "python3", "python",
-)  # fmt: skip
+_LAUNCHER = re.compile(
+    r"^\s*(torchrun|simrank run|python[\d.]* -m torch\.distributed\.(run|launch)"
+    r"|python[\d.]*( -u)?)\s"
+)
+# Options of `simrank run` that a plan gives itself, and where a plan says what they do.
+_OWN_OPTIONS = {
+    "--cluster": "`clusters`", "--nnodes": "the parameter `nnodes`", "--summary": None,
+    "--nproc-per-node": "the parameter `nproc_per_node`", "--prefix": None, "--html": None,
+    "--tokens-per-step": "`tokens_per_step`", "--trace": None,
+}  # fmt: skip
 # Functions that an expression may call.
 _FUNCTIONS: dict[str, Any] = {
     "abs": abs, "ceil": math.ceil, "floor": math.floor, "gcd": math.gcd, "int": int,
@@ -61,12 +71,13 @@ def _parameters(value: object) -> dict[str, tuple[Any, ...]]:
         items = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not items:
             raise reject("at least one value", sub=(name,))
-        for item in items:
+        for index, item in enumerate(items):
+            sub = (name, index) if isinstance(given, list | tuple) else (name,)
             if not isinstance(item, bool | int | float | str):
-                raise reject("numbers or texts", sub=(name,))
+                raise reject("a number or a text", sub=sub)
             is_count = isinstance(item, int) and not isinstance(item, bool) and item >= 1
             if name in (NODES, RANKS_PER_NODE) and not is_count:
-                raise reject("whole numbers from 1", sub=(name,))
+                raise reject("a whole number from 1", sub=sub)
         values_by_name[name] = items
     return values_by_name
 
@@ -91,7 +102,7 @@ def _derived(value: object) -> dict[str, str]:
 
 def _check_name(name: object) -> None:
     """Raise the error of a name that a row or an expression cannot have."""
-    taken = (CLUSTER, NUM_RANKS, FITS, ERROR, *MEASURES, *_FUNCTIONS)
+    taken = (CLUSTER, NUM_RANKS, FITS, ERROR, *MEASURES, *_FUNCTIONS, "GPUs", "MFU")
     if not isinstance(name, str) or not name.isidentifier():
         raise reject("a name of letters, digits and _", sub=(name,))
     if name in taken:
@@ -122,7 +133,9 @@ class PlanCell(NamedTuple):
         chosen: The parameters.
         values: All names that expressions and the command may use, with their values.
         tokens_per_step: Of all ranks together; None if the plan does not say.
-        words: The command, from the options of `simrank run` on.
+        options: Options of `simrank run` in the command.
+        program: The program and its arguments.
+        memory_bytes: Of a device.
     """
 
     cluster: str
@@ -130,7 +143,9 @@ class PlanCell(NamedTuple):
     chosen: dict[str, Any]
     values: dict[str, Any]
     tokens_per_step: int | None
-    words: tuple[str, ...]
+    options: tuple[str, ...]
+    program: tuple[str, ...]
+    memory_bytes: int
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -194,6 +209,7 @@ def load_plan(path: str | Path) -> PlanConfig:
     if len(given) != 1:
         got = "both" if given else "nothing"
         raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
+    _check_used(source, keys)
     clusters = dict(_clusters(source, given[0]))
     count = len(clusters) * prod(map(len, keys.parameters.values()))
     if count > MAX_RUNS:
@@ -237,7 +253,7 @@ def _clusters(source: Source, key: str) -> Iterator[tuple[str, ClusterConfig]]:
             got = source.describe(key_path, word)
             raise ConfigError(source.problem(key_path, expected, got, to_fix))
         path = located("clusters", word, source, key_path)
-        name = word if word in builtin_names("clusters") else str(path.absolute())
+        name = word if word in builtin_names("clusters") else os.path.normpath(path.absolute())
         yield name, read_cluster(path)
 
 
@@ -255,26 +271,74 @@ def _cells(
     for name, items in product(clusters, product(*keys.parameters.values())):
         chosen = dict(zip(keys.parameters, items, strict=True))
         config = sized(name, chosen.get(NODES))
-        values = _values(source, keys, config, chosen)
+        values = _values(source, keys, (Path(name).stem, config), chosen)
         if keys.where is None or _evaluated(source, ("where",), keys.where, values):
             tokens = _tokens(source, keys, values)
             words = _words(source, keys.command, values)
-            yield PlanCell(name, config, chosen, values, tokens, words)
+            at = _program_at(words)
+            _check_options(source, words[:at])
+            memory_bytes = _memory_bytes(source, words[:at], config)
+            yield PlanCell(
+                name, config, chosen, values, tokens, words[:at], words[at:], memory_bytes
+            )
+
+
+def _check_used(source: Source, keys: _Keys) -> None:
+    """Raise ConfigError for a parameter that changes no run."""
+    texts = [keys.command, keys.where or "", keys.tokens_per_step or "", *keys.derived.values()]
+    named = set(re.findall(r"\w+", " ".join(texts))) | {NODES, RANKS_PER_NODE}
+    for name in keys.parameters:
+        if name not in named:
+            expected = "a name that the command or an expression uses"
+            near = closest(name, (NODES, RANKS_PER_NODE))
+            to_fix = f"write `{near}`" if near else f"write `{{{name}}}` in the command"
+            raise ConfigError(source.problem(("parameters", name), expected, name, to_fix))
+
+
+def _program_at(words: Sequence[str]) -> int:
+    """Return the index of the program's first word, a Python file or `-m`; 0 if there is none."""
+    return next((at for at, word in enumerate(words) if word == "-m" or word.endswith(".py")), 0)
+
+
+def _check_options(source: Source, options: Sequence[str]) -> None:
+    """Raise ConfigError for options that the plan gives itself."""
+    for word in options:
+        name = word.partition("=")[0].replace("_", "-")
+        if name in _OWN_OPTIONS:
+            home = _OWN_OPTIONS[name]
+            expected = "a command without this option, which the plan gives"
+            to_fix = f"write it as {home}" if home else "leave it out"
+            raise ConfigError(source.problem(("command",), expected, word, to_fix))
+
+
+def _memory_bytes(source: Source, options: Sequence[str], config: ClusterConfig) -> int:
+    """Return the memory of a device, also where the command sets it."""
+    found = config.device.memory_bytes
+    for option, following in pairwise([*options, ""]):
+        pair = following if option == "--set" else option.removeprefix("--set=")
+        key, _, text = pair.partition("=")
+        if option.startswith("--set") and key in ("memory", "device.memory"):
+            try:
+                found = parse_size(text)
+            except ValueError as error:
+                raise ConfigError(source.problem(("command",), str(error), pair)) from None
+    return found
 
 
 def _values(
-    source: Source, keys: _Keys, config: ClusterConfig, chosen: Mapping[str, Any]
+    source: Source, keys: _Keys, cluster: tuple[str, ClusterConfig], chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return everything that expressions and the command may name."""
+    name, config = cluster
     per_node = config.num_devices // config.nodes
     num_ranks = config.nodes * chosen.get(RANKS_PER_NODE, per_node)
     if num_ranks > config.num_devices:
         expected = f"at most {per_node}, the devices of a node of {config.name}"
         got = f"{chosen[RANKS_PER_NODE]}"
         raise ConfigError(source.problem(("parameters", RANKS_PER_NODE), expected, got))
-    values = {CLUSTER: config.name, NODES: config.nodes, **chosen, NUM_RANKS: num_ranks}
-    for name, text in keys.derived.items():
-        values[name] = _evaluated(source, ("derived", name), text, values)
+    values = {CLUSTER: name, NODES: config.nodes, **chosen, NUM_RANKS: num_ranks}
+    for derived, text in keys.derived.items():
+        values[derived] = _evaluated(source, ("derived", derived), text, values)
     return values
 
 
@@ -299,12 +363,9 @@ def _words(source: Source, command: str, values: Mapping[str, Any]) -> tuple[str
                 near = closest(name, values)
                 fix = f"write `{{{near}}}`" if near else "double a brace that is one: {{"
                 raise ConfigError(source.problem(("command",), expected, f"{{{name}}}", fix))
-        words = shlex.split(command.format_map(values))
+        words = shlex.split(_LAUNCHER.sub("", command.format_map(values), count=1))
     except ValueError as error:
         raise ConfigError(source.problem(("command",), expected, f"{command} ({error})")) from None
-    for launcher in map(str.split, _LAUNCHERS):
-        if words[: len(launcher)] == launcher:
-            return tuple(words[len(launcher) :])
     return tuple(words)
 
 

@@ -103,11 +103,18 @@ def _quantity_schema(example: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "examples": [example]}, mode="validation")
 
 
-Size = Annotated[
-    int,
-    BeforeValidator(_quantity(units.parse_size, "a size with a unit", "8 MiB", "B")),
-    _quantity_schema("8 MiB"),
-]
+_size = _quantity(units.parse_size, "a size with a unit", "8 MiB", "B")
+
+
+def _memory(value: object) -> int:
+    size = _size(value)
+    if size == 0:
+        raise reject("a size above 0 B")
+    return size
+
+
+Size = Annotated[int, BeforeValidator(_size), _quantity_schema("8 MiB")]
+Memory = Annotated[int, BeforeValidator(_memory), _quantity_schema("80 GiB")]
 Bandwidth = Annotated[
     int,
     BeforeValidator(_quantity(units.parse_bandwidth, "a rate with a unit", "450 GB/s", "GB/s")),

@@ -15,6 +15,7 @@ from simrank.bench.grid import Part
 from simrank.bench.parallel import Workers
 from simrank.bench.plan import (
     INTERVAL_FACTOR,
+    best_command,
     best_first,
     check_program,
     fingerprint,
@@ -99,9 +100,16 @@ def test_a_layout_that_does_not_fit_says_how_much_it_needs(plan):
     assert (fits["fits"], needs["fits"], far["fits"]) == (True, False, False)
     assert needs["peak_reserved_bytes"] == 100 * 2**30 > needs["memory_bytes"]
     assert needs["step_ms"] > fits["step_ms"]
-    assert limits_of(needs) == "does not fit: 100.0 GiB of 79.2"
+    assert limits_of(needs) == "does not fit: allocates 100.0 GiB of 79.2"
     assert far["error"] == "needs more than 317 GiB per device"
     assert [each["gib"] for each in best_first([far, needs, fits])] == [1, 100, 1000]
+
+
+def test_memory_that_the_command_sets_decides_what_fits(plan):
+    """The second run has four times that."""
+    fits, needs = run_plan(plan(("command: ", "command: --set memory=4GiB ")))
+    assert [each["memory_bytes"] for each in (fits, needs)] == [4 * 2**30] * 2
+    assert limits_of(needs) == "does not fit: allocates 8.0 GiB of 4.0"
 
 
 def test_a_run_that_fails_is_a_row_with_its_cause(plan, tmp_path):
@@ -114,7 +122,8 @@ def test_a_run_that_fails_is_a_row_with_its_cause(plan, tmp_path):
     assert [each["gib"] for each in best_first(rows)] == [8, 1, 1, 8]
 
 
-def test_runs_end_with_the_process_that_wanted_them(plan, tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_end_with_the_process_that_wanted_them(plan, tmp_path, jobs):
     """Even if that is killed: a run of hours would go on for nobody."""
     (tmp_path / "train.py").write_text(
         "import os\nfrom pathlib import Path\n"
@@ -123,10 +132,14 @@ def test_runs_end_with_the_process_that_wanted_them(plan, tmp_path):
     plan()
     script = (
         "from simrank.bench.plan import run_plan\nfrom simrank.config.plan import load_plan\n"
-        f"run_plan(load_plan({str(tmp_path / 'plan.yaml')!r}))\n"
+        "from simrank.bench.parallel import Workers\nfrom simrank.bench.grid import Part\n"
+        "if __name__ == '__main__':\n"
+        f"    plan = load_plan({str(tmp_path / 'plan.yaml')!r})\n"
+        f"    run_plan(plan, part=Part(Workers(jobs={jobs})))\n"
     )
     path = tmp_path / "pid"
-    with subprocess.Popen([sys.executable, "-c", script]) as outer:
+    (tmp_path / "outer.py").write_text(script)
+    with subprocess.Popen([sys.executable, tmp_path / "outer.py"]) as outer:
         try:
             assert eventually(lambda: path.exists() and path.read_text())
         finally:
@@ -161,6 +174,18 @@ def test_the_interval_is_that_of_published_steps():
         return sum(1 / counts[source] for source in inside) / len(counts)
 
     assert covered(INTERVAL_FACTOR) >= 0.9 > covered(INTERVAL_FACTOR - 0.01)
+
+
+def test_a_run_that_took_no_time_is_not_the_best(plan):
+    """It has done nothing, or was not seen to."""
+    config = plan()
+    rows = [
+        row(nproc_per_node=2, how="works", gib=gib, step_ms=ms) for gib, ms in ((1, 0.0), (8, 3.0))
+    ]
+    assert [each["gib"] for each in best_first(rows)] == [8, 1]
+    assert best_command(config, rows).endswith("train.py 8 works")
+    assert best_command(config, rows[:1]) is None
+    assert limits_of(row(peak_reserved_bytes=2**36)).endswith("memory is nearly full")
 
 
 def test_no_row_of_the_front_is_beaten_in_speed_and_memory(plan):

@@ -11,6 +11,7 @@ import sys
 import simrank
 
 x = simrank.empty(int(sys.argv[1]) * 2**28, device="cuda")
+x.mul_(2.0)
 simrank.cuda.synchronize()
 if sys.argv[2] == "fails":
     raise ValueError("asked to fail")
@@ -39,11 +40,11 @@ def test_the_table_is_sorted_and_names_the_command_of_the_best(plan, cli, tmp_pa
     assert what == "# 2 runs of: train.py {gib} {how}"
     assert columns.split()[:4] == ["cluster", "nproc_per_node", "gib", "how"]
     assert best.split()[2] == "1"
-    assert rest.endswith("does not fit: 100.0 GiB of 79.2")
+    assert rest.endswith("does not fit: allocates 100.0 GiB of 79.2")
     assert whole_runs.startswith("# No optimizer has stepped")
-    command = "simrank run --shape-only --cluster hgx_h100 --nproc-per-node 1 train.py 1 works"
-    assert last == f"# The best: {command}"
-    assert err.splitlines()[0].startswith("1/2 hgx_h100 nproc_per_node=1, gib=100, how=works: ")
+    options = "--shape-only --cluster hgx_h100 --nproc-per-node 1"
+    assert last == f"# The best: cd {tmp_path} && simrank run {options} train.py 1 works"
+    assert err.splitlines()[0].startswith("1/2 hgx_h100 gib=100: ")
     document = json.loads(files[0].read_text())
     assert [row["gib"] for row in document["rows"]] == [100, 1]
     assert len(files[1].read_text().splitlines()) == 3
@@ -54,9 +55,8 @@ def test_a_dry_run_lists_the_commands(plan, cli):
     """And runs none."""
     status, out, err = cli("plan", plan, "--dry-run")
     assert (status, err) == (0, "")
-    assert out.splitlines()[1] == (
-        "simrank run --shape-only --cluster hgx_h100 --nproc-per-node 1 train.py 1 works"
-    )
+    options = "--shape-only --cluster hgx_h100 --nproc-per-node 1"
+    assert out.splitlines()[1] == f"cd {plan.parent} && simrank run {options} train.py 1 works"
 
 
 def test_a_failed_run_is_told_once_and_decides_the_status(plan, cli):

@@ -52,6 +52,8 @@ def test_explain_shows_what_was_changed_as_assumed(capsys):
     [
         ("nics", "--set: expected KEY=VALUE, for example nics=4, got nics"),
         ("nisc=4", "write `nics`"),
+        ("memroy=40 GiB", "write `memory`"),
+        ("memory=0 GiB", "expected a size above 0 B"),
         ("oversubscription=2", "change a copy of the file"),
         ("links.bandwidth=2", "--set: expected a key of the block nccl or device"),
         ("device.clocks=idle", "boost"),

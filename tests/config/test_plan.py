@@ -48,21 +48,31 @@ def test_cells_are_all_combinations_that_where_leaves_the_last_parameter_fastest
 def test_the_command_is_split_into_words_after_values_are_put_in(plan):
     """A value may be several words, or none; quotes and doubled braces are as in a shell."""
     first, second, *_ = plan().cells
-    assert first.words == (
-        "--unknown", "1", "train.py", "--tp", "2", "--name", "a b", "{x}", "--dp", "4",
+    assert first.options == ("--unknown", "1")
+    assert first.program == (
+        "train.py", "--tp", "2", "--name", "a b", "{x}", "--dp", "4",
     )  # fmt: skip
-    assert second.words[7:9] == ("--ac", "full")
+    assert second.program[5:7] == ("--ac", "full")
     assert second.run_options() == [
         "--cluster", "h100_ib", "--nnodes", "1", "--tokens-per-step", "4096",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "launcher", ["torchrun", "simrank run", "python -m torch.distributed.run", "python"]
+    "launcher", ["torchrun", "simrank run", "python -m torch.distributed.run", "python3.11 -u"]
 )
 def test_a_launcher_before_the_command_is_left_out(plan, launcher):
     """The same options follow it."""
     assert plan("command: ", f"command: {launcher} ").cells == plan().cells
+
+
+def test_memory_that_the_command_sets_is_a_devices(plan):
+    """Also as one word; else it is the cluster's."""
+    found = [
+        plan("--unknown 1", f"--set{between}{key}=40GiB").cells[0].memory_bytes
+        for between, key in ((" ", "memory"), ("=", "device.memory"), (" ", "power_limit"))
+    ]
+    assert found == [40 * 2**30, 40 * 2**30, plan().cells[0].config.device.memory_bytes]
 
 
 def test_ranks_per_node_make_fewer_ranks(plan):
@@ -94,8 +104,8 @@ def test_a_cluster_of_a_file_beside_the_plan_is_named_by_its_path(plan, tmp_path
         (("tp: [2, 4, 32]", "mfu: 1, tp: 2"), "parameters.mfu: expected another name"),
         (("tp: [2, 4, 32]", "max: 3, tp: 2"), "parameters.max: expected another name"),
         (("tp: [2, 4, 32]", "tp: []"), "parameters.tp: expected at least one value"),
-        (("tp: [2, 4, 32]", "tp: [[2]]"), "parameters.tp: expected numbers or texts"),
-        (("nnodes: [1, 2]", "nnodes: [0]"), "parameters.nnodes: expected whole numbers from 1"),
+        (("tp: [2, 4, 32]", "tp: [[2]]"), "parameters.tp[0]: expected a number or a text"),
+        (("nnodes: [1, 2]", "nnodes: [0]"), "parameters.nnodes[0]: expected a whole number"),
         (("[h100_ib, b200_ib]", "[hgx_h100]"), "parameters.nnodes: expected 1, because no fabric"),
         (("nnodes: [1, 2]", "nproc_per_node: 9"), "expected at most 8, the devices of a node"),
         (("[h100_ib, b200_ib]", "[{name: h100_ib}]"), "to fix: change a key by `--set KEY=VALUE`"),
@@ -105,6 +115,12 @@ def test_a_cluster_of_a_file_beside_the_plan_is_named_by_its_path(plan, tmp_path
         (("else 2048", "else 0.5"), "tokens_per_step: expected an expression whose values"),
         (("nnodes: [1, 2]", f"a: {[*range(9999)]}"), "parameters: expected at most 10000"),
         (("derived: {dp:", "derived: {max:"), "derived.max: expected another name"),
+        (("tp: [2, 4, 32]", "nprocs_per_node: 2, tp: 2"), "write `nproc_per_node`"),
+        (("tp: [2, 4, 32]", "unused: 2, tp: 2"), "write `{unused}` in the command"),
+        (("--unknown 1", "--nproc_per_node=2"), "write it as the parameter `nproc_per_node`"),
+        (("--unknown 1", "--cluster hgx_b200"), "write it as `clusters`"),
+        (("--unknown 1", "--summary none"), "to fix: leave it out"),
+        (("--unknown 1", "--set memory=many"), "expected a size with a unit"),
         (("tokens_per_step", "token_per_step"), "write `tokens_per_step`"),
     ],
 )  # fmt: skip
