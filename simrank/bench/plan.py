@@ -286,11 +286,14 @@ def _is_compute(name: str) -> bool:
     return name in (*PHASES, "other", "compute")
 
 
+def _ms(time_ms: float) -> str:
+    return f"{time_ms:.0f}" if time_ms >= _ROUNDED_MS else f"{time_ms:.3g}"
+
+
+_ROUNDED_MS = 100  # Of intervals: above, three digits are before the point.
 _CELLS: dict[str, Callable[[Row], str]] = {
-    "step ms": lambda row: (
-        f"{row['step_ms']:.1f}" if row["step_ms"] >= 1 else f"{row['step_ms']:.3g}"
-    ),
-    "90% interval": lambda row: f"{row['low_ms']:.4g}-{row['high_ms']:.4g}",
+    "step ms": lambda row: f"{row['step_ms']:.1f}" if row["step_ms"] >= 1 else _ms(row["step_ms"]),
+    "90% interval": lambda row: f"{_ms(row['low_ms'])}-{_ms(row['high_ms'])}",
     "tokens/s/GPU": lambda row: f"{row['tokens_per_s_per_rank']:.0f}",
     "MFU": lambda row: f"{row['mfu']:.1%}",
     "GiB reserved": lambda row: f"{row['peak_reserved_bytes'] / 2**30:.1f}",

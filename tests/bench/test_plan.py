@@ -188,6 +188,18 @@ def test_a_run_that_took_no_time_is_not_the_best(plan):
     assert limits_of(row(peak_reserved_bytes=2**36)).endswith("memory is nearly full")
 
 
+def test_intervals_have_three_digits_or_whole_milliseconds(plan):
+    """Of microseconds as of minutes."""
+    spans = [(9069.0, 10157.7), (89.29, 100.5), (0.2679, 0.336)]
+    rows = [
+        row(nproc_per_node=2, how="works", low_ms=low, high_ms=high, tokens_per_s_per_rank=-number)
+        for number, (low, high) in enumerate(spans)
+    ]
+    columns, lines = table_of(plan(), rows)
+    at = columns.index("90% interval")
+    assert [line[at] for line in lines] == ["9069-10158", "89.3-100", "0.268-0.336"]
+
+
 def test_no_row_of_the_front_is_beaten_in_speed_and_memory(plan):
     """Every other one is."""
     rows = [
