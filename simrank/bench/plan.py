@@ -67,9 +67,8 @@ def run_plan(
     Returns:
         A row per run, in the order of `config.cells`: cluster, the parameters, `num_ranks`;
         `num_steps`; of the last training step (or of the whole run, where there is none) `step_ms`
-        with a 90 %
-        interval `low_ms` to `high_ms`, `tokens_per_s`, `tokens_per_s_per_rank`, `mfu` (model
-        FLOPs over the bfloat16 peak), `parts_ms` (means over ranks: phases of computation,
+        with a 90 % interval `low_ms` to `high_ms`, `tokens_per_s`, `tokens_per_s_per_rank`, `mfu`
+        (model FLOPs over the bfloat16 peak), `parts_ms` (means over ranks: phases of computation,
         exposed communication by group, idle time); of the rank that reserves most
         `peak_allocated_bytes`, `peak_reserved_bytes`, `memory_by_kind_bytes`; `memory_bytes` of a
         device; `fits`, None where that is not known; `error` in one line, in place of these where
@@ -165,7 +164,7 @@ def _summary_of(said: str) -> _Ended:
     for line in reversed(said.splitlines()):
         if line.startswith('{"constants"'):
             return _Ended(json.loads(line), said)
-    return _Ended(None, f"no summary: the command must not set --summary\n{said}")
+    return _Ended(None, f"no summary: the run ended before it wrote one\n{said}")
 
 
 def _one_line(report: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simrank.bench.grid import GridWatcher, Part
+from simrank.bench.grid import Part
 from simrank.bench.parallel import Workers
 from simrank.bench.plan import (
     best_command,
@@ -24,8 +24,8 @@ from simrank.bench.plan import (
 )
 from simrank.bench.plan_page import plan_page
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
-from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
-from simrank.cli.results import Grid, GridResults
+from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.results import Grid, GridResults, ShownGrid
 from simrank.config.plan import ERROR, FITS, load_plan
 
 if TYPE_CHECKING:
@@ -72,40 +72,32 @@ def plan(
         raise typer.Exit(FAILED)
 
 
-class _Shown(GridWatcher):
-    """Tells of each run that ends, under a progress bar, and prints the table at the end.
+class _Shown(ShownGrid):
+    """Prints a line for each run that ends, under a progress bar, and the table at the end.
 
     Args:
         config: The plan.
-        results: Where rows are kept.
-        resumed: The file of which some are.
+        results: As of `ShownGrid`.
+        resumed: As of `ShownGrid`.
     """
 
     def __init__(self, config: PlanConfig, results: GridResults, resumed: str | None) -> None:
-        self._config, self._results, self._resumed = config, results, resumed
-        self._reported: set[str] = set()
+        super().__init__(results, resumed)
+        self._config = config
         self._num_ended = 0
-        self.progress = progress_bar()
-        self._task = self.progress.add_task("", total=None)
 
     def on_start(self) -> None:
-        """Print the first lines."""
-        self._results.begin()
+        """Print the first lines, and how many runs there are."""
+        super().on_start()
         left_out = self._config.num_combinations - len(self._config.cells)
         without = f"; `where` leaves out {left_out}" if left_out else ""
         count = len(self._config.cells)
         what = "1 run" if count == 1 else f"{count} runs"
         typer.echo(f"# {what} of: {self._config.command}{without}")
-        if self._resumed is not None:
-            typer.echo(f"# Resumed from {self._resumed}; remove it to start again")
-
-    def on_progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar."""
-        self.progress.update(self._task, description=what, completed=done, total=total)
 
     def on_end(self, index: int, row: Row) -> None:
-        """Keep a row, and tell of it."""
-        self._results.add(index, row)
+        """Keep a row, and print its line."""
+        super().on_end(index, row)
         self._num_ended += 1
         told = limits_of(row)
         if row[ERROR] is None:
@@ -115,18 +107,12 @@ class _Shown(GridWatcher):
             memory = f"{gib:.1f} GiB; " if row[FITS] else ""
             told = f"{row['step_ms']:.1f} ms, {speed}{memory}{told}"
         label = label_of(row, self._config)
-        self._say(f"{self._num_ended}/{len(self._config.cells)} {label}: {told}")
+        self._say(f"{self._num_ended}/{len(self._config.cells)} {label}: {told}", err=True)
 
     def on_row(self, row: Row, report: str | None) -> None:
         """Print the whole text of an error that is new."""
-        if report is not None and row[FITS] is None and row[ERROR] not in self._reported:
-            self._reported.add(row[ERROR])
-            self._say(report)
-
-    def _say(self, text: str) -> None:
-        self.progress.stop()
-        typer.echo(text, err=True)
-        self.progress.start()
+        if row[FITS] is None:
+            self._report(row[ERROR], report)
 
     @contextmanager
     def table(self) -> Iterator[None]:

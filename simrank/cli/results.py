@@ -14,6 +14,7 @@ import typer
 
 import simrank
 from simrank.bench.comparison import COMPARABLE, comparison_of
+from simrank.bench.grid import GridWatcher
 from simrank.bench.row import as_columns
 from simrank.bench.run import Watcher
 from simrank.bench.table import Table, footer
@@ -193,6 +194,47 @@ class GridResults(Results):
             for index, row in zip(cells, rows, strict=True)
         )
         return dict(zip(cells, rows, strict=True)) if are_right else {}
+
+
+class ShownGrid(GridWatcher):
+    """Shows a progress bar on stderr, and reports each error once.
+
+    Args:
+        results: Where rows are kept.
+        resumed: The file of which some are, or None.
+    """
+
+    def __init__(self, results: GridResults, resumed: str | None) -> None:
+        self._results, self._resumed = results, resumed
+        self._reported: set[str] = set()
+        self.progress = progress_bar()
+        self._task = self.progress.add_task("", total=None)
+
+    def on_start(self) -> None:
+        """Print the first lines."""
+        self._results.begin()
+        if self._resumed is not None:
+            typer.echo(f"# Resumed from {self._resumed}; remove it to start again")
+
+    def on_progress(self, what: str, done: int, total: int) -> None:
+        """Move the bar."""
+        self.progress.update(self._task, description=what, completed=done, total=total)
+
+    def on_end(self, index: int, row: dict[str, Any]) -> None:
+        """Keep a row."""
+        self._results.add(index, row)
+
+    def _say(self, text: str, *, err: bool = False) -> None:
+        """Print between two bars."""
+        self.progress.stop()
+        typer.echo(text, err=err)
+        self.progress.start()
+
+    def _report(self, error: str, report: str | None) -> None:
+        """Print the whole text of an error that is new."""
+        if report is not None and error not in self._reported:
+            self._reported.add(error)
+            self._say(report, err=True)
 
 
 class Shown(Watcher):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.bench.grid import GridWatcher, Part
+from simrank.bench.grid import Part
 from simrank.bench.program_page import program_page
 from simrank.bench.sweep import fingerprint, is_row, run_sweep, sweep_header, sweep_line
-from simrank.cli.common import FAILED, progress_bar
+from simrank.cli.common import FAILED
 from simrank.cli.nccl_tests import bad_option
-from simrank.cli.results import Grid, GridResults
+from simrank.cli.results import Grid, GridResults, ShownGrid
 from simrank.config.sweep import ERROR
 
 if TYPE_CHECKING:
@@ -45,41 +45,25 @@ def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) 
         raise typer.Exit(FAILED)
 
 
-class _Shown(GridWatcher):
+class _Shown(ShownGrid):
     """Prints the table as it grows, under a progress bar.
 
     Args:
         config: The benchmark.
-        results: Where rows are kept.
-        resumed: The file of which some are.
+        results: As of `ShownGrid`.
+        resumed: As of `ShownGrid`.
     """
 
     def __init__(self, config: SweepConfig, results: GridResults, resumed: str | None) -> None:
-        self._config, self._results, self._resumed = config, results, resumed
-        self._reported: set[str] = set()
-        self.progress = progress_bar()
-        self._task = self.progress.add_task("", total=None)
+        super().__init__(results, resumed)
+        self._config = config
 
     def on_start(self) -> None:
-        """Print the first lines."""
-        self._results.begin()
-        if self._resumed is not None:
-            typer.echo(f"# Resumed from {self._resumed}; remove it to start again")
+        """Print the first lines, and the head of the table."""
+        super().on_start()
         typer.echo(sweep_header(self._config))
-
-    def on_progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar."""
-        self.progress.update(self._task, description=what, completed=done, total=total)
-
-    def on_end(self, index: int, row: Row) -> None:
-        """Keep a row."""
-        self._results.add(index, row)
 
     def on_row(self, row: Row, report: str | None) -> None:
         """Print a row, and before it the whole text of an error that is new."""
-        self.progress.stop()  # The table goes to stdout, between two bars on stderr.
-        if report is not None and row[ERROR] not in self._reported:
-            self._reported.add(row[ERROR])
-            typer.echo(report, err=True)
-        typer.echo(sweep_line(row))
-        self.progress.start()
+        self._report(row[ERROR], report)
+        self._say(sweep_line(row))

@@ -30,11 +30,11 @@ from simrank.config.load import read_cluster, with_nodes
 from simrank.config.locate import builtin_names, located
 from simrank.config.model import Model, validate
 from simrank.config.quantity import Text, closest, reject
+from simrank.config.sweep import MAX_RUNS, cluster_key
 from simrank.config.yaml_source import KeyPath, Source, read_yaml
 from simrank.errors import ConfigError
 from simrank.units import parse_size
 
-MAX_RUNS = 10_000  # Assumed: more combinations are a typing error.
 NODES, RANKS_PER_NODE = "nnodes", "nproc_per_node"  # Parameters that `simrank run` takes, too.
 CLUSTER, NUM_RANKS = "cluster", "num_ranks"
 # Columns of a row besides the parameters.
@@ -204,13 +204,9 @@ def load_plan(path: str | Path) -> PlanConfig:
     """
     source = read_yaml(path)
     keys = validate(_Keys, source)
-    assert isinstance(source.data, Mapping)
-    given = [key for key in ("cluster", "clusters") if key in source.data]
-    if len(given) != 1:
-        got = "both" if given else "nothing"
-        raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
+    key = cluster_key(source)
     _check_used(source, keys)
-    clusters = dict(_clusters(source, given[0]))
+    clusters = dict(_clusters(source, key))
     count = len(clusters) * prod(map(len, keys.parameters.values()))
     if count > MAX_RUNS:
         expected = f"at most {MAX_RUNS} combinations"

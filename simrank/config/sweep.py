@@ -171,14 +171,10 @@ def load_sweep(path: str | Path) -> SweepConfig:
     """
     source = read_yaml(path)
     keys = validate(_Keys, source)
-    assert isinstance(source.data, Mapping)
-    given = [key for key in ("cluster", "clusters") if key in source.data]
-    if len(given) != 1:
-        got = "both" if given else "nothing"
-        raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
+    key = cluster_key(source)
     config = SweepConfig.model_construct(
         program=_program(source, keys.program),
-        clusters=tuple(_clusters(source, given[0])),
+        clusters=tuple(_clusters(source, key)),
         num_ranks=_num_ranks(source, keys),
         parameters=keys.parameters,
         algorithms=keys.algorithms,
@@ -195,6 +191,20 @@ def load_sweep(path: str | Path) -> SweepConfig:
         raise ConfigError(source.problem(("parameters",), expected, f"{num_runs}"))
     _check_ranks(config)
     return config
+
+
+def cluster_key(source: Source) -> str:
+    """Return the key under which a file names its clusters: `cluster` or `clusters`.
+
+    Raises:
+        ConfigError: It has both, or neither.
+    """
+    assert isinstance(source.data, Mapping)
+    given = [key for key in ("cluster", "clusters") if key in source.data]
+    if len(given) != 1:
+        got = "both" if given else "nothing"
+        raise ConfigError(source.problem((*given[1:],), "either cluster or clusters", got))
+    return given[0]
 
 
 def _check_ranks(config: SweepConfig) -> None:

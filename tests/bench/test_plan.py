@@ -124,7 +124,7 @@ def test_a_run_that_fails_is_a_row_with_its_cause(plan, tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_runs_end_with_the_process_that_wanted_them(plan, tmp_path, jobs):
-    """Even if that is killed: a run of hours would go on for nobody."""
+    """Child processes end when their parent is killed."""
     (tmp_path / "train.py").write_text(
         "import os\nfrom pathlib import Path\n"
         "Path('pid').write_text(str(os.getpid()))\nwhile True: pass\n"
