@@ -45,6 +45,7 @@ COMMANDS = {
     "run": Command("Run a program on simulated ranks, as torchrun does."),
     "bench": Command("Benchmark collectives, with nccl-tests' options."),
     "plan": Command("Find the fastest layout of a training command."),
+    "equal": Command("Compare layouts of a program with its single program."),
     "predict": Command("Predict times of a collective with 90% intervals."),
     "predict-gemm": Command("Predict times of matrix products.", ("predict_kernels",)),
     "predict-attention": Command("Predict times of attention.", ("predict_kernels",)),

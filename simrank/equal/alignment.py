@@ -1,0 +1,274 @@
+"""Where a rank's tensors lie in those of the single program, without annotations.
+
+Rows and columns of the batch are found by the values of what the model takes in first. Elements of
+parameters are found by their initial values, of which no two are alike. Other dimensions are found
+by their sizes: a dimension that is shorter by the sizes of some axes is cut along them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations, product
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from simrank.equal.tape import INPUT, Spot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simrank.equal.layout import Layout
+    from simrank.equal.tape import Step, Taped
+
+Cut = dict[int, tuple[str, ...]]
+_MAX_PIECES = 4  # Of a sequence on one rank: zigzag layouts of context parallelism have two.
+
+
+# ---- Rows and columns of the batch ----
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The part of the batch of one call of the model.
+
+    Attributes:
+        call: The single program's call of the model that has it.
+        rows: Of dimension 0.
+        columns: Of dimension 1; all of them where the rank has whole rows.
+        num_rows: Rows of the single program's call.
+        num_columns: Columns there; 0 where the batch has one dimension that is looked at.
+    """
+
+    call: int
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    num_rows: int
+    num_columns: int
+
+
+def anchors_of(step: Step) -> list[Spot]:
+    """Return where the single program's model takes in the batch: its input, and modules' alike."""
+    inputs = [spot for spot, call in step.order if spot.side == INPUT and not call]
+    if not inputs:
+        return []
+    first = Spot("", INPUT, 0) if Spot("", INPUT, 0) in inputs else inputs[0]
+    values = step.values[first]
+    alike = [
+        spot
+        for spot in inputs
+        if spot != first
+        and len(step.values[spot]) == len(values)
+        and all(map(_are_equal, step.values[spot], values))
+    ]
+    return [first, *alike]
+
+
+def _are_equal(one: Taped, other: Taped) -> bool:
+    return one.value.dtype == other.value.dtype and torch.equal(one.value, other.value)
+
+
+def rows_of(single: Sequence[Taped], ranks: Sequence[Taped]) -> list[Rows] | None:
+    """Return which rows and columns of the single program's input each call of a rank has.
+
+    Args:
+        single: The input of each call of the single model.
+        ranks: That of each call of a rank's model.
+
+    Returns:
+        One per call; None where a call has something else.
+    """
+    found = []
+    for each in ranks:
+        hits = (_find(call, whole.value, each.value) for call, whole in enumerate(single))
+        rows = next((hit for hit in hits if hit is not None), None)
+        if rows is None:
+            return None
+        found.append(rows)
+    return found
+
+
+def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
+    """Return where `part` lies in `whole`."""
+    if whole.dim() != part.dim() or whole.dim() == 0 or whole.dtype != part.dtype:
+        return None
+    if whole.dim() == 1 or whole.shape[1:] == part.shape[1:]:
+        every = tuple(range(whole.shape[1])) if whole.dim() > 1 else ()
+        flat = whole.reshape(len(whole), -1), part.reshape(len(part), -1)
+        at = [(flat[0] == row).all(1).nonzero()[:, 0].tolist() for row in flat[1]]
+        picked = _picked(at)
+        if picked is not None:
+            return Rows(call, picked, every, len(whole), len(every))
+    if whole.dim() < 2 or whole.shape[2:] != part.shape[2:]:
+        return None
+    whole, part = (each.reshape(*each.shape[:2], -1) for each in (whole, part))
+    for num_pieces in range(1, _MAX_PIECES + 1):
+        found = None if part.shape[1] % num_pieces else _in_pieces(whole, part, num_pieces)
+        if found is not None:
+            return Rows(call, *found, *whole.shape[:2])
+    return None
+
+
+def _picked(at: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Return one of the places of each row; where rows are alike, each its own."""
+    picked: list[int] = []
+    for places in at:
+        free = [place for place in places if place not in picked] or places
+        if not free:
+            return None
+        picked.append(free[0])
+    return tuple(picked)
+
+
+def _in_pieces(
+    whole: torch.Tensor, part: torch.Tensor, num_pieces: int
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return rows and columns of a part whose rows have the same pieces of columns."""
+    width = part.shape[1] // num_pieces
+    windows = whole.unfold(1, width, 1).transpose(2, 3)  # row, first column, column, rest
+    starts: list[set[int]] = []
+    hits = []
+    for piece in part.split(width, 1):
+        # For each row of the part: rows and first columns where the single program has it.
+        where = [(windows == row).flatten(2).all(2) for row in piece]
+        hits.append(where)
+        starts.append(set.intersection(*({s for s in w.any(0).nonzero()[:, 0].tolist()} for w in where)))
+    for chosen in product(*map(sorted, starts)):
+        if len(set(chosen)) < num_pieces:
+            continue
+        at = []
+        for row in range(len(part)):
+            fits = [where[row][:, start] for where, start in zip(hits, chosen, strict=True)]
+            at.append(torch.stack(fits).all(0).nonzero()[:, 0].tolist())
+        rows = _picked(at)
+        if rows is not None:
+            return rows, tuple(c for start in chosen for c in range(start, start + width))
+    return None
+
+
+def bases(whole: torch.Tensor, rows: Rows | None) -> Iterator[torch.Tensor]:
+    """Yield what the rows and columns of a rank may be of a tensor of the single program."""
+    if rows is None:
+        yield whole
+        return
+    shape, b, t = whole.shape, rows.num_rows, rows.num_columns
+    first, second = torch.tensor(rows.rows), torch.tensor(rows.columns)
+    has_all = len(rows.columns) == t and list(rows.columns) == list(range(t))
+    pairs = [(0, 1), (1, 0), *((0, d) for d in range(2, len(shape))), *((d, 0) for d in range(2, len(shape)))]
+    for row_dim, column_dim in pairs if t else ():
+        if max(row_dim, column_dim) < len(shape) and (shape[row_dim], shape[column_dim]) == (b, t):
+            yield whole.index_select(row_dim, first).index_select(column_dim, second)
+    if t and len(shape) and shape[0] == b * t:
+        for sizes, turned in (((b, t), False), ((t, b), True)):
+            split = whole.view(*sizes, *shape[1:])
+            dims = (1, 0) if turned else (0, 1)
+            yield split.index_select(dims[0], first).index_select(dims[1], second).flatten(0, 1)
+    for dim, size in enumerate(shape):
+        if size == b and (has_all or t not in shape):
+            yield whole.index_select(dim, first)
+        if t and size == t and b not in shape[:dim]:
+            yield whole.index_select(dim, second)
+    yield whole
+
+
+# ---- Other dimensions ----
+
+
+def cuts(part: torch.Size, whole: torch.Size, layout: Layout, axes: Sequence[str]) -> Iterator[Cut]:
+    """Yield the ways to cut `whole` to `part` along axes: per dimension some, outermost first."""
+    if len(part) != len(whole):
+        return
+    need = {d: w // g for d, (g, w) in enumerate(zip(part, whole, strict=True)) if g and w != g}
+    if any(part[d] * factor != whole[d] for d, factor in need.items()):
+        return
+    if any(not g and w for g, w in zip(part, whole, strict=True)):
+        return
+    options = [
+        [
+            chosen
+            for count in range(1, len(axes) + 1)
+            for chosen in permutations(axes, count)
+            if prod(layout.axes[axis] for axis in chosen) == factor
+        ]
+        for factor in need.values()
+    ]
+    for picked in product(*options):
+        used = [axis for chosen in picked for axis in chosen]
+        if len(set(used)) == len(used):
+            yield dict(zip(need, picked, strict=True))
+
+
+def cut_of(whole: torch.Tensor, how: Cut, layout: Layout, at: Mapping[str, int]) -> torch.Tensor:
+    """Return the part of a tensor at some coordinates."""
+    for dim, axes in how.items():
+        place, count = 0, 1
+        for axis in axes:
+            place, count = place * layout.axes[axis] + at[axis], count * layout.axes[axis]
+        whole = whole.chunk(count, dim)[place]
+    return whole
+
+
+# ---- Parameters ----
+
+
+class Elements:
+    """All elements of the single program's parameters, found by their initial values.
+
+    An element's place is its number among those of all parameters, one after the other.
+
+    Args:
+        initial: The parameters before the first step.
+    """
+
+    def __init__(self, initial: Mapping[str, Taped]) -> None:
+        self.shapes = {name: each.value.shape for name, each in initial.items()}
+        self._flat = {name: each.value.flatten() for name, each in initial.items()}
+        self.starts: dict[str, int] = {}
+        self.count = 0
+        for name, flat in self._flat.items():
+            self.starts[name] = self.count
+            self.count += len(flat)
+        self._sorted: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def find(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
+        """Return the places of a rank's elements, of the parameter's shape; None if unknown.
+
+        Padding with zeros has the place -1.
+        """
+        if name in self._flat:
+            if self.shapes[name] == part.shape and torch.equal(self._flat[name], part.flatten()):
+                start = self.starts[name]
+                return torch.arange(start, start + part.numel()).view(part.shape)
+            found = self._search(name, part)
+            if found is not None:
+                return found
+        return self._search("", part)
+
+    def name_of(self, place: int) -> str:
+        """Return the parameter that has an element."""
+        return next(n for n in reversed(self.starts) if self.starts[n] <= place)
+
+    def _search(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
+        if name not in self._sorted:
+            every = self._flat[name] if name else torch.cat(list(self._flat.values()))
+            self._sorted[name] = every.sort()
+        values, order = self._sorted[name]
+        flat = part.flatten()
+        at = torch.searchsorted(values, flat).clamp(max=len(values) - 1)
+        found = order[at] + (self.starts[name] if name else 0)
+        is_hit = values[at] == flat
+        is_padding = ~is_hit & (flat == 0)
+        if not (is_hit | is_padding).all() or not is_hit.any():
+            return None
+        return torch.where(is_hit, found, -1).view(part.shape)
+
+    def flat(self, tensors: Mapping[str, Taped | None]) -> torch.Tensor:
+        """Return a value for each element; NaN where there is none."""
+        found = [
+            torch.full((self.shapes[name].numel(),), torch.nan, dtype=torch.float64)
+            if tensors.get(name) is None
+            else tensors[name].value.flatten().double()  # type: ignore[union-attr]
+            for name in self.shapes
+        ]
+        return torch.cat(found) if found else torch.empty(0)

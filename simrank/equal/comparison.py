@@ -1,0 +1,351 @@
+"""Tensors of all ranks against those of the single program, at one step.
+
+A tensor is right, or it is a partial sum: the sum over the ranks of some axes is right. A partial
+sum is no error yet: the next operation may reduce it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations, zip_longest
+from typing import TYPE_CHECKING
+
+import torch
+
+from simrank.equal.alignment import anchors_of, bases, cut_of, cuts, rows_of
+from simrank.equal.tape import PARTIAL, Spot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simrank.equal.alignment import Rows
+    from simrank.equal.layout import Layout
+    from simrank.equal.runs import Reference
+    from simrank.equal.tape import Record, Step, Taped
+
+RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
+VALUES, GRADIENTS = "values", "gradients"
+FACTOR = 8  # Of the tolerance over what one rounding error per module does.
+ROUNDINGS = 64  # Of the tensor itself, at least; assumed.
+_MAX_CANDIDATES = 64  # Assumed: ways to align one tensor that are tried.
+
+Calls = list[torch.Tensor]
+Scales = "Mapping[int, Sequence[float]]"
+
+
+@dataclass
+class Compared:
+    """A tensor of the single program, and what the ranks have of it.
+
+    Attributes:
+        spot: Where it passed.
+        call: The single program's call.
+        status: RIGHT, SUMMAND, WRONG, UNALIGNED, or ABSENT where no rank has it.
+        axes: Of a SUMMAND those to sum over.
+        is_declared: Whether a DTensor says that it is a partial sum.
+        errors: By rank, the norm of the difference.
+        tolerance: What that norm may be.
+        norm: Of the single program's tensor.
+        got: By rank what it has, per call.
+        want: What it should have.
+    """
+
+    spot: Spot
+    call: int
+    status: str
+    axes: tuple[str, ...] = ()
+    is_declared: bool = False
+    errors: Mapping[int, float] = field(default_factory=dict)
+    tolerance: float = 0.0
+    norm: float = 0.0
+    got: Mapping[int, Calls] = field(default_factory=dict)
+    want: Mapping[int, Calls] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Return the largest error as a part of the tolerance."""
+        return max(self.errors.values(), default=0.0) / (self.tolerance or 1.0)
+
+    @property
+    def relative_error(self) -> float:
+        """Return the largest error as a part of the tensor."""
+        return max(self.errors.values(), default=0.0) / (self.norm or 1.0)
+
+    @property
+    def wrong_ranks(self) -> list[int]:
+        """Return the ranks whose tensors differ."""
+        return [rank for rank, error in self.errors.items() if error > self.tolerance]
+
+
+class Comparison:
+    """Compares one step.
+
+    Args:
+        reference: The single program.
+        ranks: What the ranks did.
+        layout: Where they stand.
+        step: The number of the step.
+
+    Attributes:
+        rows: Which rows and columns of the batch each rank has, per call of its model; None where
+            that is not known.
+        data_axes: Axes along which ranks work on different rows or columns.
+        stage_axes: Axes along which ranks have different modules.
+    """
+
+    def __init__(
+        self, reference: Reference, ranks: Sequence[Record], layout: Layout, step: int
+    ) -> None:
+        self.layout = layout
+        self.single: Step = reference.record.steps[step]
+        self.noisy = [record.steps[step] for record in reference.noisy]
+        self.ranks = [record.steps[step] for record in ranks]
+        self.coordinates = [layout.coordinates(rank) for rank in range(layout.num_ranks)]
+        self.epsilon = _epsilon(self.single)
+        names = [frozenset(record.initial) for record in ranks]
+        self.stage_axes = self._axes_that_tell(names)
+        self.rows = self._find_rows()
+        self.data_axes = self._axes_that_tell(
+            [None if rows is None else tuple(rows) for rows in self.rows]
+        )
+        anchors = anchors_of(self.single)
+        self._num_calls = len(self.single.values[anchors[0]]) if anchors else 1
+
+    def _axes_that_tell(self, facts: Sequence[object]) -> list[str]:
+        """Return the axes along which ranks differ in something."""
+        return [
+            axis
+            for axis in self.layout.axes
+            if any(len({facts[r] for r in group}) > 1 for group in self.layout.groups([axis]))
+        ]
+
+    def _find_rows(self) -> list[list[Rows] | None]:
+        anchors = anchors_of(self.single)
+        found = []
+        for step in self.ranks:
+            tried = (
+                rows_of(self.single.values[anchor], step.values[anchor])
+                for anchor in anchors
+                if anchor in step.values
+            )
+            found.append(next((rows for rows in tried if rows is not None), None))
+        for rank, rows in enumerate(found):
+            if rows is None and self.stage_axes:  # A later stage has the rows of the first.
+                peers = self.layout.peers(rank, self.stage_axes)
+                found[rank] = next((found[p] for p in peers if found[p] is not None), None)
+        return found
+
+    # ---- One tensor ----
+
+    def compare(
+        self, kind: str, spot: Spot, call: int, scales: Mapping[int, Sequence[float]] | None = None
+    ) -> Compared:
+        """Compare a tensor of the single program with what the ranks have.
+
+        Args:
+            kind: VALUES or GRADIENTS.
+            spot: Where it passes.
+            call: The single program's call.
+            scales: By rank and call of its model what the single program's tensor is multiplied by.
+        """
+        whole = _taped(self.single, kind, spot, call)
+        is_of_stage = not spot.module and self.stage_axes  # A stage is not the model.
+        if whole is None or not whole.value.is_floating_point() or is_of_stage:
+            return Compared(spot, call, ABSENT)
+        got, rows, factors, places = self._calls_of(kind, spot, call, scales)
+        if not got:
+            return Compared(spot, call, ABSENT)
+        norm = whole.value.norm().item()
+        tolerance = self.tolerance(kind, spot, call)
+        factor = max((abs(f) for each in factors.values() for f in each), default=1.0)
+        best = Compared(spot, call, UNALIGNED, tolerance=tolerance * factor, norm=norm * factor)
+        best.got = got
+        declared = places and tuple(axis for axis, at in places.items() if at == PARTIAL)
+        smallest = torch.inf
+        for want in self._candidates(whole.value, got, rows):
+            scaled = {
+                r: [w * f for w, f in zip(want[r], factors[r], strict=True)] for r in want
+            }
+            for axes in self._summands(got, declared):
+                errors = self._errors(got, scaled, axes)
+                worst = max(errors.values())
+                if worst > best.tolerance and (axes or worst >= smallest):
+                    continue
+                smallest = worst
+                status = SUMMAND if axes else RIGHT
+                best.status = status if worst <= best.tolerance else WRONG
+                best.axes, best.is_declared = axes, bool(axes) and declared is not None
+                best.errors, best.want = errors, scaled
+                if worst <= best.tolerance:
+                    return best
+        if best.status != RIGHT and self._is_found_by_value(whole.value, got, factors, best.tolerance):
+            best.status, best.errors, best.axes = RIGHT, dict.fromkeys(got, 0.0), ()
+        return best
+
+    def tolerance(self, kind: str, spot: Spot, call: int) -> float:
+        """Return what the norm of a difference may be."""
+        whole = _taped(self.single, kind, spot, call)
+        assert whole is not None  # noqa: S101 - asked by those who have it
+        others = [_taped(step, kind, spot, call) for step in self.noisy]
+        errors = [
+            (other.value - whole.value).norm().item()
+            for other in others
+            if other is not None and other.value.shape == whole.value.shape
+        ]
+        floor = ROUNDINGS * self.epsilon * whole.value.norm().item()
+        return FACTOR * max(errors, default=0.0) + floor
+
+    def _calls_of(
+        self, kind: str, spot: Spot, call: int, scales: Mapping[int, Sequence[float]] | None
+    ) -> tuple[dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]], object]:
+        """Return by rank the tensors of one call of the single program, with their rows."""
+        num_here = len(self.single.values.get(spot, ()))
+        per_model, rest = divmod(num_here, self._num_calls)
+        got: dict[int, Calls] = {}
+        rows: dict[int, list[Rows | None]] = {}
+        factors: dict[int, list[float]] = {}
+        places = None
+        for rank, step in enumerate(self.ranks):
+            num_calls = len(step.values.get(spot, ()))
+            mine = self.rows[rank]
+            known = mine if mine is not None else [None] * (num_calls // max(per_model, 1))
+            if rest or not num_calls or num_calls != per_model * len(known):
+                continue
+            chosen = [
+                number
+                for number, each in enumerate(known)
+                if each is None or each.call == call // per_model
+            ]
+            taped = [
+                _taped(step, kind, spot, number * per_model + call % per_model)
+                for number in chosen
+            ]
+            if not taped or any(each is None for each in taped):
+                continue
+            got[rank] = [each.value for each in taped if each is not None]
+            places = places or taped[0].places  # type: ignore[union-attr]
+            rows[rank] = [known[number] for number in chosen]
+            given = None if scales is None else scales.get(rank)
+            factors[rank] = [1.0 if given is None else given[number] for number in chosen]
+        return got, rows, factors, places
+
+    def _candidates(
+        self, whole: torch.Tensor, got: Mapping[int, Calls], rows: Mapping[int, list[Rows | None]]
+    ) -> Iterator[dict[int, Calls]]:
+        """Yield what each rank should have, by each way to align it."""
+        lists = {
+            rank: [list(bases(whole, each)) for each in rows[rank]] for rank in got
+        }
+        first = next(iter(got))
+        free = [a for a in self.layout.axes if a not in self.stage_axes and a not in self.data_axes]
+        tried = 0
+        for number in range(max(len(each) for each in lists[first])):
+            if any(number >= len(each) for calls in lists.values() for each in calls):
+                return
+            based = {rank: [each[number] for each in lists[rank]] for rank in got}
+            for how in cuts(got[first][0].shape, based[first][0].shape, self.layout, free):
+                want = {
+                    rank: [cut_of(each, how, self.layout, self.coordinates[rank]) for each in based[rank]]
+                    for rank in got
+                }
+                same = all(
+                    w.shape == g.shape
+                    for rank in got
+                    for w, g in zip_longest(want[rank], got[rank], fillvalue=whole)
+                )
+                if same:
+                    tried += 1
+                    yield want
+                if tried >= _MAX_CANDIDATES:
+                    return
+
+    def _summands(
+        self, got: Mapping[int, Calls], declared: tuple[str, ...] | None
+    ) -> Iterator[tuple[str, ...]]:
+        """Yield the axes over which the ranks' tensors may have to be summed."""
+        if declared is not None:
+            yield declared
+            return
+        yield ()
+        free = [
+            axis
+            for axis in self.layout.axes
+            if axis not in self.stage_axes and axis not in self.data_axes
+            and self.layout.axes[axis] > 1
+        ]
+        for count in (1, 2):
+            yield from combinations(free, count)
+
+    def _errors(
+        self, got: Mapping[int, Calls], want: Mapping[int, Calls], axes: Sequence[str]
+    ) -> dict[int, float]:
+        return {
+            rank: sum(
+                (each - wanted).square().sum().item()
+                for each, wanted in zip(self.summed(got, rank, axes), want[rank], strict=True)
+            )
+            ** 0.5
+            for rank in got
+        }
+
+    def summed(self, got: Mapping[int, Calls], rank: int, axes: Sequence[str]) -> Calls:
+        """Return the sum of the tensors of ranks that differ along some axes."""
+        if not axes:
+            return got[rank]
+        peers = [got[peer] for peer in self.layout.peers(rank, axes) if peer in got]
+        shape = [each.shape for each in got[rank]]
+        if any([each.shape for each in peer] != shape for peer in peers):
+            return got[rank]
+        return [torch.stack(list(each)).sum(0) for each in zip(*peers, strict=True)]
+
+    def _is_found_by_value(
+        self,
+        whole: torch.Tensor,
+        got: Mapping[int, Calls],
+        factors: Mapping[int, Sequence[float]],
+        tolerance: float,
+    ) -> bool:
+        """Return whether all rows of all ranks, or all columns, are some of the single program."""
+        return all(
+            _has_rows(whole * factor, each, tolerance) or _has_columns(whole * factor, each, tolerance)
+            for rank, calls in got.items()
+            for each, factor in zip(calls, factors[rank], strict=True)
+        )
+
+
+def _has_rows(whole: torch.Tensor, part: torch.Tensor, tolerance: float) -> bool:
+    """Return whether each row of a part is one of the whole, in any order, or zero."""
+    if whole.dim() < 2 or part.dim() < 2 or whole.shape[-1] != part.shape[-1] or not part.numel():
+        return not part.numel()
+    rows, every = part.flatten(0, -2).double(), whole.flatten(0, -2).double()
+    drawn = torch.randn(rows.shape[-1], generator=torch.Generator().manual_seed(0)).double()
+    values, order = (every @ drawn).sort()
+    near = torch.searchsorted(values, rows @ drawn)
+    errors = [
+        (rows - every[order[(near + shift).clamp(0, len(values) - 1)]]).norm(dim=-1)
+        for shift in (-1, 0)
+    ]
+    smallest = torch.minimum(torch.minimum(*errors), rows.norm(dim=-1))
+    return bool((smallest <= tolerance).all()) and bool((rows.norm(dim=-1) > tolerance).any())
+
+
+def _has_columns(whole: torch.Tensor, part: torch.Tensor, tolerance: float) -> bool:
+    """Return whether each column of a part is one of the whole, whose rows are the same."""
+    if whole.dim() < 2 or whole.shape[:-1] != part.shape[:-1] or part.shape[-1] >= whole.shape[-1]:
+        return False
+    return _has_rows(whole.flatten(0, -2).T, part.flatten(0, -2).T, tolerance)
+
+
+def _taped(step: Step, kind: str, spot: Spot, call: int) -> Taped | None:
+    if kind == GRADIENTS:
+        return step.gradients.get(spot, {}).get(call)
+    calls = step.values.get(spot, ())
+    return calls[call] if call < len(calls) else None
+
+
+def _epsilon(step: Step) -> float:
+    """Return the rounding error of the parameters' type."""
+    for each in step.parameters.values():
+        if each.value.is_floating_point():
+            return torch.finfo(each.value.dtype).eps
+    return torch.finfo(torch.float32).eps

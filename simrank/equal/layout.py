@@ -1,0 +1,62 @@
+"""Layouts: the axes of a mesh, and where each rank stands on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes of a mesh in order, with their sizes.
+
+    Attributes:
+        axes: Sizes by name; the last axis is that of neighbouring ranks.
+    """
+
+    axes: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """Return `dp2 x tp2`."""
+        return " x ".join(f"{name}{size}" for name, size in self.axes.items()) or "single"
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the product of the sizes."""
+        return prod(self.axes.values())
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Return where a rank stands on each axis."""
+        found = {}
+        for name, size in reversed(self.axes.items()):
+            rank, found[name] = divmod(rank, size)
+        return {name: found[name] for name in self.axes}
+
+    def peers(self, rank: int, axes: Sequence[str]) -> list[int]:
+        """Return the ranks that differ from one only along some axes, itself included."""
+        at = self.coordinates(rank)
+        return [
+            other
+            for other in range(self.num_ranks)
+            if all(at[a] == c for a, c in self.coordinates(other).items() if a not in axes)
+        ]
+
+    def groups(self, axes: Sequence[str]) -> Iterator[list[int]]:
+        """Yield the groups of ranks that differ only along some axes."""
+        seen: set[int] = set()
+        for rank in range(self.num_ranks):
+            if rank not in seen:
+                group = self.peers(rank, axes)
+                seen.update(group)
+                yield group
+
+    def axes_of(self, group: Sequence[int]) -> tuple[str, ...] | None:
+        """Return the axes along which the ranks of a group differ; None if it is no group of axes."""
+        ranks = sorted(group)
+        at = [self.coordinates(rank) for rank in ranks]
+        axes = tuple(a for a in self.axes if len({each[a] for each in at}) > 1)
+        return axes if ranks and self.peers(ranks[0], axes) == ranks else None
