@@ -37,14 +37,15 @@ def equal(
     from simrank.equal.judge import Judge  # noqa: PLC0415 - needs torch
     from simrank.equal.layout import Layout  # noqa: PLC0415
     from simrank.equal.report import verdict_json, verdict_text  # noqa: PLC0415
-    from simrank.equal.runs import Options, run_layout, run_single  # noqa: PLC0415
+    from simrank.equal.runs import Options, Runner, run_single  # noqa: PLC0415
 
     options = Options(program, steps or config.steps, config.dtype)
     reference = run_single(options)
+    runner = Runner(options, reference)
     found: list[dict[str, Any]] = []
     for axes in config.layouts:
         asked = Layout(axes)
-        verdict = Judge(reference, run_layout(options, asked, reference.record), asked).judge()
+        verdict = Judge(reference, runner.layout(asked), asked, runner).judge()
         typer.echo(verdict_text(verdict))
         found.append(verdict_json(verdict))
         if first and verdict.found is not None:

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.tape import INPUT, Spot
+from simrank.equal.record import INPUT, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.equal.layout import Layout
-    from simrank.equal.tape import Step, Taped
+    from simrank.equal.record import Step, Taped
 
+_MAX_BLOCKS = 256  # Assumed: chunks of a parameter that are looked at one by one.
 Cut = dict[int, tuple[str, ...]]
+_CLOSE = 1e-6  # Assumed: far above rounding in float64, far below other rows.
 _MAX_PIECES = 4  # Of a sequence on one rank: zigzag layouts of context parallelism have two.
 
 
@@ -96,7 +98,7 @@ def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
     if whole.dim() == 1 or whole.shape[1:] == part.shape[1:]:
         every = tuple(range(whole.shape[1])) if whole.dim() > 1 else ()
         flat = whole.reshape(len(whole), -1), part.reshape(len(part), -1)
-        at = [(flat[0] == row).all(1).nonzero()[:, 0].tolist() for row in flat[1]]
+        at = [_alike(flat[0], row).all(1).nonzero()[:, 0].tolist() for row in flat[1]]
         picked = _picked(at)
         if picked is not None:
             return Rows(call, picked, every, len(whole), len(every))
@@ -108,6 +110,20 @@ def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
         if found is not None:
             return Rows(call, *found, *whole.shape[:2])
     return None
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return where elements are equal, up to rounding."""
+    if not one.is_floating_point():
+        return one == other
+    return (one - other).abs() <= _CLOSE * other.abs().max()
+
+
+def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are equal, up to rounding."""
+    return one.shape == other.shape and bool(
+        (one - other).norm() <= _CLOSE * other.norm()
+    )
 
 
 def _picked(at: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
@@ -131,9 +147,9 @@ def _in_pieces(
     hits = []
     for piece in part.split(width, 1):
         # For each row of the part: rows and first columns where the single program has it.
-        where = [(windows == row).flatten(2).all(2) for row in piece]
+        where = [_alike(windows, row).flatten(2).all(2) for row in piece]
         hits.append(where)
-        starts.append(set.intersection(*({s for s in w.any(0).nonzero()[:, 0].tolist()} for w in where)))
+        starts.append(set.intersection(*(set(w.any(0).nonzero()[:, 0].tolist()) for w in where)))
     for chosen in product(*map(sorted, starts)):
         if len(set(chosen)) < num_pieces:
             continue
@@ -240,10 +256,29 @@ class Elements:
             if self.shapes[name] == part.shape and torch.equal(self._flat[name], part.flatten()):
                 start = self.starts[name]
                 return torch.arange(start, start + part.numel()).view(part.shape)
-            found = self._search(name, part)
+            found = self._as_block(name, part)
+            if found is None:
+                found = self._search(name, part)
             if found is not None:
                 return found
         return self._search("", part)
+
+    def _as_block(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
+        """Return the places of a part that is one of the equal chunks along some dimensions."""
+        shape = self.shapes[name]
+        if len(shape) != part.dim() or any(not g or w % g for w, g in zip(shape, part.shape, strict=True)):
+            return None
+        counts = [w // g for w, g in zip(shape, part.shape, strict=True)]
+        if prod(counts) > _MAX_BLOCKS:
+            return None
+        whole = self._flat[name].view(shape)
+        for at in product(*map(range, counts)):
+            block = tuple(slice(i * g, (i + 1) * g) for i, g in zip(at, part.shape, strict=True))
+            if torch.equal(whole[block], part):
+                start = self.starts[name]
+                every = torch.arange(start, start + whole.numel()).view(shape)
+                return every[block].contiguous()
+        return None
 
     def name_of(self, place: int) -> str:
         """Return the parameter that has an element."""

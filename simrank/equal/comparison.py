@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from simrank.equal.alignment import anchors_of, bases, cut_of, cuts, rows_of
-from simrank.equal.tape import PARTIAL, Spot
+from simrank.equal.record import PARTIAL, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simrank.equal.alignment import Rows
     from simrank.equal.layout import Layout
     from simrank.equal.runs import Reference
-    from simrank.equal.tape import Record, Step, Taped
+    from simrank.equal.record import Record, Step, Taped
 
 RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
 VALUES, GRADIENTS = "values", "gradients"

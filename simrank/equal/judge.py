@@ -15,6 +15,7 @@ import torch
 
 from simrank.equal import causes
 from simrank.equal.alignment import Elements
+from simrank.equal.masks import Masks
 from simrank.equal.comparison import (
     ABSENT,
     FACTOR,
@@ -28,14 +29,16 @@ from simrank.equal.comparison import (
     Compared,
     Comparison,
 )
-from simrank.equal.tape import INPUT, OUTPUT, PARTIAL
+from simrank.equal.contributions import Contributions
+from simrank.equal.parameters import Reason, Wrong, why_gradients, why_step
+from simrank.equal.record import INPUT, OUTPUT, PARTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.equal.layout import Layout
-    from simrank.equal.runs import Reference
-    from simrank.equal.tape import Record, Spot, Taped
+    from simrank.equal.runs import Reference, Runner
+    from simrank.equal.record import Record, Spot, Taped
 
 INITIAL, FORWARD, LOSS, BACKWARD = "initial values", "forward", "loss", "backward"
 PARAMETER_GRADIENTS, STEP = "gradients", "step"
@@ -103,9 +106,17 @@ class Judge:
         reference: The single program.
         ranks: What the ranks did.
         layout: Where they stand.
+        runner: Runs programs again to find a cause; None: the cause is what the records tell.
     """
 
-    def __init__(self, reference: Reference, ranks: Sequence[Record], layout: Layout) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        ranks: Sequence[Record],
+        layout: Layout,
+        runner: Runner | None = None,
+    ) -> None:
+        self.runner = runner
         self.reference, self.ranks, self.layout = reference, ranks, layout
         self.elements = Elements(reference.record.initial)
         self.verdict = Verdict(layout)
@@ -118,13 +129,20 @@ class Judge:
         if verdict.found is not None:
             return verdict
         for step in range(len(self.reference.record.steps)):
-            at = _AtStep(self, step)
+            at = AtStep(self, step)
             if at.is_wrong():
                 verdict.found = at.locate()
                 verdict.found.step = step
+                self._complete(verdict.found)
                 return verdict
             at.survey()
         return verdict
+
+    def _complete(self, found: Found) -> None:
+        """Name the axis where there is only one."""
+        axes = [axis for axis, size in self.layout.axes.items() if size > 1]
+        if not found.axes and len(axes) == 1:
+            found.axes = tuple(axes)
 
     def count(self, share: float) -> None:
         """Note a right tensor."""
@@ -199,7 +217,7 @@ def _module_of(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-class _AtStep:
+class AtStep:
     """One training step of all ranks.
 
     Args:
@@ -213,6 +231,7 @@ class _AtStep:
         self.single = self.comparison.single
         self.ranks = self.comparison.ranks
         self.scales: dict[int, list[float]] = {}
+        self.masks = Masks(self.comparison)
 
     # ---- What training has of a step ----
 
@@ -220,17 +239,18 @@ class _AtStep:
         """Return whether parameters, buffers or the loss differ after the step."""
         after = [*self._wrong_parameters("parameters")]
         buffers = [*self._wrong_buffers()]
-        return bool(after or buffers or not self._is_loss_right(strict=True))
+        masks = self.masks.wrong() is not None
+        return bool(after or buffers or masks or not self._is_loss_right(strict=True))
 
-    def _wrong_parameters(self, kind: str) -> Iterator[tuple[str, int, float, Any, Any, float]]:
-        """Yield name, rank, error, got, want and tolerance of each wrong tensor."""
+    def _wrong_parameters(self, kind: str) -> Iterator[Wrong]:
+        """Yield the wrong tensors of all ranks."""
         judge = self.judge
         tensors: Mapping[str, Taped | None] = getattr(self.single, kind)
         flat = judge.elements.flat(tensors)
         tolerances = {name: self._parameter_tolerance(kind, name) for name in judge.elements.shapes}
         for rank, places in enumerate(judge.places):
             for name, at in places.items():
-                got = self._whole(kind, name, rank)
+                got = self.whole(kind, name, rank)
                 if got is None:
                     continue
                 at_known = at if at.shape == got.shape else None
@@ -247,7 +267,7 @@ class _AtStep:
                 if error <= tolerance:
                     judge.count(error / (tolerance or 1.0))
                 else:
-                    yield name, rank, error, got, want, tolerance
+                    yield Wrong(name, rank, error, got, want, tolerance)
 
     def _tolerance_of(
         self, name: str, places: torch.Tensor, tolerances: Mapping[str, float]
@@ -258,7 +278,7 @@ class _AtStep:
         names = {self.judge.elements.name_of(int(at)) for at in (known.min(), known.max())}
         return sum(tolerances[each] ** 2 for each in names) ** 0.5
 
-    def _whole(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
+    def whole(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
         """Return a rank's tensor; one that a DTensor declares a partial sum is summed."""
         each = getattr(self.ranks[rank], kind).get(name)
         if each is None:
@@ -273,9 +293,10 @@ class _AtStep:
         whole = getattr(self.single, kind).get(name)
         if whole is None:
             return 0.0
+        value = whole.value.double()
         noisy = [getattr(step, kind).get(name) for step in self.comparison.noisy]
-        errors = [(e.value - whole.value).norm().item() for e in noisy if e is not None]
-        floor: float = ROUNDINGS * self.comparison.epsilon * whole.value.norm().item()
+        errors = [(e.value.double() - value).norm().item() for e in noisy if e is not None]
+        floor: float = ROUNDINGS * self.comparison.epsilon * value.norm().item()
         return FACTOR * max(errors, default=0.0) + floor
 
     def _wrong_buffers(self) -> Iterator[tuple[str, int, float]]:
@@ -333,8 +354,8 @@ class _AtStep:
 
     def locate(self) -> Found:
         """Return the first difference of a step that is wrong."""
-        found = None
-        if not self._is_loss_right(strict=False):
+        found = self._dropout()
+        if found is None and not self._is_loss_right(strict=False):
             found = self._forward()
         found = found or self._recomputed() or self._loss_gradient() or self._backward()
         found = found or self._gradients() or self._wrong_loss() or self._update()
@@ -344,6 +365,14 @@ class _AtStep:
         if found is not None:
             return found
         return Found(STEP, WHOLE, (), "what training has after the step differs", 1.0)
+
+    def _dropout(self) -> Found | None:
+        wrong = self.masks.wrong()
+        if wrong is None:
+            return None
+        direction = BACKWARD if wrong.is_again else FORWARD
+        axes = causes.varying_values(self.layout, wrong.values) if wrong.values else ()
+        return Found(direction, wrong.module or MODEL, axes, wrong.cause, wrong.share, wrong.ranks)
 
     def survey(self) -> None:
         """Count the right tensors of the forward of a right step, and those not aligned."""
@@ -548,7 +577,7 @@ class _AtStep:
         return None if culprit is None else self._blame(BACKWARD, every[culprit])
 
     def _right_gradients(self) -> list[str]:
-        wrong = {name for name, *_ in self._wrong_parameters("parameter_gradients")}
+        wrong = {each.name for each in self._wrong_parameters("parameter_gradients")}
         return [
             name
             for name, each in self.single.parameter_gradients.items()
@@ -566,7 +595,42 @@ class _AtStep:
             return None
         if not wrong:
             return self._named(PARAMETER_GRADIENTS, lost, (), "no gradient", 1.0, ())
-        return causes.explain_parameters(self, wrong, Found, PARAMETER_GRADIENTS)
+        told = why_gradients(self, wrong)
+        if told is None:
+            told = self._as_sum(wrong) or ((), "differ", list(dict.fromkeys(e.name for e in wrong)))
+        return self._of_parameters(PARAMETER_GRADIENTS, wrong, told)
+
+    def _of_parameters(self, direction: str, wrong: Sequence[Wrong], told: Reason) -> Found:
+        axes, cause, names = told
+        error = max(each.relative_error for each in wrong)
+        ranks = sorted({each.rank for each in wrong if each.name in names})
+        return self._named(direction, names, axes, cause, error, ranks)
+
+    def _as_sum(self, wrong: Sequence[Wrong]) -> Reason | None:
+        """Explain wrong gradients by how often they count each part of the batch."""
+        spot, runner = self._loss_spot(), self.judge.runner
+        if spot is None or runner is None:
+            return None
+        parts = Contributions(self.comparison, runner, self.number, spot)
+        names = list(dict.fromkeys(each.name for each in wrong))
+        for each in sorted(wrong, key=lambda each: -each.got.numel()):
+            places = self._places_within(each.name)
+            if each.rank not in places or places[each.rank].shape != each.got.shape:
+                continue
+            written = parts.written(each.name, each.got, places, each.rank)
+            told = None if written is None else parts.explain(each.rank, written)
+            if told is not None:
+                return *told, names
+        return None
+
+    def _places_within(self, name: str) -> dict[int, torch.Tensor]:
+        """Return by rank which elements of a parameter it holds, numbered within it."""
+        elements = self.judge.elements
+        if name not in elements.shapes:
+            return {}
+        start, count = elements.starts[name], elements.shapes[name].numel()
+        within = {r: p[name] - start for r, p in enumerate(self.judge.places) if name in p}
+        return {r: p for r, p in within.items() if bool(((p >= 0) & (p < count)).all())}
 
     def _lost_gradients(self) -> list[str]:
         """Return parameters that have a gradient in the single program, and none on a rank."""
@@ -600,7 +664,7 @@ class _AtStep:
     def _update(self) -> Found | None:
         wrong = [*self._wrong_parameters("parameters")]
         if wrong:
-            return causes.explain_parameters(self, wrong, Found, STEP)
+            return self._of_parameters(STEP, wrong, why_step(self, wrong))
         buffers = [*self._wrong_buffers()]
         if buffers:
             name, _, error = buffers[0]

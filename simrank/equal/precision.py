@@ -6,7 +6,7 @@ differs by 1e-14, a fault by 1e-8 and more.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,12 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-NARROW = frozenset({torch.float32, torch.bfloat16, torch.float16})
+_WIDE = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}
 _CASTS = frozenset({torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half})
 
 
@@ -37,21 +42,58 @@ class Widened(TorchFunctionMode):
 
 
 def _wide(argument: Any) -> Any:  # noqa: ANN401 - any argument
-    if isinstance(argument, torch.dtype) and argument in NARROW:
-        return torch.float64
-    return argument
+    return _WIDE.get(argument, argument) if isinstance(argument, torch.dtype) else argument
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a floating tensor in another type, and others as they are.
+
+    A complex one keeps its imaginary part, which `Module.to` would drop.
+    """
+    if tensor.is_complex():
+        return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 @contextmanager
-def computing_in(dtype: torch.dtype) -> Iterator[None]:
-    """Compute a block in a type: in float64, whatever narrower types it casts to."""
+def computing_in(dtype: torch.dtype) -> Iterator[list[TorchFunctionMode]]:
+    """Compute a block in a type: in float64, whatever narrower types it casts to.
+
+    Yields:
+        The modes that do it.
+    """
     if dtype != torch.float64:
-        yield
+        yield []
         return
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Widened():
-            yield
+        with Widened() as mode:
+            yield [mode]
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def backwards_under(modes: Callable[[], Sequence[TorchFunctionMode]]) -> Iterator[None]:
+    """Run the hooks and recomputations of backwards under a rank's modes, too.
+
+    `backward` is a call of torch, in which its caller's modes are off.
+
+    Args:
+        modes: Returns those of the running rank.
+    """
+    autograd: Any = torch.autograd
+    original = autograd._engine_run_backward  # noqa: SLF001 - what `backward` and `grad` call
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
+        with ExitStack() as stack:
+            for mode in modes():
+                stack.enter_context(mode)
+            return original(*args, **kwargs)
+
+    autograd._engine_run_backward = run  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        autograd._engine_run_backward = original  # noqa: SLF001 - as above

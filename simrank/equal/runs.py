@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._pytree import tree_flatten
 
 from simrank.context import Context
-from simrank.equal.precision import computing_in
-from simrank.equal.program import EqualProgram, program_of
-from simrank.equal.tape import Record, Tape, on_host, parameters_of
+from simrank.equal.precision import backwards_under, cast, computing_in
+from simrank.equal.program import EqualProgram, plain_name, program_of
+from simrank.equal.dropouts import Dropouts
+from simrank.equal.record import on_host, parameters_of
+from simrank.equal.tape import Tape
 from simrank.multiprocessing.script import run_calls
+from simrank.ranks import require_rank
+from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.nn import Module
+    from torch.overrides import TorchFunctionMode
 
     from simrank.equal.layout import Layout
+    from simrank.equal.record import Record, Spot, Step
     from simrank.multiprocessing.script import Script
 
 _JITTER = 0.02  # Of the parameters, in their own unit: no two elements are alike.
@@ -70,45 +76,108 @@ class Reference:
 def run_single(options: Options, *, num_noisy: int = 2) -> Reference:
     """Run the single program, and again with rounding errors."""
     records: list[Record] = []
+    run = _Run(options)
 
     def call(_: int, script: Script) -> None:
-        torch.cuda.set_device(0)
-        with computing_in(options.dtype):
+        with run.ready() as modes:
             program = _program(script)
             for number in range(1 + num_noisy):
-                records.append(_single(program, options, number))
+                records.append(_single(program, options, number, modes))
 
-    context = _context(options, 1)
-    with context:
-        run_calls(context.program, options.path, call, 1)
+    run.on_ranks(call, 1)
     return Reference(records[0], records[1:])
 
 
 def run_layout(options: Options, layout: Layout, reference: Record) -> list[Record]:
     """Run the program on a layout; the records are those of the ranks."""
     records: dict[int, Record] = {}
-    tapes: dict[int, Tape] = {}
+    run = _Run(options)
 
     def call(rank: int, script: Script) -> None:
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-        dist.init_process_group("nccl")
-        sizes, names = tuple(layout.axes.values()), tuple(layout.axes)
-        with computing_in(options.dtype):
-            program = _program(script)
-            mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
-            records[rank] = _rank(program, options, mesh, reference, tapes)
-        dist.destroy_process_group()
+        with run.ready() as modes:
+            dist.init_process_group("nccl")
+            records[rank] = _rank(run, _program(script), layout, reference, modes)
+            dist.destroy_process_group()
 
-    context = _context(options, layout.num_ranks)
-    with context, _trials_paused(tapes):
-        run_calls(context.program, options.path, call, layout.num_ranks)
+    run.on_ranks(call, layout.num_ranks)
     return [records[rank] for rank in range(layout.num_ranks)]
 
 
-def _context(options: Options, num_ranks: int) -> Context:
-    if options.cluster is None:
-        return Context.for_ranks(num_ranks)
-    return Context(options.cluster)
+@dataclass
+class Runner:
+    """Runs a program again, to find a cause.
+
+    Attributes:
+        options: What is run.
+        reference: The single program.
+    """
+
+    options: Options
+    reference: Reference
+
+    def layout(self, layout: Layout) -> list[Record]:
+        """Run a layout."""
+        return run_layout(self.options, layout, self.reference.record)
+
+    def part_gradients(
+        self, step: int, spot: Spot, call: int, parts: Sequence[Sequence[int]]
+    ) -> list[dict[str, torch.Tensor]]:
+        """Return the gradients of the parameters by parts of an output of the single program.
+
+        Args:
+            step: The training step.
+            spot: The output.
+            call: Its call.
+            parts: For each the elements through which its gradient flows.
+        """
+        found: list[dict[str, torch.Tensor]] = []
+        run = _Run(self.options)
+
+        def call_single(_: int, script: Script) -> None:
+            with run.ready() as modes:
+                program = _program(script)
+                found.extend(_by_parts(program, self.options, (step, spot, call), parts, modes))
+
+        run.on_ranks(call_single, 1)
+        return found
+
+
+class _Run:
+    """A run of some ranks.
+
+    Args:
+        options: What is run.
+
+    Attributes:
+        tapes: Those of the ranks.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.tapes: dict[int, Tape] = {}
+        self._modes: dict[int, list[TorchFunctionMode]] = {}
+
+    def on_ranks(self, call: Callable[[int, Script], None], num_ranks: int) -> None:
+        """Call a function on ranks of their own Context."""
+        options = self.options
+        context = (
+            Context.for_ranks(num_ranks) if options.cluster is None else Context(options.cluster)
+        )
+        with context, _trials_paused(self.tapes), backwards_under(self._modes_here):
+            run_calls(context.program, options.path, call, num_ranks)
+
+    @contextmanager
+    def ready(self) -> Iterator[list[TorchFunctionMode]]:
+        """Set up the running rank; yield the modes of its backwards, which may be added to."""
+        rank = require_rank("a run").rank
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        with computing_in(self.options.dtype) as modes:
+            self._modes[rank] = modes
+            yield modes
+
+    def _modes_here(self) -> Sequence[TorchFunctionMode]:
+        program = rank_program()
+        return () if program is None else self._modes.get(program.rank, ())
 
 
 def _program(script: Script) -> EqualProgram:
@@ -124,7 +193,7 @@ def _built(program: EqualProgram, options: Options) -> Module:
     Ones and zeros could not be aligned, and would hide faults.
     """
     torch.manual_seed(0)
-    model = program.build().cuda().to(options.dtype)
+    model = program.build().cuda()._apply(lambda each: cast(each, options.dtype))  # noqa: SLF001
     drawn = torch.Generator().manual_seed(_JITTER_SEED)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -135,9 +204,7 @@ def _built(program: EqualProgram, options: Options) -> Module:
 
 def _batch(program: EqualProgram, options: Options, step: int) -> tuple[torch.Tensor, ...]:
     def placed(tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
-        if not isinstance(tensor, torch.Tensor):
-            return tensor
-        return tensor.cuda().to(options.dtype) if tensor.is_floating_point() else tensor.cuda()
+        return cast(tensor.cuda(), options.dtype) if isinstance(tensor, torch.Tensor) else tensor
 
     return tuple(map(placed, program.batch(step)))
 
@@ -156,7 +223,9 @@ def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tens
     return noisy
 
 
-def _single(program: EqualProgram, options: Options, number: int) -> Record:
+def _single(
+    program: EqualProgram, options: Options, number: int, modes: list[TorchFunctionMode]
+) -> Record:
     """Run the single program; with a number above 0 with rounding errors."""
     model = _built(program, options)
     noise = _noise(options, number) if number else None
@@ -165,55 +234,142 @@ def _single(program: EqualProgram, options: Options, number: int) -> Record:
             for parameter in model.parameters():
                 parameter.copy_(noise(parameter))
     tape = Tape([model], noise=noise)
-    for index in range(options.num_steps):
-        batch = _batch(program, options, index)
-        torch.manual_seed(_TRAIN_SEED + index)
-        with tape.step() as step:
-            loss = program.loss(model, batch)
-            tape.note_dependencies(loss)
-            loss.backward()
-            step.loss = loss.detach().clone()
-            tape.note_gradients([model])
-            program.update(model, None)
-            tape.note_state([model])
-        _forget_gradients([model])
-        torch.cuda.synchronize()
-        step.to_host()
-        tape.record.batch.append([each.cpu() for each in batch if isinstance(each, torch.Tensor)])
+    with _dropouts(Dropouts(tape.find_dropout), modes):
+        for index in range(options.num_steps):
+            batch = _batch(program, options, index)
+            torch.manual_seed(_TRAIN_SEED + index)
+            with tape.step() as step:
+                loss = program.loss(model, batch)
+                tape.note_dependencies(loss)
+                loss.backward()
+                step.loss = loss.detach().clone()
+                tape.note_gradients([model])
+                program.update(model, None)
+                tape.note_state([model])
+            _end_step([model], step)
     _initial_to_host(tape.record)
     return tape.record
 
 
-def _rank(  # noqa: PLR0913 - what all ranks share
+def _by_parts(
     program: EqualProgram,
     options: Options,
-    mesh: DeviceMesh,
+    where: tuple[int, Spot, int],
+    parts: Sequence[Sequence[int]],
+    modes: list[TorchFunctionMode],
+) -> list[dict[str, torch.Tensor]]:
+    """Return the single program's gradients at a step, by parts of an output."""
+    last, spot, call = where
+    model = _built(program, options)
+    tape = Tape([model])
+    gate = _Gate(model, spot, call)
+    found = []
+    with _dropouts(Dropouts(tape.find_dropout), modes):
+        for index in range(last + 1):
+            batch = _batch(program, options, index)
+            torch.manual_seed(_TRAIN_SEED + index)
+            gate.num_calls = 0
+            with tape.step():
+                loss = program.loss(model, batch)
+                if index < last:
+                    loss.backward()
+                    program.update(model, None)
+                for elements in parts if index == last else ():
+                    gate.elements = elements
+                    loss.backward(retain_graph=True)
+                    found.append(
+                        {
+                            name: each.grad.detach().cpu().clone()
+                            for name, each in parameters_of([model]).items()
+                            if each.grad is not None
+                        }
+                    )
+                    _forget_gradients([model])
+            _forget_gradients([model])
+    return found
+
+
+class _Gate:
+    """Lets the gradient of one output flow through some of its elements only.
+
+    Args:
+        model: The model.
+        spot: The output.
+        call: Its call.
+    """
+
+    def __init__(self, model: Module, spot: Spot, call: int) -> None:
+        self.num_calls = 0
+        self.elements: Sequence[int] | None = None
+        self._at = call, spot.index
+        module = next(m for n, m in model.named_modules() if plain_name(n) == spot.module)
+        module.register_forward_hook(self._see)
+
+    def _see(self, _module: Module, _args: object, out: object) -> None:
+        call, index = self._at
+        self.num_calls += 1
+        if self.num_calls == call + 1:
+            tree_flatten(out)[0][index].register_hook(self._cut)
+
+    def _cut(self, gradient: torch.Tensor) -> torch.Tensor:
+        if self.elements is None:
+            return gradient
+        mask = torch.zeros(gradient.numel(), dtype=gradient.dtype)
+        mask[list(self.elements)] = 1
+        return gradient * mask.view(gradient.shape).to(gradient.device)
+
+
+def _rank(
+    run: _Run,
+    program: EqualProgram,
+    layout: Layout,
     reference: Record,
-    tapes: dict[int, Tape],
+    modes: list[TorchFunctionMode],
 ) -> Record:
     """Run the program on one rank of a layout."""
-    model = program.parallelize(_built(program, options), mesh)
+    sizes, names = tuple(layout.axes.values()), tuple(layout.axes)
+    mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
+    model = program.parallelize(_built(program, run.options), mesh)
     parts = list(model) if isinstance(model, list | tuple) else [model]
-    tape = tapes[dist.get_rank()] = Tape(parts, reference.kinds)
-    for index in range(options.num_steps):
-        batch = _batch(program, options, index)
-        torch.manual_seed(_TRAIN_SEED + index)
-        with tape.step() as step:
-            loss = program.train(model, batch, mesh)
-            step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
-            tape.note_gradients(parts)
-            program.update(model, mesh)
-            tape.note_state(parts)
-        _forget_gradients(parts)
-        torch.cuda.synchronize()
-        step.to_host()
+    rank = dist.get_rank()
+    tape = run.tapes[rank] = Tape(parts, single=reference)
+    with _dropouts(Dropouts(tape.find_dropout, (layout, layout.coordinates(rank))), modes):
+        for index in range(run.options.num_steps):
+            batch = _batch(program, run.options, index)
+            torch.manual_seed(_TRAIN_SEED + index)
+            with tape.step() as step:
+                loss = program.train(model, batch, mesh)
+                step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
+                tape.note_gradients(parts)
+                program.update(model, mesh)
+                tape.note_state(parts)
+            _end_step(parts, step)
     _initial_to_host(tape.record)
     return tape.record
+
+
+@contextmanager
+def _dropouts(mode: Dropouts, modes: list[TorchFunctionMode]) -> Iterator[None]:
+    """Record and replace dropouts in a block, and in its backwards."""
+    before = list(modes)
+    modes.append(mode)
+    try:
+        with mode:
+            yield
+    finally:
+        modes[:] = before
 
 
 def _forget_gradients(parts: Sequence[Module]) -> None:
     for parameter in parameters_of(parts).values():
         parameter.grad = None
+
+
+def _end_step(parts: Sequence[Module], step: Step) -> None:
+    """Forget the gradients of a step, and copy to the host what was recorded."""
+    _forget_gradients(parts)
+    torch.cuda.synchronize()
+    step.to_host()
 
 
 def _initial_to_host(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""What a run recorded: what its modules took in and gave, gradients there, parameters and buffers.
+"""Records what a model does.
 
 A tape is on a rank's device while the rank runs: copies in the order of its streams, without a wait
 of the host, so that what is recorded does not change what the program does.
@@ -8,164 +8,40 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from simrank.engine import user_site
+from simrank.engine.callsite import SourceLine, is_library
+from simrank.equal.alignment import rows_of
 from simrank.equal.program import plain_name
+from simrank.equal.record import (
+    AGAIN,
+    INPUT,
+    OUTPUT,
+    Dropped,
+    Record,
+    Spot,
+    Step,
+    buffers_of,
+    on_host,
+    parameters_of,
+    taped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
-    from simrank.engine.callsite import SourceLine
-
-INPUT, OUTPUT = "input", "output"
-PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
-
-Places = dict[str, int | str]
+    from simrank.equal.alignment import Rows
 
 
-class Spot(NamedTuple):
-    """Where a tensor passes: `layers.0.mlp`'s second output.
-
-    Attributes:
-        module: Its plain name; "" is the model.
-        side: INPUT or OUTPUT.
-        index: Among the tensors of that side.
-    """
-
-    module: str
-    side: str
-    index: int
-
-
-@dataclass(slots=True)
-class Taped:
-    """A tensor of one rank.
-
-    Attributes:
-        value: The rank's own part, a copy.
-        places: How a DTensor is placed along each axis of its mesh; None for other tensors.
-    """
-
-    value: torch.Tensor
-    places: Places | None = None
-
-
-@dataclass
-class Step:
-    """One training step of one rank.
-
-    Attributes:
-        order: Spots with the number of their call, as they were passed.
-        values: Tensors by spot, one per call.
-        gradients: Their gradients by spot and call.
-        again: Tensors of forwards that the backward recomputed.
-        upstream: Of the single program: for each place in `order` the places that it depends on,
-            as bits; empty where that is not known.
-        reads: Likewise the parameters that it depends on, in the order of `parameter_gradients`.
-        loss: The loss, or None.
-        parameter_gradients: As the optimizer finds them, by parameter; None where there is none.
-        parameters: After the step.
-        buffers: After the step.
-    """
-
-    order: list[tuple[Spot, int]] = field(default_factory=list)
-    values: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
-    gradients: dict[Spot, dict[int, Taped]] = field(default_factory=lambda: defaultdict(dict))
-    again: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
-    upstream: list[int] = field(default_factory=list)
-    reads: list[int] = field(default_factory=list)
-    loss: torch.Tensor | None = None
-    parameter_gradients: dict[str, Taped | None] = field(default_factory=dict)
-    parameters: dict[str, Taped] = field(default_factory=dict)
-    buffers: dict[str, Taped] = field(default_factory=dict)
-
-    def to_host(self) -> None:
-        """Copy everything to host memory."""
-        for found in (self.values, self.again):
-            for calls in found.values():
-                calls[:] = map(on_host, calls)
-        for by_call in self.gradients.values():
-            by_call.update({call: on_host(each) for call, each in by_call.items()})
-        for named in (self.parameters, self.buffers):
-            named.update({name: on_host(each) for name, each in named.items()})
-        for name, each in self.parameter_gradients.items():
-            self.parameter_gradients[name] = None if each is None else on_host(each)
-        self.loss = None if self.loss is None else self.loss.cpu()
-
-
-@dataclass
-class Record:
-    """What one rank did.
-
-    Attributes:
-        initial: Parameters before the first step.
-        initial_buffers: Buffers then.
-        aliases: Names of one tensor, where a parameter has several.
-        kinds: Names of the modules' types.
-        sites: Where a module was called, by its plain name.
-        homes: File and first line of the forward of modules that are the program's own.
-        steps: The steps so far.
-        batch: The tensors of each step, of the single program.
-    """
-
-    initial: dict[str, Taped] = field(default_factory=dict)
-    initial_buffers: dict[str, Taped] = field(default_factory=dict)
-    aliases: list[list[str]] = field(default_factory=list)
-    kinds: dict[str, str] = field(default_factory=dict)
-    sites: dict[str, SourceLine] = field(default_factory=dict)
-    homes: dict[str, SourceLine] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    batch: list[list[torch.Tensor]] = field(default_factory=list)
-
-
-def taped(tensor: torch.Tensor) -> Taped:
-    """Return a copy of a rank's part of a tensor, on its device."""
-    if isinstance(tensor, DTensor):
-        names = tensor.device_mesh.mesh_dim_names or ()
-        places: Places = {}
-        for name, placement in zip(names, tensor.placements, strict=False):
-            if placement.is_partial():
-                places[name] = PARTIAL
-            else:
-                places[name] = getattr(placement, "dim", REPLICATED)
-        return Taped(_plain(tensor._local_tensor), places)  # noqa: SLF001 - without a gradient
-    return Taped(_plain(tensor))
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    if hasattr(tensor, "elem") and hasattr(tensor, "wait"):  # A functional collective's result.
-        tensor = tensor.wait()
-    return tensor.detach().clone()
-
-
-def on_host(each: Taped) -> Taped:
-    """Return the same in host memory."""
-    return Taped(each.value.cpu(), each.places)
-
-
-def named_tensors(
-    parts: Sequence[Module], find: Callable[[Module], Iterator[tuple[str, Any]]]
-) -> dict[str, torch.Tensor]:
-    """Return parameters or buffers of a model's parts by their plain names."""
-    return {plain_name(name): each for part in parts for name, each in find(part)}
-
-
-def parameters_of(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
-    """Return the parameters of a model's parts, shared ones under each of their names."""
-    return named_tensors(parts, lambda part: part.named_parameters(remove_duplicate=False))
-
-
-def buffers_of(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
-    """Return the buffers of a model's parts."""
-    return named_tensors(parts, lambda part: part.named_buffers(remove_duplicate=False))
+def _is_in_backward() -> bool:
+    """Return whether a backward is running: what forwards do then are recomputations."""
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - torch has no other
 
 
 class Tape:
@@ -173,18 +49,22 @@ class Tape:
 
     Args:
         parts: The model, or its parts.
-        kinds: Of the single model's modules: where a part has an Identity in place of a module, it
-            is not that module.
         noise: Changes what modules give and gradients there; None: nothing is changed.
+        single: What the single program did, where this is a rank of a layout.
     """
 
     def __init__(
         self,
         parts: Sequence[Module],
-        kinds: Mapping[str, str] | None = None,
         noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        single: Record | None = None,
     ) -> None:
+        kinds = None if single is None else single.kinds
         self.record = Record()
+        self._single = single
+        self._stack: list[str] = []
+        self._rows: Rows | None = None
+
         self._step = Step()
         self._nodes: list[Any] = []
         self._noise = noise
@@ -201,6 +81,7 @@ class Tape:
             names[id(each)].append(name)
         self.record.aliases = [found for found in names.values() if len(found) > 1]
 
+    # Where a part has an Identity in place of a module, it is not that module.
     def _watch(self, name: str, module: Module, kinds: Mapping[str, str] | None) -> None:
         kind = type(module).__name__
         if kinds is not None and kind == "Identity" and kinds.get(name, kind) != kind:
@@ -223,8 +104,6 @@ class Tape:
         module.register_forward_hook(after)
 
     def _note_home(self, name: str, code: Any) -> None:  # noqa: ANN401 - a code object
-        from simrank.engine.callsite import SourceLine, is_library  # noqa: PLC0415
-
         if not is_library(code.co_filename):
             self.record.homes[name] = SourceLine(code.co_filename, code.co_firstlineno)
 
@@ -251,6 +130,7 @@ class Tape:
         """
         if self._paused:
             return None
+        self._open(name)
         site = user_site()
         if site is not None:
             self.record.sites.setdefault(name, site.line())
@@ -260,11 +140,44 @@ class Tape:
                 if each.requires_grad and torch.is_grad_enabled():
                     found[place] = each.view_as(each)
                 self._see(Spot(name, INPUT, place), found[place])
+                if self._rows is None:
+                    self._find_rows(Spot(name, INPUT, place), found[place])
         return tree_unflatten(found, form)
+
+    def _open(self, name: str) -> None:
+        """Note which modules are running; those that a recomputation left early are not."""
+        while self._stack and self._stack[-1] and not name.startswith(self._stack[-1] + "."):
+            self._stack.pop()
+        if self._stack == [""] and not name:
+            self._stack.clear()
+        if not self._stack:
+            self._rows = None  # Another part of the batch.
+        self._stack.append(name)
+
+    def _find_rows(self, spot: Spot, tensor: torch.Tensor) -> None:
+        """Find out which rows of the batch a rank is working on, if it must know."""
+        number = len(self.record.steps) - 1
+        if self._single is None or not self._single.steps[number].dropped or tensor.is_meta:
+            return
+        found = rows_of(self._single.steps[number].values.get(spot, []), [on_host(taped(tensor))])
+        self._rows = None if found is None else found[0]
+
+    def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
+        """Return where the dropout that is running is recorded, the single one, and the rows."""
+        name = self._stack[-1] if self._stack else ""
+        is_again = _is_in_backward()
+        here = self._step.dropped[name + AGAIN if is_again else name]
+        single = None
+        if self._single is not None:
+            every = self._single.steps[len(self.record.steps) - 1].dropped.get(name, [])
+            single = every[len(here) % len(every)] if every else None
+        return here, single, self._rows
 
     def _leave(self, name: str, out: Any) -> Any:  # noqa: ANN401 - any program's
         if self._paused:
             return None
+        if name in self._stack:
+            del self._stack[self._stack.index(name) :]
         found, form = tree_flatten(out)
         for place, each in enumerate(found):
             if isinstance(each, torch.Tensor):
@@ -277,7 +190,7 @@ class Tape:
         step = self._step
         if tensor.is_meta or not (tensor.is_floating_point() or spot.side == INPUT):
             return
-        is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - inside a backward
+        is_again = _is_in_backward()
         kept = (step.again if is_again else step.values)[spot]
         call = len(kept)
         kept.append(taped(tensor))
@@ -286,7 +199,9 @@ class Tape:
             self._nodes.append(tensor.grad_fn)
         if tensor.requires_grad and torch.is_grad_enabled():
 
-            def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+            def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
+                if gradient is None:
+                    return None
                 step.gradients[spot][call] = taped(gradient)
                 return None if self._noise is None else self._noise(gradient)
 

@@ -1,0 +1,126 @@
+"""Dropout: a rank drops what the single program drops, so that the rest can be compared.
+
+A rank draws its own random numbers as ever. Its mask is recorded, and compared with those of the
+ranks that work on the same elements; then the single program's mask takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's custom
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+
+from simrank.equal.alignment import bases, cut_of, cuts, is_close
+from simrank.equal.record import Dropped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from simrank.equal.alignment import Rows
+    from simrank.equal.layout import Layout
+
+_DROPOUTS = {
+    F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
+    torch.dropout,
+}  # fmt: skip
+# Which have no mask that could be replaced: they drop nothing.
+_SWITCHED_OFF = {F.scaled_dot_product_attention: "dropout_p", F.multi_head_attention_forward: "dropout_p"}
+
+
+class Dropouts(TorchFunctionMode):
+    """Records dropouts, and on a rank replaces their masks.
+
+    Args:
+        find: Returns where a dropout is recorded, the single program's, and a rank's rows.
+        place: Where the rank stands; None in the single program.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], tuple[list[Dropped], Dropped | None, Rows | None]],
+        place: tuple[Layout, Mapping[str, int]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._find, self._place = find, place
+        self.switched_off: set[str] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],  # noqa: ARG002 - of torch's protocol
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - of any call
+        """Call `func`, with a mask that is known if it is a dropout."""
+        named = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return self._drop(func, args, named)
+        if func in _SWITCHED_OFF:
+            args, named = self._without_dropout(func, args, named)
+        return func(*args, **named)
+
+    def _without_dropout(
+        self, func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        name = _SWITCHED_OFF[func]
+        if name in named:
+            if named[name]:
+                self.switched_off.add(func.__name__)
+                named[name] = 0.0
+            return args, named
+        at = 4 if func is F.scaled_dot_product_attention else 10
+        if len(args) > at and args[at]:
+            self.switched_off.add(func.__name__)
+            args = [*args[:at], 0.0, *args[at + 1 :]]
+        return args, named
+
+    def _drop(self, func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
+        tensor = args[0] if args else named["input"]
+        with torch.no_grad():
+            ones = torch.ones_like(tensor)
+            drawn = func(ones, *args[1:], **{n: e for n, e in named.items() if n not in ("input", "inplace")})
+        local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
+        if bool((torch.ones_like(local) == local).all()):
+            return tensor  # It drops nothing: p is 0, or the model is evaluated.
+        found, single, rows = self._find()
+        taken = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
+        dropped = Dropped(local.detach().clone(), taken.detach().clone())
+        found.append(dropped)
+        if self._place is None or single is None:
+            return tensor * drawn
+        mask = self._replaced(dropped, single, rows)
+        if mask is None:
+            return tensor * drawn
+        dropped.is_replaced = True
+        mask = mask.to(local.device, local.dtype)
+        if isinstance(tensor, DTensor):
+            mask = DTensor.from_local(mask, tensor.device_mesh, tensor.placements, run_check=False)
+        return tensor * mask
+
+    def _replaced(self, dropped: Dropped, single: Dropped, rows: Rows | None) -> torch.Tensor | None:
+        """Return the part of the single program's mask that a rank has."""
+        assert self._place is not None  # noqa: S101 - a rank's
+        first = None
+        taken = dropped.taken.cpu()
+        for mask, wanted, is_cut in self._parts(single, rows, taken.shape):
+            if is_close(taken, wanted):
+                dropped.is_cut = is_cut
+                return mask
+            if first is None:
+                first, dropped.is_cut = mask, is_cut
+        return first
+
+    def _parts(
+        self, single: Dropped, rows: Rows | None, shape: torch.Size
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
+        assert self._place is not None  # noqa: S101 - a rank's
+        layout, at = self._place
+        pairs = zip(bases(single.mask, rows), bases(single.taken, rows), strict=True)
+        for mask, taken in pairs:
+            for how in cuts(shape, mask.shape, layout, [*reversed(layout.axes)]):
+                part = cut_of(mask, how, layout, at)
+                if part.shape == shape:
+                    yield part, cut_of(taken, how, layout, at), bool(how)

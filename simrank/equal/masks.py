@@ -1,0 +1,100 @@
+"""Masks of dropout: ranks that work on the same elements must drop the same ones.
+
+What a rank has drawn is compared here; the rest of the comparison uses the single program's masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from simrank.equal.record import AGAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simrank.equal.comparison import Comparison
+
+
+@dataclass
+class WrongMask:
+    """The first dropout whose masks differ where they must not.
+
+    Attributes:
+        module: Its module.
+        cause: What differs.
+        share: Of the elements.
+        ranks: Those that differ.
+        values: By rank which mask it has, where ranks differ from each other.
+        is_again: Whether a recomputation differs from its forward.
+    """
+
+    module: str
+    cause: str
+    share: float
+    ranks: Sequence[int]
+    values: Mapping[int, int] = field(default_factory=dict)
+    is_again: bool = False
+
+
+class Masks:
+    """The masks of one step.
+
+    Args:
+        comparison: Of that step.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._ranks, self._layout = comparison.ranks, comparison.layout
+        self._rows = comparison.rows
+        self._axes = [
+            axis
+            for axis in self._layout.axes
+            if axis not in comparison.data_axes and axis not in comparison.stage_axes
+        ]
+
+    def wrong(self) -> WrongMask | None:
+        """Return the first dropout that differs."""
+        return next(self._between_ranks(), None) or next(self._again(), None)
+
+    def _between_ranks(self) -> Iterator[WrongMask]:
+        """Yield dropouts of the same elements with different masks."""
+        modules = dict.fromkeys(n for step in self._ranks for n in step.dropped if AGAIN not in n)
+        for module in modules:
+            for group in self._layout.groups(self._axes):
+                drawn = {r: self._ranks[r].dropped[module] for r in group if module in self._ranks[r].dropped}
+                if len(drawn) < 2:
+                    continue
+                for calls in zip(*drawn.values(), strict=False):
+                    if any(each.is_cut for each in calls):
+                        continue  # Each rank has elements of its own.
+                    shares = [_share(calls[0].mask, each.mask) for each in calls]
+                    if max(shares) > 0:
+                        ranks = [r for r, share in zip(drawn, shares, strict=True) if share]
+                        cause = f"another dropout mask on ranks that have the same elements ({max(shares):.0%} of them differ): their seeds differ"
+                        values = {r: int(share > 0) for r, share in zip(drawn, shares, strict=True)}
+                        yield WrongMask(module, cause, max(shares), ranks, values)
+
+    def _again(self) -> Iterator[WrongMask]:
+        """Yield dropouts whose recomputation has another mask than their forward."""
+        for rank, step in enumerate(self._ranks):
+            for name, calls in step.dropped.items():
+                module = name.removesuffix(AGAIN)
+                first = step.dropped.get(module, [])
+                if name == module or len(calls) > len(first):
+                    continue
+                # The backward recomputes in any order: each has to be one of the forward's.
+                for each in calls:
+                    if not any(_share(each.mask, other.mask) == 0 for other in first):
+                        share = _share(each.mask, first[0].mask)
+                        cause = f"recomputation draws another dropout mask ({share:.0%} of elements differ): the random state of the forward is not restored"
+                        yield WrongMask(module, cause, share, [rank], is_again=True)
+
+
+def _share(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the share of elements that differ."""
+    if one.shape != other.shape:
+        return 0.0
+    return (one != other).double().mean().item()

@@ -1,0 +1,327 @@
+"""Why gradients of parameters, or parameters after a step, differ."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from simrank.equal.causes import factor_of, varying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simrank.equal.judge import AtStep
+
+GRADIENTS, PARAMETERS = "parameter_gradients", "parameters"
+_CLOSE = 1e-6  # Of a factor, or of a rest; a fault is far larger.
+_CLIPPED = 1e-3  # Of a clipping factor, in which a small constant is added to the norm.
+
+Reason = tuple[tuple[str, ...], str, list[str]]
+
+
+class Wrong(NamedTuple):
+    """A parameter of one rank that differs.
+
+    Attributes:
+        name: Its name.
+        rank: The rank.
+        error: Norm of the difference.
+        got: The rank's tensor, or its gradient.
+        want: What it should be.
+        tolerance: Of the error.
+    """
+
+    name: str
+    rank: int
+    error: float
+    got: torch.Tensor
+    want: torch.Tensor
+    tolerance: float
+
+    @property
+    def relative_error(self) -> float:
+        """Return the error as a part of what it should be."""
+        return self.error / (self.want.norm().item() or 1.0)
+
+
+def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
+    """Return axes, cause and parameters of wrong gradients; None if nothing simple fits."""
+    names = _names(wrong)
+    worst = max(wrong, key=lambda each: each.relative_error)
+    tied = _tied(at, names)
+    if tied is not None:
+        return tied
+    unreduced = _unreduced(at, worst)
+    if unreduced is not None:
+        return *unreduced, names
+    factors = _factors(wrong)
+    if factors is None or not _are_alike(factors.values()):
+        return None
+    factor = next(iter(factors.values()))
+    axes = varying(at.layout, sorted({each.rank for each in wrong}))
+    num_calls = max((len(rows) for rows in at.comparison.rows if rows is not None), default=1)
+    known = factor_of(at.layout, factor, num_calls)
+    if known is not None:
+        return (known[0] or axes), known[1], names
+    return axes, f"{factor:.6g} times what they should be", names
+
+
+def _names(wrong: Sequence[Wrong]) -> list[str]:
+    return list(dict.fromkeys(each.name for each in wrong))
+
+
+def _factors(wrong: Sequence[Wrong]) -> dict[tuple[str, int], float] | None:
+    """Return by how much each is too large; None if one is not a multiple of what it should be."""
+    found = {}
+    for each in wrong:
+        factor = (each.got * each.want).sum().item() / (each.want.square().sum().item() or 1.0)
+        rest = (each.got - factor * each.want).norm().item()
+        if rest > max(_CLOSE * abs(factor) * each.want.norm().item(), each.tolerance):
+            return None
+        found[each.name, each.rank] = factor
+    return found
+
+
+def _are_alike(values: object) -> bool:
+    each = [*values]  # type: ignore[call-overload]
+    return max(each) - min(each) <= _CLOSE * max(map(abs, each))
+
+
+# ---- Gradients ----
+
+
+def _unreduced(at: AtStep, worst: Wrong) -> tuple[tuple[str, ...], str] | None:
+    """Return that the sum, or the mean, of a gradient over some axes is right."""
+    layout, want = at.layout, worst.want
+    loose = 4 * max(worst.tolerance, _CLOSE**1.5 * want.norm().item())
+    sizes = [axis for axis in layout.axes if layout.axes[axis] > 1]
+    for count in (1, 2):
+        for axes in combinations(sizes, count):
+            peers = layout.peers(worst.rank, axes)
+            have = [at.whole(GRADIENTS, worst.name, rank) for rank in peers]
+            found = [each for each in have if each is not None and each.shape == want.shape]
+            if len(found) < 2 or all((e - found[0]).norm().item() <= loose for e in found):
+                continue
+            total = torch.stack(found).sum(0)
+            for factor, words in ((1.0, "sum"), (1.0 / len(found), "mean")):
+                if (total * factor - want).norm().item() <= loose:
+                    return axes, f"not reduced over {'/'.join(axes)} ({words})"
+    return _unreduced_copies(at, worst, loose)
+
+
+def _unreduced_copies(at: AtStep, worst: Wrong, loose: float) -> tuple[tuple[str, ...], str] | None:
+    """Return that the sum over the ranks that hold the same elements is right."""
+    places = at.judge.places
+    held = places[worst.rank][worst.name]
+    holders = [
+        rank
+        for rank, each in enumerate(places)
+        if worst.name in each and torch.equal(each[worst.name], held)
+    ]
+    copies = [at.whole(GRADIENTS, worst.name, rank) for rank in holders]
+    if len(holders) < 2 or any(each is None for each in copies):
+        return None
+    total = torch.stack([each for each in copies if each is not None]).sum(0)
+    if (total - worst.want).norm().item() > loose:
+        return None
+    at_axes = [at.layout.coordinates(rank) for rank in holders]
+    axes = tuple(a for a in at.layout.axes if len({each[a] for each in at_axes}) > 1)
+    ranks = ", ".join(map(str, holders))
+    return axes, (
+        f"not reduced over {'/'.join(axes)}: the ranks that hold the same elements ({ranks})"
+    )
+
+
+def _tied(at: AtStep, names: Sequence[str]) -> Reason | None:
+    """Return tied parameters whose copies on several ranks each have a part of the gradient."""
+    for tied in at.judge.reference.record.aliases:
+        want = at.single.parameter_gradients[tied[0]]
+        holders = {
+            rank: name
+            for rank, step in enumerate(at.ranks)
+            for name in tied
+            if step.parameter_gradients.get(name) is not None
+        }
+        if not set(names) & set(tied) or want is None or len(set(holders.values())) < 2:
+            continue
+        parts = [at.whole(GRADIENTS, name, rank) for rank, name in holders.items()]
+        shape = want.value.shape
+        if any(each is None or each.shape != shape for each in parts):
+            continue
+        total = torch.stack([each for each in parts if each is not None]).sum(0)
+        num_copies = len(holders) // len(set(holders.values()))
+        if (total / num_copies - want.value).norm().item() <= _CLOSE * want.value.norm().item():
+            axes = tuple(at.comparison.stage_axes) or tuple(at.layout.axes)
+            over = "/".join(axes)
+            return axes, (
+                f"tied parameters {' and '.join(tied)}: each has its own part of the gradient, "
+                f"not reduced over {over}"
+            ), list(tied)
+    return None
+
+
+# ---- The optimizer's step ----
+
+
+def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
+    """Return axes, cause and parameters of what differs after the optimizer's step."""
+    layout, names = at.layout, _names(wrong)
+    changes = [_change(at, each) for each in wrong]
+    ranks = sorted({each.rank for each in wrong})
+    axes = varying(layout, ranks) or _disagreeing(at, names)
+    still = [e for e in changes if not e.got.norm().item() and e.want.norm().item()]
+    if still:
+        return _stale(at, still, axes)
+    partly = [e for e in changes if bool(((e.got == 0) & (e.want != 0)).any())]
+    if partly:
+        text = "elements that no rank has updated, or that are stale"
+        return axes or tuple(layout.axes), text, _names(partly)
+    factors = _factors(changes)
+    if factors is not None:
+        told = _scaled(at, factors)
+        if told is not None:
+            return (told[0] or axes), told[1], names
+    if _is_decay(wrong):
+        text = "differ by a multiple of the parameters themselves: weight decay"
+        return axes, text, names
+    return axes, "the step differs, though its gradients do not: the optimizer's state", names
+
+
+def _change(at: AtStep, each: Wrong) -> Wrong:
+    """Return what a step did, and what it should have done, in place of its results."""
+    record = at.judge.ranks[each.rank]
+    before = record.steps[at.number - 1].parameters if at.number else record.initial
+    start = before[each.name].value.double()
+    return each._replace(got=each.got - start, want=each.want - start)
+
+
+def _stale(at: AtStep, still: Sequence[Wrong], axes: tuple[str, ...]) -> Reason:
+    """Return that parameters were not updated, on some ranks or on all."""
+    ranks = sorted({each.rank for each in still})
+    names = _names(still)
+    axes = varying(at.layout, ranks) or axes
+    by_name = {name: {e.rank for e in still if e.name == name} for name in names}
+    updated = {
+        name: [r for r, p in enumerate(at.judge.places) if name in p and r not in stale]
+        for name, stale in by_name.items()
+    }
+    if all(updated.values()):
+        owners = sorted({rank for each in updated.values() for rank in each})
+        text = (
+            f"not updated on every rank: the new values of ranks {', '.join(map(str, owners))} "
+            "did not reach the others"
+        )
+        return axes or tuple(at.layout.axes), text, names
+    return axes, "not updated: the optimizer does not have them", names
+
+
+def _scaled(
+    at: AtStep, factors: Mapping[tuple[str, int], float]
+) -> tuple[tuple[str, ...], str] | None:
+    """Return why steps are multiples of what they should be."""
+    by_rank: dict[int, list[float]] = {}
+    for (_, rank), factor in factors.items():
+        by_rank.setdefault(rank, []).append(factor)
+    if not all(map(_are_alike, by_rank.values())):
+        low, high = min(factors.values()), max(factors.values())
+        return (), f"steps are {low:.4g} to {high:.4g} times what they should be, by parameter"
+    found = {rank: each[0] for rank, each in by_rank.items()}
+    if not _are_alike(found.values()):
+        return _own_norm(at, found)
+    factor = next(iter(found.values()))
+    for axis, norm, words in _norms(at):
+        if abs(norm * factor - 1) < _CLIPPED:
+            return (axis,), (
+                f"steps are {factor:.4g} of what they should be: the gradient norm {words}"
+            )
+    return (), (
+        f"steps are {factor:.6g} times what they should be: the learning rate, or the scale"
+    )
+
+
+def _norms(at: AtStep) -> Iterator[tuple[str, float, str]]:
+    """Yield an axis, what a wrong norm is over the right one, and why."""
+    squares = _squares(at)
+    true = sum(squares.values()) or 1.0
+    for axis, size in at.layout.axes.items():
+        if size == 1:
+            continue
+        shapes = at.judge.elements.shapes
+        copied = sum(
+            square
+            for name, square in squares.items()
+            if all(p[name].numel() == shapes[name].numel() for p in at.judge.places if name in p)
+        )
+        norms = {
+            f"counts parameters that all ranks of {axis} hold {size} times": true
+            + (size - 1) * copied,
+            f"counts every parameter {size} times, once for each rank of {axis}": true * size,
+            f"misses parameters that {axis} splits": copied,
+        }
+        for words, square in norms.items():
+            yield axis, (square / true) ** 0.5, words
+
+
+def _squares(at: AtStep) -> dict[str, float]:
+    """Return the squared norm of each gradient of the single program; tied ones count once."""
+    twice = {name for tied in at.judge.reference.record.aliases for name in tied[1:]}
+    return {
+        name: each.value.double().square().sum().item()
+        for name, each in at.single.parameter_gradients.items()
+        if each is not None and name not in twice
+    }
+
+
+def _own_norm(at: AtStep, factors: Mapping[int, float]) -> tuple[tuple[str, ...], str] | None:
+    """Return that each rank clips by the norm of the gradients that it holds."""
+    axes = tuple(
+        axis
+        for axis in at.layout.axes
+        if any(
+            len({round(factors[r], 6) for r in group if r in factors}) > 1
+            for group in at.layout.groups([axis])
+        )
+    )
+    norms = {}
+    for rank in factors:
+        found = [each for each in at.ranks[rank].parameter_gradients.values() if each is not None]
+        norms[rank] = sum(e.value.double().square().sum().item() for e in found) ** 0.5
+    products = [factors[rank] * norms[rank] for rank in factors]
+    low, high = min(factors.values()), max(factors.values())
+    text = f"steps are {low:.4g} to {high:.4g} times what they should be, by rank"
+    if max(products) - min(products) <= _CLIPPED * max(products):
+        text += f": the gradient norm is that of each rank's own part, not reduced over {'/'.join(axes)}"
+    return axes, text
+
+
+def _is_decay(wrong: Sequence[Wrong]) -> bool:
+    """Return whether what differs is a multiple of the parameters."""
+    for each in wrong:
+        rest = each.got - each.want
+        count = (rest * each.want).sum() / (each.want.square().sum() or 1.0)
+        if (rest - count * each.want).norm().item() > 1e-2 * rest.norm().item():
+            return False
+    return True
+
+
+def _disagreeing(at: AtStep, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the axes along which ranks hold the same elements with different values."""
+    found = {}
+    for axis in at.layout.axes:
+        for group in at.layout.groups([axis]):
+            for name in names:
+                held = [at.judge.places[rank].get(name) for rank in group]
+                have = [at.whole(PARAMETERS, name, rank) for rank in group]
+                pairs = [
+                    (place, value)
+                    for place, value in zip(held, have, strict=True)
+                    if place is not None and value is not None
+                ]
+                for place, value in pairs[1:]:
+                    is_copy = torch.equal(place, pairs[0][0])
+                    error = (value - pairs[0][1]).norm().item() if is_copy else 0.0
+                    if error > 1e-9 * value.norm().item():
+                        found[axis] = True
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""What a run recorded: what its modules took in and gave, gradients there, parameters and buffers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from simrank.equal.program import plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.nn import Module
+
+    from simrank.engine.callsite import SourceLine
+
+INPUT, OUTPUT = "input", "output"
+AGAIN = " (again)"  # After a module's name: in a recomputation.
+PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
+
+Places = dict[str, int | str]
+
+
+class Spot(NamedTuple):
+    """Where a tensor passes: `layers.0.mlp`'s second output.
+
+    Attributes:
+        module: Its plain name; "" is the model.
+        side: INPUT or OUTPUT.
+        index: Among the tensors of that side.
+    """
+
+    module: str
+    side: str
+    index: int
+
+
+@dataclass(slots=True)
+class Taped:
+    """A tensor of one rank.
+
+    Attributes:
+        value: The rank's own part, a copy.
+        places: How a DTensor is placed along each axis of its mesh; None for other tensors.
+    """
+
+    value: torch.Tensor
+    places: Places | None = None
+
+
+@dataclass(slots=True)
+class Dropped:
+    """One dropout of the single program, or of a rank.
+
+    Attributes:
+        mask: What the elements are multiplied by.
+        taken: What they were.
+        is_replaced: Of a rank: whether the single program's mask was used.
+        is_cut: Of a rank: whether it has a part of the single program's features.
+    """
+
+    mask: torch.Tensor
+    taken: torch.Tensor
+    is_replaced: bool = False
+    is_cut: bool = False
+
+    def to_host(self) -> Dropped:
+        """Return the same in host memory."""
+        return Dropped(self.mask.cpu(), self.taken.cpu(), self.is_replaced, self.is_cut)
+
+
+@dataclass
+class Step:
+    """One training step of one rank.
+
+    Attributes:
+        order: Spots with the number of their call, as they were passed.
+        values: Tensors by spot, one per call.
+        gradients: Their gradients by spot and call.
+        again: Tensors of forwards that the backward recomputed.
+        upstream: Of the single program: for each place in `order` the places that it depends on,
+            as bits; empty where that is not known.
+        reads: Likewise the parameters that it depends on, in the order of `parameter_gradients`.
+        dropped: Dropouts by module; of a recomputation under the module's name and AGAIN.
+        loss: The loss, or None.
+        parameter_gradients: As the optimizer finds them, by parameter; None where there is none.
+        parameters: After the step.
+        buffers: After the step.
+    """
+
+    order: list[tuple[Spot, int]] = field(default_factory=list)
+    values: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
+    gradients: dict[Spot, dict[int, Taped]] = field(default_factory=lambda: defaultdict(dict))
+    again: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
+    upstream: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    dropped: dict[str, list[Dropped]] = field(default_factory=lambda: defaultdict(list))
+    loss: torch.Tensor | None = None
+    parameter_gradients: dict[str, Taped | None] = field(default_factory=dict)
+    parameters: dict[str, Taped] = field(default_factory=dict)
+    buffers: dict[str, Taped] = field(default_factory=dict)
+
+    def to_host(self) -> None:
+        """Copy everything to host memory."""
+        for found in (self.values, self.again):
+            for calls in found.values():
+                calls[:] = map(on_host, calls)
+        for by_call in self.gradients.values():
+            by_call.update({call: on_host(each) for call, each in by_call.items()})
+        for named in (self.parameters, self.buffers):
+            named.update({name: on_host(each) for name, each in named.items()})
+        for name, each in self.parameter_gradients.items():
+            self.parameter_gradients[name] = None if each is None else on_host(each)
+        for masks in self.dropped.values():
+            masks[:] = [each.to_host() for each in masks]
+        self.loss = None if self.loss is None else self.loss.cpu()
+
+
+@dataclass
+class Record:
+    """What one rank did.
+
+    Attributes:
+        initial: Parameters before the first step.
+        initial_buffers: Buffers then.
+        aliases: Names of one tensor, where a parameter has several.
+        kinds: Names of the modules' types.
+        sites: Where a module was called, by its plain name.
+        homes: File and first line of the forward of modules that are the program's own.
+        steps: The steps so far.
+    """
+
+    initial: dict[str, Taped] = field(default_factory=dict)
+    initial_buffers: dict[str, Taped] = field(default_factory=dict)
+    aliases: list[list[str]] = field(default_factory=list)
+    kinds: dict[str, str] = field(default_factory=dict)
+    sites: dict[str, SourceLine] = field(default_factory=dict)
+    homes: dict[str, SourceLine] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+
+def taped(tensor: torch.Tensor) -> Taped:
+    """Return a copy of a rank's part of a tensor, on its device."""
+    if isinstance(tensor, DTensor):
+        names = tensor.device_mesh.mesh_dim_names or ()
+        places: Places = {}
+        for name, placement in zip(names, tensor.placements, strict=False):
+            if placement.is_partial():
+                places[name] = PARTIAL
+            else:
+                places[name] = getattr(placement, "dim", REPLICATED)
+        return Taped(_plain(tensor._local_tensor), places)  # noqa: SLF001 - without a gradient
+    return Taped(_plain(tensor))
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    if hasattr(tensor, "elem") and hasattr(tensor, "wait"):  # A functional collective's result.
+        tensor = tensor.wait()
+    return tensor.detach().clone()
+
+
+def on_host(each: Taped) -> Taped:
+    """Return the same in host memory."""
+    return Taped(each.value.cpu(), each.places)
+
+
+def named_tensors(
+    parts: Sequence[Module], find: Callable[[Module], Iterator[tuple[str, Any]]]
+) -> dict[str, torch.Tensor]:
+    """Return parameters or buffers of a model's parts by their plain names."""
+    return {plain_name(name): each for part in parts for name, each in find(part)}
+
+
+def parameters_of(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
+    """Return the parameters of a model's parts, shared ones under each of their names."""
+    return named_tensors(parts, lambda part: part.named_parameters(remove_duplicate=False))
+
+
+def buffers_of(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
+    """Return the buffers of a model's parts."""
+    return named_tensors(parts, lambda part: part.named_buffers(remove_duplicate=False))
