@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from simrank.equal.comparison import GRADIENTS, VALUES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -88,12 +90,12 @@ def explain(
         return axes or tuple(free), f"{subject}{factor:.6g} times what it should be"
     if not got.norm().item():
         return axes or tuple(free), f"{subject}all zeros"
-    for other, wanted in compared.want.items():
-        if other != worst and [w.shape for w in wanted] == [g.shape for g in compared.got[worst]]:
-            if (got - _joined(wanted)).norm().item() <= compared.tolerance:
-                at, there = layout.coordinates(worst), layout.coordinates(other)
-                differ = tuple(a for a in layout.axes if at[a] != there[a])
-                return differ, f"{subject}rank {worst} has the part of rank {other}"
+    swapped = _swapped_data(comparison, judge)
+    if swapped is not None and not is_back:
+        return swapped
+    taken = _of_others(comparison, compared, worst, is_back=is_back)
+    if taken is not None:
+        return (taken[0] or axes), subject + taken[1]
     if not is_back:
         hit = _bias(comparison, compared, judge, worst)
         if hit is not None:
@@ -105,6 +107,64 @@ def explain(
     if "BatchNorm" in kind:
         return tuple(comparison.data_axes), "statistics of each rank's own rows"
     return axes or tuple(free), subject + _rows_text(compared, worst)
+
+
+def _swapped_data(comparison: Comparison, judge: Any) -> tuple[tuple[str, ...], str] | None:  # noqa: ANN401
+    """Return that the batch is split along an axis that splits parameters, and along no other.
+
+    Ranks of another axis then have the same rows and the same parameters: they are of no use.
+    """
+    layout = comparison.layout
+    places = [{name: each.numpy().tobytes() for name, each in p.items()} for p in judge.places]
+
+    def differs(axis: str) -> bool:
+        return any(places[r] != places[group[0]] for group in layout.groups([axis]) for r in group)
+
+    useless = [
+        axis
+        for axis, size in layout.axes.items()
+        if size > 1 and axis not in comparison.data_axes and not differs(axis)
+    ]
+    split = [axis for axis in comparison.data_axes if differs(axis)]
+    if len(useless) == 1 and len(split) == 1:
+        return (split[0],), (
+            f"the ranks of {split[0]} have different rows of the batch, and those of {useless[0]} "
+            "the same ones: the batch is split along the wrong axis"
+        )
+    return None
+
+
+def _of_others(
+    comparison: Comparison, compared: Compared, worst: int, *, is_back: bool
+) -> tuple[tuple[str, ...], str] | None:
+    """Return that a rank has what another rank, call or module should have."""
+    layout, got = comparison.layout, compared.got[worst]
+    for other, wanted in compared.want.items():
+        if other != worst and _is_near(got, wanted, compared.tolerance):
+            at, there = layout.coordinates(worst), layout.coordinates(other)
+            differ = tuple(a for a in layout.axes if at[a] != there[a])
+            return differ, f"rank {worst} has the part of rank {other}"
+    want = compared.want[worst]
+    for number, each in enumerate(got):
+        for other, wanted in enumerate(want):
+            if other != number and _is_near([each], [wanted], compared.tolerance):
+                return (), (
+                    f"micro-batch {number} of rank {worst} has what micro-batch {other} should have"
+                )
+    kind = GRADIENTS if is_back else VALUES
+    for spot, call in comparison.elsewhere(kind, worst, got):
+        if (spot, call) != (compared.spot, compared.call):
+            return (), (
+                f"it is what the single program has as the {spot.side} of "
+                f"{spot.module or 'the model'}"
+            )
+    return None
+
+
+def _is_near(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor], tolerance: float) -> bool:
+    if [each.shape for each in got] != [each.shape for each in want]:
+        return False
+    return (_joined(got) - _joined(want)).norm().item() <= tolerance
 
 
 def _bias(comparison: Comparison, compared: Compared, judge: Any, worst: int) -> tuple[tuple[str, ...], str] | None:  # noqa: ANN401

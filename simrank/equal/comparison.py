@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simrank.equal.alignment import anchors_of, bases, cut_of, cuts, rows_of
+from simrank.equal.alignment import anchors_of, bases, cut_of, cuts, is_close, rows_of
 from simrank.equal.record import PARTIAL, Spot
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Compared:
         norm: Of the single program's tensor.
         got: By rank what it has, per call.
         want: What it should have.
+        order: When it passed on the first rank that is wrong.
     """
 
     spot: Spot
@@ -60,6 +61,7 @@ class Compared:
     norm: float = 0.0
     got: Mapping[int, Calls] = field(default_factory=dict)
     want: Mapping[int, Calls] = field(default_factory=dict)
+    order: int = 0
 
     @property
     def share(self) -> float:
@@ -152,7 +154,7 @@ class Comparison:
         is_of_stage = not spot.module and self.stage_axes  # A stage is not the model.
         if whole is None or not whole.value.is_floating_point() or is_of_stage:
             return Compared(spot, call, ABSENT)
-        got, rows, factors, places = self._calls_of(kind, spot, call, scales)
+        got, rows, factors, places, orders = self._calls_of(kind, spot, call, scales)
         if not got:
             return Compared(spot, call, ABSENT)
         norm = whole.value.norm().item()
@@ -160,26 +162,33 @@ class Comparison:
         factor = max((abs(f) for each in factors.values() for f in each), default=1.0)
         best = Compared(spot, call, UNALIGNED, tolerance=tolerance * factor, norm=norm * factor)
         best.got = got
+        is_shared = self._is_shared(spot, call, whole.value)
         declared = places and tuple(axis for axis, at in places.items() if at == PARTIAL)
         smallest = torch.inf
         for want in self._candidates(whole.value, got, rows):
             scaled = {
                 r: [w * f for w, f in zip(want[r], factors[r], strict=True)] for r in want
             }
-            for axes in self._summands(got, declared):
+            for axes in self._summands(declared, is_shared=kind == GRADIENTS and is_shared):
                 errors = self._errors(got, scaled, axes)
                 worst = max(errors.values())
                 if worst > best.tolerance and (axes or worst >= smallest):
                     continue
                 smallest = worst
-                status = SUMMAND if axes else RIGHT
+                status = SUMMAND if set(axes) - set(self.data_axes) else RIGHT
                 best.status = status if worst <= best.tolerance else WRONG
-                best.axes, best.is_declared = axes, bool(axes) and declared is not None
+                best.axes = tuple(axis for axis in axes if axis not in self.data_axes)
+                best.is_declared = bool(axes) and declared is not None
                 best.errors, best.want = errors, scaled
                 if worst <= best.tolerance:
+                    best.order = min(orders.values())
                     return best
-        if best.status != RIGHT and self._is_found_by_value(whole.value, got, factors, best.tolerance):
-            best.status, best.errors, best.axes = RIGHT, dict.fromkeys(got, 0.0), ()
+        best.order = min(
+            (at for rank, at in orders.items() if rank in best.wrong_ranks or not best.wrong_ranks),
+            default=0,
+        )
+        if not best.want and self._is_found_by_value(whole.value, got, factors, best.tolerance):
+            best.status, best.errors = RIGHT, dict.fromkeys(got, 0.0)
         return best
 
     def tolerance(self, kind: str, spot: Spot, call: int) -> float:
@@ -195,9 +204,25 @@ class Comparison:
         floor = ROUNDINGS * self.epsilon * whole.value.norm().item()
         return FACTOR * max(errors, default=0.0) + floor
 
+    def elsewhere(self, kind: str, rank: int, got: Calls) -> Iterator[tuple[Spot, int]]:
+        """Yield the tensors of the single program that a rank's calls of something else equal."""
+        rows = self.rows[rank] or [None] * len(got)
+        if len(rows) != len(got) or not any(each.norm().item() for each in got):
+            return
+        for spot, call in self.single.order:
+            whole = _taped(self.single, kind, spot, call)
+            if whole is None or whole.value.dim() != got[0].dim() or not whole.value.norm().item():
+                continue
+            if not whole.value.is_floating_point():
+                continue
+            for wanted in zip(*(bases(whole.value, each) for each in rows), strict=False):
+                if all(map(is_close, got, wanted)):
+                    yield spot, call
+                    break
+
     def _calls_of(
         self, kind: str, spot: Spot, call: int, scales: Mapping[int, Sequence[float]] | None
-    ) -> tuple[dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]], object]:
+    ) -> tuple[dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]], Any, dict[int, int]]:
         """Return by rank the tensors of one call of the single program, with their rows."""
         num_here = len(self.single.values.get(spot, ()))
         per_model, rest = divmod(num_here, self._num_calls)
@@ -205,6 +230,7 @@ class Comparison:
         rows: dict[int, list[Rows | None]] = {}
         factors: dict[int, list[float]] = {}
         places = None
+        orders: dict[int, int] = {}
         for rank, step in enumerate(self.ranks):
             num_calls = len(step.values.get(spot, ()))
             mine = self.rows[rank]
@@ -223,11 +249,12 @@ class Comparison:
             if not taped or any(each is None for each in taped):
                 continue
             got[rank] = [each.value for each in taped if each is not None]
+            orders[rank] = min(each.order for each in taped if each is not None)
             places = places or taped[0].places  # type: ignore[union-attr]
             rows[rank] = [known[number] for number in chosen]
             given = None if scales is None else scales.get(rank)
             factors[rank] = [1.0 if given is None else given[number] for number in chosen]
-        return got, rows, factors, places
+        return got, rows, factors, places, orders
 
     def _candidates(
         self, whole: torch.Tensor, got: Mapping[int, Calls], rows: Mapping[int, list[Rows | None]]
@@ -259,14 +286,33 @@ class Comparison:
                 if tried >= _MAX_CANDIDATES:
                     return
 
+    def _is_shared(self, spot: Spot, call: int, whole: torch.Tensor) -> bool:
+        """Return whether a tensor is the same for all parts of the batch, as positions are.
+
+        Its gradient is then the sum over those parts.
+        """
+        if not self.data_axes:
+            return False
+        got, rows, *_ = self._calls_of(VALUES, spot, call, None)
+        if not got or any(each.shape != whole.shape for calls in got.values() for each in calls):
+            return False
+        value = _taped(self.single, VALUES, spot, call)
+        del rows
+        tolerance = self.tolerance(VALUES, spot, call)
+        return value is not None and all(
+            (each - value.value).norm().item() <= tolerance for calls in got.values() for each in calls
+        )
+
     def _summands(
-        self, got: Mapping[int, Calls], declared: tuple[str, ...] | None
+        self, declared: tuple[str, ...] | None, *, is_shared: bool
     ) -> Iterator[tuple[str, ...]]:
         """Yield the axes over which the ranks' tensors may have to be summed."""
         if declared is not None:
             yield declared
             return
         yield ()
+        if is_shared:
+            yield tuple(self.data_axes)
         free = [
             axis
             for axis in self.layout.axes
@@ -274,7 +320,10 @@ class Comparison:
             and self.layout.axes[axis] > 1
         ]
         for count in (1, 2):
-            yield from combinations(free, count)
+            for axes in combinations(free, count):
+                yield axes
+                if is_shared:
+                    yield (*self.data_axes, *axes)
 
     def _errors(
         self, got: Mapping[int, Calls], want: Mapping[int, Calls], axes: Sequence[str]

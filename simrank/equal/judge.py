@@ -8,13 +8,15 @@ was not aligned.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from simrank.equal import causes
-from simrank.equal.alignment import Elements
+from simrank.equal.alignment import Elements, is_close
+from simrank.equal.layout import Layout
 from simrank.equal.masks import Masks
 from simrank.equal.comparison import (
     ABSENT,
@@ -33,10 +35,11 @@ from simrank.equal.contributions import Contributions
 from simrank.equal.parameters import Reason, Wrong, why_gradients, why_step
 from simrank.equal.record import INPUT, OUTPUT, PARTIAL
 
+from simrank.errors import SimrankError, ranks_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from simrank.equal.layout import Layout
     from simrank.equal.runs import Reference, Runner
     from simrank.equal.record import Record, Spot, Taped
 
@@ -45,7 +48,7 @@ PARAMETER_GRADIENTS, STEP = "gradients", "step"
 WHOLE = "(all)"  # In place of a module.
 MODEL = "(model)"
 _LOSS_MODULE = "(loss)"
-_MAX_NAMED = 4  # Modules in a line of a report.
+_MAX_NAMED = 8  # Modules in a line of a report.
 _NEARLY_ALL = 0.9
 
 
@@ -127,6 +130,7 @@ class Judge:
         verdict = self.verdict
         verdict.found = self._initial()
         if verdict.found is not None:
+            self._complete(verdict.found)
             return verdict
         for step in range(len(self.reference.record.steps)):
             at = AtStep(self, step)
@@ -139,10 +143,23 @@ class Judge:
         return verdict
 
     def _complete(self, found: Found) -> None:
-        """Name the axis where there is only one."""
+        """Name the axes where the records do not tell: without them there is no difference."""
         axes = [axis for axis, size in self.layout.axes.items() if size > 1]
-        if not found.axes and len(axes) == 1:
-            found.axes = tuple(axes)
+        if len(axes) == 1:
+            found.axes = found.axes or tuple(axes)
+        elif len(found.axes) != 1 and self.runner is not None:
+            needed = [axis for axis in axes if self._is_equal_without(axis)]
+            found.axes = tuple(needed) or found.axes
+
+    def _is_equal_without(self, axis: str) -> bool:
+        """Return whether the layout with one rank along an axis equals the single program."""
+        assert self.runner is not None  # noqa: S101 - asked where there is one
+        smaller = Layout({**self.layout.axes, axis: 1})
+        try:
+            ranks = self.runner.layout(smaller)
+        except SimrankError:
+            return False
+        return Judge(self.reference, ranks, smaller).judge().found is None
 
     def count(self, share: float) -> None:
         """Note a right tensor."""
@@ -289,6 +306,14 @@ class AtStep:
         peers = [getattr(self.ranks[r], kind).get(name) for r in self.layout.peers(rank, axes)]
         return torch.stack([peer.value for peer in peers if peer is not None]).sum(0)
 
+    def earlier(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
+        """Return a tensor of a parameter at the step before, of the single program's elements."""
+        tensors = getattr(self.judge.reference.record.steps[self.number - 1], kind)
+        places = self.judge.places[rank].get(name)
+        if places is None:
+            return None
+        return self.judge.elements.flat(tensors)[places.clamp(min=0)]
+
     def _parameter_tolerance(self, kind: str, name: str) -> float:
         whole = getattr(self.single, kind).get(name)
         if whole is None:
@@ -417,22 +442,24 @@ class AtStep:
         for number in order:
             if every[number].status == RIGHT:
                 cleared |= upstream[number]
-        bad = 0
-        first = None
-        for number in order:
-            if every[number].status not in (WRONG, SUMMAND) or cleared >> number & 1:
-                continue
-            if every[number].status == SUMMAND and every[number].is_declared:
-                continue
-            if first is None or (not upstream[number] & bad and False):
-                first = number
-            bad |= 1 << number
-        return first
+        bad = [
+            number
+            for number in order
+            if not cleared >> number & 1
+            and (
+                every[number].status == WRONG
+                or (every[number].status == SUMMAND and not every[number].is_declared)
+            )
+        ]
+        return min(bad, key=lambda number: every[number].order, default=None)
 
     def _blame(self, direction: str, compared: Compared) -> Found:
         spot = compared.spot
         is_back = direction == BACKWARD
         module = self._owner(spot, is_back=is_back)
+        started = None if is_back or self.number else self._wrong_start(module)
+        if started is not None:
+            return started
         if compared.status == SUMMAND:
             what = f"the gradient of its {spot.side}" if is_back else f"its {spot.side}"
             axes = compared.axes
@@ -444,6 +471,49 @@ class AtStep:
             axes, cause = causes.explain(self.comparison, compared, self.judge, is_back=is_back)
             hint, ranks = "", compared.wrong_ranks
         return Found(direction, module, axes, cause, compared.relative_error, ranks, place=self._place(spot, module), hint=hint)
+
+    def _wrong_start(self, module: str) -> Found | None:
+        """Return that a module that gives wrong values began with a wrong buffer or parameter."""
+        judge = self.judge
+        prefix = "" if module == MODEL else f"{module}."
+        for name, want in judge.reference.record.initial_buffers.items():
+            if not name.startswith(prefix) or (not prefix and "." in name):
+                continue
+            wrong = [
+                rank
+                for rank, record in enumerate(judge.ranks)
+                if name in record.initial_buffers
+                and record.initial_buffers[name].value.shape == want.value.shape
+                and not is_close(record.initial_buffers[name].value, want.value)
+            ]
+            if wrong:
+                text = f"the buffer {name} is not the single program's from the start"
+                axes = causes.varying(self.layout, wrong)
+                return Found(INITIAL, module, axes, text, 1.0, wrong)
+        return self._wrong_split(prefix)
+
+    def _wrong_split(self, prefix: str) -> Found | None:
+        """Return that a parameter is split along other axes than the others are."""
+        split = {name: self._split_axes(name) for name in self.held_names()}
+        usual = Counter(axes for axes in split.values() if axes)
+        if len(usual) < 2:
+            return None
+        most = usual.most_common(1)[0][0]
+        for name, axes in split.items():
+            direct = name.startswith(prefix) and "." not in name[len(prefix) :]
+            if direct and axes and axes != most and usual[axes] < usual[most]:
+                text = f"{name} is split along {'/'.join(axes)}, others along {'/'.join(most)}"
+                both = tuple(a for a in self.layout.axes if a in (*axes, *most))
+                ranks = range(self.layout.num_ranks)
+                text += ": the part of another rank"
+                return Found(INITIAL, prefix[:-1] or MODEL, both, text, 1.0, ranks)
+        return None
+
+    def _split_axes(self, name: str) -> tuple[str, ...]:
+        """Return the axes along which ranks hold different elements of a parameter."""
+        held = {r: p[name] for r, p in enumerate(self.judge.places) if name in p}
+        values = {rank: each.numpy().tobytes() for rank, each in held.items()}
+        return causes.varying_values(self.layout, values)
 
     def _owner(self, spot: Spot, *, is_back: bool) -> str:
         """Return the module whose code lies between a tensor and the one before it."""
@@ -583,6 +653,7 @@ class AtStep:
             for name, each in self.single.parameter_gradients.items()
             if each is not None
             and name not in wrong
+            and each.value.dim() > 1  # That of a bias forgets the order of rows.
             and any(step.parameter_gradients.get(name) is not None for step in self.ranks)
         ]
 
@@ -590,11 +661,8 @@ class AtStep:
 
     def _gradients(self) -> Found | None:
         wrong = [*self._wrong_parameters("parameter_gradients")]
-        lost = self._lost_gradients()
-        if not wrong and not lost:
-            return None
         if not wrong:
-            return self._named(PARAMETER_GRADIENTS, lost, (), "no gradient", 1.0, ())
+            return self._lost_gradients()
         told = why_gradients(self, wrong)
         if told is None:
             told = self._as_sum(wrong) or ((), "differ", list(dict.fromkeys(e.name for e in wrong)))
@@ -632,16 +700,21 @@ class AtStep:
         within = {r: p[name] - start for r, p in enumerate(self.judge.places) if name in p}
         return {r: p for r, p in within.items() if bool(((p >= 0) & (p < count)).all())}
 
-    def _lost_gradients(self) -> list[str]:
-        """Return parameters that have a gradient in the single program, and none on a rank."""
-        return [
-            name
-            for name, each in self.single.parameter_gradients.items()
-            if each is not None
-            and each.value.norm().item() > 0
-            and any(name in step.parameter_gradients for step in self.ranks)
-            and all(step.parameter_gradients.get(name) is None for step in self.ranks)
+    def _lost_gradients(self) -> Found | None:
+        """Return parameters without a gradient on ranks where the step is wrong, too."""
+        wrong = {(each.name, each.rank) for each in self._wrong_parameters("parameters")}
+        lost = [
+            (name, rank)
+            for name, rank in sorted(wrong)
+            if self.single.parameter_gradients.get(name) is not None
+            and self.ranks[rank].parameter_gradients.get(name) is None
         ]
+        if not lost:
+            return None
+        ranks = sorted({rank for _, rank in lost})
+        cause = f"no gradient on {ranks_text(ranks)}"
+        axes = causes.varying(self.layout, ranks)
+        return self._named(PARAMETER_GRADIENTS, [n for n, _ in lost], axes, cause, 1.0, ranks)
 
     def _named(self, direction: str, names: Sequence[str], axes: tuple[str, ...], cause: str, error: float, ranks: Sequence[int]) -> Found:
         """Return what is found of some parameters."""
@@ -665,13 +738,35 @@ class AtStep:
         wrong = [*self._wrong_parameters("parameters")]
         if wrong:
             return self._of_parameters(STEP, wrong, why_step(self, wrong))
-        buffers = [*self._wrong_buffers()]
-        if buffers:
-            name, _, error = buffers[0]
-            ranks = [rank for other, rank, _ in buffers if other == name]
-            axes = causes.varying(self.layout, ranks) or tuple(self.comparison.data_axes) or tuple(self.layout.axes)
-            return Found(STEP, _module_of(name), axes, f"the buffer {name} differs after the step: not synchronized, or of each rank's own rows", error, ranks)
-        return None
+        return self._buffer()
+
+    def _buffer(self) -> Found | None:
+        """Return the first buffer that differs after the step."""
+        found = [*self._wrong_buffers()]
+        if not found:
+            return None
+        name, _, error = found[0]
+        ranks = [rank for other, rank, _ in found if other == name]
+        have = {
+            rank: step.buffers[name].value.double()
+            for rank, step in enumerate(self.ranks)
+            if name in step.buffers
+        }
+        want = self.single.buffers[name].value.double()
+        axes = causes.varying(self.layout, ranks)
+        cause = "it was not updated as in the single program"
+        for axis in self.layout.axes:
+            groups = [[have[r] for r in group if r in have] for group in self.layout.groups([axis])]
+            if any(not torch.equal(each, group[0]) for group in groups for each in group):
+                axes = axes or (axis,)
+                cause = f"ranks of {axis} have different values: not synchronized"
+                mean = torch.stack(groups[0]).mean(0)
+                if (mean - want).norm().item() <= 1e-9 * (want.norm().item() or 1.0):
+                    cause += "; their mean is right"
+        module = _module_of(name) if "." in name else MODEL
+        axes = axes or tuple(self.comparison.data_axes) or tuple(self.layout.axes)
+        text = f"the buffer {name} differs after the step: {cause}"
+        return Found(STEP, module, axes, text, error, ranks)
 
 
 def _spot_text(spot: Spot) -> str:
@@ -687,8 +782,22 @@ def names_text(names: Sequence[str], every: Sequence[str]) -> str:
 
 
 def modules_text(names: Sequence[str], every: Sequence[str]) -> str:
-    """Return the modules of some parameters."""
+    """Return the modules of some parameters: `layers.*.norm` where it is each layer's."""
     unique = list(dict.fromkeys(names))
     if len(unique) > _NEARLY_ALL * len(every):
         return WHOLE
-    return ", ".join(list(dict.fromkeys(map(_module_of, unique)))[:_MAX_NAMED])
+    wrong = dict.fromkeys(map(_module_of, unique))
+    known = dict.fromkeys(map(_module_of, every))
+    found: dict[str, None] = {}
+    for module in wrong:
+        pattern = _pattern(module)
+        alike = [each for each in known if _pattern(each) == pattern]
+        is_each = len(alike) > 1 and all(each in wrong for each in alike)
+        found[pattern if is_each else module] = None
+    text = ", ".join(list(found)[:_MAX_NAMED])
+    return text if len(found) <= _MAX_NAMED else f"{text} and {len(found) - _MAX_NAMED} more"
+
+
+def _pattern(module: str) -> str:
+    """Return a name with `*` in place of numbers."""
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))

@@ -53,6 +53,9 @@ def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
     tied = _tied(at, names)
     if tied is not None:
         return tied
+    kept = _kept(at, wrong)
+    if kept is not None:
+        return kept
     unreduced = _unreduced(at, worst)
     if unreduced is not None:
         return *unreduced, names
@@ -65,7 +68,8 @@ def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
     known = factor_of(at.layout, factor, num_calls)
     if known is not None:
         return (known[0] or axes), known[1], names
-    return axes, f"{factor:.6g} times what they should be", names
+    text = f"{factor:.6g} times what they should be"
+    return axes, text + (": clipped or scaled" if factor < 1 else ""), names
 
 
 def _names(wrong: Sequence[Wrong]) -> list[str]:
@@ -138,13 +142,19 @@ def _tied(at: AtStep, names: Sequence[str]) -> Reason | None:
     """Return tied parameters whose copies on several ranks each have a part of the gradient."""
     for tied in at.judge.reference.record.aliases:
         want = at.single.parameter_gradients[tied[0]]
+        if not set(names) & set(tied) or want is None:
+            continue
+        untied = _untied(at, tied)
+        if untied:
+            text = f"tied parameters {' and '.join(tied)} are several, each with its own gradient"
+            return varying(at.layout, untied), text, list(tied)
         holders = {
             rank: name
             for rank, step in enumerate(at.ranks)
             for name in tied
             if step.parameter_gradients.get(name) is not None
         }
-        if not set(names) & set(tied) or want is None or len(set(holders.values())) < 2:
+        if len(set(holders.values())) < 2:
             continue
         parts = [at.whole(GRADIENTS, name, rank) for rank, name in holders.items()]
         shape = want.value.shape
@@ -160,6 +170,30 @@ def _tied(at: AtStep, names: Sequence[str]) -> Reason | None:
                 f"not reduced over {over}"
             ), list(tied)
     return None
+
+
+def _untied(at: AtStep, tied: Sequence[str]) -> list[int]:
+    """Return ranks that hold tied parameters as several."""
+    return [
+        rank
+        for rank, record in enumerate(at.judge.ranks)
+        if set(tied) <= set(record.initial)
+        and not any(set(tied) <= set(each) for each in record.aliases)
+    ]
+
+
+def _kept(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
+    """Return that gradients contain those of the step before, which were not set to zero."""
+    if not at.number:
+        return None
+    for each in wrong:
+        earlier = at.earlier(GRADIENTS, each.name, each.rank)
+        if earlier is None or earlier.shape != each.got.shape:
+            return None
+        rest = each.got - each.want - earlier
+        if rest.norm().item() > max(_CLOSE * each.error, each.tolerance):
+            return None
+    return (), "contain the gradients of the step before: not set to zero", _names(wrong)
 
 
 # ---- The optimizer's step ----

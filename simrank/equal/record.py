@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -46,10 +47,12 @@ class Taped:
     Attributes:
         value: The rank's own part, a copy.
         places: How a DTensor is placed along each axis of its mesh; None for other tensors.
+        order: Its number among all that passed on any rank, in the order of the run.
     """
 
     value: torch.Tensor
     places: Places | None = None
+    order: int = 0
 
 
 @dataclass(slots=True)
@@ -143,6 +146,9 @@ class Record:
     steps: list[Step] = field(default_factory=list)
 
 
+_numbers = count()  # Of all ranks, which one process runs.
+
+
 def taped(tensor: torch.Tensor) -> Taped:
     """Return a copy of a rank's part of a tensor, on its device."""
     if isinstance(tensor, DTensor):
@@ -153,8 +159,9 @@ def taped(tensor: torch.Tensor) -> Taped:
                 places[name] = PARTIAL
             else:
                 places[name] = getattr(placement, "dim", REPLICATED)
-        return Taped(_plain(tensor._local_tensor), places)  # noqa: SLF001 - without a gradient
-    return Taped(_plain(tensor))
+        local = tensor._local_tensor  # noqa: SLF001 - without a gradient
+        return Taped(_plain(local), places, next(_numbers))
+    return Taped(_plain(tensor), None, next(_numbers))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,7 +172,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def on_host(each: Taped) -> Taped:
     """Return the same in host memory."""
-    return Taped(each.value.cpu(), each.places)
+    return Taped(each.value.cpu(), each.places, each.order)
 
 
 def named_tensors(
