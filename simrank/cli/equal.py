@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import simrank
-from simrank.cli import torchrun
-from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable
+from simrank.bench.parallel import Workers, in_parallel
+from simrank.cli import options, torchrun
+from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
 from simrank.config.equal import EqualConfig, layouts_of, load_layouts
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simrank.equal.verdict import Verdict
 
 _SIZE = re.compile(r"\s*([A-Za-z_]\w*?)\s*[=:]?\s*(\d+)\s*")
 
@@ -27,34 +35,118 @@ def equal(
         list[str] | None, typer.Option("--layout", help="A layout: dp=2,tp=2; may be repeated.")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps [3].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Compute in this type [float64].")] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first that fails.")] = False,
+    jobs: options.Jobs = None,
+    backend: options.Backend = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write verdicts as JSON.")] = None,
+    html_file: Annotated[str | None, typer.Option("--html", help="Write a matrix page.")] = None,
 ) -> None:
     """Compare each layout of PROGRAM with its single program, and name the first difference."""
     torchrun.check_program(program, as_module=False)
-    check_writable(json_file)
+    check_writable(json_file, html_file)
     config = _config(program, layouts, layout or [])
-    from simrank.equal.judge import Judge  # noqa: PLC0415 - needs torch
-    from simrank.equal.layout import Layout  # noqa: PLC0415
-    from simrank.equal.report import verdict_json, verdict_text  # noqa: PLC0415
-    from simrank.equal.runs import Options, Runner, run_single  # noqa: PLC0415
-
-    options = Options(program, steps or config.steps, config.dtype)
-    reference = run_single(options)
-    runner = Runner(options, reference)
-    found: list[dict[str, Any]] = []
-    for axes in config.layouts:
-        asked = Layout(axes)
-        verdict = Judge(reference, runner.layout(asked), asked, runner).judge()
-        typer.echo(verdict_text(verdict))
-        found.append(verdict_json(verdict))
-        if first and verdict.found is not None:
-            break
-    if json_file is not None:
-        document = {"simrank": simrank.__version__, "program": program, "layouts": found}
-        write_text(json_file, json.dumps(document, indent=1) + "\n")
-    if not all(each["is_equal"] for each in found):
+    given = {"steps": steps, "dtype": dtype}
+    changed = {name: value for name, value in given.items() if value is not None}
+    config = layouts_of({**config.model_dump(), **changed}, "command line")
+    results = _Results(program, config, json_file, html_file)
+    with results.kept():
+        _run(program, config, Workers(jobs, backend), results, stops=first)
+    if results.num_failed:
         raise typer.Exit(FAILED)
+
+
+def _run(
+    program: str, config: EqualConfig, workers: Workers, results: _Results, *, stops: bool
+) -> None:
+    """Check the layouts, and print each verdict in its turn."""
+    from simrank.equal.check import prepared  # noqa: PLC0415 - needs torch
+    from simrank.equal.layout import Layout  # noqa: PLC0415
+    from simrank.equal.runs import Options  # noqa: PLC0415
+
+    excluded = (*config.ignore, *config.allow)
+    asked = Options(
+        str(Path(program).absolute()),
+        config.steps,
+        config.dtype,
+        excluded=excluded,
+        renamed=config.rename,
+    )
+    layouts = [Layout(axes) for axes in config.layouts]
+    with TemporaryDirectory() as folder, progress_bar() as bar:
+        shown = bar.add_task("the single program", total=len(layouts))
+        checks, notes = prepared(asked, layouts, Path(folder))
+        for note in notes:
+            typer.echo(f"# {note}")
+        bar.update(shown, description=str(layouts[0]))
+        ended: dict[int, Verdict] = {}
+        for index, verdict in in_parallel(checks, range(len(layouts)), workers):
+            ended[index] = verdict
+            while len(results.verdicts) in ended:
+                results.add(ended[len(results.verdicts)])
+            waiting = next((str(a) for n, a in enumerate(layouts) if n not in ended), "")
+            bar.update(shown, description=waiting, completed=len(ended))
+            if stops and results.num_failed:
+                return
+
+
+class _Results:
+    """The verdicts so far, and the files that they go to.
+
+    Args:
+        program: The file.
+        config: The layouts.
+        json_file: For the verdicts; None: nowhere.
+        html_file: For the page; None: nowhere.
+
+    Attributes:
+        verdicts: In the order of the layouts.
+    """
+
+    def __init__(
+        self, program: str, config: EqualConfig, json_file: str | None, html_file: str | None
+    ) -> None:
+        self._program, self._config = program, config
+        self._json, self._html = json_file, html_file
+        self.verdicts: list[Verdict] = []
+
+    @property
+    def num_failed(self) -> int:
+        """Return how many layouts differ."""
+        return sum(verdict.found is not None for verdict in self.verdicts)
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep a verdict, and print it."""
+        from simrank.equal.report import details, verdict_text  # noqa: PLC0415 - needs torch
+
+        self.verdicts.append(verdict)
+        typer.echo(verdict_text(verdict))
+        for line in details(verdict):
+            typer.echo(f"  {line}")
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Write the files at the end of the block, also of a part of the layouts."""
+        try:
+            yield
+        finally:
+            if self.verdicts:
+                self._write()
+
+    def _write(self) -> None:
+        from simrank.equal.page import equal_page  # noqa: PLC0415 - needs torch
+        from simrank.equal.report import verdict_json  # noqa: PLC0415
+
+        config = self._config
+        head = {"simrank": simrank.__version__, "program": self._program}
+        facts = {**head, "steps": config.steps, "dtype": config.dtype}
+        facts |= {f"allowed: {module}": reason for module, reason in config.allow.items()}
+        if self._json is not None:
+            rows = [verdict_json(verdict) for verdict in self.verdicts]
+            write_text(self._json, json.dumps({**facts, "layouts": rows}, indent=1) + "\n")
+        if self._html is not None:
+            listed = [(name, str(value)) for name, value in facts.items()]
+            write_text(self._html, equal_page(self._program, self.verdicts, listed))
 
 
 def _config(program: str, file: str | None, given: list[str]) -> EqualConfig:

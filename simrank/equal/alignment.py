@@ -121,9 +121,11 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors are equal, up to rounding."""
-    return one.shape == other.shape and bool(
-        (one - other).norm() <= _CLOSE * other.norm()
-    )
+    if one.shape != other.shape or one.is_complex() != other.is_complex():
+        return False
+    if not one.is_complex():
+        one, other = one.double(), other.double()
+    return bool((one - other).norm() <= _CLOSE * other.norm())
 
 
 def _picked(at: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
@@ -279,6 +281,10 @@ class Elements:
                 every = torch.arange(start, start + whole.numel()).view(shape)
                 return every[block].contiguous()
         return None
+
+    def span(self, name: str) -> slice:
+        """Return the places of a parameter."""
+        return slice(self.starts[name], self.starts[name] + self.shapes[name].numel())
 
     def name_of(self, place: int) -> str:
         """Return the parameter that has an element."""

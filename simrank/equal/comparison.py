@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
 VALUES, GRADIENTS = "values", "gradients"
-FACTOR = 8  # Of the tolerance over what one rounding error per module does.
-ROUNDINGS = 64  # Of the tensor itself, at least; assumed.
+_FACTOR = 8  # Of the tolerance over what one rounding error per module does.
+_ROUNDINGS = 64  # Of the tensor itself, at least; assumed.
 _MAX_CANDIDATES = 64  # Assumed: ways to align one tensor that are tried.
 
 Calls = list[torch.Tensor]
@@ -194,15 +194,11 @@ class Comparison:
     def tolerance(self, kind: str, spot: Spot, call: int) -> float:
         """Return what the norm of a difference may be."""
         whole = _taped(self.single, kind, spot, call)
-        assert whole is not None  # noqa: S101 - asked by those who have it
-        others = [_taped(step, kind, spot, call) for step in self.noisy]
-        errors = [
-            (other.value - whole.value).norm().item()
-            for other in others
-            if other is not None and other.value.shape == whole.value.shape
-        ]
-        floor = ROUNDINGS * self.epsilon * whole.value.norm().item()
-        return FACTOR * max(errors, default=0.0) + floor
+        noisy = [_taped(step, kind, spot, call) for step in self.noisy]
+        if whole is None:
+            return 0.0
+        values = [each.value for each in noisy if each is not None]
+        return tolerance_of(whole.value, values, self.epsilon)
 
     def elsewhere(self, kind: str, rank: int, got: Calls) -> Iterator[tuple[Spot, int]]:
         """Yield the tensors of the single program that a rank's calls of something else equal."""
@@ -360,6 +356,21 @@ class Comparison:
             for rank, calls in got.items()
             for each, factor in zip(calls, factors[rank], strict=True)
         )
+
+
+def tolerance_of(
+    single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: float
+) -> float:
+    """Return what the norm of a tensor's difference may be.
+
+    Args:
+        single: Of the single program.
+        noisy: The same with a rounding error at each module's output and gradient.
+        epsilon: The rounding error of the type.
+    """
+    value = single.double()
+    errors = [(e.double() - value).norm().item() for e in noisy if e.shape == value.shape]
+    return float(_FACTOR * max(errors, default=0.0) + _ROUNDINGS * epsilon * value.norm().item())
 
 
 def _has_rows(whole: torch.Tensor, part: torch.Tensor, tolerance: float) -> bool:

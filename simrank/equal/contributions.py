@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from simrank.equal.alignment import bases
-from simrank.equal.causes import varying_values
+from simrank.equal.layout import varying_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

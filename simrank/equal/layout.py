@@ -60,3 +60,20 @@ class Layout:
         at = [self.coordinates(rank) for rank in ranks]
         axes = tuple(a for a in self.axes if len({each[a] for each in at}) > 1)
         return axes if ranks and self.peers(ranks[0], axes) == ranks else None
+
+
+def varying(layout: Layout, ranks: Sequence[int]) -> tuple[str, ...]:
+    """Return the axes along which some ranks are in a list and others are not."""
+    return varying_values(layout, {r: r in set(ranks) for r in range(layout.num_ranks)})
+
+
+def varying_values(layout: Layout, values: Mapping[int, object]) -> tuple[str, ...]:
+    """Return the axes along which ranks have different values."""
+    return tuple(
+        axis
+        for axis in layout.axes
+        if any(
+            len({values[rank] for rank in group if rank in values}) > 1
+            for group in layout.groups([axis])
+        )
+    )

@@ -3,47 +3,130 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.causes import factor_of, varying
+from simrank.equal.causes import factor_of
+from simrank.equal.contributions import Contributions
+from simrank.equal.layout import varying
+from simrank.equal.step import GRADIENTS, PARAMETERS
+from simrank.equal.verdict import (
+    PARAMETER_GRADIENTS,
+    STEP,
+    Found,
+    module_of,
+    modules_text,
+    names_text,
+)
+from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from simrank.equal.judge import AtStep
+    from simrank.equal.runs import Runner
+    from simrank.equal.search import Search
+    from simrank.equal.step import AtStep, Wrong
 
-GRADIENTS, PARAMETERS = "parameter_gradients", "parameters"
 _CLOSE = 1e-6  # Of a factor, or of a rest; a fault is far larger.
 _CLIPPED = 1e-3  # Of a clipping factor, in which a small constant is added to the norm.
 
 Reason = tuple[tuple[str, ...], str, list[str]]
 
 
-class Wrong(NamedTuple):
-    """A parameter of one rank that differs.
+# ---- What is found ----
 
-    Attributes:
-        name: Its name.
-        rank: The rank.
-        error: Norm of the difference.
-        got: The rank's tensor, or its gradient.
-        want: What it should be.
-        tolerance: Of the error.
+
+def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found | None:
+    """Return what is wrong with the gradients as the optimizer finds them.
+
+    Args:
+        at: The step.
+        search: Of that step.
+        runner: Runs the single program again, part by part; None: that is not tried.
     """
+    wrong = at.wrong_parameters(GRADIENTS)
+    if not wrong:
+        return _lost_gradients(at)
+    reason = why_gradients(at, wrong)
+    if reason is None and runner is not None:
+        reason = _as_sum(at, search, runner, wrong)
+    return _found(at, PARAMETER_GRADIENTS, wrong, reason or ((), "differ", _names(wrong)))
 
-    name: str
-    rank: int
-    error: float
-    got: torch.Tensor
-    want: torch.Tensor
-    tolerance: float
 
-    @property
-    def relative_error(self) -> float:
-        """Return the error as a part of what it should be."""
-        return self.error / (self.want.norm().item() or 1.0)
+def find_step(at: AtStep) -> Found | None:
+    """Return what is wrong with the parameters after the optimizer's step."""
+    wrong = at.wrong_parameters(PARAMETERS)
+    return _found(at, STEP, wrong, why_step(at, wrong)) if wrong else None
+
+
+def find_buffer(at: AtStep) -> Found | None:
+    """Return what is wrong with the first buffer that differs after the step."""
+    wrong = at.wrong_buffers()
+    if not wrong:
+        return None
+    name, _, error = wrong[0]
+    ranks = [rank for other, rank, _ in wrong if other == name]
+    have = {r: s.buffers[name].value.double() for r, s in enumerate(at.ranks) if name in s.buffers}
+    want = at.single.buffers[name].value.double()
+    axes = varying(at.layout, ranks)
+    cause = "it was not updated as in the single program"
+    for axis in at.layout.axes:
+        groups = [[have[r] for r in group if r in have] for group in at.layout.groups([axis])]
+        if any(not torch.equal(each, group[0]) for group in groups for each in group):
+            axes = axes or (axis,)
+            cause = f"ranks of {axis} have different values: not synchronized"
+            mean = torch.stack(groups[0]).mean(0)
+            if (mean - want).norm().item() <= _CLOSE * (want.norm().item() or 1.0):
+                cause += "; their mean is right"
+    axes = axes or tuple(at.comparison.data_axes) or tuple(at.layout.axes)
+    text = f"the buffer {name} differs after the step: {cause}"
+    return Found(STEP, module_of(name), axes, text, error, ranks)
+
+
+def _found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -> Found:
+    axes, cause, names = reason
+    every = at.start.held_names()
+    error = max(each.relative_error for each in wrong)
+    ranks = sorted({each.rank for each in wrong if each.name in names})
+    text = f"{cause}: {names_text(names, every)}"
+    return Found(direction, modules_text(names, every), axes, text, error, ranks)
+
+
+def _lost_gradients(at: AtStep) -> Found | None:
+    """Return parameters without a gradient on ranks where the step is wrong, too."""
+    lost = [
+        each
+        for each in at.wrong_parameters(PARAMETERS)
+        if at.single.parameter_gradients.get(each.name) is not None
+        and at.ranks[each.rank].parameter_gradients.get(each.name) is None
+    ]
+    if not lost:
+        return None
+    ranks = sorted({each.rank for each in lost})
+    reason = varying(at.layout, ranks), f"no gradient on {ranks_text(ranks)}", _names(lost)
+    return _found(at, PARAMETER_GRADIENTS, lost, reason)
+
+
+def _as_sum(
+    at: AtStep, search: Search, runner: Runner, wrong: Sequence[Wrong]
+) -> Reason | None:
+    """Explain wrong gradients by how often they count each part of the batch."""
+    output = search.output()
+    if output is None:
+        return None
+    parts = Contributions(at.comparison, runner, at.number, output)
+    for each in sorted(wrong, key=lambda each: -each.got.numel()):
+        places = at.start.places_within(each.name)
+        if each.rank in places and places[each.rank].shape == each.got.shape:
+            written = parts.written(each.name, each.got, places, each.rank)
+            reason = None if written is None else parts.explain(each.rank, written)
+            if reason is not None:
+                return *reason, _names(wrong)
+    return None
+
+
+# ---- Why ----
 
 
 def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
@@ -117,7 +200,7 @@ def _unreduced(at: AtStep, worst: Wrong) -> tuple[tuple[str, ...], str] | None:
 
 def _unreduced_copies(at: AtStep, worst: Wrong, loose: float) -> tuple[tuple[str, ...], str] | None:
     """Return that the sum over the ranks that hold the same elements is right."""
-    places = at.judge.places
+    places = at.start.places
     held = places[worst.rank][worst.name]
     holders = [
         rank
@@ -140,7 +223,7 @@ def _unreduced_copies(at: AtStep, worst: Wrong, loose: float) -> tuple[tuple[str
 
 def _tied(at: AtStep, names: Sequence[str]) -> Reason | None:
     """Return tied parameters whose copies on several ranks each have a part of the gradient."""
-    for tied in at.judge.reference.record.aliases:
+    for tied in at.start.reference.record.aliases:
         want = at.single.parameter_gradients[tied[0]]
         if not set(names) & set(tied) or want is None:
             continue
@@ -176,7 +259,7 @@ def _untied(at: AtStep, tied: Sequence[str]) -> list[int]:
     """Return ranks that hold tied parameters as several."""
     return [
         rank
-        for rank, record in enumerate(at.judge.ranks)
+        for rank, record in enumerate(at.start.ranks)
         if set(tied) <= set(record.initial)
         and not any(set(tied) <= set(each) for each in record.aliases)
     ]
@@ -225,7 +308,7 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
 
 def _change(at: AtStep, each: Wrong) -> Wrong:
     """Return what a step did, and what it should have done, in place of its results."""
-    record = at.judge.ranks[each.rank]
+    record = at.start.ranks[each.rank]
     before = record.steps[at.number - 1].parameters if at.number else record.initial
     start = before[each.name].value.double()
     return each._replace(got=each.got - start, want=each.want - start)
@@ -238,7 +321,7 @@ def _stale(at: AtStep, still: Sequence[Wrong], axes: tuple[str, ...]) -> Reason:
     axes = varying(at.layout, ranks) or axes
     by_name = {name: {e.rank for e in still if e.name == name} for name in names}
     updated = {
-        name: [r for r, p in enumerate(at.judge.places) if name in p and r not in stale]
+        name: [r for r, p in enumerate(at.start.places) if name in p and r not in stale]
         for name, stale in by_name.items()
     }
     if all(updated.values()):
@@ -282,11 +365,11 @@ def _norms(at: AtStep) -> Iterator[tuple[str, float, str]]:
     for axis, size in at.layout.axes.items():
         if size == 1:
             continue
-        shapes = at.judge.elements.shapes
+        shapes = at.start.elements.shapes
         copied = sum(
             square
             for name, square in squares.items()
-            if all(p[name].numel() == shapes[name].numel() for p in at.judge.places if name in p)
+            if all(p[name].numel() == shapes[name].numel() for p in at.start.places if name in p)
         )
         norms = {
             f"counts parameters that all ranks of {axis} hold {size} times": true
@@ -300,7 +383,7 @@ def _norms(at: AtStep) -> Iterator[tuple[str, float, str]]:
 
 def _squares(at: AtStep) -> dict[str, float]:
     """Return the squared norm of each gradient of the single program; tied ones count once."""
-    twice = {name for tied in at.judge.reference.record.aliases for name in tied[1:]}
+    twice = {name for tied in at.start.reference.record.aliases for name in tied[1:]}
     return {
         name: each.value.double().square().sum().item()
         for name, each in at.single.parameter_gradients.items()
@@ -346,7 +429,7 @@ def _disagreeing(at: AtStep, names: Sequence[str]) -> tuple[str, ...]:
     for axis in at.layout.axes:
         for group in at.layout.groups([axis]):
             for name in names:
-                held = [at.judge.places[rank].get(name) for rank in group]
+                held = [at.start.places[rank].get(name) for rank in group]
                 have = [at.whole(PARAMETERS, name, rank) for rank in group]
                 pairs = [
                     (place, value)

@@ -24,9 +24,18 @@ _WRAPPERS = frozenset(
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
 
 
-def plain_name(name: str) -> str:
-    """Return the name of a module or parameter without the parts that wrappers add."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+def plain_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
+    """Return the name of a module or parameter without the parts that wrappers add.
+
+    Args:
+        name: As torch gives it.
+        renamed: Names of modules here, and those to use.
+    """
+    plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    for here, there in (renamed or {}).items():
+        if plain == here or plain.startswith(f"{here}."):
+            return there + plain[len(here) :]
+    return plain
 
 
 @dataclass(frozen=True)

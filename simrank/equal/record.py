@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -13,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from simrank.equal.program import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from torch.nn import Module
 
@@ -175,18 +176,16 @@ def on_host(each: Taped) -> Taped:
     return Taped(each.value.cpu(), each.places, each.order)
 
 
-def named_tensors(
-    parts: Sequence[Module], find: Callable[[Module], Iterator[tuple[str, Any]]]
-) -> dict[str, torch.Tensor]:
-    """Return parameters or buffers of a model's parts by their plain names."""
-    return {plain_name(name): each for part in parts for name, each in find(part)}
+Names = Mapping[str, str] | None
 
 
-def parameters_of(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
+def parameters_of(parts: Sequence[Module], renamed: Names = None) -> dict[str, torch.Tensor]:
     """Return the parameters of a model's parts, shared ones under each of their names."""
-    return named_tensors(parts, lambda part: part.named_parameters(remove_duplicate=False))
+    found = [part.named_parameters(remove_duplicate=False) for part in parts]
+    return {plain_name(name, renamed): each for named in found for name, each in named}
 
 
-def buffers_of(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
+def buffers_of(parts: Sequence[Module], renamed: Names = None) -> dict[str, torch.Tensor]:
     """Return the buffers of a model's parts."""
-    return named_tensors(parts, lambda part: part.named_buffers(remove_duplicate=False))
+    found = [part.named_buffers(remove_duplicate=False) for part in parts]
+    return {plain_name(name, renamed): each for named in found for name, each in named}

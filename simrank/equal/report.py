@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ranks_text
-from simrank.equal.judge import BACKWARD, FORWARD
+from simrank.equal.verdict import BACKWARD
 
 if TYPE_CHECKING:
-    from simrank.equal.judge import Found, Verdict
+    from simrank.equal.verdict import Found, Verdict
 
 _MAX_UNALIGNED = 3  # Named in a line.
 
@@ -16,16 +16,22 @@ _MAX_UNALIGNED = 3  # Named in a line.
 def verdict_text(verdict: Verdict) -> str:
     """Return `ok dp4: ...` or `FAIL dp2 x tp2: ...`, a line."""
     if verdict.found is not None:
-        return f"FAIL {verdict.layout}: {found_text(verdict.found)}{_compared_text(verdict)}"
+        return f"FAIL {verdict.layout}: {found_text(verdict.found)}"
     count = len(verdict.unaligned)
     text = (
-        f"ok {verdict.layout}: {verdict.num_compared} tensors, "
-        f"worst {verdict.worst:.2g} of tolerance, {count} not aligned"
+        f"ok {verdict.layout}: {verdict.tally.count} tensors, "
+        f"worst {verdict.tally.worst:.2g} of tolerance, {count} not aligned"
     )
     if count:
         named = "; ".join(verdict.unaligned[:_MAX_UNALIGNED])
         text += f" ({named}{'; ...' if count > _MAX_UNALIGNED else ''})"
     return text
+
+
+def details(verdict: Verdict) -> list[str]:
+    """Return what is printed below the line of a verdict: notes, and the report of an error."""
+    report = [] if verdict.found is None else verdict.found.report.strip().splitlines()
+    return [*verdict.notes, *report]
 
 
 def found_text(found: Found) -> str:
@@ -36,22 +42,16 @@ def found_text(found: Found) -> str:
     if found.ranks:
         parts.append(ranks_text(found.ranks))
     if found.hint:
-        parts.append(f"{found.hint} after {found.place}" if found.place else found.hint)
+        after = f" after {found.place}" if found.place else ""
+        parts.append(f"expected {found.hint}{after}")
     elif found.place:
         parts.append(f"at {found.place}")
     if found.step:
         parts.append(f"from step {found.step + 1} on")
     parts.append(f"relative error {found.error:.2g}")
+    if found.direction == BACKWARD:
+        parts.append("forward equal")
     return "; ".join(parts)
-
-
-def _compared_text(verdict: Verdict) -> str:
-    """Return what was equal before the difference."""
-    found = verdict.found
-    if found is None or found.direction in (FORWARD,):
-        return ""
-    equal = "forward" if found.direction == BACKWARD else None
-    return "" if equal is None else "; forward equal"
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "layout": dict(verdict.layout.axes),
         "is_equal": found is None,
-        "num_compared": verdict.num_compared,
-        "worst_share_of_tolerance": verdict.worst,
+        "num_compared": verdict.tally.count,
+        "worst_share_of_tolerance": verdict.tally.worst,
         "not_aligned": verdict.unaligned,
         "notes": verdict.notes,
         "found": None

@@ -46,12 +46,16 @@ class Options:
         num_steps: Training steps.
         dtype_name: What parameters and floating inputs are computed in.
         cluster: The cluster, by name, or None: of nodes as large as needed.
+        excluded: Modules that are not compared.
+        renamed: Names of modules on ranks, and those of the single program.
     """
 
     path: str
     num_steps: int = 3
     dtype_name: str = "float64"
     cluster: str | None = None
+    excluded: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -243,9 +247,9 @@ def _single(
                 tape.note_dependencies(loss)
                 loss.backward()
                 step.loss = loss.detach().clone()
-                tape.note_gradients([model])
+                tape.note_gradients()
                 program.update(model, None)
-                tape.note_state([model])
+                tape.note_state()
             _end_step([model], step)
     _initial_to_host(tape.record)
     return tape.record
@@ -332,7 +336,7 @@ def _rank(
     model = program.parallelize(_built(program, run.options), mesh)
     parts = list(model) if isinstance(model, list | tuple) else [model]
     rank = dist.get_rank()
-    tape = run.tapes[rank] = Tape(parts, single=reference)
+    tape = run.tapes[rank] = Tape(parts, single=reference, renamed=run.options.renamed)
     with _dropouts(Dropouts(tape.find_dropout, (layout, layout.coordinates(rank))), modes):
         for index in range(run.options.num_steps):
             batch = _batch(program, run.options, index)
@@ -340,9 +344,9 @@ def _rank(
             with tape.step() as step:
                 loss = program.train(model, batch, mesh)
                 step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
-                tape.note_gradients(parts)
+                tape.note_gradients()
                 program.update(model, mesh)
-                tape.note_state(parts)
+                tape.note_state()
             _end_step(parts, step)
     _initial_to_host(tape.record)
     return tape.record

@@ -51,6 +51,7 @@ class Tape:
         parts: The model, or its parts.
         noise: Changes what modules give and gradients there; None: nothing is changed.
         single: What the single program did, where this is a rank of a layout.
+        renamed: Names of a rank's modules, and those of the single program.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Tape:
         parts: Sequence[Module],
         noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
         single: Record | None = None,
+        renamed: Mapping[str, str] | None = None,
     ) -> None:
         kinds = None if single is None else single.kinds
         self.record = Record()
@@ -72,12 +74,12 @@ class Tape:
         for part in parts:
             for name, module in part.named_modules():
                 if name or len(parts) == 1:  # The whole is none of several parts.
-                    self._watch(plain_name(name), module, kinds)
-        self._parts = parts
-        self.record.initial = {name: taped(each) for name, each in parameters_of(parts).items()}
-        self.record.initial_buffers = {n: taped(each) for n, each in buffers_of(parts).items()}
+                    self._watch(plain_name(name, renamed), module, kinds)
+        self._parts, self._renamed = parts, renamed
+        self.record.initial = {name: taped(each) for name, each in self._parameters().items()}
+        self.record.initial_buffers = {n: taped(each) for n, each in self._buffers().items()}
         names: dict[int, list[str]] = defaultdict(list)
-        for name, each in parameters_of(parts).items():
+        for name, each in self._parameters().items():
             names[id(each)].append(name)
         self.record.aliases = [found for found in names.values() if len(found) > 1]
 
@@ -214,7 +216,7 @@ class Tape:
             if node is not None:
                 at[node] |= 1 << place
         first = len(self._nodes)
-        leaves = {id(e): n for n, e in enumerate(parameters_of(self._parts).values())}
+        leaves = {id(e): n for n, e in enumerate(self._parameters().values())}
         found: dict[Any, int] = {}
         stack = [(loss.grad_fn, False)]
         while stack:
@@ -237,13 +239,19 @@ class Tape:
         self._step.reads = [each >> first for each in every]
         self._nodes = []
 
-    def note_gradients(self, parts: Sequence[Module]) -> None:
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        return parameters_of(self._parts, self._renamed)
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        return buffers_of(self._parts, self._renamed)
+
+    def note_gradients(self) -> None:
         """Record the gradients of the parameters, as the optimizer finds them."""
-        for name, each in parameters_of(parts).items():
+        for name, each in self._parameters().items():
             gradient = each.grad if each.grad is not None else getattr(each, "main_grad", None)
             self._step.parameter_gradients[name] = None if gradient is None else taped(gradient)
 
-    def note_state(self, parts: Sequence[Module]) -> None:
+    def note_state(self) -> None:
         """Record the parameters and buffers after the step."""
-        self._step.parameters = {name: taped(each) for name, each in parameters_of(parts).items()}
-        self._step.buffers = {name: taped(each) for name, each in buffers_of(parts).items()}
+        self._step.parameters = {name: taped(each) for name, each in self._parameters().items()}
+        self._step.buffers = {name: taped(each) for name, each in self._buffers().items()}

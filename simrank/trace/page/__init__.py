@@ -2,7 +2,7 @@
 
 from simrank.trace.page.bars import Bar, bars
 from simrank.trace.page.chart import Curve, Point, beside, chart, pictures
-from simrank.trace.page.document import document, folded, folded_table, heat, notes, section, table
+from simrank.trace.page.document import document, folded, folded_table, grade, heat, notes, section, table
 
 __all__ = [
     "Bar",
@@ -14,6 +14,7 @@ __all__ = [
     "document",
     "folded",
     "folded_table",
+    "grade",
     "heat",
     "notes",
     "pictures",

@@ -109,3 +109,15 @@ def heat(text: str, value: float | None, steps: Sequence[float]) -> Markup:
     level = sum(abs(value) >= step for step in steps) if value is not None else 0
     side = "low" if value is not None and value < 0 else "high"
     return element("td", text, class_=f"{side}{level}" if level else None)
+
+
+def grade(text: str, value: float, steps: Sequence[float]) -> Markup:
+    """Return a table cell from green to red.
+
+    Args:
+        text: What it says.
+        value: What its colour shows.
+        steps: From which values on it is redder: four at most; below the first it is green.
+    """
+    level = sum(value >= step for step in steps)
+    return element("td", text, class_=f"high{level}" if level else "right")

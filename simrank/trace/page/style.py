@@ -57,6 +57,7 @@ figcaption{font-weight:600}
 details{margin:.5rem 0}
 details details{margin-left:1.1rem}
 summary{cursor:pointer}
+.right{background:color-mix(in srgb,var(--c2) 22%,var(--ground))}
 .scroll{overflow-x:auto;max-height:32rem}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 .rows th,.rows td{padding:.1rem .6rem;text-align:right;white-space:nowrap;

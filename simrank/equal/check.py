@@ -1,0 +1,133 @@
+"""Checks layouts one by one: each is run, judged, and where it cannot run, that is its verdict."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from simrank.equal.judge import Judge
+from simrank.equal.runs import Options, Reference, Runner, run_single
+from simrank.equal.verdict import RUN, WHOLE, Found, Verdict
+from simrank.errors import ConfigError, ProcessException, SimrankError, SimulationError, SpawnException
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.equal.layout import Layout
+
+EXACT, DECLARED = "float64", "float32"
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The layouts of a program; can be sent to other processes.
+
+    Attributes:
+        options: How the program is run.
+        layouts: The layouts.
+        folder: Where the single program's records lie, by precision.
+    """
+
+    options: Options
+    layouts: Sequence[Layout]
+    folder: Path
+
+    def __call__(self, index: int) -> Verdict:
+        """Run and judge a layout."""
+        layout = self.layouts[index]
+        try:
+            return self._judged(self.options, layout)
+        except SimrankError as error:
+            failure = error
+        if self.options.dtype_name == EXACT and _may_be_precision(failure):
+            declared = replace(self.options, dtype_name=DECLARED)
+            try:
+                verdict = self._judged(declared, layout)
+            except SimrankError:
+                pass  # It cannot run in its own precision either, for the same reason.
+            else:
+                verdict.notes.append(f"computed in {DECLARED}: in {EXACT}, {_reason(failure)}")
+                return verdict
+        return Verdict(layout, failed(failure))
+
+    def _judged(self, options: Options, layout: Layout) -> Verdict:
+        reference = self.reference(options)
+        runner = Runner(options, reference)
+        return Judge(reference, runner.layout(layout), layout, runner, options.excluded).judge()
+
+    def reference(self, options: Options) -> Reference:
+        """Return what the single program does, which is run once for all layouts."""
+        path = self.folder / f"{options.dtype_name}.pt"
+        if path.exists():
+            found: Reference = torch.load(path, mmap=True, weights_only=False)
+            return found
+        made = run_single(options)
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            torch.save(made, file)
+        Path(file.name).replace(path)
+        return made
+
+
+def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple[Checks, list[str]]:
+    """Run the single program, in the precision that it allows.
+
+    Returns:
+        The checks, and what is to be said of the precision.
+
+    Raises:
+        SimrankError: The single program fails.
+    """
+    checks = Checks(options, layouts, folder)
+    try:
+        checks.reference(options)
+    except ConfigError:
+        raise
+    except SimrankError as error:
+        _raise_config(error)
+        if options.dtype_name != EXACT or not _may_be_precision(error):
+            raise
+        declared = replace(options, dtype_name=DECLARED)
+        checks = Checks(declared, layouts, folder)
+        checks.reference(declared)
+        return checks, [f"computed in {DECLARED}: in {EXACT}, {_reason(error)}"]
+    return checks, []
+
+
+def _raise_config(error: SimrankError) -> None:
+    """Raise what a rank found wrong with the program's functions."""
+    if isinstance(error, SpawnException):
+        for cause in error.errors.values():
+            if isinstance(cause, ConfigError):
+                raise cause from None
+
+
+def _may_be_precision(error: SimrankError) -> bool:
+    """Return whether a program may have failed because it does not compute in float64."""
+    return isinstance(error, ProcessException)
+
+
+def failed(error: SimrankError) -> Found:
+    """Return that a layout did not run to its end."""
+    text = str(error)
+    if isinstance(error, SpawnException):
+        ranks = sorted(error.errors)
+        cause = error.errors[ranks[0]]
+        return Found(RUN, WHOLE, (), _line(cause), ranks=ranks, report=text)
+    ranks = sorted({r for wait in getattr(error, "waits", ()) for r in wait.ranks if r >= 0})
+    name = type(error).__name__ if isinstance(error, SimulationError) else "error"
+    return Found(RUN, WHOLE, (), f"{name}: {_reason(error)}", ranks=ranks, report=text)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _reason(error: SimrankError) -> str:
+    """Return the first line of what went wrong."""
+    if isinstance(error, SpawnException):
+        return _line(next(iter(error.errors.values())))
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,281 @@
+"""Where a wrong step first differs: in the forward, the loss, or the backward.
+
+The first tensor that is wrong, while all that it depends on are right, has the fault before it. A
+tensor that looks wrong, but on which a right one depends, was not aligned, and has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.equal import causes
+from simrank.equal.comparison import GRADIENTS, RIGHT, SUMMAND, VALUES, WRONG
+from simrank.equal.layout import varying, varying_values
+from simrank.equal.record import OUTPUT
+from simrank.equal.verdict import BACKWARD, FORWARD, LOSS, LOSS_MODULE, MODEL, Found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simrank.equal.comparison import Compared
+    from simrank.equal.record import Spot
+    from simrank.equal.step import AtStep
+
+Scales = dict[int, list[float]]
+_ALIKE = 1e-7  # Of scales that are the same.
+_LISTS = ("ModuleList", "ModuleDict")  # They have no code between their modules.
+
+
+class Search:
+    """Looks for the first difference of a step.
+
+    Args:
+        at: The step.
+    """
+
+    def __init__(self, at: AtStep) -> None:
+        self._at, self._comparison, self._layout = at, at.comparison, at.layout
+        self._record = at.start.reference.record
+        self._scales: Scales = {}
+
+    def tensors(self) -> Found | None:
+        """Return the first difference of tensors that pass modules."""
+        at = self._at
+        found = self._dropout()
+        if found is None and not at.is_loss_right(strict=False):
+            found = self._forward()
+        return found or self._recomputed() or self._loss_gradient() or self._backward()
+
+    def _dropout(self) -> Found | None:
+        wrong = self._at.masks.wrong()
+        if wrong is None:
+            return None
+        direction = BACKWARD if wrong.is_again else FORWARD
+        axes = varying_values(self._layout, wrong.values)
+        return Found(direction, wrong.module or MODEL, axes, wrong.cause, wrong.share, wrong.ranks)
+
+    # ---- Forward ----
+
+    def _forward(self) -> Found | None:
+        every = self._compared(VALUES)
+        culprit = self._first(every, self._upstream())
+        return None if culprit is None else self._blame(FORWARD, culprit)
+
+    def _compared(self, kind: str) -> list[Compared]:
+        scales = self._scales if kind == GRADIENTS else None
+        found = []
+        for spot, call in self._comparison.single.order:
+            compared = self._comparison.compare(kind, spot, call, scales)
+            if compared.status in (WRONG, RIGHT) and not self._at.is_excluded(spot.module):
+                is_right = compared.status == RIGHT
+                self._at.tally.add(spot.module or MODEL, compared.share, is_right=is_right)
+            found.append(compared)
+        return found
+
+    def _upstream(self) -> list[int]:
+        """Return for each tensor those that it depends on, as bits."""
+        known = self._comparison.single.upstream
+        every = [(1 << number) - 1 for number in range(len(self._comparison.single.order))]
+        if not any(known):
+            return every
+        # Nothing is known of a tensor without a gradient: all before it may be upstream.
+        return [bits or before for bits, before in zip(known, every, strict=True)]
+
+    def _first(
+        self, every: Sequence[Compared], upstream: Sequence[int], cleared: int = 0
+    ) -> Compared | None:
+        """Return the first tensor that is wrong, and that no right one depends on.
+
+        Args:
+            every: All tensors.
+            upstream: By number the tensors that each depends on, as bits.
+            cleared: Tensors that are right for another reason, as bits.
+        """
+        for number, compared in enumerate(every):
+            if compared.status == RIGHT:
+                cleared |= upstream[number]
+        bad = [
+            compared
+            for number, compared in enumerate(every)
+            if not cleared >> number & 1
+            and not self._at.is_excluded(compared.spot.module)
+            and (
+                compared.status == WRONG
+                or (compared.status == SUMMAND and not compared.is_declared)
+            )
+        ]
+        return min(bad, key=lambda compared: compared.order, default=None)
+
+    def _blame(self, direction: str, compared: Compared) -> Found:
+        """Return what is wrong with a tensor, and whose code it is that lies before it."""
+        spot, is_back = compared.spot, direction == BACKWARD
+        module = self._owner(spot, is_back=is_back)
+        started = None if is_back or self._at.number else self._at.start.blame(module)
+        if started is not None:
+            return started
+        error = compared.relative_error
+        if compared.status == SUMMAND:
+            module, over = spot.module or MODEL, "/".join(compared.axes)
+            what = f"the gradient of its {spot.side}" if is_back else f"its {spot.side}"
+            cause = f"{what} is a partial sum: not reduced over {over}"
+            found = Found(direction, module, compared.axes, cause, error)
+            found.ranks, found.hint = range(self._layout.num_ranks), f"an all_reduce on '{over}'"
+        else:
+            axes, cause = causes.explain(self._at, compared, is_back=is_back)
+            found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
+        found.place = self._place(spot, module)
+        return found
+
+    def _owner(self, spot: Spot, *, is_back: bool) -> str:
+        """Return the module whose code lies between a tensor and the one before it."""
+        if (spot.side == OUTPUT) != is_back:
+            return spot.module or MODEL
+        parent = spot.module.rpartition(".")[0]
+        while parent and self._record.kinds.get(parent, _LISTS[0]) in _LISTS:
+            parent = parent.rpartition(".")[0]
+        return parent or MODEL
+
+    def _place(self, spot: Spot, module: str) -> str:
+        """Return the line of a module's forward, or that which calls it."""
+        for record in self._at.start.ranks:
+            home = record.homes.get("" if module == MODEL else module)
+            site = record.sites.get(spot.module)
+            if home is not None and (module == spot.module or site is None):
+                return str(home)
+            if site is not None:
+                return str(site)
+        return ""
+
+    def _recomputed(self) -> Found | None:
+        """Return the first module whose recomputation gives something else than its forward."""
+        for spot, call in self._comparison.single.order:
+            for rank, step in enumerate(self._comparison.ranks):
+                again, first = step.again.get(spot, ()), step.values.get(spot, ())
+                is_whole = len(again) == len(first) or len(first) == 1
+                if spot.side != OUTPUT or call >= min(len(again), len(first)) or not is_whole:
+                    continue
+                one, other = again[call].value, first[call].value
+                error = (one - other).norm().item() if one.shape == other.shape else 0.0
+                if error:
+                    cause = "recomputation gives other values than the forward"
+                    error /= other.norm().item() or 1.0
+                    return Found(BACKWARD, spot.module or MODEL, (), cause, error, [rank])
+        return None
+
+    # ---- Loss ----
+
+    def output(self) -> tuple[Spot, int] | None:
+        """Return the last tensor with a gradient that ranks have, and its call."""
+        for spot, call in reversed(self._comparison.single.order):
+            if spot.side == OUTPUT and call in self._comparison.single.gradients.get(spot, ()):
+                compared = self._comparison.compare(GRADIENTS, spot, call)
+                if compared.got:
+                    return spot, call
+        return None
+
+    def _loss_gradient(self) -> Found | None:
+        """Find how the loss is scaled on each rank; return that it is another function."""
+        output = self.output()
+        if output is None:
+            return None
+        plain = {
+            rank: [1.0] * len(rows)
+            for rank, rows in enumerate(self._comparison.rows)
+            if rows is not None
+        }
+        compared = self._comparison.compare(GRADIENTS, *output, plain)
+        if compared.status == RIGHT:
+            self._scales = plain
+            return None
+        if not compared.want:
+            return None
+        for axes in self._summed_axes():
+            scales, misfits = self._fitted(compared, axes)
+            if not misfits:
+                self._scales = self._with_stages(scales)
+                return self._uneven(scales)
+        _, misfits = self._fitted(compared, ())
+        axes, cause = causes.explain(self._at, compared, is_back=True)
+        axes = varying(self._layout, sorted(misfits)) or axes
+        text = f"the gradient of the model's output: {cause}"
+        error = max(misfits.values())
+        return Found(LOSS, LOSS_MODULE, axes, text, error, sorted(misfits))
+
+    def _summed_axes(self) -> Iterator[tuple[str, ...]]:
+        """Yield no axis, and each one along which ranks have the same rows."""
+        yield ()
+        taken = (*self._comparison.data_axes, *self._comparison.stage_axes)
+        yield from ((axis,) for axis in self._layout.axes if axis not in taken)
+
+    def _fitted(
+        self, compared: Compared, axes: tuple[str, ...]
+    ) -> tuple[Scales, dict[int, float]]:
+        """Return the scale of each call, and the errors of ranks where none fits."""
+        scales: Scales = {}
+        misfits: dict[int, float] = {}
+        for rank in compared.got:
+            have = self._comparison.summed(compared.got, rank, axes)
+            for got, want in zip(have, compared.want[rank], strict=True):
+                scale = (got * want).sum().item() / (want.square().sum().item() or 1.0)
+                error = (got - scale * want).norm().item()
+                if error > compared.tolerance * max(abs(scale), 1.0):
+                    relative = error / (got.norm().item() or 1.0)
+                    misfits[rank] = max(misfits.get(rank, 0.0), relative)
+                scales.setdefault(rank, []).append(scale)
+        return scales, misfits
+
+    def _with_stages(self, scales: Mapping[int, list[float]]) -> Scales:
+        """Return the scales also of earlier stages of a pipeline."""
+        found = dict(scales)
+        for rank, rows in enumerate(self._comparison.rows):
+            peers = self._layout.peers(rank, self._comparison.stage_axes)
+            known = next((scales[peer] for peer in peers if peer in scales), None)
+            if rank not in found and known is not None and len(known) == len(rows or ()):
+                found[rank] = known
+        return found
+
+    def _uneven(self, scales: Scales) -> Found | None:
+        """Return that tokens weigh differently."""
+        every = [scale for each in scales.values() for scale in each if scale]
+        low, high = min(every, default=0.0), max(every, default=0.0)
+        if abs(high - low) <= _ALIKE * abs(high):
+            return None
+        totals = {rank: round(sum(each), 9) for rank, each in scales.items()}
+        axes = varying_values(self._layout, totals)
+        over = "/".join(axes) or "micro-batches"
+        ranks = [rank for rank, total in totals.items() if total < max(totals.values())]
+        cause = (
+            f"tokens weigh {low:.4g} to {high:.4g} times as much as in the single program: "
+            f"a mean of means over {over}"
+        )
+        return Found(LOSS, LOSS_MODULE, axes, cause, high / low - 1, ranks or sorted(totals))
+
+    # ---- Backward ----
+
+    def _backward(self) -> Found | None:
+        every = self._compared(GRADIENTS)
+        downstream = [0] * len(every)
+        for number, bits in enumerate(self._upstream()):
+            for other in range(len(every)):
+                if bits >> other & 1:
+                    downstream[other] |= 1 << number
+        cleared = 0
+        for parameter in self._right_gradients():
+            for number, bits in enumerate(self._comparison.single.reads):
+                if bits >> parameter & 1:
+                    cleared |= 1 << number
+        culprit = self._first(every, downstream, cleared)
+        return None if culprit is None else self._blame(BACKWARD, culprit)
+
+    def _right_gradients(self) -> list[int]:
+        """Return the numbers of parameters whose gradients are right on every rank."""
+        at = self._at
+        wrong = {each.name for each in at.wrong_parameters("parameter_gradients")}
+        return [
+            number
+            for number, (name, each) in enumerate(at.single.parameter_gradients.items())
+            if each is not None
+            and name not in wrong
+            and each.value.dim() > 1  # That of a bias forgets the order of rows.
+            and any(step.parameter_gradients.get(name) is not None for step in at.ranks)
+        ]

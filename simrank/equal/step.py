@@ -1,0 +1,199 @@
+"""One training step of all ranks: what training has of it, against the single program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from simrank.equal.comparison import Comparison, tolerance_of
+from simrank.equal.masks import Masks
+from simrank.equal.record import PARTIAL
+from simrank.equal.verdict import Tally, module_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from simrank.equal.record import Taped
+    from simrank.equal.start import Start
+
+GRADIENTS, PARAMETERS, BUFFERS = "parameter_gradients", "parameters", "buffers"  # Of a step.
+
+
+class Wrong(NamedTuple):
+    """A parameter of one rank that differs.
+
+    Attributes:
+        name: Its name.
+        rank: The rank.
+        error: Norm of the difference.
+        got: The rank's tensor, or its gradient.
+        want: What it should be.
+        tolerance: Of the error.
+    """
+
+    name: str
+    rank: int
+    error: float
+    got: torch.Tensor
+    want: torch.Tensor
+    tolerance: float
+
+    @property
+    def relative_error(self) -> float:
+        """Return the error as a part of what it should be."""
+        return self.error / (self.want.norm().item() or 1.0)
+
+
+class AtStep:
+    """One training step.
+
+    Args:
+        start: The ranks and the single program, aligned.
+        number: The step, from 0.
+        excluded: Modules that are not compared.
+
+    Attributes:
+        comparison: Of the tensors that pass modules.
+        single: The step of the single program.
+        ranks: The step of each rank.
+        masks: Of dropouts.
+        tally: What was compared.
+    """
+
+    def __init__(self, start: Start, number: int, excluded: Sequence[str] = ()) -> None:
+        self.start, self.layout, self.number = start, start.layout, number
+        self.comparison = Comparison(start.reference, start.ranks, start.layout, number)
+        self.single, self.ranks = self.comparison.single, self.comparison.ranks
+        self.masks = Masks(self.comparison)
+        self.tally = Tally()
+        self._excluded = excluded
+
+    def is_wrong(self) -> bool:
+        """Return whether parameters, buffers, masks of dropouts or the loss differ."""
+        return bool(
+            self.wrong_parameters(PARAMETERS)
+            or self.wrong_buffers()
+            or self.masks.wrong() is not None
+            or not self.is_loss_right(strict=True)
+        )
+
+    def is_excluded(self, name: str) -> bool:
+        """Return whether a module, or the module of a parameter, is not compared."""
+        return any(name == each or name.startswith(f"{each}.") for each in self._excluded)
+
+    # ---- Parameters ----
+
+    def wrong_parameters(self, kind: str) -> list[Wrong]:
+        """Return the wrong tensors of all ranks: GRADIENTS, or PARAMETERS after the step."""
+        tensors: Mapping[str, Taped | None] = getattr(self.single, kind)
+        elements = self.start.elements
+        flat = elements.flat(tensors)
+        tolerances = {name: self._tolerance(kind, name) for name in elements.shapes}
+        found = []
+        for rank, places in enumerate(self.start.places):
+            for name, at in places.items():
+                got = None if self.is_excluded(name) else self.whole(kind, name, rank)
+                if got is None or got.numel() != at.numel():
+                    continue
+                known = at.view(got.shape)
+                want = torch.where(known >= 0, flat[known.clamp(min=0)], 0.0)
+                if bool(want.isnan().all()):
+                    continue  # The single program has none.
+                got = torch.where(known >= 0, got.double(), 0.0)
+                tolerance = self._tolerance_at(name, known, tolerances)
+                error = (got - want).norm().item()
+                is_right = error <= tolerance
+                self.tally.add(module_of(name), error / (tolerance or 1.0), is_right=is_right)
+                if not is_right:
+                    found.append(Wrong(name, rank, error, got, want, tolerance))
+        return found
+
+    def _tolerance(self, kind: str, name: str) -> float:
+        whole = getattr(self.single, kind).get(name)
+        if whole is None:
+            return 0.0
+        noisy = [getattr(step, kind).get(name) for step in self.comparison.noisy]
+        values = [each.value for each in noisy if each is not None]
+        return tolerance_of(whole.value, values, self.comparison.epsilon)
+
+    def _tolerance_at(
+        self, name: str, places: torch.Tensor, tolerances: Mapping[str, float]
+    ) -> float:
+        """Return the tolerance of a parameter, or of those whose elements it has."""
+        if name in tolerances:
+            return tolerances[name]
+        known = places[places >= 0]
+        names = {self.start.elements.name_of(int(at)) for at in (known.min(), known.max())}
+        return sum(tolerances[each] ** 2 for each in names) ** 0.5
+
+    def whole(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
+        """Return a rank's tensor; one that a DTensor declares a partial sum is summed."""
+        each = getattr(self.ranks[rank], kind).get(name)
+        if each is None:
+            return None
+        axes = [axis for axis, at in (each.places or {}).items() if at == PARTIAL]
+        value: torch.Tensor = each.value
+        if not axes:
+            return value
+        peers = [getattr(self.ranks[r], kind).get(name) for r in self.layout.peers(rank, axes)]
+        return torch.stack([peer.value for peer in peers if peer is not None]).sum(0)
+
+    def earlier(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
+        """Return a rank's part of a tensor of the single program at the step before."""
+        tensors = getattr(self.start.reference.record.steps[self.number - 1], kind)
+        places = self.start.places[rank].get(name)
+        if places is None:
+            return None
+        return self.start.elements.flat(tensors)[places.clamp(min=0)]
+
+    # ---- Buffers and the loss ----
+
+    def wrong_buffers(self) -> list[tuple[str, int, float]]:
+        """Return name, rank and relative error of buffers that a step changes, and that differ."""
+        found = []
+        before = self.start.reference.record.initial_buffers
+        for name, each in self.single.buffers.items():
+            is_state = name not in before or not torch.equal(before[name].value, each.value)
+            if not is_state or self.is_excluded(name):
+                continue
+            tolerance = self._tolerance(BUFFERS, name)
+            want = each.value.double()
+            for rank, step in enumerate(self.ranks):
+                mine = step.buffers.get(name)
+                if mine is None or mine.value.shape != want.shape:
+                    continue
+                error = (mine.value.double() - want).norm().item()
+                is_right = error <= tolerance
+                self.tally.add(module_of(name), error / (tolerance or 1.0), is_right=is_right)
+                if not is_right:
+                    found.append((name, rank, error / (want.norm().item() or 1.0)))
+        return found
+
+    def losses(self) -> dict[int, float]:
+        """Return the losses of the ranks that have one."""
+        return {
+            rank: step.loss.item()
+            for rank, step in enumerate(self.ranks)
+            if step.loss is not None and step.loss.numel() == 1
+        }
+
+    def is_loss_right(self, *, strict: bool) -> bool:
+        """Return whether the ranks' losses are, or add up to, that of the single program.
+
+        Args:
+            strict: Only a loss that all ranks agree on, and that is another, is wrong: the loss of
+                a rank's own rows may be weighted in any way.
+        """
+        losses = list(self.losses().values())
+        single = self.single.loss
+        if not losses or single is None:
+            return strict
+        noisy = [step.loss for step in self.comparison.noisy if step.loss is not None]
+        tolerance = tolerance_of(single, noisy, self.comparison.epsilon)
+        want, total = single.item(), sum(losses)
+        if min(abs(total / len(losses) - want), abs(total - want)) <= tolerance * len(losses):
+            return True
+        are_alike = max(losses) - min(losses) <= tolerance
+        is_whole = len(losses) > 1 or not self.comparison.data_axes
+        return strict and not (are_alike and is_whole)
