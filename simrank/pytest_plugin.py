@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pytest
 
+from simrank.equal import marker as equal
 from simrank.suites import marker
 from simrank.suites.options import add_options, driver_for
 
@@ -45,6 +46,7 @@ _OUTPUT = "simrank_replaced"  # The key of it in what they send.
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known; refuse ranks that cannot be had."""
     config.addinivalue_line("markers", marker.HELP)
+    config.addinivalue_line("markers", equal.HELP)
     marker.check_places(config)
 
 
@@ -137,7 +139,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a marked test over its places, if there are several."""
+    """Parametrize a marked test over its places, if there are several, or its layouts."""
+    equal.generate(metafunc)
     names = marker.places(metafunc.config)
     if len(names) == 1 or metafunc.definition.get_closest_marker(marker.MARK) is None:
         return
@@ -185,7 +188,9 @@ def _keywords(item: pytest.Item) -> Mapping[str, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run the body of a marked test on its ranks."""
+    """Run the body of a marked test on its ranks; check the layout of one marked with equal."""
+    if pyfuncitem.get_closest_marker(equal.MARK) is not None:
+        equal.run(pyfuncitem)
     if pyfuncitem.get_closest_marker(marker.MARK) is None:
         return None
     __tracebackhide__ = True

@@ -64,14 +64,7 @@ def _run(
     from simrank.equal.layout import Layout  # noqa: PLC0415
     from simrank.equal.runs import Options  # noqa: PLC0415
 
-    excluded = (*config.ignore, *config.allow)
-    asked = Options(
-        str(Path(program).absolute()),
-        config.steps,
-        config.dtype,
-        excluded=excluded,
-        renamed=config.rename,
-    )
+    asked = Options.of(str(Path(program).absolute()), config)
     layouts = [Layout(axes) for axes in config.layouts]
     with TemporaryDirectory() as folder, progress_bar() as bar:
         shown = bar.add_task("the single program", total=len(layouts))
@@ -167,7 +160,9 @@ def _layout(text: str) -> dict[str, int]:
     for part in re.split(r",| x ", text):
         match = _SIZE.fullmatch(part)
         if match is None or match[1] in axes:
-            problem = ConfigProblem("command line", None, "--layout", "axes such as dp=2,tp=2", text)
+            problem = ConfigProblem(
+                "command line", None, "--layout", "axes such as dp=2,tp=2", text
+            )
             raise ConfigError(problem)
         axes[match[1]] = int(match[2])
     return axes

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from simrank.config.model import Model, validate
-from simrank.config.quantity import Count, Text, reject
+from simrank.config.quantity import Count, reject
 from simrank.config.yaml_source import Source, read_yaml
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -69,7 +69,6 @@ def _dtype(value: object) -> str:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-ByName = Annotated[Mapping[str, str], BeforeValidator(_by_name)]
 
 
 class EqualConfig(Model):
@@ -88,8 +87,8 @@ class EqualConfig(Model):
     steps: Count = 3
     dtype: Annotated[str, BeforeValidator(_dtype)] = "float64"
     ignore: Names = ()
-    rename: ByName = {}
-    allow: ByName = {}
+    rename: Annotated[Mapping[str, str], BeforeValidator(_by_name)] = {}
+    allow: Annotated[Mapping[str, str], BeforeValidator(_by_name)] = {}
 
 
 def load_layouts(path: str | Path) -> EqualConfig:

@@ -173,7 +173,12 @@ def bases(whole: torch.Tensor, rows: Rows | None) -> Iterator[torch.Tensor]:
     shape, b, t = whole.shape, rows.num_rows, rows.num_columns
     first, second = torch.tensor(rows.rows), torch.tensor(rows.columns)
     has_all = len(rows.columns) == t and list(rows.columns) == list(range(t))
-    pairs = [(0, 1), (1, 0), *((0, d) for d in range(2, len(shape))), *((d, 0) for d in range(2, len(shape)))]
+    pairs = [
+        (0, 1),
+        (1, 0),
+        *((0, d) for d in range(2, len(shape))),
+        *((d, 0) for d in range(2, len(shape))),
+    ]
     for row_dim, column_dim in pairs if t else ():
         if max(row_dim, column_dim) < len(shape) and (shape[row_dim], shape[column_dim]) == (b, t):
             yield whole.index_select(row_dim, first).index_select(column_dim, second)
@@ -268,7 +273,9 @@ class Elements:
     def _as_block(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
         """Return the places of a part that is one of the equal chunks along some dimensions."""
         shape = self.shapes[name]
-        if len(shape) != part.dim() or any(not g or w % g for w, g in zip(shape, part.shape, strict=True)):
+        if len(shape) != part.dim() or any(
+            not g or w % g for w, g in zip(shape, part.shape, strict=True)
+        ):
             return None
         counts = [w // g for w, g in zip(shape, part.shape, strict=True)]
         if prod(counts) > _MAX_BLOCKS:

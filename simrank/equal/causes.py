@@ -1,4 +1,4 @@
-"""Why a tensor that passes a module differs: hypotheses, each of which fits exactly or not at all."""
+"""Why a tensor that passes a module differs: hypotheses that fit exactly or not at all."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ def factor_of(layout: Layout, factor: float, num_calls: int) -> Cause | None:
     number = factor if is_large else 1 / (factor or 1.0)
     words = "times too large" if is_large else "of what it should be"
     hits = [axis for axis, size in sizes.items() if abs(number - size) < _EXACT * size]
-    if hits:
-        how = "summed" if is_large else "divided"
-        text = f"{factor:.4g} {words}: {how} once too often by the size of {' or '.join(hits)}"
-        return tuple(hits), text
+    origins = [f"the size of {axis}" for axis in hits]
     if num_calls > 1 and abs(number - num_calls) < _EXACT * num_calls:
-        return (), f"{factor:.4g} {words}: the number of micro-batches, {num_calls}"
-    for axes, size in pairs.items():
-        if abs(number - size) < _EXACT * size:
-            return axes, f"{factor:.4g} {words}: the size of {' x '.join(axes)}"
-    return None
+        origins.append(f"the number of micro-batches, {num_calls}")
+    if not origins:
+        hits = [a for axes, n in pairs.items() if abs(number - n) < _EXACT * n for a in axes][:2]
+        origins = [f"the size of {' x '.join(hits)}"] if hits else []
+    if not origins:
+        return None
+    how = "summed" if is_large else "divided"
+    return tuple(hits), f"{factor:.4g} {words}: {how} once too often by {' or '.join(origins)}"
 
 
 def _joined(calls: Sequence[torch.Tensor]) -> torch.Tensor:

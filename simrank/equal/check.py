@@ -12,13 +12,20 @@ import torch
 from simrank.equal.judge import Judge
 from simrank.equal.runs import Options, Reference, Runner, run_single
 from simrank.equal.verdict import RUN, WHOLE, Found, Verdict
-from simrank.errors import ConfigError, ProcessException, SimrankError, SimulationError, SpawnException
+from simrank.errors import (
+    ConfigError,
+    ProcessException,
+    SimrankError,
+    SimulationError,
+    SpawnException,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.equal.layout import Layout
 
+_MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
 EXACT, DECLARED = "float64", "float32"
 
 
@@ -113,6 +120,8 @@ def _may_be_precision(error: SimrankError) -> bool:
 def failed(error: SimrankError) -> Found:
     """Return that a layout did not run to its end."""
     text = str(error)
+    if _MISSING_AXIS in text:
+        text += "\nto fix: give the layout each axis that the program asks for, if of size 1"
     if isinstance(error, SpawnException):
         ranks = sorted(error.errors)
         cause = error.errors[ranks[0]]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from simrank.equal.alignment import Rows
     from simrank.equal.layout import Layout
-    from simrank.equal.runs import Reference
     from simrank.equal.record import Record, Step, Taped
+    from simrank.equal.runs import Reference
 
 RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
 VALUES, GRADIENTS = "values", "gradients"
@@ -72,6 +72,16 @@ class Compared:
     def relative_error(self) -> float:
         """Return the largest error as a part of the tensor."""
         return max(self.errors.values(), default=0.0) / (self.norm or 1.0)
+
+    @property
+    def unsummed_error(self) -> float:
+        """Return the largest error as a part of the tensor, before ranks are summed."""
+        errors = [
+            sum((g - w).square().sum().item() for g, w in zip(got, self.want[rank], strict=True))
+            for rank, got in self.got.items()
+            if rank in self.want
+        ]
+        return float(max(errors, default=0.0) ** 0.5 / (self.norm or 1.0))
 
     @property
     def wrong_ranks(self) -> list[int]:
@@ -166,9 +176,7 @@ class Comparison:
         declared = places and tuple(axis for axis, at in places.items() if at == PARTIAL)
         smallest = torch.inf
         for want in self._candidates(whole.value, got, rows):
-            scaled = {
-                r: [w * f for w, f in zip(want[r], factors[r], strict=True)] for r in want
-            }
+            scaled = {r: [w * f for w, f in zip(want[r], factors[r], strict=True)] for r in want}
             for axes in self._summands(declared, is_shared=kind == GRADIENTS and is_shared):
                 errors = self._errors(got, scaled, axes)
                 worst = max(errors.values())
@@ -202,7 +210,7 @@ class Comparison:
 
     def elsewhere(self, kind: str, rank: int, got: Calls) -> Iterator[tuple[Spot, int]]:
         """Yield the tensors of the single program that a rank's calls of something else equal."""
-        rows = self.rows[rank] or [None] * len(got)
+        rows: Sequence[Rows | None] = self.rows[rank] or [None] * len(got)
         if len(rows) != len(got) or not any(each.norm().item() for each in got):
             return
         for spot, call in self.single.order:
@@ -218,7 +226,9 @@ class Comparison:
 
     def _calls_of(
         self, kind: str, spot: Spot, call: int, scales: Mapping[int, Sequence[float]] | None
-    ) -> tuple[dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]], Any, dict[int, int]]:
+    ) -> tuple[
+        dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]], Any, dict[int, int]
+    ]:
         """Return by rank the tensors of one call of the single program, with their rows."""
         num_here = len(self.single.values.get(spot, ()))
         per_model, rest = divmod(num_here, self._num_calls)
@@ -239,8 +249,7 @@ class Comparison:
                 if each is None or each.call == call // per_model
             ]
             taped = [
-                _taped(step, kind, spot, number * per_model + call % per_model)
-                for number in chosen
+                _taped(step, kind, spot, number * per_model + call % per_model) for number in chosen
             ]
             if not taped or any(each is None for each in taped):
                 continue
@@ -256,9 +265,7 @@ class Comparison:
         self, whole: torch.Tensor, got: Mapping[int, Calls], rows: Mapping[int, list[Rows | None]]
     ) -> Iterator[dict[int, Calls]]:
         """Yield what each rank should have, by each way to align it."""
-        lists = {
-            rank: [list(bases(whole, each)) for each in rows[rank]] for rank in got
-        }
+        lists = {rank: [list(bases(whole, each)) for each in rows[rank]] for rank in got}
         first = next(iter(got))
         free = [a for a in self.layout.axes if a not in self.stage_axes and a not in self.data_axes]
         tried = 0
@@ -268,7 +275,10 @@ class Comparison:
             based = {rank: [each[number] for each in lists[rank]] for rank in got}
             for how in cuts(got[first][0].shape, based[first][0].shape, self.layout, free):
                 want = {
-                    rank: [cut_of(each, how, self.layout, self.coordinates[rank]) for each in based[rank]]
+                    rank: [
+                        cut_of(each, how, self.layout, self.coordinates[rank])
+                        for each in based[rank]
+                    ]
                     for rank in got
                 }
                 same = all(
@@ -296,7 +306,9 @@ class Comparison:
         del rows
         tolerance = self.tolerance(VALUES, spot, call)
         return value is not None and all(
-            (each - value.value).norm().item() <= tolerance for calls in got.values() for each in calls
+            (each - value.value).norm().item() <= tolerance
+            for calls in got.values()
+            for each in calls
         )
 
     def _summands(
@@ -312,7 +324,8 @@ class Comparison:
         free = [
             axis
             for axis in self.layout.axes
-            if axis not in self.stage_axes and axis not in self.data_axes
+            if axis not in self.stage_axes
+            and axis not in self.data_axes
             and self.layout.axes[axis] > 1
         ]
         for count in (1, 2):
@@ -352,15 +365,14 @@ class Comparison:
     ) -> bool:
         """Return whether all rows of all ranks, or all columns, are some of the single program."""
         return all(
-            _has_rows(whole * factor, each, tolerance) or _has_columns(whole * factor, each, tolerance)
+            _has_rows(whole * factor, each, tolerance)
+            or _has_columns(whole * factor, each, tolerance)
             for rank, calls in got.items()
             for each, factor in zip(calls, factors[rank], strict=True)
         )
 
 
-def tolerance_of(
-    single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: float
-) -> float:
+def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: float) -> float:
     """Return what the norm of a tensor's difference may be.
 
     Args:

@@ -108,10 +108,15 @@ class Contributions:
             if len(terms) > min(_MAX_TERMS, got.numel()):
                 return None
             columns = torch.stack(
-                [self._gradients[part][name].flatten()[places[holder].flatten()] for holder, part in terms],
+                [
+                    self._gradients[part][name].flatten()[places[holder].flatten()]
+                    for holder, part in terms
+                ],
                 dim=1,
             ).double()
-            solved = torch.linalg.lstsq(columns, got.double().flatten()[:, None], driver="gelsd").solution
+            solved = torch.linalg.lstsq(
+                columns, got.double().flatten()[:, None], driver="gelsd"
+            ).solution
             rest = (columns @ solved)[:, 0] - got.double().flatten()
             if rest.norm() <= _RESIDUAL * got.double().norm():
                 factors = {
@@ -135,20 +140,28 @@ class Contributions:
         own = {part: f for (h, part), f in found.factors.items() if h == rank}
         if max(own.values()) - min(own.values()) < _NOTHING:
             return None
-        by_number = {number: {f for part, f in own.items() if part.number == number} for number in {p.number for p in own}}
+        by_number = {
+            number: {f for part, f in own.items() if part.number == number}
+            for number in {p.number for p in own}
+        }
         if len(by_number) > 1 and all(len(each) == 1 for each in by_number.values()):
-            counts = ", ".join(f"{number}: {next(iter(each)):.4g}" for number, each in sorted(by_number.items()))
-            return tuple(a for a in layout.axes if layout.axes[a] > 1 and len({p.rank for p in own}) > 1), (
-                f"micro-batches do not count alike ({counts} times)"
+            counts = ", ".join(
+                f"{number}: {next(iter(each)):.4g}" for number, each in sorted(by_number.items())
             )
-        ranks = {part.rank: f for part, f in own.items()}
-        axes = varying_values(layout, ranks)
-        counts = ", ".join(f"rank {r}: {f:.4g}" for r, f in sorted(ranks.items()))
-        missing = [r for r, f in ranks.items() if abs(f) < _NOTHING]
+            return tuple(
+                a for a in layout.axes if layout.axes[a] > 1 and len({p.rank for p in own}) > 1
+            ), (f"micro-batches do not count alike ({counts} times)")
+        by_rank = {part.rank: f for part, f in own.items()}
+        axes = varying_values(layout, by_rank)
+        counts = ", ".join(f"rank {r}: {f:.4g}" for r, f in sorted(by_rank.items()))
+        missing = [r for r, f in by_rank.items() if abs(f) < _NOTHING]
         text = f"on rank {rank} the parts of the batch count differently ({counts} times)"
         if missing:
             text += f": not reduced with rank {missing[0]}"
-            axes = _differing(layout.coordinates(rank), [layout.coordinates(r) for r in missing]) or axes
+            axes = (
+                _differing(layout.coordinates(rank), [layout.coordinates(r) for r in missing])
+                or axes
+            )
         return axes, text
 
 

@@ -27,7 +27,10 @@ _DROPOUTS = {
     torch.dropout,
 }  # fmt: skip
 # Which have no mask that could be replaced: they drop nothing.
-_SWITCHED_OFF = {F.scaled_dot_product_attention: "dropout_p", F.multi_head_attention_forward: "dropout_p"}
+_SWITCHED_OFF = {
+    F.scaled_dot_product_attention: "dropout_p",
+    F.multi_head_attention_forward: "dropout_p",
+}
 
 
 class Dropouts(TorchFunctionMode):
@@ -50,7 +53,7 @@ class Dropouts(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Sequence[type],  # noqa: ARG002 - of torch's protocol
+        types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - of any call
@@ -81,7 +84,9 @@ class Dropouts(TorchFunctionMode):
         tensor = args[0] if args else named["input"]
         with torch.no_grad():
             ones = torch.ones_like(tensor)
-            drawn = func(ones, *args[1:], **{n: e for n, e in named.items() if n not in ("input", "inplace")})
+            drawn = func(
+                ones, *args[1:], **{n: e for n, e in named.items() if n not in ("input", "inplace")}
+            )
         local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
         if bool((torch.ones_like(local) == local).all()):
             return tensor  # It drops nothing: p is 0, or the model is evaluated.
@@ -100,9 +105,11 @@ class Dropouts(TorchFunctionMode):
             mask = DTensor.from_local(mask, tensor.device_mesh, tensor.placements, run_check=False)
         return tensor * mask
 
-    def _replaced(self, dropped: Dropped, single: Dropped, rows: Rows | None) -> torch.Tensor | None:
+    def _replaced(
+        self, dropped: Dropped, single: Dropped, rows: Rows | None
+    ) -> torch.Tensor | None:
         """Return the part of the single program's mask that a rank has."""
-        assert self._place is not None  # noqa: S101 - a rank's
+        assert self._place is not None
         first = None
         taken = dropped.taken.cpu()
         for mask, wanted, is_cut in self._parts(single, rows, taken.shape):
@@ -116,11 +123,11 @@ class Dropouts(TorchFunctionMode):
     def _parts(
         self, single: Dropped, rows: Rows | None, shape: torch.Size
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
-        assert self._place is not None  # noqa: S101 - a rank's
+        assert self._place is not None
         layout, at = self._place
         pairs = zip(bases(single.mask, rows), bases(single.taken, rows), strict=True)
         for mask, taken in pairs:
-            for how in cuts(shape, mask.shape, layout, [*reversed(layout.axes)]):
+            for how in cuts(shape, mask.shape, layout, [*layout.axes][::-1]):
                 part = cut_of(mask, how, layout, at)
                 if part.shape == shape:
                     yield part, cut_of(taken, how, layout, at), bool(how)

@@ -32,7 +32,7 @@ class Layout:
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return where a rank stands on each axis."""
         found = {}
-        for name, size in reversed(self.axes.items()):
+        for name, size in reversed([*self.axes.items()]):
             rank, found[name] = divmod(rank, size)
         return {name: found[name] for name in self.axes}
 
@@ -55,7 +55,7 @@ class Layout:
                 yield group
 
     def axes_of(self, group: Sequence[int]) -> tuple[str, ...] | None:
-        """Return the axes along which the ranks of a group differ; None if it is no group of axes."""
+        """Return the axes along which a group's ranks differ; None if it is no group of axes."""
         ranks = sorted(group)
         at = [self.coordinates(rank) for rank in ranks]
         axes = tuple(a for a in self.axes if len({each[a] for each in at}) > 1)

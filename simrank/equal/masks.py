@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
 from simrank.equal.record import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
 
     from simrank.equal.comparison import Comparison
 
@@ -64,7 +64,11 @@ class Masks:
         modules = dict.fromkeys(n for step in self._ranks for n in step.dropped if AGAIN not in n)
         for module in modules:
             for group in self._layout.groups(self._axes):
-                drawn = {r: self._ranks[r].dropped[module] for r in group if module in self._ranks[r].dropped}
+                drawn = {
+                    r: self._ranks[r].dropped[module]
+                    for r in group
+                    if module in self._ranks[r].dropped
+                }
                 if len(drawn) < 2:
                     continue
                 for calls in zip(*drawn.values(), strict=False):
@@ -73,7 +77,10 @@ class Masks:
                     shares = [_share(calls[0].mask, each.mask) for each in calls]
                     if max(shares) > 0:
                         ranks = [r for r, share in zip(drawn, shares, strict=True) if share]
-                        cause = f"another dropout mask on ranks that have the same elements ({max(shares):.0%} of them differ): their seeds differ"
+                        cause = (
+                            "another dropout mask on ranks that have the same elements "
+                            f"({max(shares):.0%} of them differ): their seeds differ"
+                        )
                         values = {r: int(share > 0) for r, share in zip(drawn, shares, strict=True)}
                         yield WrongMask(module, cause, max(shares), ranks, values)
 
@@ -89,7 +96,10 @@ class Masks:
                 for each in calls:
                     if not any(_share(each.mask, other.mask) == 0 for other in first):
                         share = _share(each.mask, first[0].mask)
-                        cause = f"recomputation draws another dropout mask ({share:.0%} of elements differ): the random state of the forward is not restored"
+                        cause = (
+                            f"recomputation draws another dropout mask ({share:.0%} of elements "
+                            "differ): the random state of the forward is not restored"
+                        )
                         yield WrongMask(module, cause, share, [rank], is_again=True)
 
 

@@ -52,9 +52,7 @@ def _unaligned(verdict: Verdict) -> list[str]:
 def _matrix(verdicts: Sequence[Verdict]) -> Markup:
     """Return the largest error of each module on each layout."""
     modules = sorted({m for v in verdicts for m in v.tally.shares}, key=_key)
-    rows = [
-        (module, *(_cell(verdict, module) for verdict in verdicts)) for module in modules
-    ]
+    rows = [(module, *(_cell(verdict, module) for verdict in verdicts)) for module in modules]
     columns = ("module", *(str(verdict.layout) for verdict in verdicts))
     text = (
         "The largest error of a module's tensors, of its parameters and of their gradients, as a "

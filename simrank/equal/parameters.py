@@ -22,7 +22,7 @@ from simrank.equal.verdict import (
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from simrank.equal.runs import Runner
     from simrank.equal.search import Search
@@ -108,9 +108,7 @@ def _lost_gradients(at: AtStep) -> Found | None:
     return _found(at, PARAMETER_GRADIENTS, lost, reason)
 
 
-def _as_sum(
-    at: AtStep, search: Search, runner: Runner, wrong: Sequence[Wrong]
-) -> Reason | None:
+def _as_sum(at: AtStep, search: Search, runner: Runner, wrong: Sequence[Wrong]) -> Reason | None:
     """Explain wrong gradients by how often they count each part of the batch."""
     output = search.output()
     if output is None:
@@ -171,8 +169,8 @@ def _factors(wrong: Sequence[Wrong]) -> dict[tuple[str, int], float] | None:
     return found
 
 
-def _are_alike(values: object) -> bool:
-    each = [*values]  # type: ignore[call-overload]
+def _are_alike(values: Iterable[float]) -> bool:
+    each = [*values]
     return max(each) - min(each) <= _CLOSE * max(map(abs, each))
 
 
@@ -248,10 +246,14 @@ def _tied(at: AtStep, names: Sequence[str]) -> Reason | None:
         if (total / num_copies - want.value).norm().item() <= _CLOSE * want.value.norm().item():
             axes = tuple(at.comparison.stage_axes) or tuple(at.layout.axes)
             over = "/".join(axes)
-            return axes, (
-                f"tied parameters {' and '.join(tied)}: each has its own part of the gradient, "
-                f"not reduced over {over}"
-            ), list(tied)
+            return (
+                axes,
+                (
+                    f"tied parameters {' and '.join(tied)}: each has its own part of the gradient, "
+                    f"not reduced over {over}"
+                ),
+                list(tied),
+            )
     return None
 
 
@@ -300,7 +302,7 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
         told = _scaled(at, factors)
         if told is not None:
             return (told[0] or axes), told[1], names
-    if _is_decay(wrong):
+    if _is_decay(at, wrong):
         text = "differ by a multiple of the parameters themselves: weight decay"
         return axes, text, names
     return axes, "the step differs, though its gradients do not: the optimizer's state", names
@@ -308,10 +310,15 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
 
 def _change(at: AtStep, each: Wrong) -> Wrong:
     """Return what a step did, and what it should have done, in place of its results."""
+    before = _before(at, each)
+    return each._replace(got=each.got - before, want=each.want - before)
+
+
+def _before(at: AtStep, each: Wrong) -> torch.Tensor:
+    """Return a rank's parameter before the step."""
     record = at.start.ranks[each.rank]
-    before = record.steps[at.number - 1].parameters if at.number else record.initial
-    start = before[each.name].value.double()
-    return each._replace(got=each.got - start, want=each.want - start)
+    tensors = record.steps[at.number - 1].parameters if at.number else record.initial
+    return tensors[each.name].value.double()
 
 
 def _stale(at: AtStep, still: Sequence[Wrong], axes: tuple[str, ...]) -> Reason:
@@ -409,16 +416,17 @@ def _own_norm(at: AtStep, factors: Mapping[int, float]) -> tuple[tuple[str, ...]
     low, high = min(factors.values()), max(factors.values())
     text = f"steps are {low:.4g} to {high:.4g} times what they should be, by rank"
     if max(products) - min(products) <= _CLIPPED * max(products):
-        text += f": the gradient norm is that of each rank's own part, not reduced over {'/'.join(axes)}"
+        over = "/".join(axes)
+        text += f": the gradient norm is that of each rank's own part, not reduced over {over}"
     return axes, text
 
 
-def _is_decay(wrong: Sequence[Wrong]) -> bool:
-    """Return whether what differs is a multiple of the parameters."""
+def _is_decay(at: AtStep, wrong: Sequence[Wrong]) -> bool:
+    """Return whether what differs is a multiple of the parameters before the step."""
     for each in wrong:
-        rest = each.got - each.want
-        count = (rest * each.want).sum() / (each.want.square().sum() or 1.0)
-        if (rest - count * each.want).norm().item() > 1e-2 * rest.norm().item():
+        before, rest = _before(at, each), each.got - each.want
+        count = (rest * before).sum() / (before.square().sum() or 1.0)
+        if (rest - count * before).norm().item() > 1e-2 * rest.norm().item():
             return False
     return True
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 NEEDED = ("build", "batch", "loss", "parallelize")
 LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layouts.
 # Parts of a module's name that wrappers add.
-_WRAPPERS = frozenset(
-    {"module", "_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"}
-)
+_WRAPPERS = frozenset({"module", "_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
 
 

@@ -1,4 +1,4 @@
-"""What a run recorded: what its modules took in and gave, gradients there, parameters and buffers."""
+"""What a run recorded: what modules took in and gave, gradients there, and parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch.distributed.tensor import DTensor
 
 from simrank.equal.program import plain_name
@@ -16,6 +15,7 @@ from simrank.equal.program import plain_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from torch.nn import Module
 
     from simrank.engine.callsite import SourceLine
@@ -38,7 +38,7 @@ class Spot(NamedTuple):
 
     module: str
     side: str
-    index: int
+    index: int  # type: ignore[assignment]  # Hides tuple.index, which is unused.
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from simrank.equal.verdict import BACKWARD, RUN
 from simrank.errors import ranks_text
-from simrank.equal.verdict import BACKWARD
 
 if TYPE_CHECKING:
     from simrank.equal.verdict import Found, Verdict
@@ -40,7 +40,8 @@ def found_text(found: Found) -> str:
     if found.axes:
         parts.append(f"axis {', '.join(found.axes)}")
     if found.ranks:
-        parts.append(ranks_text(found.ranks))
+        word = "rank" if len(found.ranks) == 1 else "ranks"
+        parts.append(f"{word} {ranks_text(found.ranks)}")
     if found.hint:
         after = f" after {found.place}" if found.place else ""
         parts.append(f"expected {found.hint}{after}")
@@ -48,7 +49,8 @@ def found_text(found: Found) -> str:
         parts.append(f"at {found.place}")
     if found.step:
         parts.append(f"from step {found.step + 1} on")
-    parts.append(f"relative error {found.error:.2g}")
+    if found.direction != RUN:
+        parts.append(f"relative error {found.error:.2g}")
     if found.direction == BACKWARD:
         parts.append("forward equal")
     return "; ".join(parts)

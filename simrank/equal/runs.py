@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_flatten
 
 from simrank.context import Context
+from simrank.equal.dropouts import Dropouts
 from simrank.equal.precision import backwards_under, cast, computing_in
 from simrank.equal.program import EqualProgram, plain_name, program_of
-from simrank.equal.dropouts import Dropouts
 from simrank.equal.record import on_host, parameters_of
 from simrank.equal.tape import Tape
 from simrank.multiprocessing.script import run_calls
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.overrides import TorchFunctionMode
 
+    from simrank.config.equal import EqualConfig
     from simrank.equal.layout import Layout
     from simrank.equal.record import Record, Spot, Step
     from simrank.multiprocessing.script import Script
@@ -56,6 +57,12 @@ class Options:
     cluster: str | None = None
     excluded: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, path: str, config: EqualConfig) -> Options:
+        """Return how a program is run with the layouts of a file."""
+        excluded = (*config.ignore, *config.allow)
+        return cls(path, config.steps, config.dtype, None, excluded, config.rename)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,8 +92,8 @@ def run_single(options: Options, *, num_noisy: int = 2) -> Reference:
     def call(_: int, script: Script) -> None:
         with run.ready() as modes:
             program = _program(script)
-            for number in range(1 + num_noisy):
-                records.append(_single(program, options, number, modes))
+            numbers = range(1 + num_noisy)
+            records.extend(_single(program, options, number, modes) for number in numbers)
 
     run.on_ranks(call, 1)
     return Reference(records[0], records[1:])
@@ -173,7 +180,7 @@ class _Run:
     @contextmanager
     def ready(self) -> Iterator[list[TorchFunctionMode]]:
         """Set up the running rank; yield the modes of its backwards, which may be added to."""
-        rank = require_rank("a run").rank
+        rank = require_rank("a run").rank or 0
         torch.cuda.set_device(rank % torch.cuda.device_count())
         with computing_in(self.options.dtype) as modes:
             self._modes[rank] = modes
@@ -181,7 +188,7 @@ class _Run:
 
     def _modes_here(self) -> Sequence[TorchFunctionMode]:
         program = rank_program()
-        return () if program is None else self._modes.get(program.rank, ())
+        return () if program is None else self._modes.get(program.rank or 0, ())
 
 
 def _program(script: Script) -> EqualProgram:
@@ -197,7 +204,8 @@ def _built(program: EqualProgram, options: Options) -> Module:
     Ones and zeros could not be aligned, and would hide faults.
     """
     torch.manual_seed(0)
-    model = program.build().cuda()._apply(lambda each: cast(each, options.dtype))  # noqa: SLF001
+    model: Module = program.build().cuda()
+    model._apply(lambda each: cast(each, options.dtype))  # noqa: SLF001
     drawn = torch.Generator().manual_seed(_JITTER_SEED)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -281,13 +289,7 @@ def _by_parts(
                 for elements in parts if index == last else ():
                     gate.elements = elements
                     loss.backward(retain_graph=True)
-                    found.append(
-                        {
-                            name: each.grad.detach().cpu().clone()
-                            for name, each in parameters_of([model]).items()
-                            if each.grad is not None
-                        }
-                    )
+                    found.append(_gradients(model))
                     _forget_gradients([model])
             _forget_gradients([model])
     return found
@@ -362,6 +364,14 @@ def _dropouts(mode: Dropouts, modes: list[TorchFunctionMode]) -> Iterator[None]:
             yield
     finally:
         modes[:] = before
+
+
+def _gradients(model: Module) -> dict[str, torch.Tensor]:
+    return {
+        name: each.grad.detach().cpu().clone()
+        for name, each in parameters_of([model]).items()
+        if each.grad is not None
+    }
 
 
 def _forget_gradients(parts: Sequence[Module]) -> None:

@@ -113,7 +113,7 @@ class Search:
         started = None if is_back or self._at.number else self._at.start.blame(module)
         if started is not None:
             return started
-        error = compared.relative_error
+        error = compared.unsummed_error
         if compared.status == SUMMAND:
             module, over = spot.module or MODEL, "/".join(compared.axes)
             what = f"the gradient of its {spot.side}" if is_back else f"its {spot.side}"
@@ -207,9 +207,7 @@ class Search:
         taken = (*self._comparison.data_axes, *self._comparison.stage_axes)
         yield from ((axis,) for axis in self._layout.axes if axis not in taken)
 
-    def _fitted(
-        self, compared: Compared, axes: tuple[str, ...]
-    ) -> tuple[Scales, dict[int, float]]:
+    def _fitted(self, compared: Compared, axes: tuple[str, ...]) -> tuple[Scales, dict[int, float]]:
         """Return the scale of each call, and the errors of ranks where none fits."""
         scales: Scales = {}
         misfits: dict[int, float] = {}

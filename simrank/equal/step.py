@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from simrank.equal.record import PARTIAL
 from simrank.equal.verdict import Tally, module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from simrank.equal.record import Taped
     from simrank.equal.start import Start
@@ -125,7 +126,7 @@ class AtStep:
             return tolerances[name]
         known = places[places >= 0]
         names = {self.start.elements.name_of(int(at)) for at in (known.min(), known.max())}
-        return sum(tolerances[each] ** 2 for each in names) ** 0.5
+        return math.hypot(*(tolerances[each] for each in names))
 
     def whole(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
         """Return a rank's tensor; one that a DTensor declares a partial sum is summed."""

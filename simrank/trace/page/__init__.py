@@ -2,7 +2,16 @@
 
 from simrank.trace.page.bars import Bar, bars
 from simrank.trace.page.chart import Curve, Point, beside, chart, pictures
-from simrank.trace.page.document import document, folded, folded_table, grade, heat, notes, section, table
+from simrank.trace.page.document import (
+    document,
+    folded,
+    folded_table,
+    grade,
+    heat,
+    notes,
+    section,
+    table,
+)
 
 __all__ = [
     "Bar",

@@ -1,0 +1,129 @@
+"""`simrank equal`: a line per layout, files, exit status, and what cannot run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from tests.equal import programs
+
+FILE = "from nets import *\n" + programs.GPT
+RIGHT = FILE + programs.TP
+WRONG = FILE + programs.FAULTY["a_row_parallel_bias_is_added_by_each_rank"].parallel
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a program beside the nets that it imports; return its path."""
+
+    def write_program(text):
+        shutil.copy(Path(__file__).parent.parent / "equal" / "nets.py", tmp_path)
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return path
+
+    return write_program
+
+
+def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path):
+    """Axes of size 1 are there for the program to ask for; the files have all verdicts."""
+    files = [tmp_path / name for name in ("r.json", "r.html")]
+    layouts = ["--layout", "dp=2,tp=1", "--layout", "dp1 x tp2", "--steps", "1"]
+    status, out, _ = cli("equal", write(WRONG), *layouts, "--json", files[0], "--html", files[1])
+    assert status == 1
+    first, second = out.splitlines()
+    assert first.startswith("FAIL dp2 x tp1: gradients, (all): not reduced over dp (mean)")
+    assert second == (
+        "FAIL dp1 x tp2: forward, layers.0.mlp.down: the bias is added 2 times; axis tp; "
+        "ranks 0-1; at train.py:8; relative error " + second.rpartition(" ")[2]
+    )
+    document = json.loads(files[0].read_text())
+    assert [each["is_equal"] for each in document["layouts"]] == [False, False]
+    found = document["layouts"][1]["found"]
+    assert (found["direction"], found["module"], found["axes"]) == (
+        "forward",
+        "layers.0.mlp.down",
+        ["tp"],
+    )
+    page = files[1].read_text()
+    assert "layers.0.mlp.down" in page
+    assert 'class="high' in page
+    assert 'class="right' in page
+
+
+def test_the_first_that_fails_ends_it_with_first(write, cli):
+    """The rest is not run."""
+    layouts = ["--layout", "tp=2", "--layout", "tp=4", "--steps", "1", "--first"]
+    status, out, _ = cli("equal", write(WRONG), *layouts)
+    assert (status, len(out.splitlines())) == (1, 1)
+
+
+def test_a_right_layout_of_the_programs_own_says_what_was_compared(write, cli):
+    """`LAYOUT` in the program stands for a list of layouts."""
+    status, out, _ = cli("equal", write(RIGHT + 'LAYOUT = {"tp": 2}\n'), "--steps", "1")
+    assert status == 0
+    assert out.startswith("ok tp2: ")
+    assert out.endswith(" of tolerance, 0 not aligned\n")
+
+
+def test_layouts_of_a_file_run_in_processes(write, cli, tmp_path):
+    """In their order, whichever ends first."""
+    layouts = tmp_path / "layouts.yaml"
+    layouts.write_text("layouts: [{tp: 4}, {tp: 1}, {tp: 2}]\nsteps: 1\n")
+    status, out, _ = cli("equal", write(RIGHT), "--layouts", layouts, "--jobs", "2")
+    assert status == 0
+    assert [line.split(":")[0] for line in out.splitlines()] == ["ok tp4", "ok tp1", "ok tp2"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("if mesh.get_local_rank(): raise ValueError('no such part')", "run, (all): ValueError"),
+        ("mesh['ep']", "give the layout each axis that the program asks for"),
+        (
+            "if mesh.get_local_rank(): dist.all_reduce(torch.ones(1, device='cuda'))",
+            "DeadlockError: deadlock (proved)",
+        ),
+    ],
+)
+def test_a_layout_that_does_not_run_fails_with_its_error(write, cli, lines, words):
+    """A traceback, or a report that names the calls."""
+    text = FILE + f"def parallelize(model, mesh):\n    {lines}\n    return model\n"
+    status, out, _ = cli("equal", write(text), "--layout", "tp=2", "--steps", "1")
+    assert status == 1
+    assert words in out
+
+
+def test_code_that_does_not_compute_in_float64_is_run_in_its_own_type(write, cli):
+    """It is said aloud; the verdict is as exact as that type allows."""
+    text = RIGHT.replace("return cross_entropy", "assert model.norm.weight.dtype == torch.float32\n    return cross_entropy").replace("loss(model, batch):", "loss(model, batch):\n   ")
+    status, out, _ = cli("equal", write(text), "--layout", "tp=2", "--steps", "1")
+    note, verdict = out.splitlines()
+    assert note == "# computed in float32: in float64, AssertionError: "
+    assert verdict.startswith("ok tp2: ")
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--layout", "dp"], "axes such as dp=2,tp=2"),
+        (["--layout", "dp=2", "--dtype", "int8"], "one of float64, float32"),
+        ([], "LAYOUT = {...} in the program"),
+    ],
+)
+def test_wrong_options_are_named(write, cli, options, words):
+    """Before anything runs."""
+    status, _, err = cli("equal", write(RIGHT), *options)
+    assert status == 2
+    assert words in err
+
+
+def test_a_program_without_its_functions_is_named(write, cli):
+    """With those that are needed."""
+    status, _, err = cli("equal", write(FILE), "--layout", "tp=2")
+    assert status == 2
+    assert "needed are build, batch, loss, parallelize" in err

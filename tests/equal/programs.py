@@ -1,0 +1,522 @@
+"""Programs for the tests of `simrank equal`: right ones, and others with one fault each."""
+
+from typing import NamedTuple
+
+GPT = """
+def build(): return GPT()
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+"""
+QK_NORM = GPT.replace("GPT()", "GPT(qk_norm=True)")
+TIED = GPT.replace("GPT()", "GPT(tie=True)")
+DROPOUT = GPT.replace("GPT()", "GPT(p=0.2)")
+PADDED = GPT.replace("tokens(step)", "tokens(step, is_padded=True)").replace(
+    "batch[1])", "batch[1], ignore_index=-100)"
+)
+CLIPS = """
+def update(model, mesh):
+    norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum()
+    REDUCED
+    for p in model.parameters(): p.data.sub_(0.1 * p.grad * (0.1 / norm.sqrt()))
+"""
+CLIPPED = GPT + CLIPS.replace("REDUCED", "")
+NORMS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+    def forward(self, x): return self.out(self.norm(self.into(x)))
+def build(): return Net()
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(8, 6, generator=drawn), torch.randn(8, 4, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+"""
+ADAM = (
+    GPT
+    + """
+def update(model, mesh):
+    if not hasattr(model, "adam"): model.adam = torch.optim.AdamW(model.parameters(), lr=RATE)
+    model.adam.step()
+"""
+)
+DP = """
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    average(model, mesh["dp"].get_group())
+    return value
+"""
+WHOLE = "def parallelize(model, mesh): return model\n"
+TP = """def parallelize(model, mesh): return split(model, mesh["tp"].get_group())\n"""
+STAGES = """
+from torch.distributed.pipelining import PipelineStage, SCHEDULE
+def parallelize(model, mesh):
+    if mesh.get_local_rank("pp"): model.embed, model.layers[0] = None, nn.Identity()
+    else: model.norm, model.head, model.layers[1] = None, None, nn.Identity()
+    return model
+def train(model, batch, mesh):
+    rank, losses = mesh.get_local_rank("pp"), []
+    device = torch.device("cuda", torch.cuda.current_device())
+    stage = PipelineStage(model, rank, 2, device, group=mesh.get_group("pp"))
+    run = SCHEDULE(stage, n_microbatches=2, loss_fn=cross_entropy, scale_grads=SCALED)
+    inputs, more = (([], {"target": batch[1], "losses": losses}) if rank else (batch[:1], {}))
+    run.step(*inputs, **more)
+    return sum(losses) / len(losses) if losses else None
+"""
+SEQUENCE = """
+class Gathered(Attention):
+    def attend(self, q, k, v):
+        import torch.distributed.nn.functional as nnf
+        k, v = (torch.cat(nnf.all_gather(x.contiguous(), group=self.group), 2) for x in (k, v))
+        t = q.shape[2]
+        at = torch.arange(t, device=q.device) + self.rank * t
+        mask = at[:, None] >= torch.arange(k.shape[2], device=q.device)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+def parallelize(model, mesh):
+    for layer in model.layers:
+        own = layer.attention
+        own.__class__, own.group, own.offset = Gathered, mesh.get_group("cp"), OFFSET
+        own.rank = mesh.get_local_rank("cp")
+    return model
+def train(model, batch, mesh):
+    value = loss(model, tuple(x.chunk(2, 1)[mesh.get_local_rank("cp")] for x in batch))
+    value.backward()
+    average(model, mesh.get_group("cp"))
+    return value
+"""
+
+
+class Program(NamedTuple):
+    """A program.
+
+    Attributes:
+        layout: Its layout.
+        single: Its functions of one device.
+        parallel: Its other functions.
+        expected: Direction, module, axes, and words of the cause of its fault.
+        num_steps: As many as its fault needs.
+    """
+
+    layout: dict[str, int]
+    single: str
+    parallel: str
+    expected: tuple[str, str, tuple[str, ...], str] = ("", "", (), "")
+    num_steps: int = 1
+
+
+RIGHT = {
+    "data_parallel_by_hand": Program({"dp": 2}, GPT, WHOLE + DP),
+    "uneven_rows": Program(
+        {"dp": 3},
+        GPT,
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    x, y = rows(batch, mesh["dp"])
+    value = cross_entropy(model(x), y) * len(x) * 3 / 4
+    value.backward()
+    average(model, mesh["dp"].get_group())
+""",
+    ),
+    "ddp_accumulates": Program(
+        {"dp": 2},
+        GPT,
+        """
+def parallelize(model, mesh):
+    return nn.parallel.DistributedDataParallel(model, process_group=mesh["dp"].get_group())
+def train(model, batch, mesh):
+    x, y = rows(batch, mesh["dp"])
+    for number, (u, v) in enumerate(zip(x.chunk(2), y.chunk(2))):
+        model.require_backward_grad_sync = number == 1
+        (cross_entropy(model(u), v) / 2).backward()
+""",
+    ),
+    "fsdp_and_tensor_parallel": Program(
+        {"dp": 2, "tp": 2},
+        GPT,
+        """
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+def parallelize(model, mesh):
+    plan = {f"attention.{n}": ColwiseParallel() for n in "qkv"}
+    plan |= {"attention.o": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        parallelize_module(layer, mesh["tp"], plan)
+        fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
+    return fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
+""",
+    ),
+    "tensor_parallel_by_hand": Program({"dp": 2, "tp": 2}, GPT, TP + DP),
+    "sequence_parallel_tensors": Program(
+        {"tp": 2},
+        GPT,
+        """
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module)
+def parallelize(model, mesh):
+    into = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    plan = {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
+    plan |= {"attention": into, "mlp": into}
+    plan |= {f"attention.{n}": ColwiseParallel() for n in "qkv"} | {"mlp.up": ColwiseParallel()}
+    plan |= {n: RowwiseParallel(output_layouts=Shard(1)) for n in ("attention.o", "mlp.down")}
+    for layer in model.layers: parallelize_module(layer, mesh["tp"], plan)
+    rest = {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))}
+    rest |= {"norm": SequenceParallel()}
+    rest |= {"head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
+    return parallelize_module(model, mesh["tp"], rest)
+""",
+    ),
+    "a_pipeline": Program(
+        {"pp": 2}, GPT, STAGES.replace("SCHEDULE", "ScheduleGPipe").replace("SCALED", "True")
+    ),
+    "context_parallel": Program(
+        {"cp": 2}, GPT, SEQUENCE.replace("OFFSET", "mesh.get_local_rank('cp') * 4")
+    ),
+    "clipped_by_the_whole_norm": Program(
+        {"tp": 2},
+        CLIPPED,
+        """
+def update(model, mesh):
+    own = [p for n, p in model.named_parameters() if n.split(".")[-2] in ("q", "k", "v", "o", "up")
+           or n.endswith("down.weight")]
+    norm = torch.stack([p.grad.square().sum() for p in own]).sum()
+    dist.all_reduce(norm, group=mesh["tp"].get_group())
+    norm += sum(p.grad.square().sum() for p in model.parameters() if all(p is not o for o in own))
+    for p in model.parameters(): p.data.sub_(0.1 * p.grad * (0.1 / norm.sqrt()))
+"""
+        + TP,
+    ),
+    "dropout_with_masks_of_its_own": Program({"dp": 2}, DROPOUT, WHOLE + DP),
+    "dropout_that_tensor_parallel_ranks_share": Program(
+        {"tp": 2},
+        DROPOUT,
+        TP
+        + """
+from torch.utils.checkpoint import checkpoint
+class Again(Block):
+    def forward(self, x): return checkpoint(super().forward, x, use_reentrant=False)
+def build():
+    model = GPT(p=0.2)
+    return model
+def train(model, batch, mesh):
+    for layer in model.layers: layer.__class__ = Again
+    value = loss(model, batch); value.backward(); return value
+""",
+    ),
+    "synchronized_batch_norm": Program(
+        {"dp": 2},
+        NORMS,
+        """
+def parallelize(model, mesh):
+    group = mesh["dp"].get_group()
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
+"""
+        + DP,
+    ),
+    "zero_optimizer": Program(
+        {"dp": 2},
+        ADAM.replace("RATE", "0.01"),
+        WHOLE
+        + DP
+        + """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+def update(model, mesh):
+    if not hasattr(model, "adam"):
+        cls = torch.optim.AdamW
+        model.adam = (ZeroRedundancyOptimizer(model.parameters(), cls, lr=0.01) if mesh else
+                      cls(model.parameters(), lr=0.01))
+    model.adam.step()
+""",
+    ),
+    "a_renamed_model": Program(
+        {"dp": 2},
+        GPT,
+        """
+class Wrapped(nn.Module):
+    def __init__(self, trunk):
+        super().__init__()
+        self.trunk = trunk
+    def forward(self, x): return self.trunk(x)
+def parallelize(model, mesh): return Wrapped(model)
+"""
+        + DP,
+    ),
+}
+
+FAULTY = {
+    "a_row_parallel_bias_is_added_by_each_rank": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Biased(Row):
+    def forward(self, x): return Sum.apply(F.linear(x, self.weight, self.bias), self.group)
+def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Biased)
+""",
+        ("forward", "layers.0.mlp.down", ("tp",), "the bias is added 2 times"),
+    ),
+    "a_row_parallel_sum_is_missing": Program(
+        {"dp": 2, "tp": 2},
+        GPT,
+        """
+class Partial(Row):
+    def forward(self, x): return F.linear(x, self.weight)
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[1].attention.o.__class__ = Partial
+    return model
+"""
+        + DP,
+        ("forward", "layers.1.attention.o", ("tp",), "its output is a partial sum"),
+    ),
+    "a_column_parallel_gradient_is_partial": Program(
+        {"dp": 2, "tp": 2},
+        GPT,
+        """
+class Plain(Column):
+    def forward(self, x): return F.linear(x, self.weight, self.bias)
+def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), column=Plain)
+"""
+        + DP,
+        ("backward", "layers.1.mlp.up", ("tp",), "an all_reduce on 'tp'"),
+    ),
+    "a_gradient_is_summed_twice": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Twice(Row):
+    def forward(self, x):
+        import torch.distributed.nn.functional as nnf
+        return nnf.all_reduce(F.linear(x, self.weight), group=self.group) + self.bias
+def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Twice)
+""",
+        ("backward", "layers.1.mlp.down", ("tp",), "2 times too large"),
+    ),
+    "query_norms_are_not_reduced": Program(
+        {"tp": 2},
+        QK_NORM,
+        TP,
+        (
+            "gradients",
+            "layers.*.attention.qn, layers.*.attention.kn",
+            ("tp",),
+            "not reduced over tp (sum)",
+        ),
+    ),
+    "gradients_are_not_averaged": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + """
+def train(model, batch, mesh): loss(model, rows(batch, mesh["dp"])).backward()
+""",
+        ("gradients", "(all)", ("dp",), "not reduced over dp (mean)"),
+    ),
+    "the_head_is_not_averaged": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    loss(model, rows(batch, mesh["dp"])).backward()
+    own = model.head.weight.grad.clone()
+    average(model, mesh["dp"].get_group())
+    model.head.weight.grad = own
+""",
+        ("gradients", "head", ("dp",), "not reduced over dp (mean)"),
+    ),
+    "gradients_are_summed_and_not_averaged": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE + DP.replace("get_group())", "get_group(), 1)"),
+        ("gradients", "(all)", ("dp",), "2 times too large"),
+    ),
+    "gradients_are_reduced_over_all_ranks": Program(
+        {"dp": 2, "tp": 2},
+        GPT,
+        TP + DP.replace('mesh["dp"].get_group())', "None, 2)"),
+        ("gradients", "(all)", ("tp",), "adds gradients of other elements"),
+    ),
+    "a_mean_of_means": Program(
+        {"dp": 2},
+        PADDED,
+        WHOLE + DP,
+        ("loss", "(loss)", ("dp",), "a mean of means over dp"),
+    ),
+    "the_first_micro_batch_is_summed_twice": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    x, y = rows(batch, mesh["dp"])
+    for u, v in zip(x.chunk(2), y.chunk(2)):
+        (cross_entropy(model(u), v) / 2).backward()
+        for p in model.parameters(): dist.all_reduce(p.grad, group=mesh["dp"].get_group())
+    for p in model.parameters(): p.grad.div_(2)
+""",
+        ("gradients", "(all)", ("dp",), "micro-batches do not count alike (0: 2, 1: 1 times)"),
+    ),
+    "a_pipeline_is_not_scaled": Program(
+        {"pp": 2},
+        GPT,
+        STAGES.replace("SCHEDULE", "Schedule1F1B").replace("SCALED", "False"),
+        ("gradients", "(all)", ("pp",), "the number of micro-batches, 2"),
+    ),
+    "tied_embeddings_are_not_summed": Program(
+        {"pp": 2},
+        TIED,
+        STAGES.replace("SCHEDULE", "ScheduleGPipe").replace("SCALED", "True"),
+        ("gradients", "embed, head", ("pp",), "not reduced over pp"),
+    ),
+    "positions_start_at_zero_on_each_rank": Program(
+        {"cp": 2},
+        GPT,
+        SEQUENCE.replace("OFFSET", "0"),
+        ("forward", "layers.0.attention", ("cp",), "rows differ"),
+    ),
+    "ranks_drop_other_elements": Program(
+        {"tp": 2},
+        DROPOUT,
+        TP
+        + """
+def train(model, batch, mesh):
+    torch.cuda.manual_seed(dist.get_rank())
+    loss(model, batch).backward()
+""",
+        ("forward", "layers.0.drop", ("tp",), "their seeds differ"),
+    ),
+    "recomputation_drops_other_elements": Program(
+        {"tp": 2},
+        DROPOUT,
+        TP
+        + """
+from torch.utils.checkpoint import checkpoint
+class Again(Block):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False, preserve_rng_state=False)
+def train(model, batch, mesh):
+    for layer in model.layers: layer.__class__ = Again
+    loss(model, batch).backward()
+""",
+        ("backward", "layers.1.drop", ("tp",), "recomputation draws another dropout mask"),
+    ),
+    "statistics_are_each_ranks_own": Program(
+        {"dp": 2}, NORMS, WHOLE + DP, ("forward", "norm", ("dp",), "statistics of each rank's own")
+    ),
+    "a_parameter_is_not_broadcast": Program(
+        {"dp": 2},
+        GPT,
+        """
+def parallelize(model, mesh):
+    if mesh.get_local_rank("dp"): nn.init.normal_(model.layers[1].attention.o.weight)
+    return model
+"""
+        + DP,
+        ("initial values", "layers.1.attention.o", ("dp",), "not broadcast"),
+    ),
+    "both_ranks_hold_the_same_part": Program(
+        {"tp": 2},
+        GPT,
+        """
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    for p in model.layers[0].mlp.parameters(): dist.broadcast(p.data, 0)
+    return model
+""",
+        ("initial values", "layers.0.mlp.up", ("tp",), "ranks hold the same part"),
+    ),
+    "the_batch_is_split_along_the_wrong_axis": Program(
+        {"dp": 2, "tp": 2},
+        GPT,
+        TP + DP.replace('rows(batch, mesh["dp"])', 'rows(batch, mesh["tp"])'),
+        ("forward", "layers.0.attention.q", ("tp",), "split along the wrong axis"),
+    ),
+    "a_norm_counts_copies": Program(
+        {"tp": 2},
+        CLIPPED,
+        TP + CLIPS.replace("REDUCED", "dist.all_reduce(norm, group=mesh['tp'].get_group())"),
+        ("step", "(all)", ("tp",), "counts parameters that all ranks of tp hold 2 times"),
+    ),
+    "a_norm_is_each_ranks_own": Program(
+        {"tp": 2},
+        CLIPPED,
+        TP,
+        ("step", "(all)", ("tp",), "the gradient norm is that of each rank's own part"),
+    ),
+    "a_parameter_is_not_updated": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + DP
+        + """
+def update(model, mesh):
+    for name, p in model.named_parameters():
+        if mesh is None or not name.startswith("norm"): p.data.sub_(0.1 * p.grad)
+""",
+        ("step", "norm", ("dp",), "not updated: the optimizer does not have them"),
+    ),
+    "new_values_do_not_reach_the_others": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + DP
+        + """
+def update(model, mesh):
+    for number, p in enumerate(model.parameters()):
+        if mesh is None or number % 2 == mesh.get_local_rank("dp"): p.data.sub_(0.1 * p.grad)
+""",
+        ("step", "(all)", ("dp",), "did not reach the others"),
+    ),
+    "the_rate_grows_with_the_ranks": Program(
+        {"dp": 2},
+        ADAM.replace("RATE", "0.01"),
+        WHOLE + DP + ADAM[len(GPT) :].replace("RATE", "0.01 * (2 if mesh else 1)"),
+        ("step", "(all)", ("dp",), "the learning rate"),
+    ),
+    "weights_decay_that_should_not": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + DP
+        + """
+def update(model, mesh):
+    for p in model.parameters(): p.data.sub_(0.1 * p.grad + (1e-3 * p.data if mesh else 0))
+""",
+        ("step", "(all)", ("dp",), "weight decay"),
+    ),
+    "gradients_are_kept_from_step_to_step": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + """
+kept = {}
+def train(model, batch, mesh):
+    loss(model, rows(batch, mesh["dp"])).backward()
+    average(model, mesh["dp"].get_group())
+    for name, p in model.named_parameters():
+        p.grad.add_(kept.get(name, 0))
+        kept[name] = p.grad.clone()
+""",
+        ("gradients", "(all)", ("dp",), "the gradients of the step before"),
+        2,
+    ),
+    "layers_run_in_another_order": Program(
+        {"dp": 2},
+        GPT,
+        """
+class Reversed(GPT):
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in reversed(self.layers): x = layer(x)
+        return self.head(self.norm(x))
+def parallelize(model, mesh):
+    model.__class__ = Reversed
+    return model
+"""
+        + DP,
+        ("forward", "(model)", ("dp",), "as the output of embed"),
+    ),
+}

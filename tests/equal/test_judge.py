@@ -1,0 +1,68 @@
+"""Programs with one fault each are named by direction, module, axis and cause; right ones pass."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from simrank.equal.judge import Judge
+from simrank.equal.layout import Layout
+from simrank.equal.runs import Options, Runner, run_layout, run_single
+from tests.equal import programs
+
+# Those of torch's parallel parts that the programs use.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+_references = {}
+
+
+def judged(folder, program, num_steps=2, **settings):
+    """Return the verdict on a program; its single program runs once for all that share it."""
+    shutil.copy(Path(__file__).parent / "nets.py", folder)
+    path = folder / "program.py"
+    path.write_text(f"from nets import *\n{programs.WHOLE}{program.single}")
+    key = program.single, num_steps
+    if key not in _references:
+        _references[key] = run_single(Options(str(path), num_steps))
+    path.write_text(path.read_text() + program.parallel)
+    options = Options(str(path), num_steps, **settings)
+    layout, reference = Layout(program.layout), _references[key]
+    ranks = run_layout(options, layout, reference.record)
+    return Judge(reference, ranks, layout, Runner(options, reference), options.excluded).judge()
+
+
+@pytest.mark.parametrize("name", programs.RIGHT)
+def test_a_right_layout_equals_the_single_program(name, tmp_path):
+    """With errors far below what is allowed, and all its tensors aligned."""
+    verdict = judged(tmp_path, programs.RIGHT[name])
+    assert verdict.found is None
+    assert verdict.tally.count > 20
+    assert verdict.tally.worst < 0.2
+    assert verdict.unaligned == []
+
+
+@pytest.mark.parametrize("name", programs.FAULTY)
+def test_a_fault_is_named(name, tmp_path):
+    """Direction, module, axis and cause."""
+    program = programs.FAULTY[name]
+    found = judged(tmp_path, program, num_steps=program.num_steps).found
+    assert found is not None
+    direction, module, axes, words = program.expected
+    assert (found.direction, found.module, found.axes) == (direction, module, axes)
+    assert words in f"{found.cause} {found.hint}"
+    assert found.error > 1e-6
+
+
+def test_a_module_that_is_not_compared_may_differ(tmp_path):
+    """Its parameters differ after the step, and nothing else does."""
+    program = programs.FAULTY["the_head_is_not_averaged"]
+    verdict = judged(tmp_path, program, num_steps=1, excluded=("head",))
+    assert verdict.found is None
+
+
+def test_modules_of_other_names_are_the_single_programs(tmp_path):
+    """`rename` maps a rank's names; elements of parameters are found by their values anyway."""
+    program = programs.RIGHT["a_renamed_model"]
+    verdict = judged(tmp_path, program, renamed={"trunk": ""})
+    assert verdict.found is None

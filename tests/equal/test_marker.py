@@ -1,0 +1,56 @@
+"""`@pytest.mark.equal`: a test per layout."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from tests.equal import programs
+
+pytest_plugins = ["pytester"]
+BODY = """
+import pytest
+from nets import *
+{gpt}
+{tp}
+@pytest.mark.equal(layouts={layouts})
+def test_layouts(equal_layout):
+    assert equal_layout in (0, 1)
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    """Run a test file whose program is its own."""
+
+    def run_file(layouts, parallel=programs.TP):
+        shutil.copy(Path(__file__).parent / "nets.py", pytester.path)
+        text = BODY.format(gpt=programs.GPT, tp=parallel, layouts=layouts)
+        pytester.makepyfile(test_it=text)
+        return pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+
+    return run_file
+
+
+def test_each_layout_is_a_test_with_its_name(run):
+    """Its body runs where the layout equals the single program."""
+    result = run('[{"tp": 2}, {"dp": 1, "tp": 2}], steps=1')
+    result.assert_outcomes(passed=2)
+
+
+def test_a_wrong_layout_fails_with_its_first_difference(run):
+    """Without a traceback of simrank's."""
+    parallel = programs.FAULTY["a_row_parallel_bias_is_added_by_each_rank"].parallel
+    result = run('[{"tp": 2}], steps=1', parallel)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FAIL tp2: forward, layers.0.mlp.down: the bias is added 2 *"])
+    assert "marker.py" not in result.stdout.str()
+
+
+def test_layouts_that_are_written_wrongly_are_an_error_of_usage(run):
+    """When tests are collected."""
+    result = run('[{"tp": 0}]')
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*layouts?0?.tp: expected a whole number from 1, got 0"])

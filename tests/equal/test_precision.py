@@ -1,0 +1,63 @@
+"""Double precision: casts to narrower types stay in it, on every way to a cast."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn
+
+from simrank.equal.precision import backwards_under, cast, computing_in
+
+CASTS = {
+    "float": lambda x: x.float(),
+    "half": lambda x: x.half(),
+    "to": lambda x: x.to(torch.bfloat16),
+    "to a device and a type": lambda x: x.to("cpu", torch.float16),
+    "a factory": lambda x: x + torch.zeros(3, dtype=torch.float32),
+    "a sum": lambda x: x.sum(dtype=torch.float32),
+    "softmax": lambda x: torch.softmax(x, -1, dtype=torch.float32),
+    "a module": lambda x: nn.Linear(3, 3).to(torch.bfloat16)(x),
+    "autocast": lambda x: _autocast(x),
+}
+
+
+def _autocast(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x @ torch.ones(3, 3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_a_cast_to_a_narrow_type_gives_float64(name):
+    """And the exact values."""
+    x = torch.randn(3, dtype=torch.float64)
+    with computing_in(torch.float64):
+        assert CASTS[name](x).dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_other_types_are_left_alone():
+    """Integers, and everything where another type was asked for."""
+    with computing_in(torch.float64):
+        assert torch.ones(3).to(torch.int32).dtype == torch.int32
+    with computing_in(torch.bfloat16) as modes:
+        assert torch.ones(3).float().dtype == torch.float32
+    assert modes == []
+
+
+def test_hooks_of_a_backward_compute_in_it_too():
+    """A backward is a call of torch, in which the caller's modes are off."""
+    seen = []
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    with computing_in(torch.float64) as modes, backwards_under(lambda: modes):
+        y = (x * 2).sum()
+        y.register_hook(lambda gradient: seen.append(gradient.to(torch.bfloat16).dtype))
+        y.backward()
+    assert seen == [torch.float64]
+
+
+def test_complex_values_keep_their_imaginary_part():
+    """`Module.to` would drop it."""
+    value = torch.tensor([1 + 2j], dtype=torch.complex64)
+    assert cast(value, torch.float64).dtype == torch.complex128
+    assert cast(value, torch.float64).imag.item() == 2.0
+    assert cast(torch.ones(1, dtype=torch.int64), torch.float64).dtype == torch.int64
