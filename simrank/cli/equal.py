@@ -61,8 +61,8 @@ def _run(
 ) -> None:
     """Check the layouts, and print each verdict in its turn."""
     from simrank.equal.check import prepared  # noqa: PLC0415 - needs torch
-    from simrank.equal.layout import Layout  # noqa: PLC0415
-    from simrank.equal.runs import Options  # noqa: PLC0415
+    from simrank.equal.layout import Layout  # noqa: PLC0415 - as above
+    from simrank.equal.runs import Options  # noqa: PLC0415 - as above
 
     asked = Options.of(str(Path(program).absolute()), config)
     layouts = [Layout(axes) for axes in config.layouts]
@@ -105,7 +105,7 @@ class _Results:
 
     @property
     def num_failed(self) -> int:
-        """Return how many layouts differ."""
+        """Count the layouts that differ."""
         return sum(verdict.found is not None for verdict in self.verdicts)
 
     def add(self, verdict: Verdict) -> None:
@@ -128,7 +128,7 @@ class _Results:
 
     def _write(self) -> None:
         from simrank.equal.page import equal_page  # noqa: PLC0415 - needs torch
-        from simrank.equal.report import verdict_json  # noqa: PLC0415
+        from simrank.equal.report import verdict_json  # noqa: PLC0415 - as above
 
         config = self._config
         head = {"simrank": simrank.__version__, "program": self._program}

@@ -8,7 +8,7 @@ steps: 3
 dtype: float64
 ignore: [layers.0.attn.rope]                 # modules that are not compared
 rename: {model.layers: layers}               # a rank's names of modules: the single program's
-allow: {moe.router: "its bias is drawn anew"}  # may differ, for this reason
+allow: {moe.router: "its bias is drawn again"}  # may differ, for this reason
 ```
 """
 

@@ -1,4 +1,4 @@
-"""Where a rank's tensors lie in those of the single program, without annotations.
+"""Alignment of a rank's tensors with the single program's, without annotations.
 
 Rows and columns of the batch are found by the values of what the model takes in first. Elements of
 parameters are found by their initial values, of which no two are alike. Other dimensions are found
@@ -51,7 +51,7 @@ class Rows:
 
 
 def anchors_of(step: Step) -> list[Spot]:
-    """Return where the single program's model takes in the batch: its input, and modules' alike."""
+    """Return the spots at which the single program takes in the batch."""
     inputs = [spot for spot, call in step.order if spot.side == INPUT and not call]
     if not inputs:
         return []
@@ -72,7 +72,7 @@ def _are_equal(one: Taped, other: Taped) -> bool:
 
 
 def rows_of(single: Sequence[Taped], ranks: Sequence[Taped]) -> list[Rows] | None:
-    """Return which rows and columns of the single program's input each call of a rank has.
+    """Return the rows and columns of the single program's input that each call has.
 
     Args:
         single: The input of each call of the single model.
@@ -92,7 +92,7 @@ def rows_of(single: Sequence[Taped], ranks: Sequence[Taped]) -> list[Rows] | Non
 
 
 def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
-    """Return where `part` lies in `whole`."""
+    """Return the rows and columns of `whole` that `part` is."""
     if whole.dim() != part.dim() or whole.dim() == 0 or whole.dtype != part.dtype:
         return None
     if whole.dim() == 1 or whole.shape[1:] == part.shape[1:]:
@@ -113,7 +113,7 @@ def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return where elements are equal, up to rounding."""
+    """Compare elements, up to rounding."""
     if not one.is_floating_point():
         return one == other
     return (one - other).abs() <= _CLOSE * other.abs().max()

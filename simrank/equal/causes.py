@@ -85,7 +85,7 @@ def explain(at: AtStep, compared: Compared, *, is_back: bool) -> Cause:
 
 
 def factor_of(layout: Layout, factor: float, num_calls: int) -> Cause | None:
-    """Return what a factor may come from: sizes of axes, or the number of micro-batches.
+    """Return the origin of a factor: sizes of axes, or the number of micro-batches.
 
     Returns:
         The axes of that size (several where sizes are equal), and the words.

@@ -1,4 +1,4 @@
-"""Checks layouts one by one: each is run, judged, and where it cannot run, that is its verdict."""
+"""Checks of layouts, one by one: each is run and judged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Checks:
         return Judge(reference, runner.layout(layout), layout, runner, options.excluded).judge()
 
     def reference(self, options: Options) -> Reference:
-        """Return what the single program does, which is run once for all layouts."""
+        """Return the record of the single program, which is run once for all layouts."""
         path = self.folder / f"{options.dtype_name}.pt"
         if path.exists():
             found: Reference = torch.load(path, mmap=True, weights_only=False)

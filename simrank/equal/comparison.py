@@ -200,7 +200,7 @@ class Comparison:
         return best
 
     def tolerance(self, kind: str, spot: Spot, call: int) -> float:
-        """Return what the norm of a difference may be."""
+        """Return the largest norm that a difference may have."""
         whole = _taped(self.single, kind, spot, call)
         noisy = [_taped(step, kind, spot, call) for step in self.noisy]
         if whole is None:
@@ -373,7 +373,7 @@ class Comparison:
 
 
 def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: float) -> float:
-    """Return what the norm of a tensor's difference may be.
+    """Return the largest norm that a tensor's difference may have.
 
     Args:
         single: Of the single program.

@@ -1,4 +1,4 @@
-"""What a wrong gradient is made of: how often it counts each rank's part of the batch.
+"""Wrong gradients as sums: how often they count each rank's part of the batch.
 
 The single program's gradient is the sum of those of the parts of its batch, one for each rank and
 micro-batch. Each is computed by itself, and a rank's gradient is written as a sum of them: a part

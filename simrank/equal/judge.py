@@ -1,4 +1,4 @@
-"""The verdict on a layout: whether it trains as the single program does, or where it differs.
+"""Verdicts on layouts: each trains as the single program does, or differs somewhere.
 
 What training has of a step decides: the parameters and buffers after it, the loss, and which
 elements dropouts drop. Tensors of the forward and the backward only tell where a difference began.

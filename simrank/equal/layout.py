@@ -30,7 +30,7 @@ class Layout:
         return prod(self.axes.values())
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return where a rank stands on each axis."""
+        """Return the coordinate of a rank on each axis."""
         found = {}
         for name, size in reversed([*self.axes.items()]):
             rank, found[name] = divmod(rank, size)

@@ -1,4 +1,4 @@
-"""The marker `equal`: a test per layout, which fails where the layout is not the single program.
+"""The marker `equal`: a test per layout, which fails where the layout differs.
 
 pytest loads this in every run: everything else is imported when the first marked test runs.
 """

@@ -38,7 +38,7 @@ Reason = tuple[tuple[str, ...], str, list[str]]
 
 
 def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found | None:
-    """Return what is wrong with the gradients as the optimizer finds them.
+    """Find the fault of gradients as the optimizer finds them.
 
     Args:
         at: The step.
@@ -55,13 +55,13 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
 
 
 def find_step(at: AtStep) -> Found | None:
-    """Return what is wrong with the parameters after the optimizer's step."""
+    """Find the fault of parameters after the optimizer's step."""
     wrong = at.wrong_parameters(PARAMETERS)
     return _found(at, STEP, wrong, why_step(at, wrong)) if wrong else None
 
 
 def find_buffer(at: AtStep) -> Found | None:
-    """Return what is wrong with the first buffer that differs after the step."""
+    """Find the fault of the first buffer that differs after the step."""
     wrong = at.wrong_buffers()
     if not wrong:
         return None
@@ -309,7 +309,7 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
 
 
 def _change(at: AtStep, each: Wrong) -> Wrong:
-    """Return what a step did, and what it should have done, in place of its results."""
+    """Return the change that a step made, and the right one, in place of results."""
     before = _before(at, each)
     return each._replace(got=each.got - before, want=each.want - before)
 

@@ -57,7 +57,7 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[list[TorchFunctionMode]]:
-    """Compute a block in a type: in float64, whatever narrower types it casts to.
+    """Compute a block in a type; in float64 casts to narrower types stay in it.
 
     Yields:
         The modes that do it.

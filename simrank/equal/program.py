@@ -1,4 +1,4 @@
-"""The program whose layouts are compared: its functions, and defaults for those it leaves out."""
+"""Programs whose layouts are compared: their functions, with defaults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plain_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
 
 @dataclass(frozen=True)
 class EqualProgram:
-    """What a program defines.
+    """The functions of a program.
 
     Attributes:
         build: `build()` returns the single model.
@@ -76,7 +76,11 @@ def program_of(names: Mapping[str, Any], path: str) -> EqualProgram:
             expected = f"a function {name}; needed are {', '.join(NEEDED)}"
             raise ConfigError(ConfigProblem(path, None, name, expected, "none"))
     loss = names["loss"]
-    part = names.get("part", _part)
+    # A module of that name is none of its functions.
+    others = {
+        name: names[name] for name in ("part", "train", "update") if callable(names.get(name))
+    }
+    part = others.get("part", _part)
 
     def train(model: Any, batch: Any, mesh: DeviceMesh) -> torch.Tensor:  # noqa: ANN401
         value: torch.Tensor = loss(model, part(batch, mesh))
@@ -87,8 +91,8 @@ def program_of(names: Mapping[str, Any], path: str) -> EqualProgram:
     return EqualProgram(
         **functions,
         part=part,
-        train=names.get("train", train),
-        update=names.get("update", _update),
+        train=others.get("train", train),
+        update=others.get("update", _update),
     )
 
 

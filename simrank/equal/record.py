@@ -1,4 +1,4 @@
-"""What a run recorded: what modules took in and gave, gradients there, and parameters."""
+"""Records of runs: tensors that passed modules, their gradients, and parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Places = dict[str, int | str]
 
 
 class Spot(NamedTuple):
-    """Where a tensor passes: `layers.0.mlp`'s second output.
+    """A place that a tensor passes: the second output of `layers.0.mlp`.
 
     Attributes:
         module: Its plain name; "" is the model.
@@ -126,7 +126,7 @@ class Step:
 
 @dataclass
 class Record:
-    """What one rank did.
+    """The record of one rank.
 
     Attributes:
         initial: Parameters before the first step.

@@ -29,13 +29,13 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def details(verdict: Verdict) -> list[str]:
-    """Return what is printed below the line of a verdict: notes, and the report of an error."""
+    """Return the lines below that of a verdict: notes, and the report of an error."""
     report = [] if verdict.found is None else verdict.found.report.strip().splitlines()
     return [*verdict.notes, *report]
 
 
 def found_text(found: Found) -> str:
-    """Return where a layout first differs, and why."""
+    """Return the text of a first difference: its place, and its cause."""
     parts = [f"{found.direction}, {found.module}: {found.cause}"]
     if found.axes:
         parts.append(f"axis {', '.join(found.axes)}")

@@ -40,7 +40,7 @@ _JITTER_SEED, _NOISE_SEED, _TRAIN_SEED = 3, 7, 1
 
 @dataclass(frozen=True)
 class Options:
-    """What is run.
+    """The program, and how it is run.
 
     Attributes:
         path: The program's file.
@@ -60,7 +60,7 @@ class Options:
 
     @classmethod
     def of(cls, path: str, config: EqualConfig) -> Options:
-        """Return how a program is run with the layouts of a file."""
+        """Return the options of a program with the keys of a file."""
         excluded = (*config.ignore, *config.allow)
         return cls(path, config.steps, config.dtype, None, excluded, config.rename)
 
@@ -77,7 +77,7 @@ class Reference:
 
     Attributes:
         record: What it did.
-        noisy: The same with one rounding error at each module's output and gradient, drawn anew.
+        noisy: The same with one rounding error at each module's output and gradient, drawn again.
     """
 
     record: Record
@@ -119,7 +119,7 @@ class Runner:
     """Runs a program again, to find a cause.
 
     Attributes:
-        options: What is run.
+        options: The program, and how it is run.
         reference: The single program.
     """
 
@@ -157,7 +157,7 @@ class _Run:
     """A run of some ranks.
 
     Args:
-        options: What is run.
+        options: The program, and how it is run.
 
     Attributes:
         tapes: Those of the ranks.
@@ -222,7 +222,7 @@ def _batch(program: EqualProgram, options: Options, step: int) -> tuple[torch.Te
 
 
 def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what multiplies each element of a tensor by 1 and a rounding error."""
+    """Return a function that multiplies each element by 1 and a rounding error."""
     drawn = torch.Generator().manual_seed(_NOISE_SEED + number)
     epsilon = torch.finfo(options.dtype).eps / 2
 

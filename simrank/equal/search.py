@@ -1,4 +1,4 @@
-"""Where a wrong step first differs: in the forward, the loss, or the backward.
+"""Search for the first difference of a wrong step: forward, loss, or backward.
 
 The first tensor that is wrong, while all that it depends on are right, has the fault before it. A
 tensor that looks wrong, but on which a right one depends, was not aligned, and has none.
@@ -107,7 +107,7 @@ class Search:
         return min(bad, key=lambda compared: compared.order, default=None)
 
     def _blame(self, direction: str, compared: Compared) -> Found:
-        """Return what is wrong with a tensor, and whose code it is that lies before it."""
+        """Explain a wrong tensor, and name the module whose code lies before it."""
         spot, is_back = compared.spot, direction == BACKWARD
         module = self._owner(spot, is_back=is_back)
         started = None if is_back or self._at.number else self._at.start.blame(module)

@@ -1,4 +1,4 @@
-"""The start: which elements of the single program's parameters each rank holds, and wrong ones."""
+"""The start: the elements of the single program's parameters that ranks hold."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Start:
         return {rank: p for rank, p in within.items() if bool(((p >= 0) & (p < count)).all())}
 
     def notes(self) -> list[str]:
-        """Return which parameters have the values of others of the single program."""
+        """Note the parameters that have the values of others of the single program."""
         found = []
         for rank, places in enumerate(self.places):
             for name, each in places.items():

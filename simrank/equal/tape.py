@@ -165,7 +165,7 @@ class Tape:
         self._rows = None if found is None else found[0]
 
     def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
-        """Return where the dropout that is running is recorded, the single one, and the rows."""
+        """Return the list of a running dropout, the single program's one, and the rows."""
         name = self._stack[-1] if self._stack else ""
         is_again = _is_in_backward()
         here = self._step.dropped[name + AGAIN if is_again else name]

@@ -73,7 +73,7 @@ class Tally:
 
 @dataclass
 class Verdict:
-    """What is found out about a layout.
+    """The verdict on a layout.
 
     Attributes:
         layout: The layout.

@@ -1,5 +1,6 @@
 """`@pytest.mark.equal`: a test per layout."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from tests.equal import programs
 
 pytest_plugins = ["pytester"]
+# pytester gives another home, where simulated devices would be built for a minute.
+CACHE = os.environ.get("SIMRANK_CACHE") or str(Path.home() / ".cache" / "simrank")
 BODY = """
 import pytest
 from nets import *
@@ -22,8 +25,9 @@ def test_layouts(equal_layout):
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, monkeypatch):
     """Run a test file whose program is its own."""
+    monkeypatch.setenv("SIMRANK_CACHE", CACHE)
 
     def run_file(layouts, parallel=programs.TP):
         shutil.copy(Path(__file__).parent / "nets.py", pytester.path)
