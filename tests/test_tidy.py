@@ -60,6 +60,7 @@ TESTED_ELSEWHERE = {
     "isolation/libraries.py": "isolation/test_threads.py",
     "torch/dynamo.py": "torch/test_compiling.py",
     # One program has a verdict by all of them.
+    "equal/calls.py": "equal/test_judge.py",
     "equal/causes.py": "equal/test_judge.py",
     "equal/comparison.py": "equal/test_judge.py",
     "equal/contributions.py": "equal/test_judge.py",

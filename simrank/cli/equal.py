@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +44,9 @@ def equal(
     html_file: Annotated[str | None, typer.Option("--html", help="Write a matrix page.")] = None,
 ) -> None:
     """Compare each layout of PROGRAM with its single program, and name the first difference."""
+    if find_spec("torch") is None:
+        to_fix = "pip install simrank[torch]"
+        raise ConfigError(ConfigProblem("command line", None, "equal", "torch", "none", to_fix))
     torchrun.check_program(program, as_module=False)
     check_writable(json_file, html_file)
     config = _config(program, layouts, layout or [])

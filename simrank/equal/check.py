@@ -11,7 +11,7 @@ import torch
 
 from simrank.equal.judge import Judge
 from simrank.equal.runs import Options, Reference, Runner, run_single
-from simrank.equal.verdict import RUN, WHOLE, Found, Verdict
+from simrank.equal.verdict import RACE, RUN, WHOLE, Found, Verdict
 from simrank.errors import (
     ConfigError,
     ProcessException,
@@ -64,7 +64,13 @@ class Checks:
     def _judged(self, options: Options, layout: Layout) -> Verdict:
         reference = self.reference(options)
         runner = Runner(options, reference)
-        return Judge(reference, runner.layout(layout), layout, runner, options.excluded).judge()
+        run = runner.layout(layout)
+        verdict = Judge(reference, run.ranks, layout, runner, options.excluded).judge()
+        if run.races and verdict.found is None:
+            verdict.found = _raced(run.races)
+        else:
+            verdict.notes += [f"race: {_first_line(race)}" for race in run.races]
+        return verdict
 
     def reference(self, options: Options) -> Reference:
         """Return the record of the single program, which is run once for all layouts."""
@@ -131,6 +137,16 @@ def failed(error: SimrankError) -> Found:
     return Found(RUN, WHOLE, (), f"{name}: {_reason(error)}", ranks=ranks, report=text)
 
 
+def _raced(races: Sequence[str]) -> Found:
+    """Return that right numbers are so by chance."""
+    cause = f"numbers are right, but nothing orders them: {_first_line(races[0])}"
+    return Found(RACE, WHOLE, (), cause, report="\n".join(races))
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")
+
+
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
@@ -139,4 +155,4 @@ def _reason(error: SimrankError) -> str:
     """Return the first line of what went wrong."""
     if isinstance(error, SpawnException):
         return _line(next(iter(error.errors.values())))
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return _first_line(str(error)) or type(error).__name__

@@ -116,7 +116,7 @@ class Judge:
         """Return whether the layout with one rank along an axis equals the single program."""
         smaller = Layout({**self._layout.axes, axis: 1})
         try:
-            ranks = runner.layout(smaller)
+            ranks = runner.layout(smaller).ranks
         except SimrankError:  # The program needs the axis.
             return False
         reference = self._start.reference

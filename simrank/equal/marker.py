@@ -42,7 +42,9 @@ def run(item: pytest.Function) -> None:
     pytest.importorskip("torch", reason="layouts of torch programs need torch")
     from simrank.equal.report import details, verdict_text  # noqa: PLC0415 - needs torch
 
-    verdict = _checks(item)(item.callspec.params[LAYOUT])
+    number = item.callspec.params[LAYOUT]
+    assert isinstance(number, int)
+    verdict = _checks(item)(number)
     if verdict.found is not None:
         pytest.fail("\n".join([verdict_text(verdict), *details(verdict)]), pytrace=False)
 

@@ -90,7 +90,9 @@ def _found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -
     error = max(each.relative_error for each in wrong)
     ranks = sorted({each.rank for each in wrong if each.name in names})
     text = f"{cause}: {names_text(names, every)}"
-    return Found(direction, modules_text(names, every), axes, text, error, ranks)
+    found = Found(direction, modules_text(names, every), axes, text, error, ranks)
+    found.calls = at.calls_after_forward(ranks[0]) or "none"
+    return found
 
 
 def _lost_gradients(at: AtStep) -> Found | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from simrank.engine.callsite import SourceLine
+    from simrank.equal.calls import Call
 
 INPUT, OUTPUT = "input", "output"
 AGAIN = " (again)"  # After a module's name: in a recomputation.
@@ -85,6 +86,7 @@ class Step:
         order: Spots with the number of their call, as they were passed.
         values: Tensors by spot, one per call.
         gradients: Their gradients by spot and call.
+        span: Numbers of the first and the last of all that passed in the step.
         again: Tensors of forwards that the backward recomputed.
         upstream: Of the single program: for each place in `order` the places that it depends on,
             as bits; empty where that is not known.
@@ -99,6 +101,7 @@ class Step:
     order: list[tuple[Spot, int]] = field(default_factory=list)
     values: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
     gradients: dict[Spot, dict[int, Taped]] = field(default_factory=lambda: defaultdict(dict))
+    span: tuple[int, int] = (0, 0)
     again: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
     upstream: list[int] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
@@ -136,6 +139,7 @@ class Record:
         sites: Where a module was called, by its plain name.
         homes: File and first line of the forward of modules that are the program's own.
         steps: The steps so far.
+        calls: Collectives and messages.
     """
 
     initial: dict[str, Taped] = field(default_factory=dict)
@@ -145,9 +149,15 @@ class Record:
     sites: dict[str, SourceLine] = field(default_factory=dict)
     homes: dict[str, SourceLine] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
 
 _numbers = count()  # Of all ranks, which one process runs.
+
+
+def next_number() -> int:
+    """Return the next number of what passes on any rank, in the order of the run."""
+    return next(_numbers)
 
 
 def taped(tensor: torch.Tensor) -> Taped:
@@ -161,8 +171,8 @@ def taped(tensor: torch.Tensor) -> Taped:
             else:
                 places[name] = getattr(placement, "dim", REPLICATED)
         local = tensor._local_tensor  # noqa: SLF001 - without a gradient
-        return Taped(_plain(local), places, next(_numbers))
-    return Taped(_plain(tensor), None, next(_numbers))
+        return Taped(_plain(local), places, next_number())
+    return Taped(_plain(tensor), None, next_number())
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

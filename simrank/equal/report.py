@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.equal.verdict import BACKWARD, RUN
+from simrank.equal.verdict import BACKWARD, RACE, RUN
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
@@ -47,9 +47,11 @@ def found_text(found: Found) -> str:
         parts.append(f"expected {found.hint}{after}")
     elif found.place:
         parts.append(f"at {found.place}")
+    if found.calls:
+        parts.append(f"collectives there: {found.calls}")
     if found.step:
         parts.append(f"from step {found.step + 1} on")
-    if found.direction != RUN:
+    if found.direction not in (RUN, RACE):
         parts.append(f"relative error {found.error:.2g}")
     if found.direction == BACKWARD:
         parts.append("forward equal")
@@ -78,5 +80,6 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
             "step": found.step + 1,
             "place": found.place,
             "hint": found.hint,
+            "calls": found.calls,
         },
     }

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_flatten
 
 from simrank.context import Context
+from simrank.equal.calls import CallLog
 from simrank.equal.dropouts import Dropouts
 from simrank.equal.precision import backwards_under, cast, computing_in
 from simrank.equal.program import EqualProgram, plain_name, program_of
@@ -99,8 +100,21 @@ def run_single(options: Options, *, num_noisy: int = 2) -> Reference:
     return Reference(records[0], records[1:])
 
 
-def run_layout(options: Options, layout: Layout, reference: Record) -> list[Record]:
-    """Run the program on a layout; the records are those of the ranks."""
+@dataclass
+class LayoutRun:
+    """A run of a layout.
+
+    Attributes:
+        ranks: The records of the ranks.
+        races: Accesses that nothing orders: the numbers are right here, and may be wrong on GPUs.
+    """
+
+    ranks: list[Record]
+    races: list[str]
+
+
+def run_layout(options: Options, layout: Layout, reference: Record) -> LayoutRun:
+    """Run the program on a layout."""
     records: dict[int, Record] = {}
     run = _Run(options)
 
@@ -110,8 +124,11 @@ def run_layout(options: Options, layout: Layout, reference: Record) -> list[Reco
             records[rank] = _rank(run, _program(script), layout, reference, modes)
             dist.destroy_process_group()
 
-    run.on_ranks(call, layout.num_ranks)
-    return [records[rank] for rank in range(layout.num_ranks)]
+    context = run.on_ranks(call, layout.num_ranks)
+    for rank, record in records.items():
+        record.calls = run.log.calls[rank]
+    races = [str(race) for race in context.races]
+    return LayoutRun([records[rank] for rank in range(layout.num_ranks)], races)
 
 
 @dataclass
@@ -126,7 +143,7 @@ class Runner:
     options: Options
     reference: Reference
 
-    def layout(self, layout: Layout) -> list[Record]:
+    def layout(self, layout: Layout) -> LayoutRun:
         """Run a layout."""
         return run_layout(self.options, layout, self.reference.record)
 
@@ -161,21 +178,28 @@ class _Run:
 
     Attributes:
         tapes: Those of the ranks.
+        log: Of their collectives.
     """
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.tapes: dict[int, Tape] = {}
+        self.log = CallLog()
         self._modes: dict[int, list[TorchFunctionMode]] = {}
 
-    def on_ranks(self, call: Callable[[int, Script], None], num_ranks: int) -> None:
-        """Call a function on ranks of their own Context."""
-        options = self.options
+    def on_ranks(self, call: Callable[[int, Script], None], num_ranks: int) -> Context:
+        """Call a function on ranks of their own Context, and return it."""
+        cluster = self.options.cluster
+        settings: dict[str, Any] = {"races": "report" if num_ranks > 1 else "off"}
+        settings["flight_recorder"] = self.log
         context = (
-            Context.for_ranks(num_ranks) if options.cluster is None else Context(options.cluster)
+            Context.for_ranks(num_ranks, **settings)
+            if cluster is None
+            else Context(cluster, **settings)
         )
         with context, _trials_paused(self.tapes), backwards_under(self._modes_here):
-            run_calls(context.program, options.path, call, num_ranks)
+            run_calls(context.program, self.options.path, call, num_ranks)
+        return context
 
     @contextmanager
     def ready(self) -> Iterator[list[TorchFunctionMode]]:

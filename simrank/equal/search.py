@@ -124,6 +124,8 @@ class Search:
             axes, cause = causes.explain(self._at, compared, is_back=is_back)
             found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
         found.place = self._place(spot, module)
+        ranks = compared.wrong_ranks or [0]
+        found.calls = self._at.calls_before(ranks[0], compared.order) or "none"
         return found
 
     def _owner(self, spot: Spot, *, is_back: bool) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from simrank.equal.calls import calls_text
 from simrank.equal.comparison import Comparison, tolerance_of
 from simrank.equal.masks import Masks
 from simrank.equal.record import PARTIAL
@@ -82,6 +83,24 @@ class AtStep:
     def is_excluded(self, name: str) -> bool:
         """Return whether a module, or the module of a parameter, is not compared."""
         return any(name == each or name.startswith(f"{each}.") for each in self._excluded)
+
+    def calls_before(self, rank: int, order: int) -> str:
+        """Return the collectives between a tensor of a rank and the one that passed before it."""
+        step = self.ranks[rank]
+        taped = [each for calls in step.values.values() for each in calls]
+        taped += [each for calls in step.gradients.values() for each in calls.values()]
+        before = max((e.order for e in taped if e.order < order), default=step.span[0])
+        return self._calls(rank, before, order)
+
+    def calls_after_forward(self, rank: int) -> str:
+        """Return the collectives of a rank's backward and of everything after it."""
+        step = self.ranks[rank]
+        last = max((e.order for calls in step.values.values() for e in calls), default=step.span[0])
+        return self._calls(rank, last, step.span[1])
+
+    def _calls(self, rank: int, low: int, high: int) -> str:
+        calls = self.start.ranks[rank].calls
+        return calls_text((call for call in calls if low < call.order < high), self.layout)
 
     # ---- Parameters ----
 

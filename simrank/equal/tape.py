@@ -26,6 +26,7 @@ from simrank.equal.record import (
     Spot,
     Step,
     buffers_of,
+    next_number,
     on_host,
     parameters_of,
     taped,
@@ -114,7 +115,9 @@ class Tape:
         """Record one step."""
         self._step, self._nodes = Step(), []
         self.record.steps.append(self._step)
+        first = next_number()
         yield self._step
+        self._step.span = first, next_number()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

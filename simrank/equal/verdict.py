@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from simrank.equal.layout import Layout
 
 # Where a training step differs, in the order of the step.
-RUN, INITIAL, FORWARD, LOSS = "run", "initial values", "forward", "loss"
-BACKWARD, PARAMETER_GRADIENTS, STEP = "backward", "gradients", "step"
+RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"
+LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP = "loss", "backward", "gradients", "step"
 # In place of a module.
 WHOLE, MODEL, LOSS_MODULE = "(all)", "(model)", "(loss)"
 _MAX_NAMED = 8  # Modules in a line of a report.
@@ -24,7 +24,7 @@ class Found:
     """The first difference.
 
     Attributes:
-        direction: RUN, INITIAL, FORWARD, LOSS, BACKWARD, PARAMETER_GRADIENTS or STEP.
+        direction: RUN, RACE, INITIAL, FORWARD, LOSS, BACKWARD, PARAMETER_GRADIENTS or STEP.
         module: The module whose code it began in; WHOLE, MODEL, or several with commas.
         axes: Axes of the layout along which it arises; empty where that is not known.
         cause: What is wrong there.
@@ -33,6 +33,7 @@ class Found:
         step: Training step, from 0.
         place: Line of the program, or "".
         hint: What was expected, or "".
+        calls: The collectives that were called there, or "".
         report: The whole text of an error, or "".
     """
 
@@ -45,6 +46,7 @@ class Found:
     step: int = 0
     place: str = ""
     hint: str = ""
+    calls: str = ""
     report: str = ""
 
 

@@ -33,7 +33,7 @@ def test_what_is_wrong_is_named(text, words, tmp_path):
     """With the key, and what is expected there."""
     path = tmp_path / "layouts.yaml"
     path.write_text(text + "\n")
-    with pytest.raises(ConfigError, match="layouts.yaml") as caught:
+    with pytest.raises(ConfigError, match=r"layouts\.yaml") as caught:
         load_layouts(path)
     assert words in str(caught.value)
 

@@ -140,7 +140,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 def parallelize(model, mesh):
     plan = {f"attention.{n}": ColwiseParallel() for n in "qkv"}
-    plan |= {"attention.o": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+    plan |= {"attention.o": RowwiseParallel(), "mlp.up": ColwiseParallel()}
+    plan |= {"mlp.down": RowwiseParallel()}
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers:
         parallelize_module(layer, mesh["tp"], plan)

@@ -2,7 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
 
 from simrank.equal.alignment import Elements, bases, cut_of, cuts, rows_of
 from simrank.equal.layout import Layout

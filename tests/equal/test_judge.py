@@ -28,7 +28,7 @@ def judged(folder, program, num_steps=2, **settings):
     path.write_text(path.read_text() + program.parallel)
     options = Options(str(path), num_steps, **settings)
     layout, reference = Layout(program.layout), _references[key]
-    ranks = run_layout(options, layout, reference.record)
+    ranks = run_layout(options, layout, reference.record).ranks
     return Judge(reference, ranks, layout, Runner(options, reference), options.excluded).judge()
 
 

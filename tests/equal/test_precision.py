@@ -2,28 +2,34 @@
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
 from torch import nn
 
 from simrank.equal.precision import backwards_under, cast, computing_in
-
-CASTS = {
-    "float": lambda x: x.float(),
-    "half": lambda x: x.half(),
-    "to": lambda x: x.to(torch.bfloat16),
-    "to a device and a type": lambda x: x.to("cpu", torch.float16),
-    "a factory": lambda x: x + torch.zeros(3, dtype=torch.float32),
-    "a sum": lambda x: x.sum(dtype=torch.float32),
-    "softmax": lambda x: torch.softmax(x, -1, dtype=torch.float32),
-    "a module": lambda x: nn.Linear(3, 3).to(torch.bfloat16)(x),
-    "autocast": lambda x: _autocast(x),
-}
 
 
 def _autocast(x):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return x @ torch.ones(3, 3, dtype=torch.float64)
+
+
+def _module(x):
+    return nn.Linear(3, 3).to(torch.bfloat16)(x)
+
+
+CASTS = {
+    "float": torch.Tensor.float,
+    "half": torch.Tensor.half,
+    "to": lambda x: x.to(torch.bfloat16),
+    "to a device and a type": lambda x: x.to("cpu", torch.float16),
+    "a factory": lambda x: x + torch.zeros(3, dtype=torch.float32),
+    "a sum": lambda x: x.sum(dtype=torch.float32),
+    "softmax": lambda x: torch.softmax(x, -1, dtype=torch.float32),
+    "a module": _module,
+    "autocast": _autocast,
+}
 
 
 @pytest.mark.parametrize("name", CASTS)
