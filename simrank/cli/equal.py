@@ -35,9 +35,10 @@ def equal(
     layout: Annotated[
         list[str] | None, typer.Option("--layout", help="A layout: dp=2,tp=2; may be repeated.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps [3].")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps [2].")] = None,
     dtype: Annotated[str | None, typer.Option(help="Compute in this type [float64].")] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first that fails.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List all modules that differ.")] = False,
     jobs: options.Jobs = None,
     backend: options.Backend = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write verdicts as JSON.")] = None,
@@ -53,7 +54,7 @@ def equal(
     given = {"steps": steps, "dtype": dtype}
     changed = {name: value for name, value in given.items() if value is not None}
     config = layouts_of({**config.model_dump(), **changed}, "command line")
-    results = _Results(program, config, json_file, html_file)
+    results = _Results(program, config, json_file, html_file, lists_modules=every)
     with results.kept():
         _run(program, config, Workers(jobs, backend), results, stops=first)
     if results.num_failed:
@@ -95,15 +96,22 @@ class _Results:
         config: The layouts.
         json_file: For the verdicts; None: nowhere.
         html_file: For the page; None: nowhere.
+        lists_modules: Whether to print all modules that differ.
 
     Attributes:
         verdicts: In the order of the layouts.
     """
 
     def __init__(
-        self, program: str, config: EqualConfig, json_file: str | None, html_file: str | None
+        self,
+        program: str,
+        config: EqualConfig,
+        json_file: str | None,
+        html_file: str | None,
+        *,
+        lists_modules: bool,
     ) -> None:
-        self._program, self._config = program, config
+        self._program, self._config, self._lists_modules = program, config, lists_modules
         self._json, self._html = json_file, html_file
         self.verdicts: list[Verdict] = []
 
@@ -118,7 +126,7 @@ class _Results:
 
         self.verdicts.append(verdict)
         typer.echo(verdict_text(verdict))
-        for line in details(verdict):
+        for line in details(verdict, lists_modules=self._lists_modules):
             typer.echo(f"  {line}")
 
     @contextmanager

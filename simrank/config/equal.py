@@ -4,7 +4,7 @@
 layouts:
   - {dp: 4}
   - {dp: 2, tp: 2}          # the last axis is that of neighbouring ranks
-steps: 3
+steps: 2
 dtype: float64
 ignore: [layers.0.attn.rope]                 # modules that are not compared
 rename: {model.layers: layers}               # a rank's names of modules: the single program's
@@ -84,7 +84,7 @@ class EqualConfig(Model):
     """
 
     layouts: Annotated[tuple[Mapping[str, int], ...], BeforeValidator(_layouts)]
-    steps: Count = 3
+    steps: Count = 2
     dtype: Annotated[str, BeforeValidator(_dtype)] = "float64"
     ignore: Names = ()
     rename: Annotated[Mapping[str, str], BeforeValidator(_by_name)] = {}

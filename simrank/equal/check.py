@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
+from simrank.equal import spill
 from simrank.equal.judge import Judge
 from simrank.equal.runs import Options, Reference, Runner, run_single
 from simrank.equal.verdict import RACE, RUN, WHOLE, Found, Verdict
@@ -22,6 +20,7 @@ from simrank.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from simrank.equal.layout import Layout
 
@@ -74,15 +73,14 @@ class Checks:
 
     def reference(self, options: Options) -> Reference:
         """Return the record of the single program, which is run once for all layouts."""
-        path = self.folder / f"{options.dtype_name}.pt"
-        if path.exists():
-            found: Reference = torch.load(path, mmap=True, weights_only=False)
-            return found
-        made = run_single(options)
-        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
-            torch.save(made, file)
-        Path(file.name).replace(path)
-        return made
+        path = self.folder / options.dtype_name
+        if not path.exists():
+            made = path.with_name(f"{path.name}.{os.getpid()}")
+            spill.write(run_single(options), made)
+            made.with_suffix(".data").replace(path.with_suffix(".data"))
+            made.replace(path)
+        found: Reference = spill.read(path)
+        return found
 
 
 def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple[Checks, list[str]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MARK, LAYOUT = "equal", "equal_layout"
 HELP = (
-    "equal(layouts=[{axis: size}], *, program=None, steps=3, dtype='float64', ignore=(), "
+    "equal(layouts=[{axis: size}], *, program=None, steps=2, dtype='float64', ignore=(), "
     "rename={}, allow={}): the program (the test's own file) computes on each layout what its "
     "single program computes; a test per layout, with its number as the argument equal_layout"
 )

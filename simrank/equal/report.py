@@ -28,10 +28,23 @@ def verdict_text(verdict: Verdict) -> str:
     return text
 
 
-def details(verdict: Verdict) -> list[str]:
-    """Return the lines below that of a verdict: notes, and the report of an error."""
+def details(verdict: Verdict, *, lists_modules: bool = False) -> list[str]:
+    """Return the lines below that of a verdict: notes, and the report of an error.
+
+    Args:
+        verdict: The verdict.
+        lists_modules: Whether to add a line for each module with a wrong tensor, parameter or
+            gradient: the first difference, and what follows from it.
+    """
     report = [] if verdict.found is None else verdict.found.report.strip().splitlines()
-    return [*verdict.notes, *report]
+    lines = [*verdict.notes, *report]
+    if lists_modules and verdict.found is not None:
+        lines += [
+            f"wrong: {module}, {share:.2g} times its tolerance"
+            for module, share in verdict.tally.shares.items()
+            if share is not None and share > 1
+        ]
+    return lines
 
 
 def found_text(found: Found) -> str:

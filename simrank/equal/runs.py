@@ -53,7 +53,7 @@ class Options:
     """
 
     path: str
-    num_steps: int = 3
+    num_steps: int = 2
     dtype_name: str = "float64"
     cluster: str | None = None
     excluded: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Reference:
     noisy: list[Record] = field(default_factory=list)
 
 
-def run_single(options: Options, *, num_noisy: int = 2) -> Reference:
+def run_single(options: Options, *, num_noisy: int = 1) -> Reference:
     """Run the single program, and again with rounding errors."""
     records: list[Record] = []
     run = _Run(options)

@@ -54,6 +54,15 @@ def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path)
     assert 'class="right' in page
 
 
+def test_all_modules_that_differ_are_listed_with_all(write, cli):
+    """What follows from the first difference is among them."""
+    status, out, _ = cli("equal", write(WRONG), "--layout", "tp=2", "--steps", "1", "--all")
+    modules = [line.split(", ")[0] for line in out.splitlines() if line.startswith("  wrong: ")]
+    assert status == 1
+    assert "  wrong: layers.0.mlp.down" in modules
+    assert "  wrong: head" in modules
+
+
 def test_the_first_that_fails_ends_it_with_first(write, cli):
     """The rest is not run."""
     layouts = ["--layout", "tp=2", "--layout", "tp=4", "--steps", "1", "--first"]
