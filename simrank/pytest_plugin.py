@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pytest
 
-from simrank.equal import marker as equal
+from simrank.equality import marker as equal
 from simrank.suites import marker
 from simrank.suites.options import add_options, driver_for
 

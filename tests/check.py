@@ -39,7 +39,7 @@ TORCH = {
     "torch": [
         *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
         "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
-        "tests/multiprocessing", "tests/equal", "tests/cli/test_equal.py",
+        "tests/multiprocessing", "tests/equality", "tests/cli/test_equal.py",
         "-k", "torch or examples or conformance or test_groups or test_carrier or multiprocessing"
         " or equal",
     ],

@@ -23,7 +23,7 @@ from simrank.errors import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.equal.verdict import Verdict
+    from simrank.equality.verdict import Verdict
 
 _SIZE = re.compile(r"\s*([A-Za-z_]\w*?)\s*[=:]?\s*(\d+)\s*")
 
@@ -65,9 +65,9 @@ def _run(
     program: str, config: EqualConfig, workers: Workers, results: _Results, *, stops: bool
 ) -> None:
     """Check the layouts, and print each verdict in its turn."""
-    from simrank.equal.check import prepared  # noqa: PLC0415 - needs torch
-    from simrank.equal.layout import Layout  # noqa: PLC0415 - as above
-    from simrank.equal.runs import Options  # noqa: PLC0415 - as above
+    from simrank.equality.check import prepared  # noqa: PLC0415 - needs torch
+    from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
+    from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 
     asked = Options.of(str(Path(program).absolute()), config)
     layouts = [Layout(axes) for axes in config.layouts]
@@ -122,7 +122,7 @@ class _Results:
 
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict, and print it."""
-        from simrank.equal.report import details, verdict_text  # noqa: PLC0415 - needs torch
+        from simrank.equality.report import details, verdict_text  # noqa: PLC0415 - needs torch
 
         self.verdicts.append(verdict)
         typer.echo(verdict_text(verdict))
@@ -139,8 +139,8 @@ class _Results:
                 self._write()
 
     def _write(self) -> None:
-        from simrank.equal.page import equal_page  # noqa: PLC0415 - needs torch
-        from simrank.equal.report import verdict_json  # noqa: PLC0415 - as above
+        from simrank.equality.page import equal_page  # noqa: PLC0415 - needs torch
+        from simrank.equality.report import verdict_json  # noqa: PLC0415 - as above
 
         config = self._config
         head = {"simrank": simrank.__version__, "program": self._program}

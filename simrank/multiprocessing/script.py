@@ -201,7 +201,7 @@ def load_script(path: str | Path) -> Script:
     except OSError as error:
         raise _missing(file, error.strerror or str(error)) from None
     try:
-        return Script(compile(source, str(file), "exec"), str(path))
+        return Script(compile(source, str(file), "exec", dont_inherit=True), str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _not_python(error) from None
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from tests.equal import programs
+from tests.equality import programs
 
 FILE = "from nets import *\n" + programs.GPT
 RIGHT = FILE + programs.TP
@@ -20,7 +20,7 @@ def write(tmp_path):
     """Write a program beside the nets that it imports; return its path."""
 
     def write_program(text):
-        shutil.copy(Path(__file__).parent.parent / "equal" / "nets.py", tmp_path)
+        shutil.copy(Path(__file__).parent.parent / "equality" / "nets.py", tmp_path)
         path = tmp_path / "train.py"
         path.write_text(text)
         return path

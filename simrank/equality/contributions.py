@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.alignment import bases
-from simrank.equal.layout import varying_values
+from simrank.equality.alignment import bases
+from simrank.equality.layout import varying_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.equal.comparison import Comparison
-    from simrank.equal.record import Spot
-    from simrank.equal.runs import Runner
+    from simrank.equality.comparison import Comparison
+    from simrank.equality.record import Spot
+    from simrank.equality.runs import Runner
 
 _MAX_TERMS = 64  # Assumed: of a sum that is looked for.
 _RESIDUAL = 1e-7  # Of what is written as a sum, at most.

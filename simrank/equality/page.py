@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.equal.report import found_text
-from simrank.equal.verdict import MODEL
+from simrank.equality.report import found_text
+from simrank.equality.verdict import MODEL
 from simrank.trace.page import document, grade, notes, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.equal.verdict import Verdict
+    from simrank.equality.verdict import Verdict
     from simrank.trace.page.markup import Markup
 
 _STEPS = (1.0, 1e4, 1e8, 1e12)  # Of the tolerance; in float64 a fault is far above the second.

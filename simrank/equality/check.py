@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simrank.equal import spill
-from simrank.equal.judge import Judge
-from simrank.equal.runs import Options, Reference, Runner, run_single
-from simrank.equal.verdict import RACE, RUN, WHOLE, Found, Verdict
+from simrank.equality import spill
+from simrank.equality.judge import Judge
+from simrank.equality.runs import Options, Reference, Runner, run_single
+from simrank.equality.verdict import RACE, RUN, WHOLE, Found, Verdict
 from simrank.errors import (
     ConfigError,
     ProcessException,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from simrank.equal.layout import Layout
+    from simrank.equality.layout import Layout
 
 _MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
 EXACT, DECLARED = "float64", "float32"

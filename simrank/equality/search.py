@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.equal import causes
-from simrank.equal.comparison import GRADIENTS, RIGHT, SUMMAND, VALUES, WRONG
-from simrank.equal.layout import varying, varying_values
-from simrank.equal.record import OUTPUT
-from simrank.equal.verdict import BACKWARD, FORWARD, LOSS, LOSS_MODULE, MODEL, Found
+from simrank.equality import causes
+from simrank.equality.comparison import GRADIENTS, RIGHT, SUMMAND, VALUES, WRONG
+from simrank.equality.layout import varying, varying_values
+from simrank.equality.record import OUTPUT
+from simrank.equality.verdict import BACKWARD, FORWARD, LOSS, LOSS_MODULE, MODEL, Found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from simrank.equal.comparison import Compared
-    from simrank.equal.record import Spot
-    from simrank.equal.step import AtStep
+    from simrank.equality.comparison import Compared
+    from simrank.equality.record import Spot
+    from simrank.equality.step import AtStep
 
 Scales = dict[int, list[float]]
 _ALIKE = 1e-7  # Of scales that are the same.
@@ -167,12 +167,17 @@ class Search:
     # ---- Loss ----
 
     def output(self) -> tuple[Spot, int] | None:
-        """Return the last tensor with a gradient that ranks have, and its call."""
-        for spot, call in reversed(self._comparison.single.order):
-            if spot.side == OUTPUT and call in self._comparison.single.gradients.get(spot, ()):
-                compared = self._comparison.compare(GRADIENTS, spot, call)
-                if compared.got:
-                    return spot, call
+        """Return the last tensor with a gradient that ranks have, and its call.
+
+        A scalar beside it, such as a temperature, is none: any scale fits it.
+        """
+        single = self._comparison.single
+        for spot, call in reversed(single.order):
+            if spot.side != OUTPUT or call not in single.gradients.get(spot, ()):
+                continue
+            compared = self._comparison.compare(GRADIENTS, spot, call)
+            if compared.got and single.values[spot][call].value.numel() > 1:
+                return spot, call
         return None
 
     def _loss_gradient(self) -> Found | None:

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.equal.judge import Judge
-from simrank.equal.layout import Layout
-from simrank.equal.runs import Options, Runner, run_layout, run_single
-from tests.equal import programs
+from simrank.equality.judge import Judge
+from simrank.equality.layout import Layout
+from simrank.equality.runs import Options, Runner, run_layout, run_single
+from tests.equality import programs
 
 # Those of torch's parallel parts that the programs use.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

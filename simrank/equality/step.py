@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from simrank.equal.calls import calls_text
-from simrank.equal.comparison import Comparison, tolerance_of
-from simrank.equal.masks import Masks
-from simrank.equal.record import PARTIAL
-from simrank.equal.verdict import Tally, module_of
+from simrank.equality.calls import calls_text
+from simrank.equality.comparison import Comparison, tolerance_of
+from simrank.equality.masks import Masks
+from simrank.equality.record import PARTIAL
+from simrank.equality.verdict import Tally, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.equal.record import Taped
-    from simrank.equal.start import Start
+    from simrank.equality.record import Taped
+    from simrank.equality.start import Start
 
 GRADIENTS, PARAMETERS, BUFFERS = "parameter_gradients", "parameters", "buffers"  # Of a step.
 

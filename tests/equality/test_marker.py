@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from tests.equal import programs
+from tests.equality import programs
 
 pytest_plugins = ["pytester"]
 # pytester gives another home, where simulated devices would be built for a minute.

@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from simrank.config.equal import EqualConfig
-    from simrank.equal.check import Checks
+    from simrank.equality.check import Checks
 
 MARK, LAYOUT = "equal", "equal_layout"
 HELP = (
@@ -40,7 +40,7 @@ def run(item: pytest.Function) -> None:
     """Check the layout of a marked test; fail with its first difference."""
     __tracebackhide__ = True
     pytest.importorskip("torch", reason="layouts of torch programs need torch")
-    from simrank.equal.report import details, verdict_text  # noqa: PLC0415 - needs torch
+    from simrank.equality.report import details, verdict_text  # noqa: PLC0415 - needs torch
 
     number = item.callspec.params[LAYOUT]
     assert isinstance(number, int)
@@ -71,9 +71,9 @@ def _config(item: pytest.Item) -> EqualConfig:
 
 def _checks(item: pytest.Function) -> Checks:
     """Return the checks of a marked test; its single program runs once."""
-    from simrank.equal.check import prepared  # noqa: PLC0415 - needs torch
-    from simrank.equal.layout import Layout  # noqa: PLC0415 - as above
-    from simrank.equal.runs import Options  # noqa: PLC0415 - as above
+    from simrank.equality.check import prepared  # noqa: PLC0415 - needs torch
+    from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
+    from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 
     marker = item.get_closest_marker(MARK)
     assert marker is not None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simrank.equal.verdict import BACKWARD, RACE, RUN
+from simrank.equality.verdict import BACKWARD, RACE, RUN
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
-    from simrank.equal.verdict import Found, Verdict
+    from simrank.equality.verdict import Found, Verdict
 
 _MAX_UNALIGNED = 3  # Named in a line.
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.alignment import Elements, is_close
-from simrank.equal.layout import varying, varying_values
-from simrank.equal.verdict import INITIAL, MODEL, Found, module_of
+from simrank.equality.alignment import Elements, is_close
+from simrank.equality.layout import varying, varying_values
+from simrank.equality.verdict import INITIAL, MODEL, Found, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.equal.layout import Layout
-    from simrank.equal.record import Record
-    from simrank.equal.runs import Reference
+    from simrank.equality.layout import Layout
+    from simrank.equality.record import Record
+    from simrank.equality.runs import Reference
 
 
 class Start:
@@ -39,13 +39,39 @@ class Start:
 
     def align(self) -> Found | None:
         """Find the elements of each rank's parameters; return the first that has others."""
+        strange: list[tuple[str, int]] = []
         for rank, record in enumerate(self.ranks):
             for name, each in record.initial.items():
                 places = self.elements.find(name, each.value)
                 if places is None:
-                    return self._strange(name)
-                self.places[rank][name] = places
+                    strange.append((name, rank))
+                else:
+                    self.places[rank][name] = places
+        for name, rank in strange:
+            if not self._is_padding(name, rank):
+                return self._strange(name)
         return self._missing()
+
+    def _is_padding(self, name: str, rank: int) -> bool:
+        """Note as padding a part whose parameter other ranks, or its own first rows, have whole."""
+        part = self.ranks[rank].initial[name].value
+        shape = self.elements.shapes.get(name)
+        if shape is None or not part.dim() or part.shape == shape or part.shape[1:] != shape[1:]:
+            return False
+        places = torch.full(part.shape, -1, dtype=torch.long)
+        for count in range(len(part) - 1, 0, -1):
+            found = self.elements.find(name, part[:count])
+            if found is not None:
+                places[:count] = found
+                break
+        self.places[rank][name] = places
+        span = self.elements.span(name)
+        held = [p[name].flatten() for p in self.places if name in p]
+        known = torch.cat(held)
+        if len(torch.unique(known[known >= 0])) == span.stop - span.start:
+            return True
+        del self.places[rank][name]
+        return False
 
     def held_names(self) -> list[str]:
         """Return the parameters that any rank holds."""
@@ -106,6 +132,9 @@ class Start:
             every = torch.stack([held[span] for span in spans]).any(0)
             for span in spans:
                 held[span] = every
+        for name, gradient in self.reference.record.steps[0].parameter_gradients.items():
+            if gradient is None:  # Nobody trains it: a rank may leave it out.
+                held[self.elements.span(name)] = True
         if bool(held.all()):
             return None
         name = self.elements.name_of(int((~held).nonzero()[0, 0]))

@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from simrank.equal.precision import backwards_under, cast, computing_in
+from simrank.equality.precision import backwards_under, cast, computing_in
 
 
 def _autocast(x):

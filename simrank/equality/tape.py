@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from simrank.engine import user_site
 from simrank.engine.callsite import SourceLine, is_library
-from simrank.equal.alignment import rows_of
-from simrank.equal.program import plain_name
-from simrank.equal.record import (
+from simrank.equality.alignment import rows_of
+from simrank.equality.program import plain_name
+from simrank.equality.record import (
     AGAIN,
     INPUT,
     OUTPUT,
@@ -37,7 +38,12 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equal.alignment import Rows
+    from simrank.equality.alignment import Rows
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of `torch.func`'s, which ends with its transformation."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))  # noqa: SLF001 - as below
 
 
 def _is_in_backward() -> bool:
@@ -89,7 +95,8 @@ class Tape:
         kind = type(module).__name__
         if kinds is not None and kind == "Identity" and kinds.get(name, kind) != kind:
             return
-        code = getattr(type(module).forward, "__code__", None)
+        forward = getattr(type(module), "forward", None)
+        code = forward.__code__ if isinstance(forward, FunctionType) else None
         is_new = name not in self.record.kinds
         self.record.kinds[name] = kind  # That of the innermost, where wrappers share a name.
         if code is not None:
@@ -184,16 +191,22 @@ class Tape:
         if name in self._stack:
             del self._stack[self._stack.index(name) :]
         found, form = tree_flatten(out)
+        is_changed = self._noise is not None
         for place, each in enumerate(found):
             if isinstance(each, torch.Tensor):
                 if self._noise is not None:
                     found[place] = self._noise(each)
+                elif each.is_leaf and each.requires_grad and torch.is_grad_enabled():
+                    found[place] = each.view_as(each)  # A parameter, which others use, too.
+                    is_changed = True
                 self._see(Spot(name, OUTPUT, place), found[place])
-        return None if self._noise is None else tree_unflatten(found, form)
+        return tree_unflatten(found, form) if is_changed else None
 
     def _see(self, spot: Spot, tensor: torch.Tensor) -> None:
         step = self._step
         if tensor.is_meta or not (tensor.is_floating_point() or spot.side == INPUT):
+            return
+        if tensor.layout != torch.strided or _is_wrapped(tensor):
             return
         is_again = _is_in_backward()
         kept = (step.again if is_again else step.values)[spot]

@@ -6,9 +6,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from simrank.equal.alignment import Elements, bases, cut_of, cuts, rows_of
-from simrank.equal.layout import Layout
-from simrank.equal.record import Taped
+from simrank.equality.alignment import Elements, bases, cut_of, cuts, rows_of
+from simrank.equality.layout import Layout
+from simrank.equality.record import Taped
 
 
 def whole(*shape):

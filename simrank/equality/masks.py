@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simrank.equal.record import AGAIN
+from simrank.equality.record import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
-    from simrank.equal.comparison import Comparison
+    from simrank.equality.comparison import Comparison
 
 
 @dataclass
@@ -47,6 +47,7 @@ class Masks:
     """
 
     def __init__(self, comparison: Comparison) -> None:
+        self._single = comparison.single
         self._ranks, self._layout = comparison.ranks, comparison.layout
         self._rows = comparison.rows
         self._axes = [
@@ -57,7 +58,20 @@ class Masks:
 
     def wrong(self) -> WrongMask | None:
         """Return the first dropout that differs."""
-        return next(self._between_ranks(), None) or next(self._again(), None)
+        found = next(self._rates(), None) or next(self._between_ranks(), None)
+        return found or next(self._again(), None)
+
+    def _rates(self) -> Iterator[WrongMask]:
+        """Yield dropouts with another rate than the single program's."""
+        for rank, step in enumerate(self._ranks):
+            for module, calls in step.dropped.items():
+                single = self._single.dropped.get(module, ())
+                for each, other in zip(calls, single, strict=False):
+                    scale, wanted = each.mask.max().item(), other.mask.max().item()
+                    if scale > 0 and wanted > 0 and abs(scale - wanted) > 1e-6 * wanted:
+                        rates = f"{1 - 1 / scale:.3g} and not {1 - 1 / wanted:.3g}"
+                        cause = f"the rate of dropout is {rates}"
+                        yield WrongMask(module, cause, abs(scale / wanted - 1), [rank])
 
     def _between_ranks(self) -> Iterator[WrongMask]:
         """Yield dropouts of the same elements with different masks."""

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simrank.equal.alignment import anchors_of, bases, cut_of, cuts, is_close, rows_of
-from simrank.equal.record import PARTIAL, Spot
+from simrank.equality.alignment import anchors_of, bases, cut_of, cuts, is_close, rows_of
+from simrank.equality.record import PARTIAL, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from simrank.equal.alignment import Rows
-    from simrank.equal.layout import Layout
-    from simrank.equal.record import Record, Step, Taped
-    from simrank.equal.runs import Reference
+    from simrank.equality.alignment import Rows
+    from simrank.equality.layout import Layout
+    from simrank.equality.record import Record, Step, Taped
+    from simrank.equality.runs import Reference
 
 RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
 VALUES, GRADIENTS = "values", "gradients"
@@ -211,13 +211,13 @@ class Comparison:
     def elsewhere(self, kind: str, rank: int, got: Calls) -> Iterator[tuple[Spot, int]]:
         """Yield the tensors of the single program that a rank's calls of something else equal."""
         rows: Sequence[Rows | None] = self.rows[rank] or [None] * len(got)
-        if len(rows) != len(got) or not any(each.norm().item() for each in got):
+        if len(rows) != len(got) or not all(each.norm().item() for each in got):
             return
         for spot, call in self.single.order:
             whole = _taped(self.single, kind, spot, call)
-            if whole is None or whole.value.dim() != got[0].dim() or not whole.value.norm().item():
+            if whole is None or not whole.value.is_floating_point():
                 continue
-            if not whole.value.is_floating_point():
+            if whole.value.dim() != got[0].dim() or not whole.value.norm().item():
                 continue
             for wanted in zip(*(bases(whole.value, each) for each in rows), strict=False):
                 if all(map(is_close, got, wanted)):

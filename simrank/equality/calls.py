@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simrank.distributed.flight_recorder import FlightRecorder
-from simrank.equal.record import next_number
+from simrank.equality.record import next_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Request
-    from simrank.equal.layout import Layout
+    from simrank.equality.layout import Layout
 
+_WRAPPERS = "typing_extensions.py"
 _BATCH = "coalesced"  # The end of a batch of messages.
 # Names of torch's records -> those of its functions.
 _NAMES = {
@@ -81,7 +82,9 @@ class CallLog(FlightRecorder):
             if name == _BATCH:
                 continue
             ranks = tuple(int(each) for each in entry.log.group.ranks)
-            place = str(entry.stack[0].line()) if entry.stack else ""
+            # A wrapper of deprecated functions is no line of the program.
+            lines = (str(site.line()) for site in entry.stack)
+            place = next((line for line in lines if not line.startswith(_WRAPPERS)), "")
             self.calls[rank].append(Call(_NAMES.get(name, name), ranks, place, next_number()))
 
     def write(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.equal.layout import Layout
+    from simrank.equality.layout import Layout
 
 # Where a training step differs, in the order of the step.
 RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.comparison import GRADIENTS, VALUES
-from simrank.equal.layout import varying
+from simrank.equality.comparison import GRADIENTS, VALUES
+from simrank.equality.layout import varying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.equal.comparison import Compared
-    from simrank.equal.layout import Layout
-    from simrank.equal.step import AtStep
+    from simrank.equality.comparison import Compared
+    from simrank.equality.layout import Layout
+    from simrank.equality.step import AtStep
 
 _EXACT = 1e-9  # Of a factor; a wrong one is another small number.
 _CLOSE = 1e-6  # Of a rest that a hypothesis leaves.
@@ -195,7 +195,8 @@ def _of_another_module(case: _Case) -> Cause | None:
     for spot, call in case.at.comparison.elsewhere(kind, case.rank, compared.got[case.rank]):
         if (spot, call) != (compared.spot, compared.call):
             where = f"the {spot.side} of {spot.module or 'the model'}"
-            return case.axes, f"it is what the single program has as {where}"
+            own = f"the {compared.spot.side} of {compared.spot.module or 'the model'}"
+            return case.axes, f"{own} is what the single program has as {where}"
     return None
 
 
@@ -225,7 +226,9 @@ def _of_own_rows(case: _Case) -> Cause | None:
 def _rows(case: _Case) -> Cause:
     """Rows differ; perhaps they are the right ones in another order."""
     compared, rank = case.compared, case.rank
-    got, want = compared.got[rank][0].double(), compared.want[rank][0].double()
+    pairs = zip(compared.got[rank], compared.want[rank], strict=True)
+    got, want = max(pairs, key=lambda pair: (pair[0] - pair[1]).norm().item())
+    got, want = got.double(), want.double()
     if got.dim() < 2:
         bad = int(((got - want).abs() > compared.tolerance).sum())
         return case.guess, f"{bad} of {got.numel()} elements differ on rank {rank}"

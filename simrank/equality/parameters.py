@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.causes import factor_of
-from simrank.equal.contributions import Contributions
-from simrank.equal.layout import varying
-from simrank.equal.step import GRADIENTS, PARAMETERS
-from simrank.equal.verdict import (
+from simrank.equality.causes import factor_of
+from simrank.equality.contributions import Contributions
+from simrank.equality.layout import varying
+from simrank.equality.step import GRADIENTS, PARAMETERS
+from simrank.equality.verdict import (
     PARAMETER_GRADIENTS,
     STEP,
     Found,
@@ -24,11 +24,12 @@ from simrank.errors import ranks_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from simrank.equal.runs import Runner
-    from simrank.equal.search import Search
-    from simrank.equal.step import AtStep, Wrong
+    from simrank.equality.runs import Runner
+    from simrank.equality.search import Search
+    from simrank.equality.step import AtStep, Wrong
 
 _CLOSE = 1e-6  # Of a factor, or of a rest; a fault is far larger.
+_KEPT = 0.1  # Of the elements, so that they are taken for stale; assumed.
 _CLIPPED = 1e-3  # Of a clipping factor, in which a small constant is added to the norm.
 
 Reason = tuple[tuple[str, ...], str, list[str]]
@@ -210,8 +211,9 @@ def _unreduced_copies(at: AtStep, worst: Wrong, loose: float) -> tuple[tuple[str
     copies = [at.whole(GRADIENTS, worst.name, rank) for rank in holders]
     if len(holders) < 2 or any(each is None for each in copies):
         return None
-    total = torch.stack([each for each in copies if each is not None]).sum(0)
-    if (total - worst.want).norm().item() > loose:
+    found = [each for each in copies if each is not None]
+    are_alike = all((each - found[0]).norm().item() <= loose for each in found)
+    if are_alike or (torch.stack(found).sum(0) - worst.want).norm().item() > loose:
         return None
     at_axes = [at.layout.coordinates(rank) for rank in holders]
     axes = tuple(a for a in at.layout.axes if len({each[a] for each in at_axes}) > 1)
@@ -295,10 +297,13 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
     still = [e for e in changes if not e.got.norm().item() and e.want.norm().item()]
     if still:
         return _stale(at, still, axes)
-    partly = [e for e in changes if bool(((e.got == 0) & (e.want != 0)).any())]
+    trained = [n for n in names if at.single.parameter_gradients.get(n) is None]
+    if trained:
+        return axes, "trained, though the single program does not train them", trained
+    partly = [e for e in changes if _share_kept(e) > _KEPT]
     if partly:
         text = "elements that no rank has updated, or that are stale"
-        return axes or tuple(layout.axes), text, _names(partly)
+        return axes or tuple(layout.axes), text, names
     factors = _factors(changes)
     if factors is not None:
         told = _scaled(at, factors)
@@ -308,6 +313,11 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
         text = "differ by a multiple of the parameters themselves: weight decay"
         return axes, text, names
     return axes, "the step differs, though its gradients do not: the optimizer's state", names
+
+
+def _share_kept(change: Wrong) -> float:
+    """Return the share of elements that a step should have changed and has not."""
+    return ((change.got == 0) & (change.want != 0)).double().mean().item()
 
 
 def _change(at: AtStep, each: Wrong) -> Wrong:

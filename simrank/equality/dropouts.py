@@ -13,14 +13,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's custom
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
-from simrank.equal.alignment import bases, cut_of, cuts, is_close
-from simrank.equal.record import Dropped
+from simrank.equality.alignment import bases, cut_of, cuts, is_close
+from simrank.equality.record import Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equal.alignment import Rows
-    from simrank.equal.layout import Layout
+    from simrank.equality.alignment import Rows
+    from simrank.equality.layout import Layout
 
 _DROPOUTS = {
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equal.record import INPUT, Spot
+from simrank.equality.record import INPUT, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from simrank.equal.layout import Layout
-    from simrank.equal.record import Step, Taped
+    from simrank.equality.layout import Layout
+    from simrank.equality.record import Step, Taped
 
 _MAX_BLOCKS = 256  # Assumed: chunks of a parameter that are looked at one by one.
 Cut = dict[int, tuple[str, ...]]
@@ -144,6 +144,8 @@ def _in_pieces(
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return rows and columns of a part whose rows have the same pieces of columns."""
     width = part.shape[1] // num_pieces
+    if not 0 < width <= whole.shape[1]:
+        return None
     windows = whole.unfold(1, width, 1).transpose(2, 3)  # row, first column, column, rest
     starts: list[set[int]] = []
     hits = []
@@ -235,6 +237,12 @@ def cut_of(whole: torch.Tensor, how: Cut, layout: Layout, at: Mapping[str, int])
 # ---- Parameters ----
 
 
+def _key(row: torch.Tensor) -> bytes:
+    """Return the bytes of a row."""
+    found: bytes = row.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return found
+
+
 class Elements:
     """All elements of the single program's parameters, found by their initial values.
 
@@ -259,15 +267,16 @@ class Elements:
 
         Padding with zeros has the place -1.
         """
+        if not part.numel():
+            return torch.empty(part.shape, dtype=torch.long)
         if name in self._flat:
             if self.shapes[name] == part.shape and torch.equal(self._flat[name], part.flatten()):
                 start = self.starts[name]
                 return torch.arange(start, start + part.numel()).view(part.shape)
-            found = self._as_block(name, part)
-            if found is None:
-                found = self._search(name, part)
-            if found is not None:
-                return found
+            for look in (self._as_block, self._as_rows, self._search):
+                found = look(name, part)
+                if found is not None:
+                    return found
         return self._search("", part)
 
     def _as_block(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
@@ -287,6 +296,30 @@ class Elements:
                 start = self.starts[name]
                 every = torch.arange(start, start + whole.numel()).view(shape)
                 return every[block].contiguous()
+        return None
+
+    def _as_rows(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
+        """Return the places of a part that has some rows, or some columns, in any order.
+
+        Elements of narrow types are not unique, rows of them are.
+        """
+        shape = self.shapes[name]
+        if part.dim() < 2 or len(shape) != part.dim():
+            return None
+        start = self.starts[name]
+        whole = self._flat[name].view(shape)
+        every = torch.arange(start, start + whole.numel()).view(shape)
+        for turned in (False, True):
+            if turned:
+                whole, every, part = (each.transpose(0, 1) for each in (whole, every, part))
+            if whole.shape[1:] != part.shape[1:]:
+                continue
+            rows = {_key(row): n for n, row in enumerate(whole)}
+            found = [rows.get(_key(row)) for row in part]
+            known = [number for number in found if number is not None]
+            if len(rows) == len(whole) and len(known) == len(found) == len(set(known)):
+                places = every[known]
+                return (places.transpose(0, 1) if turned else places).contiguous()
         return None
 
     def span(self, name: str) -> slice:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch.distributed.tensor import DTensor
 
-from simrank.equal.program import plain_name
+from simrank.equality.program import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch.nn import Module
 
     from simrank.engine.callsite import SourceLine
-    from simrank.equal.calls import Call
+    from simrank.equality.calls import Call
 
 INPUT, OUTPUT = "input", "output"
 AGAIN = " (again)"  # After a module's name: in a recomputation.
@@ -178,7 +178,10 @@ def taped(tensor: torch.Tensor) -> Taped:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     if hasattr(tensor, "elem") and hasattr(tensor, "wait"):  # A functional collective's result.
         tensor = tensor.wait()
-    return tensor.detach().clone()
+    tensor = tensor.detach()
+    if tensor.is_complex():  # Norms and sums then need no case of their own.
+        tensor = torch.view_as_real(tensor)
+    return tensor.clone()
 
 
 def on_host(each: Taped) -> Taped:

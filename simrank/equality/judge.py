@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.equal import parameters
-from simrank.equal.comparison import ABSENT, RIGHT, SUMMAND, VALUES
-from simrank.equal.layout import Layout
-from simrank.equal.search import Search
-from simrank.equal.start import Start
-from simrank.equal.step import AtStep
-from simrank.equal.verdict import LOSS, LOSS_MODULE, MODEL, STEP, WHOLE, Found, Verdict
+from simrank.equality import parameters
+from simrank.equality.comparison import ABSENT, RIGHT, SUMMAND, VALUES
+from simrank.equality.layout import Layout
+from simrank.equality.search import Search
+from simrank.equality.start import Start
+from simrank.equality.step import AtStep
+from simrank.equality.verdict import LOSS, LOSS_MODULE, MODEL, STEP, WHOLE, Found, Verdict
 from simrank.errors import SimrankError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.equal.record import Record
-    from simrank.equal.runs import Reference, Runner
+    from simrank.equality.record import Record
+    from simrank.equality.runs import Reference, Runner
 
 
 class Judge:

@@ -1,6 +1,6 @@
 """Ranks of a layout: the last axis is that of neighbours."""
 
-from simrank.equal.layout import Layout, varying, varying_values
+from simrank.equality.layout import Layout, varying, varying_values
 
 LAYOUT = Layout({"dp": 2, "cp": 1, "tp": 3})
 

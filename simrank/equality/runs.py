@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from simrank.context import Context
-from simrank.equal.calls import CallLog
-from simrank.equal.dropouts import Dropouts
-from simrank.equal.precision import backwards_under, cast, computing_in
-from simrank.equal.program import EqualProgram, plain_name, program_of
-from simrank.equal.record import on_host, parameters_of
-from simrank.equal.tape import Tape
+from simrank.equality.calls import CallLog
+from simrank.equality.dropouts import Dropouts
+from simrank.equality.precision import backwards_under, cast, computing_in
+from simrank.equality.program import EqualProgram, plain_name, program_of
+from simrank.equality.record import on_host, parameters_of
+from simrank.equality.tape import Tape
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
@@ -31,11 +34,12 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
     from simrank.config.equal import EqualConfig
-    from simrank.equal.layout import Layout
-    from simrank.equal.record import Record, Spot, Step
+    from simrank.equality.layout import Layout
+    from simrank.equality.record import Record, Spot, Step
     from simrank.multiprocessing.script import Script
 
 _JITTER = 0.02  # Of the parameters, in their own unit: no two elements are alike.
+_POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a prime.
 _JITTER_SEED, _NOISE_SEED, _TRAIN_SEED = 3, 7, 1
 
 
@@ -88,15 +92,15 @@ class Reference:
 def run_single(options: Options, *, num_noisy: int = 1) -> Reference:
     """Run the single program, and again with rounding errors."""
     records: list[Record] = []
-    run = _Run(options)
+    for number in range(1 + num_noisy):
+        run = _Run(options)
 
-    def call(_: int, script: Script) -> None:
-        with run.ready() as modes:
-            program = _program(script)
-            numbers = range(1 + num_noisy)
-            records.extend(_single(program, options, number, modes) for number in numbers)
+        def call(_: int, script: Script, run: _Run = run, number: int = number) -> None:
+            # The file is run again: its globals may hold an optimizer, or a generator.
+            with run.ready() as modes, _program(script) as program:
+                records.append(_single(program, options, number, modes))
 
-    run.on_ranks(call, 1)
+        run.on_ranks(call, 1)
     return Reference(records[0], records[1:])
 
 
@@ -121,7 +125,8 @@ def run_layout(options: Options, layout: Layout, reference: Record) -> LayoutRun
     def call(rank: int, script: Script) -> None:
         with run.ready() as modes:
             dist.init_process_group("nccl")
-            records[rank] = _rank(run, _program(script), layout, reference, modes)
+            with _program(script) as program:
+                records[rank] = _rank(run, program, layout, reference, modes)
             dist.destroy_process_group()
 
     context = run.on_ranks(call, layout.num_ranks)
@@ -162,8 +167,7 @@ class Runner:
         run = _Run(self.options)
 
         def call_single(_: int, script: Script) -> None:
-            with run.ready() as modes:
-                program = _program(script)
+            with run.ready() as modes, _program(script) as program:
                 found.extend(_by_parts(program, self.options, (step, spot, call), parts, modes))
 
         run.on_ranks(call_single, 1)
@@ -215,11 +219,18 @@ class _Run:
         return () if program is None else self._modes.get(program.rank or 0, ())
 
 
-def _program(script: Script) -> EqualProgram:
-    """Run the program's file on a rank, and return its functions."""
-    names: dict[str, Any] = {"__name__": "program", "__file__": script.path}
-    exec(script.code, names)  # noqa: S102 - the user's own file
-    return program_of(names, script.path)
+@contextmanager
+def _program(script: Script) -> Iterator[EqualProgram]:
+    """Run the program's file on a rank, as a module of the rank's own; yield its functions."""
+    name = f"{Path(script.path).stem}_{require_rank('a program').rank}"
+    module = ModuleType(name)
+    module.__file__ = script.path
+    sys.modules[name] = module  # Dataclasses and pickles look it up.
+    try:
+        exec(script.code, module.__dict__)  # noqa: S102 - the user's own file
+        yield program_of(module.__dict__, script.path)
+    finally:
+        sys.modules.pop(name, None)
 
 
 def _built(program: EqualProgram, options: Options) -> Module:
@@ -233,28 +244,42 @@ def _built(program: EqualProgram, options: Options) -> Module:
     drawn = torch.Generator().manual_seed(_JITTER_SEED)
     with torch.no_grad():
         for parameter in model.parameters():
+            if not (parameter.is_floating_point() or parameter.is_complex()):
+                continue
             jitter = torch.randn(parameter.shape, generator=drawn, dtype=torch.float64)
-            parameter.add_((_JITTER * jitter).to(parameter.device, parameter.dtype))
+            jitter = (_JITTER * jitter).to(parameter.device, parameter.dtype)
+            # A share of it, so that it keeps its sign.
+            parameter.add_(torch.where(parameter == 0, jitter, jitter * parameter))
     return model
 
 
-def _batch(program: EqualProgram, options: Options, step: int) -> tuple[torch.Tensor, ...]:
+def _batch(program: EqualProgram, options: Options, step: int) -> Any:  # noqa: ANN401
+    """Return the tensors of a step on the rank's device, in their own structure."""
+
     def placed(tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
         return cast(tensor.cuda(), options.dtype) if isinstance(tensor, torch.Tensor) else tensor
 
-    return tuple(map(placed, program.batch(step)))
+    batch = program.batch(step)
+    return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
 
 
 def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that multiplies each element by 1 and a rounding error."""
     drawn = torch.Generator().manual_seed(_NOISE_SEED + number)
     epsilon = torch.finfo(options.dtype).eps / 2
+    pool = torch.randn(_POOL, generator=drawn, dtype=torch.float64) * epsilon
+    start = 0
 
     def noisy(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal start
         if not tensor.is_floating_point():
             return tensor
-        errors = torch.randn(tensor.shape, generator=drawn, dtype=torch.float64)
-        return tensor * (1 + epsilon * errors).to(tensor.device, tensor.dtype)
+        start = (start + _STRIDE) % _POOL
+        errors = pool.roll(-start)[: tensor.numel()]
+        if tensor.numel() > _POOL:
+            errors = errors.repeat(-(-tensor.numel() // _POOL))[: tensor.numel()]
+        factors = (1 + errors).view(tensor.shape)
+        return tensor * factors.to(tensor.device, tensor.dtype)
 
     return noisy
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -101,7 +102,13 @@ def _part(batch: Any, mesh: DeviceMesh) -> Any:  # noqa: ANN401 - of the program
     if "dp" not in (mesh.mesh_dim_names or ()):
         return batch
     axis = mesh["dp"]
-    return tuple(each.chunk(axis.size())[axis.get_local_rank()] for each in batch)
+    return tree_map(lambda each: _chunk(each, axis), batch)
+
+
+def _chunk(each: Any, axis: DeviceMesh) -> Any:  # noqa: ANN401 - as above
+    if not isinstance(each, torch.Tensor) or not each.dim():
+        return each
+    return each.chunk(axis.size())[axis.get_local_rank()]
 
 
 def _update(model: Any, _mesh: DeviceMesh | None) -> None:  # noqa: ANN401 - a model or its parts
