@@ -67,6 +67,7 @@ TESTED_ELSEWHERE = {
     "equality/dropouts.py": "equality/test_judge.py",
     "equality/masks.py": "equality/test_judge.py",
     "equality/parameters.py": "equality/test_judge.py",
+    "equality/naming.py": "equality/test_judge.py",
     "equality/program.py": "equality/test_judge.py",
     "equality/record.py": "equality/test_judge.py",
     "equality/runs.py": "equality/test_judge.py",

@@ -41,6 +41,7 @@ class Rows:
         columns: Of dimension 1; all of them where the rank has whole rows.
         num_rows: Rows of the single program's call.
         num_columns: Columns there; 0 where the batch has one dimension that is looked at.
+        is_unique: Whether no other rows of the single program's call are the same.
     """
 
     call: int
@@ -48,6 +49,7 @@ class Rows:
     columns: tuple[int, ...]
     num_rows: int
     num_columns: int
+    is_unique: bool = True
 
 
 def anchors_of(step: Step) -> list[Spot]:
@@ -101,7 +103,8 @@ def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
         at = [_alike(flat[0], row).all(1).nonzero()[:, 0].tolist() for row in flat[1]]
         picked = _picked(at)
         if picked is not None:
-            return Rows(call, picked, every, len(whole), len(every))
+            is_unique = all(len(places) == 1 for places in at)
+            return Rows(call, picked, every, len(whole), len(every), is_unique)
     if whole.dim() < 2 or whole.shape[2:] != part.shape[2:]:
         return None
     whole, part = (each.reshape(*each.shape[:2], -1) for each in (whole, part))

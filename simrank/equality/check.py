@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from simrank.equality.layout import Layout
+    from simrank.equality.record import Record
 
 _MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
 EXACT, DECLARED = "float64", "float32"
@@ -65,6 +66,10 @@ class Checks:
         runner = Runner(options, reference)
         run = runner.layout(layout)
         verdict = Judge(reference, run.ranks, layout, runner, options.excluded).judge()
+        if verdict.found is not None and options.has_dropout and not _are_masks_aligned(run.ranks):
+            verdict = self._judged(replace(options, has_dropout=False), layout)
+            verdict.notes.append("dropout is off (p = 0): its masks could not be aligned")
+            return verdict
         if run.races and verdict.found is None:
             verdict.found = _raced(run.races)
         else:
@@ -73,7 +78,7 @@ class Checks:
 
     def reference(self, options: Options) -> Reference:
         """Return the record of the single program, which is run once for all layouts."""
-        path = self.folder / options.dtype_name
+        path = self.folder / (options.dtype_name + ("" if options.has_dropout else "-p0"))
         if not path.exists():
             made = path.with_name(f"{path.name}.{os.getpid()}")
             spill.write(run_single(options), made)
@@ -133,6 +138,17 @@ def failed(error: SimrankError) -> Found:
     ranks = sorted({r for wait in getattr(error, "waits", ()) for r in wait.ranks if r >= 0})
     name = type(error).__name__ if isinstance(error, SimulationError) else "error"
     return Found(RUN, WHOLE, (), f"{name}: {_reason(error)}", ranks=ranks, report=text)
+
+
+def _are_masks_aligned(ranks: Sequence[Record]) -> bool:
+    """Return whether every dropout of the ranks has the single program's mask."""
+    return all(
+        dropped.is_aligned
+        for record in ranks
+        for step in record.steps
+        for calls in step.dropped.values()
+        for dropped in calls
+    )
 
 
 def _raced(races: Sequence[str]) -> Found:

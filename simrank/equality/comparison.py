@@ -147,6 +147,14 @@ class Comparison:
                 found[rank] = next((found[p] for p in peers if found[p] is not None), None)
         return found
 
+    def unused_rows(self) -> list[int]:
+        """Return the rows of the single program's first call that no rank works on."""
+        known = [each for rows in self.rows if rows is not None for each in rows if not each.call]
+        if not all(each.is_unique for each in known):
+            return []
+        used = {row for each in known for row in each.rows}
+        return [row for row in range(known[0].num_rows if known else 0) if row not in used]
+
     # ---- One tensor ----
 
     def compare(

@@ -39,14 +39,18 @@ class Dropouts(TorchFunctionMode):
     Args:
         find: Returns where a dropout is recorded, the single program's, and a rank's rows.
         place: Where the rank stands; None in the single program.
+        is_off: Whether nothing is dropped.
     """
 
     def __init__(
         self,
         find: Callable[[], tuple[list[Dropped], Dropped | None, Rows | None]],
         place: tuple[Layout, Mapping[str, int]] | None = None,
+        *,
+        is_off: bool = False,
     ) -> None:
         super().__init__()
+        self._is_off = is_off
         self._find, self._place = find, place
         self.switched_off: set[str] = set()
 
@@ -60,6 +64,8 @@ class Dropouts(TorchFunctionMode):
         """Call `func`, with a mask that is known if it is a dropout."""
         named = dict(kwargs or {})
         if func in _DROPOUTS:
+            if self._is_off:
+                return args[0] if args else named["input"]
             return self._drop(func, args, named)
         if func in _SWITCHED_OFF:
             args, named = self._without_dropout(func, args, named)
@@ -95,11 +101,11 @@ class Dropouts(TorchFunctionMode):
         dropped = Dropped(local.detach().clone(), taken.detach().clone())
         found.append(dropped)
         if self._place is None or single is None:
+            dropped.is_aligned = self._place is None
             return tensor * drawn
         mask = self._replaced(dropped, single, rows)
         if mask is None:
             return tensor * drawn
-        dropped.is_replaced = True
         mask = mask.to(local.device, local.dtype)
         if isinstance(tensor, DTensor):
             mask = DTensor.from_local(mask, tensor.device_mesh, tensor.placements, run_check=False)
@@ -111,10 +117,13 @@ class Dropouts(TorchFunctionMode):
         """Return the part of the single program's mask that a rank has."""
         assert self._place is not None
         first = None
+        dropped.is_aligned = False
+        if rows is not None and not rows.is_unique:
+            return None
         taken = dropped.taken.cpu()
         for mask, wanted, is_cut in self._parts(single, rows, taken.shape):
             if is_close(taken, wanted):
-                dropped.is_cut = is_cut
+                dropped.is_cut, dropped.is_aligned = is_cut, True
                 return mask
             if first is None:
                 first, dropped.is_cut = mask, is_cut

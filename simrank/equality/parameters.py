@@ -52,6 +52,10 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
     reason = why_gradients(at, wrong)
     if reason is None and runner is not None:
         reason = _as_sum(at, search, runner, wrong)
+    unused = at.comparison.unused_rows()
+    if reason is None and unused:
+        text = f"rows {', '.join(map(str, unused))} of the batch are on no rank"
+        reason = tuple(at.comparison.data_axes), text, _names(wrong)
     return _found(at, PARAMETER_GRADIENTS, wrong, reason or ((), "differ", _names(wrong)))
 
 

@@ -31,9 +31,10 @@ def plain_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
         renamed: Names of modules here, and those to use.
     """
     plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-    for here, there in (renamed or {}).items():
-        if plain == here or plain.startswith(f"{here}."):
-            return there + plain[len(here) :]
+    for here in sorted(renamed or {}, key=len, reverse=True):
+        if not here or plain == here or plain.startswith(f"{here}."):
+            rest = plain[len(here) :].lstrip(".")
+            return ".".join(filter(None, [(renamed or {})[here], rest]))
     return plain
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,8 +14,6 @@ from torch.distributed.tensor import DTensor
 from simrank.equality.program import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch.nn import Module
 
     from simrank.engine.callsite import SourceLine
@@ -64,18 +62,18 @@ class Dropped:
     Attributes:
         mask: What the elements are multiplied by.
         taken: What they were.
-        is_replaced: Of a rank: whether the single program's mask was used.
+        is_aligned: Of a rank: whether its elements are known among the single program's.
         is_cut: Of a rank: whether it has a part of the single program's features.
     """
 
     mask: torch.Tensor
     taken: torch.Tensor
-    is_replaced: bool = False
+    is_aligned: bool = True
     is_cut: bool = False
 
     def to_host(self) -> Dropped:
         """Return the same in host memory."""
-        return Dropped(self.mask.cpu(), self.taken.cpu(), self.is_replaced, self.is_cut)
+        return Dropped(self.mask.cpu(), self.taken.cpu(), self.is_aligned, self.is_cut)
 
 
 @dataclass
@@ -189,16 +187,22 @@ def on_host(each: Taped) -> Taped:
     return Taped(each.value.cpu(), each.places, each.order)
 
 
-Names = Mapping[str, str] | None
+Names = Sequence[Mapping[str, str]]  # By part of a model.
 
 
-def parameters_of(parts: Sequence[Module], renamed: Names = None) -> dict[str, torch.Tensor]:
+def parameters_of(parts: Sequence[Module], names: Names = ()) -> dict[str, torch.Tensor]:
     """Return the parameters of a model's parts, shared ones under each of their names."""
-    found = [part.named_parameters(remove_duplicate=False) for part in parts]
-    return {plain_name(name, renamed): each for named in found for name, each in named}
+    return {
+        plain_name(name, renamed): each
+        for part, renamed in zip_longest(parts, names)
+        for name, each in part.named_parameters(remove_duplicate=False)
+    }
 
 
-def buffers_of(parts: Sequence[Module], renamed: Names = None) -> dict[str, torch.Tensor]:
+def buffers_of(parts: Sequence[Module], names: Names = ()) -> dict[str, torch.Tensor]:
     """Return the buffers of a model's parts."""
-    found = [part.named_buffers(remove_duplicate=False) for part in parts]
-    return {plain_name(name, renamed): each for named in found for name, each in named}
+    return {
+        plain_name(name, renamed): each
+        for part, renamed in zip_longest(parts, names)
+        for name, each in part.named_buffers(remove_duplicate=False)
+    }

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from simrank.context import Context
 from simrank.equality.calls import CallLog
 from simrank.equality.dropouts import Dropouts
+from simrank.equality.naming import names_of
 from simrank.equality.precision import backwards_under, cast, computing_in
 from simrank.equality.program import EqualProgram, plain_name, program_of
 from simrank.equality.record import on_host, parameters_of
@@ -54,6 +55,7 @@ class Options:
         cluster: The cluster, by name, or None: of nodes as large as needed.
         excluded: Modules that are not compared.
         renamed: Names of modules on ranks, and those of the single program.
+        has_dropout: Whether dropouts drop anything.
     """
 
     path: str
@@ -62,6 +64,7 @@ class Options:
     cluster: str | None = None
     excluded: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    has_dropout: bool = True
 
     @classmethod
     def of(cls, path: str, config: EqualConfig) -> Options:
@@ -295,7 +298,7 @@ def _single(
             for parameter in model.parameters():
                 parameter.copy_(noise(parameter))
     tape = Tape([model], noise=noise)
-    with _dropouts(Dropouts(tape.find_dropout), modes):
+    with _dropouts(Dropouts(tape.find_dropout, is_off=not options.has_dropout), modes):
         for index in range(options.num_steps):
             batch = _batch(program, options, index)
             torch.manual_seed(_TRAIN_SEED + index)
@@ -325,7 +328,7 @@ def _by_parts(
     tape = Tape([model])
     gate = _Gate(model, spot, call)
     found = []
-    with _dropouts(Dropouts(tape.find_dropout), modes):
+    with _dropouts(Dropouts(tape.find_dropout, is_off=not options.has_dropout), modes):
         for index in range(last + 1):
             batch = _batch(program, options, index)
             torch.manual_seed(_TRAIN_SEED + index)
@@ -387,8 +390,11 @@ def _rank(
     model = program.parallelize(_built(program, run.options), mesh)
     parts = list(model) if isinstance(model, list | tuple) else [model]
     rank = dist.get_rank()
-    tape = run.tapes[rank] = Tape(parts, single=reference, renamed=run.options.renamed)
-    with _dropouts(Dropouts(tape.find_dropout, (layout, layout.coordinates(rank))), modes):
+    tape = run.tapes[rank] = Tape(
+        parts, single=reference, names=names_of(parts, reference, run.options.renamed)
+    )
+    place, is_off = (layout, layout.coordinates(rank)), not run.options.has_dropout
+    with _dropouts(Dropouts(tape.find_dropout, place, is_off=is_off), modes):
         for index in range(run.options.num_steps):
             batch = _batch(program, run.options, index)
             torch.manual_seed(_TRAIN_SEED + index)
@@ -424,8 +430,8 @@ def _gradients(model: Module) -> dict[str, torch.Tensor]:
 
 
 def _forget_gradients(parts: Sequence[Module]) -> None:
-    for parameter in parameters_of(parts).values():
-        parameter.grad = None
+    for part in parts:
+        part.zero_grad(set_to_none=True)
 
 
 def _end_step(parts: Sequence[Module], step: Step) -> None:

@@ -59,7 +59,23 @@ class Search:
     def _forward(self) -> Found | None:
         every = self._compared(VALUES)
         culprit = self._first(every, self._upstream())
+        if culprit is not None and culprit.status == SUMMAND:
+            culprit = self._reduced_wrongly(every, culprit)
         return None if culprit is None else self._blame(FORWARD, culprit)
+
+    def _reduced_wrongly(self, every: Sequence[Compared], partial: Compared) -> Compared:
+        """Return the tensor that is wrong though a partial sum before it was reduced."""
+        wrong = [e for e in every if e.status == WRONG and e.order > partial.order]
+        after = min(wrong, key=lambda compared: compared.order, default=None)
+        if after is None:
+            return partial
+        calls = self._at.start.ranks[after.wrong_ranks[0]].calls
+        is_reduced = any(
+            partial.order < call.order < after.order
+            and set(partial.axes) <= set(self._layout.axes_of(call.group) or ())
+            for call in calls
+        )
+        return after if is_reduced else partial
 
     def _compared(self, kind: str) -> list[Compared]:
         scales = self._scales if kind == GRADIENTS else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from simrank.equality.record import Taped
     from simrank.equality.start import Start
 
+_TELLING = 0.01  # Of a step: a larger tolerance hides a wrong gradient; assumed.
 GRADIENTS, PARAMETERS, BUFFERS = "parameter_gradients", "parameters", "buffers"  # Of a step.
 
 
@@ -75,6 +77,7 @@ class AtStep:
         """Return whether parameters, buffers, masks of dropouts or the loss differ."""
         return bool(
             self.wrong_parameters(PARAMETERS)
+            or self.wrong_hidden_gradients()
             or self.wrong_buffers()
             or self.masks.wrong() is not None
             or not self.is_loss_right(strict=True)
@@ -128,6 +131,35 @@ class AtStep:
                 if not is_right:
                     found.append(Wrong(name, rank, error, got, want, tolerance))
         return found
+
+    def wrong_hidden_gradients(self) -> list[Wrong]:
+        """Return wrong gradients of elements whose step does not tell, on all ranks that hold them.
+
+        A step tells little of a gradient if rounding of the parameter hides it, or if the step
+        changes nothing (a warm-up begins at a rate of zero, an optimizer accumulates).
+        """
+        hidden = {name for name in self.start.elements.shapes if self._is_hidden(name)}
+        if not hidden:
+            return []
+        wrong = [each for each in self.wrong_parameters(GRADIENTS) if each.name in hidden]
+        counts = Counter(each.name for each in wrong)
+        holders = Counter(
+            name
+            for step in self.ranks
+            for name in hidden
+            if step.parameter_gradients.get(name) is not None
+        )
+        return [each for each in wrong if counts[each.name] == holders[each.name]]
+
+    def _is_hidden(self, name: str) -> bool:
+        """Return whether what a step does to a parameter tells little of its gradient."""
+        record = self.start.reference.record
+        before = record.steps[self.number - 1].parameters if self.number else record.initial
+        gradient, after = self.single.parameter_gradients.get(name), self.single.parameters[name]
+        if gradient is None or not gradient.value.norm().item():
+            return False
+        change = (after.value.double() - before[name].value.double()).norm().item()
+        return self._tolerance(PARAMETERS, name) > _TELLING * change
 
     def _tolerance(self, kind: str, name: str) -> float:
         whole = getattr(self.single, kind).get(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager
+from itertools import zip_longest
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from simrank.equality.alignment import Rows
+    from simrank.equality.record import Names
 
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:
@@ -58,7 +60,7 @@ class Tape:
         parts: The model, or its parts.
         noise: Changes what modules give and gradients there; None: nothing is changed.
         single: What the single program did, where this is a rank of a layout.
-        renamed: Names of a rank's modules, and those of the single program.
+        names: By part, names of a rank's modules and those of the single program.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Tape:
         parts: Sequence[Module],
         noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
         single: Record | None = None,
-        renamed: Mapping[str, str] | None = None,
+        names: Names = (),
     ) -> None:
         kinds = None if single is None else single.kinds
         self.record = Record()
@@ -78,17 +80,17 @@ class Tape:
         self._nodes: list[Any] = []
         self._noise = noise
         self._paused = 0
-        for part in parts:
+        for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
                 if name or len(parts) == 1:  # The whole is none of several parts.
                     self._watch(plain_name(name, renamed), module, kinds)
-        self._parts, self._renamed = parts, renamed
+        self._parts, self._names = parts, names
         self.record.initial = {name: taped(each) for name, each in self._parameters().items()}
         self.record.initial_buffers = {n: taped(each) for n, each in self._buffers().items()}
-        names: dict[int, list[str]] = defaultdict(list)
+        shared: dict[int, list[str]] = defaultdict(list)
         for name, each in self._parameters().items():
-            names[id(each)].append(name)
-        self.record.aliases = [found for found in names.values() if len(found) > 1]
+            shared[id(each)].append(name)
+        self.record.aliases = [found for found in shared.values() if len(found) > 1]
 
     # Where a part has an Identity in place of a module, it is not that module.
     def _watch(self, name: str, module: Module, kinds: Mapping[str, str] | None) -> None:
@@ -256,10 +258,10 @@ class Tape:
         self._nodes = []
 
     def _parameters(self) -> dict[str, torch.Tensor]:
-        return parameters_of(self._parts, self._renamed)
+        return parameters_of(self._parts, self._names)
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        return buffers_of(self._parts, self._renamed)
+        return buffers_of(self._parts, self._names)
 
     def note_gradients(self) -> None:
         """Record the gradients of the parameters, as the optimizer finds them."""

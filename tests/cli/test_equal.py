@@ -106,6 +106,17 @@ def test_a_layout_that_does_not_run_fails_with_its_error(write, cli, lines, word
     assert words in out
 
 
+def test_dropout_is_off_where_masks_cannot_be_aligned(write, cli):
+    """Rows of the batch that are the same have masks of their own; it is said aloud."""
+    alike = programs.DROPOUT.replace("tokens(step)", "[x[:1].repeat(4, 1) for x in tokens(step)]")
+    text = "from nets import *\n" + alike + programs.WHOLE + programs.DP
+    status, out, _ = cli("equal", write(text), "--layout", "dp=2", "--steps", "1")
+    verdict, note = out.splitlines()
+    assert status == 0
+    assert verdict.startswith("ok dp2: ")
+    assert note == "  dropout is off (p = 0): its masks could not be aligned"
+
+
 def test_right_numbers_that_nothing_orders_are_a_race(write, cli):
     """They are right here, and may be others on GPUs."""
     lines = """

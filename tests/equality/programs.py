@@ -245,6 +245,51 @@ def parallelize(model, mesh): return Wrapped(model)
 """
         + DP,
     ),
+    "parts_that_are_empty_or_padded": Program(
+        {"dp": 4},
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(5, 6), nn.Linear(6, 1)
+    def forward(self, x): return self.out(self.embed(x)).sum(1)
+def build(): return Net()
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randint(0, 5, (8, 4), generator=drawn), torch.randn(8, 1, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
+        """
+from torch.distributed.fsdp import fully_shard
+def parallelize(model, mesh): return fully_shard(model, mesh=mesh["dp"])
+""",
+    ),
+    "stages_that_count_layers_from_zero": Program(
+        {"pp": 2},
+        GPT.replace("GPT()", "GPT(layers=4)"),
+        """
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+class Stage(nn.Module):
+    def __init__(self, model, number):
+        super().__init__()
+        self.embed, self.block = model.embed if number == 0 else None, model.layers[number]
+        self.norm, self.head = (model.norm, model.head) if number == 3 else (None, None)
+    def forward(self, x):
+        x = self.block(x if self.embed is None else self.embed(x))
+        return x if self.head is None else self.head(self.norm(x))
+def parallelize(model, mesh):
+    rank = mesh.get_local_rank("pp")
+    return [Stage(model, rank), Stage(model, rank + 2)]
+def train(model, batch, mesh):
+    rank, losses = mesh.get_local_rank("pp"), []
+    device, group = torch.device("cuda", torch.cuda.current_device()), mesh.get_group("pp")
+    stages = [PipelineStage(part, rank + 2 * number, 4, device, group=group)
+              for number, part in enumerate(model)]
+    run = ScheduleInterleaved1F1B(stages, n_microbatches=2, loss_fn=cross_entropy)
+    inputs, more = (([], {"target": batch[1], "losses": losses}) if rank else (batch[:1], {}))
+    run.step(*inputs, **more)
+""",
+    ),
 }
 
 FAULTY = {
@@ -519,5 +564,49 @@ def parallelize(model, mesh):
 """
         + DP,
         ("forward", "(model)", ("dp",), "as the output of embed"),
+    ),
+    "a_warm_up_hides_gradients": Program(
+        {"dp": 2},
+        GPT + "def update(model, mesh): pass\n",
+        WHOLE + "def train(model, batch, mesh): loss(model, rows(batch, mesh['dp'])).backward()\n",
+        ("gradients", "(all)", ("dp",), "not reduced over dp (mean)"),
+    ),
+    "ranks_drop_with_another_rate": Program(
+        {"dp": 2},
+        DROPOUT,
+        """
+def parallelize(model, mesh):
+    for layer in model.layers: layer.drop.p = 0.5
+    return model
+"""
+        + DP,
+        ("forward", "layers.0.drop", ("dp",), "the rate of dropout is 0.5 and not 0.2"),
+    ),
+    "rows_are_left_out": Program(
+        {"dp": 3},
+        GPT,
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    number = mesh.get_local_rank("dp")
+    loss(model, tuple(x[number : number + 1] for x in batch)).backward()
+    average(model, mesh["dp"].get_group())
+""",
+        ("gradients", "(all)", ("dp",), "rows 3 of the batch are on no rank"),
+    ),
+    "a_shared_part_is_summed_with_the_split_one": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Shared(MLP):
+    def forward(self, x):
+        hidden = F.gelu(F.linear(Copy.apply(x, self.group), self.up.weight, self.up.bias))
+        return Sum.apply(F.linear(hidden, self.down.weight) + self.down.bias + 0 * x, self.group)
+def parallelize(model, mesh):
+    for layer in split(model, mesh["tp"].get_group()).layers:
+        layer.mlp.__class__, layer.mlp.group = Shared, mesh["tp"].get_group()
+    return model
+""",
+        ("forward", "layers.0.mlp", ("tp",), "rows differ"),
     ),
 }
