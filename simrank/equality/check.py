@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simrank.equality.record import Record
 
 _MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
+_OFF = "dropout is off (p = 0), other random numbers are constants: they could not be aligned"
 EXACT, DECLARED = "float64", "float32"
 
 
@@ -66,9 +67,10 @@ class Checks:
         runner = Runner(options, reference)
         run = runner.layout(layout)
         verdict = Judge(reference, run.ranks, layout, runner, options.excluded).judge()
-        if verdict.found is not None and options.has_dropout and not _are_masks_aligned(run.ranks):
+        is_open = verdict.found is not None and verdict.found.needs_masks and options.has_dropout
+        if is_open and not _are_masks_aligned(run.ranks):
             verdict = self._judged(replace(options, has_dropout=False), layout)
-            verdict.notes.append("dropout is off (p = 0): its masks could not be aligned")
+            verdict.notes.append(_OFF)
             return verdict
         if run.races and verdict.found is None:
             verdict.found = _raced(run.races)

@@ -26,6 +26,13 @@ _DROPOUTS = {
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
     torch.dropout,
 }  # fmt: skip
+# Others that draw random numbers -> the constants in their place where nothing is drawn.
+_RANDOM = {
+    torch.rand: 0.5, torch.rand_like: 0.5, torch.Tensor.uniform_: 0.5, torch.randn: 0.5,
+    torch.randn_like: 0.5, torch.normal: 0.5, torch.Tensor.normal_: 0.5, torch.bernoulli: 1.0,
+    torch.Tensor.bernoulli_: 1.0, torch.Tensor.exponential_: 0.5,
+}  # fmt: skip
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Which have no mask that could be replaced: they drop nothing.
 _SWITCHED_OFF = {
     F.scaled_dot_product_attention: "dropout_p",
@@ -69,7 +76,33 @@ class Dropouts(TorchFunctionMode):
             return self._drop(func, args, named)
         if func in _SWITCHED_OFF:
             args, named = self._without_dropout(func, args, named)
+        if getattr(func, "__name__", "") in _RECURRENT:
+            args = self._recurrent(args)
+        if func in _RANDOM:
+            return self._random(func, func(*args, **named))
         return func(*args, **named)
+
+    def _random(self, func: Callable[..., Any], drawn: Any) -> Any:  # noqa: ANN401 - a tensor
+        """Return random numbers of a module; constants where nothing is to be drawn."""
+        if self._is_off:
+            return drawn.fill_(_RANDOM[func])
+        self._note_unaligned()
+        return drawn
+
+    def _recurrent(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments of a recurrent network, without its dropout if it is off."""
+        if not any(isinstance(each, float) and each > 0 for each in args):
+            return args
+        if self._is_off:
+            return [0.0 if isinstance(each, float) else each for each in args]
+        self._note_unaligned()
+        return args
+
+    def _note_unaligned(self) -> None:
+        """Record random numbers whose place in the single program is not known."""
+        found, *_ = self._find()
+        none = torch.empty(0)
+        found.append(Dropped(none, none, is_aligned=self._place is None, is_cut=True))
 
     def _without_dropout(
         self, func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]

@@ -67,6 +67,8 @@ class Masks:
             for module, calls in step.dropped.items():
                 single = self._single.dropped.get(module, ())
                 for each, other in zip(calls, single, strict=False):
+                    if not each.mask.numel() or not other.mask.numel():
+                        continue  # Random numbers that are no mask.
                     scale, wanted = each.mask.max().item(), other.mask.max().item()
                     if scale > 0 and wanted > 0 and abs(scale - wanted) > 1e-6 * wanted:
                         rates = f"{1 - 1 / scale:.3g} and not {1 - 1 / wanted:.3g}"

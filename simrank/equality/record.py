@@ -177,6 +177,8 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     if hasattr(tensor, "elem") and hasattr(tensor, "wait"):  # A functional collective's result.
         tensor = tensor.wait()
     tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
     if tensor.is_complex():  # Norms and sums then need no case of their own.
         tensor = torch.view_as_real(tensor)
     return tensor.clone()

@@ -52,7 +52,9 @@ class Search:
             return None
         direction = BACKWARD if wrong.is_again else FORWARD
         axes = varying_values(self._layout, wrong.values)
-        return Found(direction, wrong.module or MODEL, axes, wrong.cause, wrong.share, wrong.ranks)
+        found = Found(direction, wrong.module or MODEL, axes, wrong.cause, wrong.share, wrong.ranks)
+        found.needs_masks = False
+        return found
 
     # ---- Forward ----
 

@@ -35,6 +35,7 @@ class Found:
         hint: What was expected, or "".
         calls: The collectives that were called there, or "".
         report: The whole text of an error, or "".
+        needs_masks: Whether it may be due to masks of dropout that could not be aligned.
     """
 
     direction: str
@@ -48,6 +49,7 @@ class Found:
     hint: str = ""
     calls: str = ""
     report: str = ""
+    needs_masks: bool = True
 
 
 @dataclass

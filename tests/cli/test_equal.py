@@ -114,7 +114,33 @@ def test_dropout_is_off_where_masks_cannot_be_aligned(write, cli):
     verdict, note = out.splitlines()
     assert status == 0
     assert verdict.startswith("ok dp2: ")
-    assert note == "  dropout is off (p = 0): its masks could not be aligned"
+    assert note.startswith("  dropout is off (p = 0), other random numbers are constants")
+
+
+def test_random_numbers_of_a_forward_are_constants_where_a_layout_differs(write, cli):
+    """Each rank draws its own; sparse gradients are compared, too."""
+    text = """from nets import *
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(32, 8, sparse=True), nn.Linear(8, 32)
+    def forward(self, x):
+        x = self.embed(x)
+        return self.out(x + torch.randn_like(x))
+def build(): return Net()
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+def parallelize(model, mesh): return model
+def train(model, batch, mesh):
+    loss(model, rows(batch, mesh["dp"])).backward()
+    for p in model.parameters(): p.grad = p.grad.to_dense()
+    average(model, mesh["dp"].get_group())
+"""
+    status, out, _ = cli("equal", write(text), "--layout", "dp=2", "--steps", "1")
+    verdict, note = out.splitlines()
+    assert status == 0
+    assert verdict.startswith("ok dp2: ")
+    assert "other random numbers are constants" in note
 
 
 def test_right_numbers_that_nothing_orders_are_a_race(write, cli):
