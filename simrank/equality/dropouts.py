@@ -45,6 +45,7 @@ class Dropouts(TorchFunctionMode):
 
     Args:
         find: Returns where a dropout is recorded, the single program's, and a rank's rows.
+        is_in_step: Returns whether a training step is running.
         place: Where the rank stands; None in the single program.
         is_off: Whether nothing is dropped.
     """
@@ -52,12 +53,13 @@ class Dropouts(TorchFunctionMode):
     def __init__(
         self,
         find: Callable[[], tuple[list[Dropped], Dropped | None, Rows | None]],
+        is_in_step: Callable[[], bool],
         place: tuple[Layout, Mapping[str, int]] | None = None,
         *,
         is_off: bool = False,
     ) -> None:
         super().__init__()
-        self._is_off = is_off
+        self._is_off, self._is_in_step = is_off, is_in_step
         self._find, self._place = find, place
         self.switched_off: set[str] = set()
 
@@ -78,7 +80,8 @@ class Dropouts(TorchFunctionMode):
             args, named = self._without_dropout(func, args, named)
         if getattr(func, "__name__", "") in _RECURRENT:
             args = self._recurrent(args)
-        if func in _RANDOM:
+        # Numbers of a generator that is handed over are data, or initial values.
+        if func in _RANDOM and self._is_in_step() and named.get("generator") is None:
             return self._random(func, func(*args, **named))
         return func(*args, **named)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simrank.equality.record import AGAIN
+from simrank.equality.record import AGAIN, OUTPUT, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -64,8 +64,13 @@ class Masks:
     def _rates(self) -> Iterator[WrongMask]:
         """Yield dropouts with another rate than the single program's."""
         for rank, step in enumerate(self._ranks):
+            for module, single in self._single.dropped.items():
+                has_run = Spot(module, OUTPUT, 0) in step.values
+                if has_run and single[0].mask.numel() and not step.dropped.get(module):
+                    cause = "it drops nothing, though the single program does"
+                    yield WrongMask(module, cause, 1.0, [rank])
             for module, calls in step.dropped.items():
-                single = self._single.dropped.get(module, ())
+                single = self._single.dropped.get(module, [])
                 for each, other in zip(calls, single, strict=False):
                     if not each.mask.numel() or not other.mask.numel():
                         continue  # Random numbers that are no mask.

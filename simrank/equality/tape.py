@@ -74,6 +74,7 @@ class Tape:
         self.record = Record()
         self._single = single
         self._stack: list[str] = []
+        self._is_in_step = False
         self._rows: Rows | None = None
 
         self._step = Step()
@@ -124,8 +125,11 @@ class Tape:
         """Record one step."""
         self._step, self._nodes = Step(), []
         self.record.steps.append(self._step)
+        self._stack.clear()
+        self._is_in_step = True
         first = next_number()
         yield self._step
+        self._is_in_step = False
         self._step.span = first, next_number()
 
     @contextmanager
@@ -175,6 +179,10 @@ class Tape:
             return
         found = rows_of(self._single.steps[number].values.get(spot, []), [on_host(taped(tensor))])
         self._rows = None if found is None else found[0]
+
+    def is_in_step(self) -> bool:
+        """Return whether a step is recorded."""
+        return self._is_in_step
 
     def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
         """Return the list of a running dropout, the single program's one, and the rows."""

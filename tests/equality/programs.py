@@ -582,6 +582,12 @@ def parallelize(model, mesh):
         + DP,
         ("forward", "layers.0.drop", ("dp",), "the rate of dropout is 0.5 and not 0.2"),
     ),
+    "ranks_drop_nothing": Program(
+        {"dp": 2},
+        DROPOUT,
+        "def parallelize(model, mesh): return model.eval()\n" + DP,
+        ("forward", "layers.0.drop", ("dp",), "it drops nothing"),
+    ),
     "rows_are_left_out": Program(
         {"dp": 3},
         GPT,
