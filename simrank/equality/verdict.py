@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from simrank.equality.layout import Layout
 
@@ -111,8 +111,10 @@ def modules_text(names: Sequence[str], every: Sequence[str]) -> str:
     unique = list(dict.fromkeys(names))
     if len(unique) > _NEARLY_ALL * len(every):
         return WHOLE
-    wrong = dict.fromkeys(map(module_of, unique))
     known = dict.fromkeys(map(module_of, every))
+    whole = {module: _whole(module, known, unique) for module in map(module_of, unique)}
+    wrong = dict.fromkeys(whole.values())
+    known = {whole.get(module, module): None for module in known}
     found: dict[str, None] = {}
     for module in wrong:
         pattern = _pattern(module)
@@ -121,6 +123,18 @@ def modules_text(names: Sequence[str], every: Sequence[str]) -> str:
         found[pattern if is_each else module] = None
     text = ", ".join(list(found)[:_MAX_NAMED])
     return text if len(found) <= _MAX_NAMED else f"{text} and {len(found) - _MAX_NAMED} more"
+
+
+def _whole(module: str, known: Iterable[str], names: Sequence[str]) -> str:
+    """Return the largest module around one whose modules with parameters are all named."""
+    wrong = set(map(module_of, names))
+    parts = module.split(".")
+    for count in range(1, len(parts)):
+        home = ".".join(parts[:count])
+        inside = [each for each in known if each == home or each.startswith(f"{home}.")]
+        if len(inside) > 1 and all(each in wrong for each in inside):
+            return home
+    return module
 
 
 def _pattern(module: str) -> str:
