@@ -74,6 +74,8 @@ def _run(
     with TemporaryDirectory() as folder, progress_bar() as bar:
         shown = bar.add_task("the single program", total=len(layouts))
         checks, notes = prepared(asked, layouts, Path(folder))
+        notes += [f"not compared: {module}" for module in config.ignore]
+        notes += [f"not compared: {module}, {why}" for module, why in config.allow.items()]
         for note in notes:
             typer.echo(f"# {note}")
         bar.update(shown, description=str(layouts[0]))

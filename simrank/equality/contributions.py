@@ -1,8 +1,8 @@
 """Wrong gradients as sums: how often they count each rank's part of the batch.
 
 The single program's gradient is the sum of those of the parts of its batch, one for each rank and
-micro-batch. Each is computed by itself, and a rank's gradient is written as a sum of them: a part
-that counts twice, or not at all, says what was reduced with whom.
+micro-batch. Each is computed by itself, and a rank's gradient is written as a sum of them. A factor
+of 2 or 0 shows which ranks took part twice in a reduction, or not at all.
 """
 
 from __future__ import annotations

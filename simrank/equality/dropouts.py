@@ -46,6 +46,7 @@ class Dropouts(TorchFunctionMode):
     Args:
         find: Returns where a dropout is recorded, the single program's, and a rank's rows.
         is_in_step: Returns whether a training step is running.
+        switched_off: Gets the names of functions whose dropout is left out.
         place: Where the rank stands; None in the single program.
         is_off: Whether nothing is dropped.
     """
@@ -54,6 +55,7 @@ class Dropouts(TorchFunctionMode):
         self,
         find: Callable[[], tuple[list[Dropped], Dropped | None, Rows | None]],
         is_in_step: Callable[[], bool],
+        switched_off: set[str],
         place: tuple[Layout, Mapping[str, int]] | None = None,
         *,
         is_off: bool = False,
@@ -61,7 +63,7 @@ class Dropouts(TorchFunctionMode):
         super().__init__()
         self._is_off, self._is_in_step = is_off, is_in_step
         self._find, self._place = find, place
-        self.switched_off: set[str] = set()
+        self._switched_off = switched_off
 
     def __torch_function__(
         self,
@@ -113,12 +115,12 @@ class Dropouts(TorchFunctionMode):
         name = _SWITCHED_OFF[func]
         if name in named:
             if named[name]:
-                self.switched_off.add(func.__name__)
+                self._switched_off.add(func.__name__)
                 named[name] = 0.0
             return args, named
         at = 4 if func is F.scaled_dot_product_attention else 10
         if len(args) > at and args[at]:
-            self.switched_off.add(func.__name__)
+            self._switched_off.add(func.__name__)
             args = [*args[:at], 0.0, *args[at + 1 :]]
         return args, named
 

@@ -51,6 +51,8 @@ class Judge:
         verdict = Verdict(self._layout)
         found = self._start.align()
         verdict.notes += self._start.notes()
+        off = sorted(self._start.reference.record.switched_off)
+        verdict.notes += [f"the dropout of {name} is off in both programs" for name in off]
         for number in range(len(self._start.reference.record.steps)):
             if found is not None:
                 break

@@ -138,6 +138,7 @@ class Record:
         homes: File and first line of the forward of modules that are the program's own.
         steps: The steps so far.
         calls: Collectives and messages.
+        switched_off: Functions of torch whose own dropout was left out.
     """
 
     initial: dict[str, Taped] = field(default_factory=dict)
@@ -148,6 +149,7 @@ class Record:
     homes: dict[str, SourceLine] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    switched_off: set[str] = field(default_factory=set)
 
 
 _numbers = count()  # Of all ranks, which one process runs.

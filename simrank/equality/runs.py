@@ -299,7 +299,13 @@ def _single(
                 parameter.copy_(noise(parameter))
     tape = Tape([model], noise=noise)
     with _dropouts(
-        Dropouts(tape.find_dropout, tape.is_in_step, is_off=not options.has_dropout), modes
+        Dropouts(
+            tape.find_dropout,
+            tape.is_in_step,
+            tape.record.switched_off,
+            is_off=not options.has_dropout,
+        ),
+        modes,
     ):
         for index in range(options.num_steps):
             batch = _batch(program, options, index)
@@ -331,7 +337,13 @@ def _by_parts(
     gate = _Gate(model, spot, call)
     found = []
     with _dropouts(
-        Dropouts(tape.find_dropout, tape.is_in_step, is_off=not options.has_dropout), modes
+        Dropouts(
+            tape.find_dropout,
+            tape.is_in_step,
+            tape.record.switched_off,
+            is_off=not options.has_dropout,
+        ),
+        modes,
     ):
         for index in range(last + 1):
             batch = _batch(program, options, index)
@@ -398,7 +410,12 @@ def _rank(
         parts, single=reference, names=names_of(parts, reference, run.options.renamed)
     )
     place, is_off = (layout, layout.coordinates(rank)), not run.options.has_dropout
-    with _dropouts(Dropouts(tape.find_dropout, tape.is_in_step, place, is_off=is_off), modes):
+    with _dropouts(
+        Dropouts(
+            tape.find_dropout, tape.is_in_step, tape.record.switched_off, place, is_off=is_off
+        ),
+        modes,
+    ):
         for index in range(run.options.num_steps):
             batch = _batch(program, run.options, index)
             torch.manual_seed(_TRAIN_SEED + index)

@@ -76,7 +76,6 @@ class Tape:
         self._stack: list[str] = []
         self._is_in_step = False
         self._rows: Rows | None = None
-
         self._step = Step()
         self._nodes: list[Any] = []
         self._noise = noise

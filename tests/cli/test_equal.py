@@ -143,6 +143,30 @@ def train(model, batch, mesh):
     assert "other random numbers are constants" in note
 
 
+def test_what_is_left_out_is_said(write, cli, tmp_path):
+    """Modules that may differ with their reason, and the dropout of attention."""
+    text = (
+        RIGHT
+        + """
+class Dropping(Attention):
+    def attend(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)
+def build():
+    model = GPT()
+    for layer in model.layers: layer.attention.__class__ = Dropping
+    return model
+"""
+    )
+    layouts = tmp_path / "layouts.yaml"
+    layouts.write_text("layouts: [{tp: 2}]\nsteps: 1\nallow: {head: it is drawn again}\n")
+    status, out, _ = cli("equal", write(text), "--layouts", layouts)
+    first, verdict, note = out.splitlines()
+    assert status == 0
+    assert first == "# not compared: head, it is drawn again"
+    assert verdict.startswith("ok tp2: ")
+    assert note == "  the dropout of scaled_dot_product_attention is off in both programs"
+
+
 def test_right_numbers_that_nothing_orders_are_a_race(write, cli):
     """They are right here, and may be others on GPUs."""
     lines = """
