@@ -62,6 +62,11 @@ class Checks:
                 return verdict
         return Verdict(layout, failed(failure))
 
+    def arranged(self, single: Record) -> Checks:
+        """Return the checks of the same layouts, with their axes in the program's order."""
+        order, shared = single.axes, single.shared_axes
+        return replace(self, layouts=[each.arranged(order, shared) for each in self.layouts])
+
     def _judged(self, options: Options, layout: Layout) -> Verdict:
         reference = self.reference(options)
         runner = Runner(options, reference)
@@ -101,7 +106,7 @@ def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple
     """
     checks = Checks(options, layouts, folder)
     try:
-        checks.reference(options)
+        reference = checks.reference(options)
     except ConfigError:
         raise
     except SimrankError as error:
@@ -110,9 +115,9 @@ def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple
             raise
         declared = replace(options, dtype_name=DECLARED)
         checks = Checks(declared, layouts, folder)
-        checks.reference(declared)
+        checks = checks.arranged(checks.reference(declared).record)
         return checks, [f"computed in {DECLARED}: in {EXACT}, {_reason(error)}"]
-    return checks, []
+    return checks.arranged(reference.record), []
 
 
 def _raise_config(error: SimrankError) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
+
+from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +18,41 @@ class Layout:
 
     Attributes:
         axes: Sizes by name; the last axis is that of neighbouring ranks.
+        shared: Sizes of axes that lie over the ranks of the others.
     """
 
     axes: Mapping[str, int]
+    shared: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all axes."""
+        return {**self.axes, **self.shared}
+
+    def arranged(self, order: Sequence[str], shared: Sequence[str]) -> Layout:
+        """Return the layout with its axes in a program's order.
+
+        Args:
+            order: Names of the axes, outermost first; none: any, as they are.
+            shared: Those that lie over the ranks of the others.
+
+        Raises:
+            ConfigError: The program has no axis of that name.
+        """
+        if not order:
+            return self
+        for name in self.axes:
+            if name not in (*order, *shared):
+                expected = f"an axis of the program: {', '.join((*order, *shared))}"
+                raise ConfigError(ConfigProblem("layouts", None, str(self), expected, name))
+        return Layout(
+            {name: self.axes[name] for name in order if name in self.axes},
+            {name: self.axes[name] for name in shared if name in self.axes},
+        )
 
     def __str__(self) -> str:
         """Return `dp2 x tp2`."""
-        return " x ".join(f"{name}{size}" for name, size in self.axes.items()) or "single"
+        return " x ".join(f"{name}{size}" for name, size in self.sizes.items()) or "single"
 
     @property
     def num_ranks(self) -> int:

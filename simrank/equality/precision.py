@@ -7,6 +7,7 @@ differs by 1e-14, a fault by 1e-8 and more.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,25 +76,41 @@ def computing_in(dtype: torch.dtype) -> Iterator[list[TorchFunctionMode]]:
 
 
 @contextmanager
-def backwards_under(modes: Callable[[], Sequence[TorchFunctionMode]]) -> Iterator[None]:
+def backwards_under(
+    modes: Callable[[Sequence[torch.Tensor]], Sequence[TorchFunctionMode]],
+) -> Iterator[None]:
     """Run the hooks and recomputations of backwards under a rank's modes, too.
 
     `backward` is a call of torch, in which its caller's modes are off.
 
     Args:
-        modes: Returns those of the running rank.
+        modes: Returns those of the running rank, given what its backward begins with.
     """
     autograd: Any = torch.autograd
     original = autograd._engine_run_backward  # noqa: SLF001 - what `backward` and `grad` call
 
-    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
+    def run(roots: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
         with ExitStack() as stack:
-            for mode in modes():
+            for mode in modes(roots):
                 stack.enter_context(mode)
-            return original(*args, **kwargs)
+            return original(roots, *args, **kwargs)
 
     autograd._engine_run_backward = run  # noqa: SLF001 - as above
     try:
         yield
     finally:
         autograd._engine_run_backward = original  # noqa: SLF001 - as above
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled functions as they are written: their kernels do not compute in float64."""
+    flex: Any = import_module("torch.nn.attention.flex_attention")
+    name = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"  # It compiles itself where nobody else does.
+    before = getattr(flex, name)
+    setattr(flex, name, True)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        setattr(flex, name, before)

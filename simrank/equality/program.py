@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils._pytree import tree_map
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.nn import Module
 
+    from simrank.equality.setting import Setting
+
+WHOLE = "program"  # The name of one that an adapter made.
 NEEDED = ("build", "batch", "loss", "parallelize")
 LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layouts.
 # Parts of a module's name that wrappers add.
@@ -38,8 +41,49 @@ def plain_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
     return plain
 
 
+class Session(Protocol):
+    """A program on a rank, once its model is built.
+
+    Attributes:
+        parts: The model, or its parts.
+    """
+
+    parts: Sequence[Module]
+
+    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
+        """Do a training step.
+
+        Args:
+            index: Of the step.
+            note_gradients: Called when gradients are final, before they are clipped.
+
+        Returns:
+            The loss, or None where a rank has none.
+        """
+
+
+class Program(Protocol):
+    """A program that can be started as a single one, and on each rank of a layout.
+
+    Attributes:
+        axes: Names of the axes that a layout may have, outermost first; none: any, as given.
+        shared_axes: Those of axes that lie over the ranks of the others, such as `ep`.
+    """
+
+    @property
+    def axes(self) -> Sequence[str]:
+        """Names of the axes that a layout may have, outermost first; none: any, as given."""
+
+    @property
+    def shared_axes(self) -> Sequence[str]:
+        """Names of axes that lie over the ranks of the others, such as `ep`."""
+
+    def start(self, setting: Setting) -> Session:
+        """Build the model on the running rank."""
+
+
 @dataclass(frozen=True)
-class EqualProgram:
+class Functions:
     """The functions of a program.
 
     Attributes:
@@ -62,9 +106,49 @@ class EqualProgram:
     train: Callable[[Any, Any, DeviceMesh], torch.Tensor | None]
     update: Callable[[Any, DeviceMesh | None], object]
 
+    @property
+    def axes(self) -> Sequence[str]:
+        """Any."""
+        return ()
 
-def program_of(names: Mapping[str, Any], path: str) -> EqualProgram:
-    """Return the program that a file defines.
+    @property
+    def shared_axes(self) -> Sequence[str]:
+        """None: all axes are those of the mesh."""
+        return ()
+
+    def start(self, setting: Setting) -> Session:
+        """Build the model on the running rank, and let `parallelize` change it."""
+        torch.manual_seed(0)
+        model: Any = setting.prepare(self.build())
+        if setting.mesh is not None:
+            model = self.parallelize(model, setting.mesh)
+        return _Functions(self, setting, model)
+
+
+class _Functions:
+    """The functions of a program on a rank."""
+
+    def __init__(self, functions: Functions, setting: Setting, model: Any) -> None:  # noqa: ANN401
+        self.parts: Sequence[Module] = list(model) if isinstance(model, list | tuple) else [model]
+        self._functions, self._setting, self._model = functions, setting, model
+
+    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
+        """Do the forward, the backward and the update."""
+        functions, mesh = self._functions, self._setting.mesh
+        batch = self._setting.place(functions.batch(index))
+        if mesh is None:
+            loss: torch.Tensor | None = functions.loss(self._model, batch)
+            assert loss is not None
+            loss.backward()
+        else:
+            loss = functions.train(self._model, batch, mesh)
+        note_gradients()
+        functions.update(self._model, mesh)
+        return loss
+
+
+def program_of(names: Mapping[str, Any], path: str) -> Program:
+    """Return the program that a file defines: its `program`, or that of its functions.
 
     Args:
         names: The names of the file.
@@ -73,9 +157,13 @@ def program_of(names: Mapping[str, Any], path: str) -> EqualProgram:
     Raises:
         ConfigError: A function is missing.
     """
+    whole = names.get(WHOLE)
+    if callable(getattr(whole, "start", None)) and hasattr(whole, "axes"):
+        found: Program = whole
+        return found
     for name in NEEDED:
         if not callable(names.get(name)):
-            expected = f"a function {name}; needed are {', '.join(NEEDED)}"
+            expected = f"a function {name}; needed are {', '.join(NEEDED)}, or a {WHOLE}"
             raise ConfigError(ConfigProblem(path, None, name, expected, "none"))
     loss = names["loss"]
     # A module of that name is none of its functions.
@@ -90,7 +178,7 @@ def program_of(names: Mapping[str, Any], path: str) -> EqualProgram:
         return value
 
     functions = {name: names[name] for name in NEEDED}
-    return EqualProgram(
+    return Functions(
         **functions,
         part=part,
         train=others.get("train", train),

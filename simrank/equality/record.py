@@ -139,6 +139,8 @@ class Record:
         steps: The steps so far.
         calls: Collectives and messages.
         switched_off: Functions of torch whose own dropout was left out.
+        axes: Of the single program: names of the axes that layouts may have; none: any.
+        shared_axes: Of the single program: axes that lie over the ranks of others.
     """
 
     initial: dict[str, Taped] = field(default_factory=dict)
@@ -150,6 +152,8 @@ class Record:
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)
+    axes: Sequence[str] = ()
+    shared_axes: Sequence[str] = ()
 
 
 _numbers = count()  # Of all ranks, which one process runs.

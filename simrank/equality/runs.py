@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from simrank.context import Context
 from simrank.equality.calls import CallLog
 from simrank.equality.dropouts import Dropouts
 from simrank.equality.naming import names_of
-from simrank.equality.precision import backwards_under, cast, computing_in
-from simrank.equality.program import EqualProgram, plain_name, program_of
+from simrank.equality.precision import backwards_under, computing_in, eager
+from simrank.equality.program import plain_name, program_of
 from simrank.equality.record import on_host, parameters_of
+from simrank.equality.setting import Setting
 from simrank.equality.tape import Tape
+from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
@@ -36,12 +38,12 @@ if TYPE_CHECKING:
 
     from simrank.config.equal import EqualConfig
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record, Spot, Step
+    from simrank.equality.program import Program, Session
+    from simrank.equality.record import Record, Spot
     from simrank.multiprocessing.script import Script
 
-_JITTER = 0.02  # Of the parameters, in their own unit: no two elements are alike.
 _POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a prime.
-_JITTER_SEED, _NOISE_SEED, _TRAIN_SEED = 3, 7, 1
+_NOISE_SEED, _TRAIN_SEED = 7, 1
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def run_single(options: Options, *, num_noisy: int = 1) -> Reference:
         def call(_: int, script: Script, run: _Run = run, number: int = number) -> None:
             # The file is run again: its globals may hold an optimizer, or a generator.
             with run.ready() as modes, _program(script) as program:
-                records.append(_single(program, options, number, modes))
+                records.append(_single(run, program, number, modes))
 
         run.on_ranks(call, 1)
     return Reference(records[0], records[1:])
@@ -171,7 +173,7 @@ class Runner:
 
         def call_single(_: int, script: Script) -> None:
             with run.ready() as modes, _program(script) as program:
-                found.extend(_by_parts(program, self.options, (step, spot, call), parts, modes))
+                found.extend(_by_parts(run, program, (step, spot, call), parts, modes))
 
         run.on_ranks(call_single, 1)
         return found
@@ -213,57 +215,35 @@ class _Run:
         """Set up the running rank; yield the modes of its backwards, which may be added to."""
         rank = require_rank("a run").rank or 0
         torch.cuda.set_device(rank % torch.cuda.device_count())
-        with computing_in(self.options.dtype) as modes:
+        with computing_in(self.options.dtype) as modes, eager():
             self._modes[rank] = modes
             yield modes
 
-    def _modes_here(self) -> Sequence[TorchFunctionMode]:
+    def _modes_here(self, roots: Sequence[torch.Tensor]) -> Sequence[TorchFunctionMode]:
         program = rank_program()
-        return () if program is None else self._modes.get(program.rank or 0, ())
+        if program is None:
+            return ()
+        rank = program.rank or 0
+        if rank in self.tapes:
+            self.tapes[rank].note_roots(roots)
+        return self._modes.get(rank, ())
 
 
 @contextmanager
-def _program(script: Script) -> Iterator[EqualProgram]:
+def _program(script: Script) -> Iterator[Program]:
     """Run the program's file on a rank, as a module of the rank's own; yield its functions."""
     name = f"{Path(script.path).stem}_{require_rank('a program').rank}"
     module = ModuleType(name)
     module.__file__ = script.path
     sys.modules[name] = module  # Dataclasses and pickles look it up.
+    own = private_modules(require_rank("a program"))
+    if own is not None:  # It may import what the rank has for itself.
+        own.add(name, module)
     try:
         exec(script.code, module.__dict__)  # noqa: S102 - the user's own file
         yield program_of(module.__dict__, script.path)
     finally:
         sys.modules.pop(name, None)
-
-
-def _built(program: EqualProgram, options: Options) -> Module:
-    """Return the single model, with parameters of which no two elements are alike.
-
-    Ones and zeros could not be aligned, and would hide faults.
-    """
-    torch.manual_seed(0)
-    model: Module = program.build().cuda()
-    model._apply(lambda each: cast(each, options.dtype))  # noqa: SLF001
-    drawn = torch.Generator().manual_seed(_JITTER_SEED)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not (parameter.is_floating_point() or parameter.is_complex()):
-                continue
-            jitter = torch.randn(parameter.shape, generator=drawn, dtype=torch.float64)
-            jitter = (_JITTER * jitter).to(parameter.device, parameter.dtype)
-            # A share of it, so that it keeps its sign.
-            parameter.add_(torch.where(parameter == 0, jitter, jitter * parameter))
-    return model
-
-
-def _batch(program: EqualProgram, options: Options, step: int) -> Any:  # noqa: ANN401
-    """Return the tensors of a step on the rank's device, in their own structure."""
-
-    def placed(tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
-        return cast(tensor.cuda(), options.dtype) if isinstance(tensor, torch.Tensor) else tensor
-
-    batch = program.batch(step)
-    return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
 
 
 def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -288,78 +268,87 @@ def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tens
 
 
 def _single(
-    program: EqualProgram, options: Options, number: int, modes: list[TorchFunctionMode]
+    run: _Run, program: Program, number: int, modes: list[TorchFunctionMode]
 ) -> Record:
     """Run the single program; with a number above 0 with rounding errors."""
-    model = _built(program, options)
+    options = run.options
+    session = program.start(Setting(options.dtype))
     noise = _noise(options, number) if number else None
     if noise is not None:
         with torch.no_grad():
-            for parameter in model.parameters():
+            for parameter in parameters_of(session.parts).values():
                 parameter.copy_(noise(parameter))
-    tape = Tape([model], noise=noise)
-    with _dropouts(
-        Dropouts(
-            tape.find_dropout,
-            tape.is_in_step,
-            tape.record.switched_off,
-            is_off=not options.has_dropout,
-        ),
-        modes,
-    ):
-        for index in range(options.num_steps):
-            batch = _batch(program, options, index)
-            torch.manual_seed(_TRAIN_SEED + index)
-            with tape.step() as step:
-                loss = program.loss(model, batch)
-                tape.note_dependencies(loss)
-                loss.backward()
-                step.loss = loss.detach().clone()
-                tape.note_gradients()
-                program.update(model, None)
-                tape.note_state()
-            _end_step([model], step)
-    _initial_to_host(tape.record)
+    tape = run.tapes[0] = Tape(session.parts, noise=noise)
+    tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
+    _train(session, tape, options, modes)
     return tape.record
 
 
-def _by_parts(
-    program: EqualProgram,
+def _train(
+    session: Session,
+    tape: Tape,
     options: Options,
+    modes: list[TorchFunctionMode],
+    place: tuple[Layout, Mapping[str, int]] | None = None,
+) -> None:
+    """Do and record the steps."""
+    with _dropouts(_dropouts_of(tape, options, place), modes):
+        for index in range(options.num_steps):
+            torch.manual_seed(_TRAIN_SEED + index)
+            with tape.step() as step:
+                loss = session.step(index, tape.note_gradients)
+                step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
+                tape.note_state()
+            _forget_gradients(session.parts)
+            torch.cuda.synchronize()
+            step.to_host()
+    record = tape.record
+    record.initial = {name: on_host(each) for name, each in record.initial.items()}
+    record.initial_buffers = {n: on_host(each) for n, each in record.initial_buffers.items()}
+
+
+def _dropouts_of(
+    tape: Tape, options: Options, place: tuple[Layout, Mapping[str, int]] | None = None
+) -> Dropouts:
+    off = tape.record.switched_off
+    is_off = not options.has_dropout
+    return Dropouts(tape.find_dropout, tape.is_in_step, off, place, is_off=is_off)
+
+
+class _Seen(Exception):  # noqa: N818 - it ends a step, and is no error
+    """The gradients of a step are known: the rest of it is not needed."""
+
+
+def _by_parts(
+    run: _Run,
+    program: Program,
     where: tuple[int, Spot, int],
     parts: Sequence[Sequence[int]],
     modes: list[TorchFunctionMode],
 ) -> list[dict[str, torch.Tensor]]:
     """Return the single program's gradients at a step, by parts of an output."""
     last, spot, call = where
-    model = _built(program, options)
-    tape = Tape([model])
-    gate = _Gate(model, spot, call)
-    found = []
-    with _dropouts(
-        Dropouts(
-            tape.find_dropout,
-            tape.is_in_step,
-            tape.record.switched_off,
-            is_off=not options.has_dropout,
-        ),
-        modes,
-    ):
-        for index in range(last + 1):
-            batch = _batch(program, options, index)
+    session = program.start(Setting(run.options.dtype))
+    tape = run.tapes[0] = Tape(session.parts)
+    gate = _Gate(session.parts, spot, call)
+    found: list[dict[str, torch.Tensor]] = []
+
+    def see() -> None:
+        found.append(_gradients(session.parts))
+        raise _Seen
+
+    with _dropouts(_dropouts_of(tape, run.options), modes):
+        for index in range(last):
             torch.manual_seed(_TRAIN_SEED + index)
-            gate.num_calls = 0
             with tape.step():
-                loss = program.loss(model, batch)
-                if index < last:
-                    loss.backward()
-                    program.update(model, None)
-                for elements in parts if index == last else ():
-                    gate.elements = elements
-                    loss.backward(retain_graph=True)
-                    found.append(_gradients(model))
-                    _forget_gradients([model])
-            _forget_gradients([model])
+                session.step(index, lambda: None)
+            _forget_gradients(session.parts)
+        for elements in parts:
+            gate.num_calls, gate.elements = 0, elements
+            torch.manual_seed(_TRAIN_SEED + last)
+            with tape.step(), suppress(_Seen):
+                session.step(last, see)
+            _forget_gradients(session.parts)
     return found
 
 
@@ -367,16 +356,17 @@ class _Gate:
     """Lets the gradient of one output flow through some of its elements only.
 
     Args:
-        model: The model.
+        parts: The model, or its parts.
         spot: The output.
         call: Its call.
     """
 
-    def __init__(self, model: Module, spot: Spot, call: int) -> None:
+    def __init__(self, parts: Sequence[Module], spot: Spot, call: int) -> None:
         self.num_calls = 0
         self.elements: Sequence[int] | None = None
         self._at = call, spot.index
-        module = next(m for n, m in model.named_modules() if plain_name(n) == spot.module)
+        named = ((n, m) for part in parts for n, m in part.named_modules())
+        module = next(each for name, each in named if plain_name(name) == spot.module)
         module.register_forward_hook(self._see)
 
     def _see(self, _module: Module, _args: object, out: object) -> None:
@@ -395,7 +385,7 @@ class _Gate:
 
 def _rank(
     run: _Run,
-    program: EqualProgram,
+    program: Program,
     layout: Layout,
     reference: Record,
     modes: list[TorchFunctionMode],
@@ -403,30 +393,12 @@ def _rank(
     """Run the program on one rank of a layout."""
     sizes, names = tuple(layout.axes.values()), tuple(layout.axes)
     mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
-    model = program.parallelize(_built(program, run.options), mesh)
-    parts = list(model) if isinstance(model, list | tuple) else [model]
+    setting = Setting(run.options.dtype, layout.sizes, mesh, reference.initial)
+    session = program.start(setting)
+    renamed = names_of(session.parts, reference, run.options.renamed)
     rank = dist.get_rank()
-    tape = run.tapes[rank] = Tape(
-        parts, single=reference, names=names_of(parts, reference, run.options.renamed)
-    )
-    place, is_off = (layout, layout.coordinates(rank)), not run.options.has_dropout
-    with _dropouts(
-        Dropouts(
-            tape.find_dropout, tape.is_in_step, tape.record.switched_off, place, is_off=is_off
-        ),
-        modes,
-    ):
-        for index in range(run.options.num_steps):
-            batch = _batch(program, run.options, index)
-            torch.manual_seed(_TRAIN_SEED + index)
-            with tape.step() as step:
-                loss = program.train(model, batch, mesh)
-                step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
-                tape.note_gradients()
-                program.update(model, mesh)
-                tape.note_state()
-            _end_step(parts, step)
-    _initial_to_host(tape.record)
+    tape = run.tapes[rank] = Tape(session.parts, single=reference, names=renamed)
+    _train(session, tape, run.options, modes, (layout, layout.coordinates(rank)))
     return tape.record
 
 
@@ -442,10 +414,10 @@ def _dropouts(mode: Dropouts, modes: list[TorchFunctionMode]) -> Iterator[None]:
         modes[:] = before
 
 
-def _gradients(model: Module) -> dict[str, torch.Tensor]:
+def _gradients(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
     return {
         name: each.grad.detach().cpu().clone()
-        for name, each in parameters_of([model]).items()
+        for name, each in parameters_of(parts).items()
         if each.grad is not None
     }
 
@@ -453,18 +425,6 @@ def _gradients(model: Module) -> dict[str, torch.Tensor]:
 def _forget_gradients(parts: Sequence[Module]) -> None:
     for part in parts:
         part.zero_grad(set_to_none=True)
-
-
-def _end_step(parts: Sequence[Module], step: Step) -> None:
-    """Forget the gradients of a step, and copy to the host what was recorded."""
-    _forget_gradients(parts)
-    torch.cuda.synchronize()
-    step.to_host()
-
-
-def _initial_to_host(record: Record) -> None:
-    record.initial = {name: on_host(each) for name, each in record.initial.items()}
-    record.initial_buffers = {n: on_host(each) for n, each in record.initial_buffers.items()}
 
 
 @contextmanager

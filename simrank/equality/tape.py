@@ -78,6 +78,7 @@ class Tape:
         self._rows: Rows | None = None
         self._step = Step()
         self._nodes: list[Any] = []
+        self._roots: list[Any] = []
         self._noise = noise
         self._paused = 0
         for part, renamed in zip_longest(parts, names):
@@ -122,7 +123,7 @@ class Tape:
     @contextmanager
     def step(self) -> Iterator[Step]:
         """Record one step."""
-        self._step, self._nodes = Step(), []
+        self._step, self._nodes, self._roots = Step(), [], []
         self.record.steps.append(self._step)
         self._stack.clear()
         self._is_in_step = True
@@ -130,6 +131,9 @@ class Tape:
         yield self._step
         self._is_in_step = False
         self._step.span = first, next_number()
+        if self._single is None:
+            self._note_dependencies()
+        self._nodes, self._roots = [], []
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -234,8 +238,13 @@ class Tape:
 
             tensor.register_hook(hook)
 
-    def note_dependencies(self, loss: torch.Tensor) -> None:
-        """Find out which recorded tensors depend on which; before the backward of the loss."""
+    def note_roots(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note which tensors a backward begins with."""
+        if self._is_in_step and self._single is None:
+            self._roots += [each.grad_fn for each in tensors]
+
+    def _note_dependencies(self) -> None:
+        """Find out which recorded tensors depend on which, by the graphs of the backwards."""
         at: dict[Any, int] = defaultdict(int)
         for place, node in enumerate(self._nodes):
             if node is not None:
@@ -243,7 +252,7 @@ class Tape:
         first = len(self._nodes)
         leaves = {id(e): n for n, e in enumerate(self._parameters().values())}
         found: dict[Any, int] = {}
-        stack = [(loss.grad_fn, False)]
+        stack = [(root, False) for root in self._roots]
         while stack:
             node, is_done = stack.pop()
             if node is None or (node in found and not is_done):
@@ -262,7 +271,6 @@ class Tape:
         every = [found.get(node, 0) & ~(1 << place) for place, node in enumerate(self._nodes)]
         self._step.upstream = [each & ((1 << first) - 1) for each in every]
         self._step.reads = [each >> first for each in every]
-        self._nodes = []
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         return parameters_of(self._parts, self._names)

@@ -54,7 +54,7 @@ def test_hooks_of_a_backward_compute_in_it_too():
     """A backward is a call of torch, in which the caller's modes are off."""
     seen = []
     x = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    with computing_in(torch.float64) as modes, backwards_under(lambda: modes):
+    with computing_in(torch.float64) as modes, backwards_under(lambda _: modes):
         y = (x * 2).sum()
         y.register_hook(lambda gradient: seen.append(gradient.to(torch.bfloat16).dtype))
         y.backward()

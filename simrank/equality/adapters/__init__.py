@@ -1,0 +1,5 @@
+"""Adapters: whole trainers of other libraries as programs whose layouts are compared."""
+
+from simrank.equality.adapters.torchtitan import TorchTitan
+
+__all__ = ["TorchTitan"]

@@ -1,0 +1,91 @@
+"""Settings: what a program is given on a rank to build its model with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._pytree import tree_map
+
+from simrank.equality.precision import cast
+from simrank.equality.program import plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.nn import Module
+
+    from simrank.equality.record import Taped
+
+_JITTER = 0.02  # Of the parameters, in their own unit: no two elements are alike.
+_JITTER_SEED = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a program is given on a rank.
+
+    Attributes:
+        dtype: What parameters and floating inputs are computed in.
+        sizes: Those of the layout's axes; none: the single program.
+        mesh: The axes that are no shared ones; None: the single program.
+        initial: The single program's parameters before its first step; None: this is it.
+    """
+
+    dtype: torch.dtype
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    mesh: DeviceMesh | None = None
+    initial: Mapping[str, Taped] | None = None
+
+    def prepare(self, model: Module) -> Module:
+        """Return the single model on the rank's device, no two elements of it alike.
+
+        Ones and zeros could not be aligned, and would hide faults.
+        """
+        model.cuda()._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001
+        drawn = torch.Generator().manual_seed(_JITTER_SEED)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if not (parameter.is_floating_point() or parameter.is_complex()):
+                    continue
+                jitter = torch.randn(parameter.shape, generator=drawn, dtype=torch.float64)
+                jitter = (_JITTER * jitter).to(parameter.device, parameter.dtype)
+                # A share of it, so that it keeps its sign.
+                parameter.add_(torch.where(parameter == 0, jitter, jitter * parameter))
+        return model
+
+    def place(self, batch: Any) -> Any:  # noqa: ANN401 - of the program's own types
+        """Return the tensors of a step on the rank's device, in their own structure."""
+
+        def placed(tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
+            return cast(tensor.cuda(), self.dtype) if isinstance(tensor, torch.Tensor) else tensor
+
+        return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
+
+    def fill(self, parts: Sequence[Module]) -> None:
+        """Give the parameters of a rank the single program's values, by name and placement.
+
+        Raises:
+            KeyError: The single program has no parameter of that name.
+        """
+        assert self.initial is not None
+        for part in parts:
+            for name, parameter in part.named_parameters():
+                value = self.initial[plain_name(name)].value
+                with torch.no_grad():
+                    _fill(parameter, value)
+
+
+def _fill(parameter: torch.Tensor, value: torch.Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        shape, offset = compute_local_shape_and_global_offset(
+            parameter.shape, parameter.device_mesh, parameter.placements
+        )
+        for dim, (start, size) in enumerate(zip(offset, shape, strict=True)):
+            value = value.narrow(dim, start if size else 0, size)
+        parameter = parameter.to_local()
+    parameter.copy_(value)
