@@ -46,6 +46,9 @@ _POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a pri
 _NOISE_SEED, _TRAIN_SEED = 7, 1
 
 
+_NOT_NOTED = "the step of a program has to call note_gradients before it clips and uses them"
+
+
 @dataclass(frozen=True)
 class Options:
     """The program, and how it is run.
@@ -297,6 +300,8 @@ def _train(
             torch.manual_seed(_TRAIN_SEED + index)
             with tape.step() as step:
                 loss = session.step(index, tape.note_gradients)
+                if not step.parameter_gradients:
+                    raise RuntimeError(_NOT_NOTED)
                 step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
                 tape.note_state()
             _forget_gradients(session.parts)

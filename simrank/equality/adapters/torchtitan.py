@@ -32,6 +32,7 @@ _DEGREES = {
     "etp": "expert_tensor_parallel_degree",
 }
 _SHARED = ("ep", "etp")
+_MARK = "notes_gradients_for_simrank"
 _note: ContextVar[Callable[[], None] | None] = ContextVar("note", default=None)
 
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -169,6 +170,7 @@ def _trainer(config: Any, *, is_single: bool) -> Any:  # noqa: ANN401 - torchtit
     config.dataloader, config.tokenizer = _Rows(), _Tokenizer()
     if is_single:
         config.model_spec = replace(config.model_spec, parallelize_fn=_unchanged)
+        config.parallelism.spmd_backend = "partial_dtensor"  # Plain tensors, where nothing is split.
     return config.build()
 
 
@@ -214,7 +216,7 @@ def _gc_kept() -> Iterator[None]:
 def _note_before_clipping(utils: Any) -> None:  # noqa: ANN401 - torchtitan.distributed.utils
     """Let a running step see the gradients before they are clipped."""
     original = utils.clip_grad_norm_
-    if hasattr(original, "__wrapped__"):
+    if hasattr(original, _MARK):  # Ranks may share the module.
         return
 
     @wraps(original)
@@ -224,6 +226,7 @@ def _note_before_clipping(utils: Any) -> None:  # noqa: ANN401 - torchtitan.dist
             note()
         return original(*args, **kwargs)
 
+    setattr(clip, _MARK, True)
     utils.clip_grad_norm_ = clip
 
 
