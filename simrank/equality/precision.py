@@ -22,6 +22,7 @@ _WIDE = {
     torch.float16: torch.float64,
     torch.complex64: torch.complex128,
 }
+_RING = "torch.distributed.tensor.experimental._context_parallel._attention"
 _CASTS = frozenset({torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half})
 
 
@@ -100,6 +101,25 @@ def backwards_under(
         yield
     finally:
         autograd._engine_run_backward = original  # noqa: SLF001 - as above
+
+
+@contextmanager
+def ring_in(dtype: torch.dtype) -> Iterator[None]:
+    """Let attention that is split over ranks add up in float64, if that is computed in."""
+    ring: Any = import_module(_RING)._cp_options  # noqa: SLF001 - torch has no other name
+    before = ring.convert_to_f32
+    ring.convert_to_f32 = before and dtype != torch.float64
+    try:
+        yield
+    finally:
+        ring.convert_to_f32 = before
+        let_flash_take(torch.float32)
+
+
+def let_flash_take(dtype: torch.dtype) -> None:
+    """Let flash attention compute in float64, if that is computed in, on all ranks from now on."""
+    if hasattr(torch.ops.simrank_cuda, "let_flash_take_double"):
+        torch.ops.simrank_cuda.let_flash_take_double(dtype == torch.float64)
 
 
 @contextmanager

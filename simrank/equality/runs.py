@@ -20,7 +20,7 @@ from simrank.context import Context
 from simrank.equality.calls import CallLog
 from simrank.equality.dropouts import Dropouts
 from simrank.equality.naming import names_of
-from simrank.equality.precision import backwards_under, computing_in, eager
+from simrank.equality.precision import backwards_under, computing_in, eager, let_flash_take, ring_in
 from simrank.equality.program import plain_name, program_of
 from simrank.equality.record import on_host, parameters_of
 from simrank.equality.setting import Setting
@@ -209,7 +209,8 @@ class _Run:
             if cluster is None
             else Context(cluster, **settings)
         )
-        with context, _trials_paused(self.tapes), backwards_under(self._modes_here):
+        backwards = backwards_under(self._modes_here)
+        with context, _trials_paused(self.tapes), backwards, ring_in(self.options.dtype):
             run_calls(context.program, self.options.path, call, num_ranks)
         return context
 
@@ -218,6 +219,7 @@ class _Run:
         """Set up the running rank; yield the modes of its backwards, which may be added to."""
         rank = require_rank("a run").rank or 0
         torch.cuda.set_device(rank % torch.cuda.device_count())
+        let_flash_take(self.options.dtype)
         with computing_in(self.options.dtype) as modes, eager():
             self._modes[rank] = modes
             yield modes
