@@ -11,23 +11,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+_NARROW = (torch.bfloat16, torch.float16)
 _WIDE = {
-    torch.float32: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float16: torch.float64,
-    torch.complex64: torch.complex128,
+    torch.float64: {
+        **dict.fromkeys((torch.float32, *_NARROW), torch.float64),
+        torch.complex64: torch.complex128,
+    },
+    torch.float32: dict.fromkeys(_NARROW, torch.float32),
 }
 _RING = "torch.distributed.tensor.experimental._context_parallel._attention"
-_CASTS = frozenset({torch.Tensor.float, torch.Tensor.bfloat16, torch.Tensor.half})
+_CASTS = {
+    torch.Tensor.float: torch.float32,
+    torch.Tensor.bfloat16: torch.bfloat16,
+    torch.Tensor.half: torch.float16,
+}
+_GROUPED = (torch._grouped_mm, functional.grouped_mm)  # noqa: SLF001 - the older name
 
 
 class Widened(TorchFunctionMode):
-    """Every call of torch that names a narrow floating type gets float64 in its place."""
+    """Every call of torch that names a narrower floating type gets another in its place.
+
+    Args:
+        dtype: That one, float64 or float32.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._wide = _WIDE[dtype]
 
     def __torch_function__(
         self,
@@ -36,15 +52,50 @@ class Widened(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - of any call
-        """Call `func` in double precision."""
+        """Call `func` in the wider type."""
         if func in _CASTS:
-            return torch.Tensor.double(args[0])
-        named = {name: _wide(each) for name, each in (kwargs or {}).items()}
-        return func(*map(_wide, args), **named)
+            named = _CASTS[func]
+            return torch.Tensor.to(args[0], self._wide.get(named, named))
+        given = {name: self._widened(each) for name, each in (kwargs or {}).items()}
+        if func in _GROUPED and args[0].dtype == torch.float64:
+            return grouped_mm(*args, **given)
+        return func(*map(self._widened, args), **given)
+
+    def _widened(self, argument: Any) -> Any:  # noqa: ANN401 - any argument
+        return self._wide.get(argument, argument) if isinstance(argument, torch.dtype) else argument
 
 
-def _wide(argument: Any) -> Any:  # noqa: ANN401 - any argument
-    return _WIDE.get(argument, argument) if isinstance(argument, torch.dtype) else argument
+def grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return what `torch.nn.functional.grouped_mm` does, which refuses float64.
+
+    Args:
+        a: [rows, k], [groups, rows, k] or, with groups along k, [rows, k].
+        b: [groups, k, columns], or [k, columns].
+        offs: Where each group ends along the dimension that has no groups.
+        bias: Not supported, as in torch.
+        out_dtype: Of the result.
+    """
+    assert bias is None, "torch refuses it, too"
+    if offs is None:
+        return torch.bmm(a, b).to(out_dtype or a.dtype)
+    ends = offs.tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    if a.dim() == 2 and b.dim() == 2:
+        out = torch.stack([a[:, span] @ b[span] for span in spans])
+    elif a.dim() == 2:
+        parts = [a[span] @ each for span, each in zip(spans, b, strict=True)]
+        # Rows behind the last group belong to none.
+        out = torch.cat([*parts, a.new_zeros(len(a) - ends[-1], b.shape[-1])])
+    else:
+        parts = [each @ b[:, span] for span, each in zip(spans, a, strict=True)]
+        out = torch.cat([*parts, a.new_zeros(a.shape[1], b.shape[1] - ends[-1])], 1)
+    return out.to(out_dtype or a.dtype)
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -59,18 +110,18 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[list[TorchFunctionMode]]:
-    """Compute a block in a type; in float64 casts to narrower types stay in it.
+    """Compute a block in a type; casts to types narrower than float32 or float64 stay in it.
 
     Yields:
         The modes that do it.
     """
-    if dtype != torch.float64:
+    if dtype not in _WIDE:
         yield []
         return
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(dtype)
     try:
-        with Widened() as mode:
+        with Widened(dtype) as mode:
             yield [mode]
     finally:
         torch.set_default_dtype(before)
@@ -113,13 +164,13 @@ def ring_in(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         ring.convert_to_f32 = before
-        let_flash_take(torch.float32)
+        let_flash_take(torch.bfloat16)  # Its own types only.
 
 
 def let_flash_take(dtype: torch.dtype) -> None:
-    """Let flash attention compute in float64, if that is computed in, on all ranks from now on."""
-    if hasattr(torch.ops.simrank_cuda, "let_flash_take_double"):
-        torch.ops.simrank_cuda.let_flash_take_double(dtype == torch.float64)
+    """Let flash attention take float32 and float64, if that is computed in, from now on."""
+    if hasattr(torch.ops.simrank_cuda, "let_flash_take_wide"):
+        torch.ops.simrank_cuda.let_flash_take_wide(dtype in _WIDE)
 
 
 @contextmanager

@@ -89,6 +89,7 @@ class Step:
         upstream: Of the single program: for each place in `order` the places that it depends on,
             as bits; empty where that is not known.
         reads: Likewise the parameters that it depends on, in the order of `parameter_gradients`.
+        unused: Likewise the places, as bits, of tensors that the loss does not depend on.
         dropped: Dropouts by module; of a recomputation under the module's name and AGAIN.
         loss: The loss, or None.
         parameter_gradients: As the optimizer finds them, by parameter; None where there is none.
@@ -103,6 +104,7 @@ class Step:
     again: dict[Spot, list[Taped]] = field(default_factory=lambda: defaultdict(list))
     upstream: list[int] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
+    unused: int = 0
     dropped: dict[str, list[Dropped]] = field(default_factory=lambda: defaultdict(list))
     loss: torch.Tensor | None = None
     parameter_gradients: dict[str, Taped | None] = field(default_factory=dict)

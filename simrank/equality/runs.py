@@ -22,7 +22,7 @@ from simrank.equality.dropouts import Dropouts
 from simrank.equality.naming import names_of
 from simrank.equality.precision import backwards_under, computing_in, eager, let_flash_take, ring_in
 from simrank.equality.program import plain_name, program_of
-from simrank.equality.record import on_host, parameters_of
+from simrank.equality.record import on_host, parameters_of, taped
 from simrank.equality.setting import Setting
 from simrank.equality.tape import Tape
 from simrank.isolation.private_modules import private_modules
@@ -304,7 +304,7 @@ def _train(
                 loss = session.step(index, tape.note_gradients)
                 if not step.parameter_gradients:
                     raise RuntimeError(_NOT_NOTED)
-                step.loss = None if loss is None else torch.as_tensor(loss).detach().clone()
+                step.loss = None if loss is None else taped(torch.as_tensor(loss)).value
                 tape.note_state()
             _forget_gradients(session.parts)
             torch.cuda.synchronize()

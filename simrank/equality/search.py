@@ -60,7 +60,7 @@ class Search:
 
     def _forward(self) -> Found | None:
         every = self._compared(VALUES)
-        culprit = self._first(every, self._upstream())
+        culprit = self._first(every, self._upstream(), self._comparison.single.unused)
         if culprit is not None and culprit.status == SUMMAND:
             culprit = self._reduced_wrongly(every, culprit)
         return None if culprit is None else self._blame(FORWARD, culprit)

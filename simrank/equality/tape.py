@@ -271,6 +271,9 @@ class Tape:
         every = [found.get(node, 0) & ~(1 << place) for place, node in enumerate(self._nodes)]
         self._step.upstream = [each & ((1 << first) - 1) for each in every]
         self._step.reads = [each >> first for each in every]
+        for place, node in enumerate(self._nodes):
+            if node is not None and node not in found and self._roots:
+                self._step.unused |= 1 << place
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         return parameters_of(self._parts, self._names)

@@ -49,7 +49,7 @@ struct HostKernel {
 std::vector<HostKernel> host_kernels();          // kernels.cpp
 std::vector<HostKernel> random_kernels();        // random.cpp
 
-void let_flash_take_double(bool is_on);
+void let_flash_take_wide(bool is_on);
 inline bool is_half(const Tensor& t) {
   return t.defined() && (t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16);
 }

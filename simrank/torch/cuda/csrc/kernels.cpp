@@ -99,7 +99,7 @@ void record_stream(Tensor& self, Stream stream) {
 }
 
 // ---- attention
-bool flash_takes_double = false;  // CUDA's does not: for programs that are compared in float64.
+bool flash_takes_wide = false;  // CUDA does not: for programs that are compared in float64.
 int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& mask,
                          double dropout, bool, std::optional<double>, bool grouped) {
   // As CUDA chooses, except that what CPU torch's fused kernel cannot do is left to the math path.
@@ -109,7 +109,7 @@ int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
                         k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
                         q.size(3) == k.size(3) && q.size(3) == v.size(3) && q.numel() && k.numel();
   const bool has_as_many_heads = is_plain && q.size(1) == k.size(1);
-  const bool has_flash_type = is_half(q) || (flash_takes_double && q.scalar_type() == at::kDouble);
+  const bool has_flash_type = is_half(q) || (flash_takes_wide && at::isFloatingType(q.scalar_type()));
   const bool has_heads = has_as_many_heads || (is_plain && grouped && q.size(1) % k.size(1) == 0);
   if (has_heads && context.userEnabledFlashSDP() && has_flash_type && !mask && q.size(3) <= kMostHeadSize) return kFlash;
   const bool mask_is_fixed = !mask || !mask->requires_grad();
@@ -406,7 +406,7 @@ void register_typed_kernels(torch::Library& library, std::unordered_set<std::str
 }
 
 #define KERNEL(name, function) {name, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(function))}
-void let_flash_take_double(bool is_on) { flash_takes_double = is_on; }
+void let_flash_take_wide(bool is_on) { flash_takes_wide = is_on; }
 std::vector<HostKernel> host_kernels() {
   return {KERNEL("_scaled_dot_product_flash_attention", flash_attention),
           KERNEL("_scaled_dot_product_flash_attention_backward", flash_attention_backward),

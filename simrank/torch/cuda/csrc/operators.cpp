@@ -49,7 +49,7 @@ TORCH_LIBRARY(simrank_cuda, m) {
   m.def("synchronize(int device) -> ()", &simrank::synchronize);
   m.def("sleep(int cycles) -> ()", &simrank::sleep);
   m.def("set_device(int device) -> ()", &simrank::set_device);
-  m.def("let_flash_take_double(bool is_on) -> ()", &simrank::let_flash_take_double);
+  m.def("let_flash_take_wide(bool is_on) -> ()", &simrank::let_flash_take_wide);
   m.def("resize_storage(Tensor(a!) self, int size) -> ()");
   m.def("touch(Tensor self, bool is_write) -> ()");
   m.def("host(Tensor self) -> Tensor");
