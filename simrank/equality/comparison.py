@@ -203,8 +203,14 @@ class Comparison:
             (at for rank, at in orders.items() if rank in best.wrong_ranks or not best.wrong_ranks),
             default=0,
         )
-        if not best.want and self._is_found_by_value(whole.value, got, factors, best.tolerance):
-            best.status, best.errors = RIGHT, dict.fromkeys(got, 0.0)
+        if not best.want or _depends_on_data(whole.value, rows):
+            for axes in self._summands(declared, is_shared=False):
+                summed = {rank: self.summed(got, rank, axes) for rank in got}
+                if self._is_found_by_value(whole.value, summed, factors, best.tolerance):
+                    best.status = SUMMAND if axes else RIGHT
+                    best.axes, best.is_declared = axes, bool(axes) and declared is not None
+                    best.errors, best.want = dict.fromkeys(got, 0.0), {}
+                    break
         return best
 
     def tolerance(self, kind: str, spot: Spot, call: int) -> float:
@@ -393,8 +399,19 @@ def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: f
     return float(_FACTOR * max(errors, default=0.0) + _ROUNDINGS * epsilon * value.norm().item())
 
 
+def _depends_on_data(whole: torch.Tensor, rows: Mapping[int, list[Rows | None]]) -> bool:
+    """Return whether a tensor's first dimension is none of the batch, as that of experts."""
+    known = [each for calls in rows.values() for each in calls if each is not None]
+    return bool(known) and whole.dim() > 0 and all(
+        len(whole) not in (each.num_rows, each.num_columns, each.num_rows * each.num_columns)
+        for each in known
+    )
+
+
 def _has_rows(whole: torch.Tensor, part: torch.Tensor, tolerance: float) -> bool:
     """Return whether each row of a part is one of the whole, in any order, or zero."""
+    if whole.dim() == part.dim() == 1:
+        whole, part = whole[:, None], part[:, None]
     if whole.dim() < 2 or part.dim() < 2 or whole.shape[-1] != part.shape[-1] or not part.numel():
         return not part.numel()
     rows, every = part.flatten(0, -2).double(), whole.flatten(0, -2).double()

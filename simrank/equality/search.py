@@ -104,6 +104,8 @@ class Search:
     ) -> Compared | None:
         """Return the first tensor that is wrong, and that no right one depends on.
 
+        If it depends on a partial sum, that one, which was to be reduced before.
+
         Args:
             every: All tensors.
             upstream: By number the tensors that each depends on, as bits.
@@ -112,17 +114,26 @@ class Search:
         for number, compared in enumerate(every):
             if compared.status == RIGHT:
                 cleared |= upstream[number]
-        bad = [
-            compared
+        numbers = [
+            number
             for number, compared in enumerate(every)
-            if not cleared >> number & 1
-            and not self._at.is_excluded(compared.spot.module)
-            and (
-                compared.status == WRONG
-                or (compared.status == SUMMAND and not compared.is_declared)
-            )
+            if not cleared >> number & 1 and not self._at.is_excluded(compared.spot.module)
         ]
-        return min(bad, key=lambda compared: compared.order, default=None)
+        numbers.sort(key=lambda number: every[number].order)
+        partial = [
+            number
+            for number in numbers
+            if every[number].status == SUMMAND and not every[number].is_declared
+        ]
+        wrong = next((number for number in numbers if every[number].status == WRONG), None)
+        if wrong is None:
+            return every[partial[0]] if partial else None
+        before = [
+            number
+            for number in partial
+            if upstream[wrong] >> number & 1 and every[number].order < every[wrong].order
+        ]
+        return every[before[0] if before else wrong]
 
     def _blame(self, direction: str, compared: Compared) -> Found:
         """Explain a wrong tensor, and name the module whose code lies before it."""
