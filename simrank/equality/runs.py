@@ -202,8 +202,9 @@ class _Run:
     def on_ranks(self, call: Callable[[int, Script], None], num_ranks: int) -> Context:
         """Call a function on ranks of their own Context, and return it."""
         cluster = self.options.cluster
-        settings: dict[str, Any] = {"races": "report" if num_ranks > 1 else "off"}
-        settings["flight_recorder"] = self.log
+        races = "report" if num_ranks > 1 else "off"
+        settings: dict[str, Any] = {"races": races, "flight_recorder": self.log}
+        settings["carrier"] = "thread"  # All programs use torch, if through an adapter.
         context = (
             Context.for_ranks(num_ranks, **settings)
             if cluster is None
