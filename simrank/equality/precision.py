@@ -53,6 +53,9 @@ class Widened(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - of any call
         """Call `func` in the wider type."""
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            name: str = func(*args)  # Code looks for the name of what it knows.
+            return name.replace("Double", "Float") if torch.float32 in self._wide else name
         if func in _CASTS:
             named = _CASTS[func]
             return torch.Tensor.to(args[0], self._wide.get(named, named))

@@ -46,9 +46,11 @@ class Session(Protocol):
 
     Attributes:
         parts: The model, or its parts.
+        exported: Of the single program: its values under names that ranks look them up by.
     """
 
     parts: Sequence[Module]
+    exported: Mapping[str, torch.Tensor]
 
     def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
         """Do a training step.
@@ -130,6 +132,7 @@ class _Functions:
 
     def __init__(self, functions: Functions, setting: Setting, model: Any) -> None:  # noqa: ANN401
         self.parts: Sequence[Module] = list(model) if isinstance(model, list | tuple) else [model]
+        self.exported: Mapping[str, torch.Tensor] = {}
         self._functions, self._setting, self._model = functions, setting, model
 
     def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:

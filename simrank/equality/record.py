@@ -143,6 +143,7 @@ class Record:
         switched_off: Functions of torch whose own dropout was left out.
         axes: Of the single program: names of the axes that layouts may have; none: any.
         shared_axes: Of the single program: axes that lie over the ranks of others.
+        exported: Of the single program: its values under other names.
     """
 
     initial: dict[str, Taped] = field(default_factory=dict)
@@ -156,6 +157,7 @@ class Record:
     switched_off: set[str] = field(default_factory=set)
     axes: Sequence[str] = ()
     shared_axes: Sequence[str] = ()
+    exported: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 _numbers = count()  # Of all ranks, which one process runs.

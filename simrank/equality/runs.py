@@ -286,6 +286,7 @@ def _single(
                 parameter.copy_(noise(parameter))
     tape = run.tapes[0] = Tape(session.parts, noise=noise)
     tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
+    tape.record.exported = session.exported
     _train(session, tape, options, modes)
     return tape.record
 
@@ -401,7 +402,7 @@ def _rank(
     """Run the program on one rank of a layout."""
     sizes, names = tuple(layout.axes.values()), tuple(layout.axes)
     mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
-    setting = Setting(run.options.dtype, layout.sizes, mesh, reference.initial)
+    setting = Setting(run.options.dtype, layout.sizes, mesh, reference.initial, reference.exported)
     session = program.start(setting)
     renamed = names_of(session.parts, reference, run.options.renamed)
     rank = dist.get_rank()

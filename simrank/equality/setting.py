@@ -34,19 +34,25 @@ class Setting:
         sizes: Those of the layout's axes; none: the single program.
         mesh: The axes that are no shared ones; None: the single program.
         initial: The single program's parameters before its first step; None: this is it.
+        exported: Its values under other names, if it exports some.
     """
 
     dtype: torch.dtype
     sizes: Mapping[str, int] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
     initial: Mapping[str, Taped] | None = None
+    exported: Mapping[str, torch.Tensor] | None = None
+
+    def move(self, model: Module) -> Module:
+        """Return a model on the rank's device, in the type that is computed in."""
+        return model.cuda()._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001
 
     def prepare(self, model: Module) -> Module:
         """Return the single model on the rank's device, no two elements of it alike.
 
         Ones and zeros could not be aligned, and would hide faults.
         """
-        model.cuda()._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001
+        self.move(model)
         drawn = torch.Generator().manual_seed(_JITTER_SEED)
         with torch.no_grad():
             for parameter in model.parameters():

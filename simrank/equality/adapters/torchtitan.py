@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -240,6 +240,7 @@ class _Session:
 
     def __init__(self, trainer: Any, batch: Callable[[int], Batch]) -> None:  # noqa: ANN401
         self.parts: Sequence[Module] = trainer.model_parts
+        self.exported: Mapping[str, torch.Tensor] = {}
         self._trainer, self._batch = trainer, batch
         self._losses: list[torch.Tensor] = []
         step = trainer.forward_backward_step
