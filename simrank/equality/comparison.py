@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.equality.alignment import anchors_of, bases, cut_of, cuts, is_close, rows_of
-from simrank.equality.record import PARTIAL, Spot
+from simrank.equality.record import OUTPUT, PARTIAL, Spot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from simrank.equality.alignment import Rows
     from simrank.equality.layout import Layout
@@ -97,6 +97,8 @@ class Comparison:
         ranks: What the ranks did.
         layout: Where they stand.
         step: The number of the step.
+        columns: Returns which elements of the last dimension of a module's output a rank has, by
+            the rows of the module's parameters that it holds; None where that is not known.
 
     Attributes:
         rows: Which rows and columns of the batch each rank has, per call of its model; None where
@@ -106,9 +108,14 @@ class Comparison:
     """
 
     def __init__(
-        self, reference: Reference, ranks: Sequence[Record], layout: Layout, step: int
+        self,
+        reference: Reference,
+        ranks: Sequence[Record],
+        layout: Layout,
+        step: int,
+        columns: Callable[[str, int], torch.Tensor | None] = lambda *_: None,
     ) -> None:
-        self.layout = layout
+        self.layout, self._columns = layout, columns
         self.single: Step = reference.record.steps[step]
         self.noisy = [record.steps[step] for record in reference.noisy]
         self.ranks = [record.steps[step] for record in ranks]
@@ -116,6 +123,7 @@ class Comparison:
         self.epsilon = _epsilon(self.single)
         names = [frozenset(record.initial) for record in ranks]
         self.stage_axes = self._axes_that_tell(names)
+        self._containers = _containers(reference.record.initial, names) if self.stage_axes else ()
         self.rows = self._find_rows()
         self.data_axes = self._axes_that_tell(
             [None if rows is None else tuple(rows) for rows in self.rows]
@@ -169,7 +177,7 @@ class Comparison:
             scales: By rank and call of its model what the single program's tensor is multiplied by.
         """
         whole = _taped(self.single, kind, spot, call)
-        is_of_stage = not spot.module and self.stage_axes  # A stage is not the model.
+        is_of_stage = spot.module in self._containers  # A stage is not the model.
         if whole is None or not whole.value.is_floating_point() or is_of_stage:
             return Compared(spot, call, ABSENT)
         got, rows, factors, places, orders = self._calls_of(kind, spot, call, scales)
@@ -183,7 +191,7 @@ class Comparison:
         is_shared = self._is_shared(spot, call, whole.value)
         declared = places and tuple(axis for axis, at in places.items() if at == PARTIAL)
         smallest = torch.inf
-        for want in self._candidates(whole.value, got, rows):
+        for want in self._candidates(spot, whole.value, got, rows):
             scaled = {r: [w * f for w, f in zip(want[r], factors[r], strict=True)] for r in want}
             for axes in self._summands(declared, is_shared=kind == GRADIENTS and is_shared):
                 errors = self._errors(got, scaled, axes)
@@ -203,15 +211,23 @@ class Comparison:
             (at for rank, at in orders.items() if rank in best.wrong_ranks or not best.wrong_ranks),
             default=0,
         )
-        if not best.want or _depends_on_data(whole.value, rows):
+        depends = _depends_on_data(whole.value, rows)
+        if not best.want or depends:
+            every = self._every_call(kind, spot) if depends else whole.value
             for axes in self._summands(declared, is_shared=False):
                 summed = {rank: self.summed(got, rank, axes) for rank in got}
-                if self._is_found_by_value(whole.value, summed, factors, best.tolerance):
+                if self._is_found_by_value(every, summed, factors, best.tolerance):
                     best.status = SUMMAND if axes else RIGHT
                     best.axes, best.is_declared = axes, bool(axes) and declared is not None
                     best.errors, best.want = dict.fromkeys(got, 0.0), {}
                     break
         return best
+
+    def _every_call(self, kind: str, spot: Spot) -> torch.Tensor:
+        """Return the rows of all calls: those of experts come from several ranks' batches."""
+        calls = range(len(self.single.values[spot]))
+        found = [_taped(self.single, kind, spot, call) for call in calls]
+        return torch.cat([each.value for each in found if each is not None])
 
     def tolerance(self, kind: str, spot: Spot, call: int) -> float:
         """Return the largest norm that a difference may have."""
@@ -276,7 +292,11 @@ class Comparison:
         return got, rows, factors, places, orders
 
     def _candidates(
-        self, whole: torch.Tensor, got: Mapping[int, Calls], rows: Mapping[int, list[Rows | None]]
+        self,
+        spot: Spot,
+        whole: torch.Tensor,
+        got: Mapping[int, Calls],
+        rows: Mapping[int, list[Rows | None]],
     ) -> Iterator[dict[int, Calls]]:
         """Yield what each rank should have, by each way to align it."""
         lists = {rank: [list(bases(whole, each)) for each in rows[rank]] for rank in got}
@@ -287,6 +307,8 @@ class Comparison:
             if any(number >= len(each) for calls in lists.values() for each in calls):
                 return
             based = {rank: [each[number] for each in lists[rank]] for rank in got}
+            if not number and spot.side == OUTPUT:
+                yield from self._by_columns(spot.module, based, got)
             for how in cuts(got[first][0].shape, based[first][0].shape, self.layout, free):
                 want = {
                     rank: [
@@ -305,6 +327,22 @@ class Comparison:
                     yield want
                 if tried >= _MAX_CANDIDATES:
                     return
+
+    def _by_columns(
+        self, module: str, based: Mapping[int, Calls], got: Mapping[int, Calls]
+    ) -> Iterator[dict[int, Calls]]:
+        """Yield what ranks should have of an output, by the parameters that they hold."""
+        columns = {rank: self._columns(module, rank) for rank in got}
+        want: dict[int, Calls] = {}
+        for rank, held in columns.items():
+            if held is None or any(
+                not each.dim() or int(held.max()) >= each.shape[-1] for each in based[rank]
+            ):
+                return
+            want[rank] = [each.index_select(-1, held) for each in based[rank]]
+            if any(w.shape != g.shape for w, g in zip_longest(want[rank], got[rank])):
+                return
+        yield want
 
     def _is_shared(self, spot: Spot, call: int, whole: torch.Tensor) -> bool:
         """Return whether a tensor is the same for all parts of the batch, as positions are.
@@ -397,6 +435,21 @@ def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: f
     value = single.double()
     errors = [(e.double() - value).norm().item() for e in noisy if e.shape == value.shape]
     return float(_FACTOR * max(errors, default=0.0) + _ROUNDINGS * epsilon * value.norm().item())
+
+
+def _containers(initial: Mapping[str, Taped], names: Sequence[frozenset[str]]) -> set[str]:
+    """Return the modules of which ranks have some of the parameters, the model among them."""
+    found = {""}
+    for held in names:
+        some = {prefix for name in held for prefix in _prefixes(name)}
+        found |= some & {prefix for name in initial.keys() - held for prefix in _prefixes(name)}
+    return found
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def _depends_on_data(whole: torch.Tensor, rows: Mapping[int, list[Rows | None]]) -> bool:

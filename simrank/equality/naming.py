@@ -39,11 +39,14 @@ def names_of(
     if are_known and count > _MAX_ELEMENTS:
         return [dict(renamed) for _ in parts]
     elements = Elements(single.initial)
-    return [{**_names_of(part, elements, renamed), **renamed} for part in parts]
+    return [{**_names_of(part, elements, renamed, single.kinds), **renamed} for part in parts]
 
 
-def _names_of(part: Module, elements: Elements, renamed: Mapping[str, str]) -> dict[str, str]:
+def _names_of(
+    part: Module, elements: Elements, renamed: Mapping[str, str], kinds: Mapping[str, str]
+) -> dict[str, str]:
     """Return the shortest names that explain all names of a part's parameters."""
+    own = {plain_name(name, renamed): type(each).__name__ for name, each in part.named_modules()}
     votes: Counter[tuple[str, str]] = Counter()
     for name, parameter in part.named_parameters():
         here = plain_name(name, renamed)
@@ -53,7 +56,10 @@ def _names_of(part: Module, elements: Elements, renamed: Mapping[str, str]) -> d
             continue
         there = elements.name_of(int(known[0]))
         if there.rpartition(".")[2] == here.rpartition(".")[2]:
-            votes[_without_common_end(here, there)] += 1
+            pair = _without_common_end(here, there)
+            # Tied parameters are those of modules of two types, which keep their names.
+            if pair[0] not in kinds or own.get(pair[0]) == kinds.get(pair[1]):
+                votes[pair] += 1
     found = {here: there for (here, there), _ in votes.most_common()[::-1] if here != there}
     return {**_by_number(part, found), **found}
 

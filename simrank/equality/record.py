@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simrank.equality.calls import Call
 
 INPUT, OUTPUT = "input", "output"
+UNKNOWN = -1  # In place of bits: a tensor without a gradient.
 AGAIN = " (again)"  # After a module's name: in a recomputation.
 PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
 
@@ -87,7 +88,7 @@ class Step:
         span: Numbers of the first and the last of all that passed in the step.
         again: Tensors of forwards that the backward recomputed.
         upstream: Of the single program: for each place in `order` the places that it depends on,
-            as bits; empty where that is not known.
+            as bits, or UNKNOWN; empty where none is known.
         reads: Likewise the parameters that it depends on, in the order of `parameter_gradients`.
         unused: Likewise the places, as bits, of tensors that the loss does not depend on.
         dropped: Dropouts by module; of a recomputation under the module's name and AGAIN.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simrank.equality import causes
 from simrank.equality.comparison import GRADIENTS, RIGHT, SUMMAND, VALUES, WRONG
 from simrank.equality.layout import varying, varying_values
-from simrank.equality.record import OUTPUT
+from simrank.equality.record import OUTPUT, UNKNOWN
 from simrank.equality.verdict import BACKWARD, FORWARD, LOSS, LOSS_MODULE, MODEL, Found
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class Search:
         """Return for each tensor those that it depends on, as bits."""
         known = self._comparison.single.upstream
         every = [(1 << number) - 1 for number in range(len(self._comparison.single.order))]
-        if not any(known):
+        if not known:
             return every
         # Nothing is known of a tensor without a gradient: all before it may be upstream.
-        return [bits or before for bits, before in zip(known, every, strict=True)]
+        return [b if b != UNKNOWN else before for b, before in zip(known, every, strict=True)]
 
     def _first(
         self, every: Sequence[Compared], upstream: Sequence[int], cleared: int = 0

@@ -92,6 +92,25 @@ class Start:
         within = {rank: p[name] - start for rank, p in enumerate(self.places) if name in p}
         return {rank: p for rank, p in within.items() if bool(((p >= 0) & (p < count)).all())}
 
+    def columns(self, module: str, rank: int) -> torch.Tensor | None:
+        """Return which rows of a module's parameters a rank holds, if they are whole rows.
+
+        They are the elements of the last dimension of its output, as of a linear layer that is
+        split by its rows.
+        """
+        for name, places in self.places[rank].items():
+            shape = self.elements.shapes.get(name)
+            if shape is None or not len(shape) or name.rpartition(".")[0] != module:
+                continue
+            if not 0 < len(places) < shape[0] or places.shape[1:] != shape[1:]:
+                continue
+            first = places.flatten(1)[:, 0] if places.dim() > 1 else places
+            within = first - self.elements.starts[name]
+            rows = torch.div(within, shape[1:].numel(), rounding_mode="floor")
+            if bool(((rows >= 0) & (rows < shape[0])).all()):
+                return rows
+        return None
+
     def notes(self) -> list[str]:
         """Note the parameters that have the values of others of the single program."""
         found = []

@@ -67,7 +67,9 @@ class AtStep:
 
     def __init__(self, start: Start, number: int, excluded: Sequence[str] = ()) -> None:
         self.start, self.layout, self.number = start, start.layout, number
-        self.comparison = Comparison(start.reference, start.ranks, start.layout, number)
+        self.comparison = Comparison(
+            start.reference, start.ranks, start.layout, number, start.columns
+        )
         self.single, self.ranks = self.comparison.single, self.comparison.ranks
         self.masks = Masks(self.comparison)
         self.tally = Tally()

@@ -23,6 +23,7 @@ from simrank.equality.record import (
     AGAIN,
     INPUT,
     OUTPUT,
+    UNKNOWN,
     Dropped,
     Record,
     Spot,
@@ -269,7 +270,10 @@ class Tape:
                 stack.append((node, True))
                 stack += [(each, False) for each in below]
         every = [found.get(node, 0) & ~(1 << place) for place, node in enumerate(self._nodes)]
-        self._step.upstream = [each & ((1 << first) - 1) for each in every]
+        self._step.upstream = [
+            UNKNOWN if node is None else each & ((1 << first) - 1)
+            for node, each in zip(self._nodes, every, strict=True)
+        ]
         self._step.reads = [each >> first for each in every]
         for place, node in enumerate(self._nodes):
             if node is not None and node not in found and self._roots:

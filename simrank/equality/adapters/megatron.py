@@ -110,6 +110,8 @@ class Megatron:
             key: sizes.get(axis, None if axis in _NONE_AT_FIRST else 1)
             for axis, key in _SIZES.items()
         }
+        if "vpp" in sizes:  # As many as stages, which is the default.
+            given["microbatch_group_size_per_vp_stage"] = sizes.get("pp", 1)
         return replace(
             self._config,
             **given,
