@@ -455,9 +455,13 @@ def _prefixes(name: str) -> Iterator[str]:
 def _depends_on_data(whole: torch.Tensor, rows: Mapping[int, list[Rows | None]]) -> bool:
     """Return whether a tensor's first dimension is none of the batch, as that of experts."""
     known = [each for calls in rows.values() for each in calls if each is not None]
-    return bool(known) and whole.dim() > 0 and all(
-        len(whole) not in (each.num_rows, each.num_columns, each.num_rows * each.num_columns)
-        for each in known
+    return (
+        bool(known)
+        and whole.dim() > 0
+        and all(
+            len(whole) not in (each.num_rows, each.num_columns, each.num_rows * each.num_columns)
+            for each in known
+        )
     )
 
 

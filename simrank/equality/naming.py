@@ -9,8 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from simrank.equality.alignment import Elements
-from simrank.equality.program import plain_name
-from simrank.equality.record import on_host, taped
+from simrank.equality.record import on_host, plain_name, taped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,24 +21,7 @@ if TYPE_CHECKING:
 WHOLE = "program"  # The name of one that an adapter made.
 NEEDED = ("build", "batch", "loss", "parallelize")
 LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layouts.
-# Parts of a module's name that wrappers add.
-_WRAPPERS = frozenset({"module", "_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
-
-
-def plain_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
-    """Return the name of a module or parameter without the parts that wrappers add.
-
-    Args:
-        name: As torch gives it.
-        renamed: Names of modules here, and those to use.
-    """
-    plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-    for here in sorted(renamed or {}, key=len, reverse=True):
-        if not here or plain == here or plain.startswith(f"{here}."):
-            rest = plain[len(here) :].lstrip(".")
-            return ".".join(filter(None, [(renamed or {})[here], rest]))
-    return plain
 
 
 class Session(Protocol):
@@ -160,7 +143,7 @@ def program_of(names: Mapping[str, Any], path: str) -> Program:
     Raises:
         ConfigError: A function is missing.
     """
-    whole = names.get(WHOLE)
+    whole: Any = names.get(WHOLE)
     if callable(getattr(whole, "start", None)) and hasattr(whole, "axes"):
         found: Program = whole
         return found

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor
 
-from simrank.equality.program import plain_name
-
 if TYPE_CHECKING:
     from torch.nn import Module
 
@@ -24,7 +22,25 @@ UNKNOWN = -1  # In place of bits: a tensor without a gradient.
 AGAIN = " (again)"  # After a module's name: in a recomputation.
 PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
 
+# Parts of a module's name that wrappers add.
+_WRAPPERS = frozenset({"module", "_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
+
 Places = dict[str, int | str]
+
+
+def plain_name(name: str, renamed: Mapping[str, str] | None = None) -> str:
+    """Return the name of a module or parameter without the parts that wrappers add.
+
+    Args:
+        name: As torch gives it.
+        renamed: Names of modules here, and those to use.
+    """
+    plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    for here in sorted(renamed or {}, key=len, reverse=True):
+        if not here or plain == here or plain.startswith(f"{here}."):
+            rest = plain[len(here) :].lstrip(".")
+            return ".".join(filter(None, [(renamed or {})[here], rest]))
+    return plain
 
 
 class Spot(NamedTuple):

@@ -21,8 +21,8 @@ from simrank.equality.calls import CallLog
 from simrank.equality.dropouts import Dropouts
 from simrank.equality.naming import names_of
 from simrank.equality.precision import backwards_under, computing_in, eager, let_flash_take, ring_in
-from simrank.equality.program import plain_name, program_of
-from simrank.equality.record import on_host, parameters_of, taped
+from simrank.equality.program import program_of
+from simrank.equality.record import on_host, parameters_of, plain_name, taped
 from simrank.equality.setting import Setting
 from simrank.equality.tape import Tape
 from simrank.isolation.private_modules import private_modules
@@ -273,9 +273,7 @@ def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tens
     return noisy
 
 
-def _single(
-    run: _Run, program: Program, number: int, modes: list[TorchFunctionMode]
-) -> Record:
+def _single(run: _Run, program: Program, number: int, modes: list[TorchFunctionMode]) -> Record:
     """Run the single program; with a number above 0 with rounding errors."""
     options = run.options
     session = program.start(Setting(options.dtype))

@@ -11,7 +11,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._pytree import tree_map
 
 from simrank.equality.precision import cast
-from simrank.equality.program import plain_name
+from simrank.equality.record import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

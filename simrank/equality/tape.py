@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from simrank.engine import user_site
 from simrank.engine.callsite import SourceLine, is_library
 from simrank.equality.alignment import rows_of
-from simrank.equality.program import plain_name
 from simrank.equality.record import (
     AGAIN,
     INPUT,
@@ -32,6 +31,7 @@ from simrank.equality.record import (
     next_number,
     on_host,
     parameters_of,
+    plain_name,
     taped,
 )
 

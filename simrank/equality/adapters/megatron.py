@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,7 @@ _NONE_AT_FIRST = ("vpp", "etp")  # Their sizes are None where the layout has no 
 Batch = dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True)
 class Megatron:
     """A model of megatron-core, as `program` of a file for `simrank equal`.
 
@@ -38,7 +39,7 @@ class Megatron:
     are `pp`, `dp`, `cp`, `tp`; `ep` and `etp` lie over the ranks of the others, and `vpp` is the
     number of model chunks of a rank. Values of parameters go to ranks by `sharded_state_dict`.
 
-    Args:
+    Attributes:
         config: The `TransformerConfig` of one device; sizes and types are the layout's.
         model: `model(config, pre_process, post_process, vp_stage)` returns a model chunk.
         batch: `batch(step)` returns tensors of all ranks together by name, rows first: `tokens`,
@@ -52,25 +53,17 @@ class Megatron:
         optimizer: Keys of the `OptimizerConfig`.
     """
 
-    axes: Sequence[str] = ("pp", "dp", "cp", "tp")
-    shared_axes: Sequence[str] = ("ep", "etp", "vpp")
+    axes: ClassVar[Sequence[str]] = ("pp", "dp", "cp", "tp")
+    shared_axes: ClassVar[Sequence[str]] = ("ep", "etp", "vpp")
 
-    def __init__(
-        self,
-        config: Any,  # noqa: ANN401 - Megatron's
-        model: Callable[[Any, bool, bool, int | None], Module],
-        batch: Callable[[int], Batch],
-        *,
-        forward_step: Callable[[Iterator[Batch], Module], Any] | None = None,
-        micro_batch_size: int = 1,
-        sequence_parallel: bool = False,
-        ddp: Mapping[str, Any] | None = None,
-        optimizer: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._config, self._model, self._batch = config, model, batch
-        self._forward_step, self._micro_batch_size = forward_step, micro_batch_size
-        self._sequence_parallel = sequence_parallel
-        self._ddp, self._optimizer = dict(ddp or {}), dict(optimizer or {})
+    config: Any
+    model: Callable[[Any, bool, bool, int | None], Module]
+    batch: Callable[[int], Batch]
+    forward_step: Callable[[Iterator[Batch], Module], Any] | None = None
+    micro_batch_size: int = 1
+    sequence_parallel: bool = False
+    ddp: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
     def start(self, setting: Setting) -> Session:
         """Build the model's chunks on the running rank, and their optimizer."""
@@ -93,7 +86,7 @@ class Megatron:
             stage = number if "vpp" in sizes else None
             ends = {"ignore_virtual": False, "vp_stage": stage}
             first = state.is_pipeline_first_stage(**ends)
-            chunks.append(self._model(config, first, state.is_pipeline_last_stage(**ends), stage))
+            chunks.append(self.model(config, first, state.is_pipeline_last_stage(**ends), stage))
         exported: dict[str, torch.Tensor] = {}
         for chunk in chunks:
             if is_single:
@@ -102,7 +95,7 @@ class Megatron:
             else:
                 setting.move(chunk)
                 _import(chunk, setting.exported or {})
-        return _Session(self._trained(config, chunks, is_single=is_single), exported)
+        return self._session(config, chunks, exported, is_single=is_single)
 
     def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - Megatron's
         sizes = setting.sizes
@@ -113,39 +106,37 @@ class Megatron:
         if "vpp" in sizes:  # As many as stages, which is the default.
             given["microbatch_group_size_per_vp_stage"] = sizes.get("pp", 1)
         return replace(
-            self._config,
+            self.config,
             **given,
-            sequence_parallel=self._sequence_parallel and sizes.get("tp", 1) > 1,
+            sequence_parallel=self.sequence_parallel and sizes.get("tp", 1) > 1,
             params_dtype=setting.dtype,
             pipeline_dtype=setting.dtype,
             fp16=False,
             bf16=False,
         )
 
-    def _trained(self, config: Any, chunks: Sequence[Module], *, is_single: bool) -> _Trained:  # noqa: ANN401
+    def _session(
+        self,
+        config: Any,  # noqa: ANN401 - Megatron's
+        chunks: Sequence[Module],
+        exported: Mapping[str, torch.Tensor],
+        *,
+        is_single: bool,
+    ) -> Session:
         distributed, optimizers = _core("distributed"), _core("optimizer")
-        sharded = bool(self._optimizer.get("use_distributed_optimizer")) and not is_single
+        sharded = bool(self.optimizer.get("use_distributed_optimizer")) and not is_single
         ddp = distributed.DistributedDataParallelConfig(
-            **{**self._ddp, "use_distributed_optimizer": sharded}
+            **{**self.ddp, "use_distributed_optimizer": sharded}
         )
         wrapped = [distributed.DistributedDataParallel(config, ddp, chunk) for chunk in chunks]
-        keys = {"optimizer": "adam", "lr": 0.01, **self._optimizer}
+        keys = {"optimizer": "adam", "lr": 0.01, **self.optimizer}
         keys["use_distributed_optimizer"] = sharded
         optimizer = optimizers.get_megatron_optimizer(optimizers.OptimizerConfig(**keys), wrapped)
         config.finalize_model_grads_func = distributed.finalize_model_grads
         if ddp.overlap_grad_reduce:
             syncs = [each.no_sync for each in wrapped]
             config.no_sync_func = syncs if len(syncs) > 1 else syncs[0]
-        return _Trained(
-            config,
-            chunks,
-            wrapped,
-            optimizer,
-            self._batch,
-            self._forward_step or _gpt_step,
-            self._micro_batch_size,
-            sharded=sharded,
-        )
+        return _Session(self, chunks, exported, wrapped, optimizer)
 
 
 def _core(name: str) -> Any:  # noqa: ANN401 - a module of Megatron's
@@ -219,99 +210,71 @@ def _place(shard: Any) -> tuple[int | slice, ...]:  # noqa: ANN401 - Megatron's
 # ---- Steps ----
 
 
-class _Trained:
-    """What a rank trains.
+@dataclass
+class _Session:
+    """A model on a rank.
 
-    Args:
-        config: The layout's.
-        chunks: The model's.
-        wrapped: The same, in Megatron's data parallelism.
+    Attributes:
+        program: What was given.
+        parts: The model's chunks.
+        exported: Of the single program: whole tensors by their global names.
+        wrapped: The chunks in Megatron's data parallelism.
         optimizer: Theirs.
-        batch: Returns a step's batch.
-        forward_step: As the schedule calls it.
-        micro_batch_size: Rows of a micro-batch.
-        sharded: Whether a rank has summed gradients of its part of the parameters alone.
+        losses: Of the micro-batches of the step.
     """
 
-    def __init__(
-        self,
-        config: Any,  # noqa: ANN401 - Megatron's
-        chunks: Sequence[Module],
-        wrapped: Sequence[Any],
-        optimizer: Any,  # noqa: ANN401 - Megatron's
-        batch: Callable[[int], Batch],
-        forward_step: Callable[[Iterator[Batch], Module], Any],
-        micro_batch_size: int,
-        *,
-        sharded: bool,
-    ) -> None:
-        self.config, self.chunks, self.wrapped, self.optimizer = config, chunks, wrapped, optimizer
-        self._batch, self._forward_step = batch, forward_step
-        self._micro_batch_size, self._sharded = micro_batch_size, sharded
-        self._losses: list[torch.Tensor] = []
+    program: Megatron
+    parts: Sequence[Module]
+    exported: Mapping[str, torch.Tensor]
+    wrapped: Sequence[Any]
+    optimizer: Any
+    losses: list[torch.Tensor] = field(default_factory=list)
 
-    def backward(self, index: int) -> torch.Tensor | None:
-        """Do the forward and backward of a step; return the loss on the last stage."""
-        state = _core("parallel_state")
-        size, rank = state.get_data_parallel_world_size(), state.get_data_parallel_rank()
-        mine = {name: each.chunk(size)[rank].cuda() for name, each in self._batch(index).items()}
-        pieces = {name: each.split(self._micro_batch_size) for name, each in mine.items()}
+    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
+        """Do the schedule, and the optimizer's step; the loss is that of the last stage."""
+        state, size = _core("parallel_state"), self.program.micro_batch_size
+        ranks, rank = state.get_data_parallel_world_size(), state.get_data_parallel_rank()
+        batch = self.program.batch(index)
+        mine = {name: each.chunk(ranks)[rank].cuda() for name, each in batch.items()}
+        pieces = {name: each.split(size) for name, each in mine.items()}
         count = len(pieces["tokens"])
         batches = [{name: each[n] for name, each in pieces.items()} for n in range(count)]
         for chunk in self.wrapped:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        self._losses.clear()
+        self.losses.clear()
         _core("pipeline_parallel").get_forward_backward_func()(
             forward_step_func=self._forward,
             data_iterator=[iter(batches) for _ in self.wrapped],
             model=list(self.wrapped),
             num_microbatches=count,
             seq_length=mine["tokens"].shape[1],
-            micro_batch_size=self._micro_batch_size,
+            micro_batch_size=size,
             forward_only=False,
         )
-        if self._sharded:
-            self._gather_gradients()
-        return torch.stack(self._losses).mean() if self._losses else None
+        for chunk in self.wrapped:
+            if chunk.ddp_config.use_distributed_optimizer:
+                _gather_gradients(chunk)
+        note_gradients()
+        self.optimizer.step()
+        return torch.stack(self.losses).mean() if self.losses else None
 
     def _forward(self, batches: Iterator[Batch], model: Module) -> Any:  # noqa: ANN401 - Megatron's
-        output, loss = self._forward_step(batches, model)
+        output, loss = (self.program.forward_step or _gpt_step)(batches, model)
 
         def kept(given: torch.Tensor) -> Any:  # noqa: ANN401 - Megatron's
             found = loss(given)
             if len(found) == 2:  # Otherwise a sum, and how many tokens it is of.
-                self._losses.append(found[0].detach().clone())
+                self.losses.append(found[0].detach().clone())
             return found
 
         return output, kept
 
-    def _gather_gradients(self) -> None:
-        """Give each rank the gradients of all parts, which an optimizer of one part leaves out."""
-        for chunk in self.wrapped:
-            for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
-                group = buffer.data_parallel_group
-                for bucket in buffer.buckets:
-                    part = bucket.grad_data.chunk(group.size())[group.rank()].clone()
-                    dist.all_gather_into_tensor(bucket.grad_data, part, group=group)
 
-
-class _Session:
-    """A model on a rank.
-
-    Args:
-        trained: What the rank trains.
-        exported: Of the single program: whole tensors by their global names.
-    """
-
-    def __init__(self, trained: _Trained, exported: Mapping[str, torch.Tensor]) -> None:
-        self.parts: Sequence[Module] = trained.chunks
-        self.exported = exported
-        self._trained = trained
-
-    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
-        """Do the schedule, and the optimizer's step."""
-        loss = self._trained.backward(index)
-        note_gradients()
-        self._trained.optimizer.step()
-        return loss
+def _gather_gradients(chunk: Any) -> None:  # noqa: ANN401 - Megatron's
+    """Give each rank the gradients of all parts, of which its optimizer needs one alone."""
+    for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+        group = buffer.data_parallel_group
+        for bucket in buffer.buckets:
+            part = bucket.grad_data.chunk(group.size())[group.rank()].clone()
+            dist.all_gather_into_tensor(bucket.grad_data, part, group=group)

@@ -6,10 +6,10 @@ import copy
 import gc
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,7 @@ _note: ContextVar[Callable[[], None] | None] = ContextVar("note", default=None)
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
+@dataclass(frozen=True)
 class TorchTitan:
     """A configuration of torchtitan's trainer, as `program` of a file for `simrank equal`.
 
@@ -45,7 +46,7 @@ class TorchTitan:
     `pp`, `dp_replicate`, `dp_shard`, `cp`, `tp`; `ep` and `etp` lie over the ranks of the others.
     Parameters, mixed precision and reductions are in the type that is compared in.
 
-    Args:
+    Attributes:
         config: A `Trainer.Config` (0.3), or a `JobConfig` (0.2).
         batch_size: Rows of a step's batch on all ranks together.
         seq_len: Tokens of a row.
@@ -53,19 +54,13 @@ class TorchTitan:
             the labels; None: random tokens.
     """
 
-    axes: Sequence[str] = tuple(name for name in _DEGREES if name not in _SHARED)
-    shared_axes: Sequence[str] = _SHARED
+    axes: ClassVar[Sequence[str]] = tuple(name for name in _DEGREES if name not in _SHARED)
+    shared_axes: ClassVar[Sequence[str]] = _SHARED
 
-    def __init__(
-        self,
-        config: Any,  # noqa: ANN401 - torchtitan's
-        *,
-        batch_size: int = 8,
-        seq_len: int = 64,
-        batch: Callable[[int], Batch] | None = None,
-    ) -> None:
-        self._config, self._batch = config, batch
-        self._batch_size, self._seq_len = batch_size, seq_len
+    config: Any
+    batch_size: int = 8
+    seq_len: int = 64
+    batch: Callable[[int], Batch] | None = None
 
     def start(self, setting: Setting) -> Session:
         """Build the trainer on the running rank."""
@@ -82,18 +77,18 @@ class TorchTitan:
                 setting.prepare(part)
         else:
             setting.fill(trainer.model_parts)
-        return _Session(trainer, self._batch or partial(self._random_batch, trainer))
+        return _Session(trainer, self.batch or partial(self._random_batch, trainer))
 
     def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - torchtitan's
-        config = copy.deepcopy(self._config)
+        config = copy.deepcopy(self.config)
         for axis, key in _DEGREES.items():
             if hasattr(config.parallelism, key):
                 setattr(config.parallelism, key, setting.sizes.get(axis, 1))
         training = config.training
         num_parts = setting.sizes.get("dp_replicate", 1) * setting.sizes.get("dp_shard", 1)
-        training.local_batch_size = self._batch_size // num_parts
+        training.local_batch_size = self.batch_size // num_parts
         training.global_batch_size = -1
-        training.seq_len = self._seq_len
+        training.seq_len = self.seq_len
         name = str(setting.dtype).removeprefix("torch.")
         import_module("torchtitan.config").TORCH_DTYPE_MAP.setdefault(name, setting.dtype)
         training.dtype = training.mixed_precision_param = training.mixed_precision_reduce = name
@@ -108,11 +103,11 @@ class TorchTitan:
     def _random_batch(self, trainer: Any, step: int) -> Batch:  # noqa: ANN401 - torchtitan's
         model = trainer.model_config if hasattr(trainer, "model_config") else trainer.model_args
         drawn = torch.Generator().manual_seed(step)
-        shape = self._batch_size, self._seq_len + 1
+        shape = self.batch_size, self.seq_len + 1
         tokens = torch.randint(0, model.vocab_size, shape, generator=drawn)
         inputs = {"input": tokens[:, :-1].contiguous()}
         if hasattr(trainer, "model_config"):
-            inputs["positions"] = torch.arange(self._seq_len).repeat(self._batch_size, 1)
+            inputs["positions"] = torch.arange(self.seq_len).repeat(self.batch_size, 1)
         return inputs, tokens[:, 1:].contiguous()
 
 
@@ -170,7 +165,7 @@ def _trainer(config: Any, *, is_single: bool) -> Any:  # noqa: ANN401 - torchtit
     config.dataloader, config.tokenizer = _Rows(), _Tokenizer()
     if is_single:
         config.model_spec = replace(config.model_spec, parallelize_fn=_unchanged)
-        config.parallelism.spmd_backend = "partial_dtensor"  # Plain tensors, where nothing is split.
+        config.parallelism.spmd_backend = "partial_dtensor"  # Of plain tensors.
     return config.build()
 
 
@@ -179,9 +174,7 @@ def _older_trainer(config: Any, *, is_single: bool) -> Any:  # noqa: ANN401 - to
 
     def rows(dp_rank: int, dp_world_size: int, **_: object) -> _Rows:
         count = config.training.local_batch_size
-        return _Rows().build(
-            dp_rank=dp_rank, dp_world_size=dp_world_size, local_batch_size=count
-        )
+        return _Rows().build(dp_rank=dp_rank, dp_world_size=dp_world_size, local_batch_size=count)
 
     specs = import_module("torchtitan.protocols.train_spec")
     spec = specs.get_train_spec(config.model.name)
