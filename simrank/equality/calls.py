@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from simrank.distributed.flight_recorder import FlightRecorder
@@ -37,12 +38,14 @@ class Call:
         group: Ranks of the group.
         place: Line of the program; "" where there is none.
         order: Its number among all tensors and calls, in the order of the run.
+        count: Elements that the rank gives to it.
     """
 
     name: str
     group: tuple[int, ...]
     place: str
     order: int
+    count: int = 0
 
     def text(self, layout: Layout) -> str:
         """Return `all_reduce on tp at layers.py:8`."""
@@ -85,7 +88,9 @@ class CallLog(FlightRecorder):
             # A wrapper of deprecated functions is no line of the program.
             lines = (str(site.line()) for site in entry.stack)
             place = next((line for line in lines if not line.startswith(_WRAPPERS)), "")
-            self.calls[rank].append(Call(_NAMES.get(name, name), ranks, place, next_number()))
+            count = sum(prod(shape) for shape in entry.facts["input_sizes"])
+            name = _NAMES.get(name, name)
+            self.calls[rank].append(Call(name, ranks, place, next_number(), count))
 
     def write(self) -> None:
         """Write nothing: the calls are read from memory."""

@@ -189,6 +189,9 @@ class Comparison:
         best = Compared(spot, call, UNALIGNED, tolerance=tolerance * factor, norm=norm * factor)
         best.got = got
         is_shared = self._is_shared(spot, call, whole.value)
+        if kind == GRADIENTS and is_shared:
+            got, rows, factors = _over_calls(got, rows, factors)
+            best.got = got
         declared = places and tuple(axis for axis, at in places.items() if at == PARTIAL)
         smallest = torch.inf
         for want in self._candidates(spot, whole.value, got, rows):
@@ -349,13 +352,12 @@ class Comparison:
 
         Its gradient is then the sum over those parts.
         """
-        if not self.data_axes:
+        got, *_ = self._calls_of(VALUES, spot, call, None)
+        if not self.data_axes and all(len(calls) == 1 for calls in got.values()):
             return False
-        got, rows, *_ = self._calls_of(VALUES, spot, call, None)
         if not got or any(each.shape != whole.shape for calls in got.values() for each in calls):
             return False
         value = _taped(self.single, VALUES, spot, call)
-        del rows
         tolerance = self.tolerance(VALUES, spot, call)
         return value is not None and all(
             (each - value.value).norm().item() <= tolerance
@@ -435,6 +437,19 @@ def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: f
     value = single.double()
     errors = [(e.double() - value).norm().item() for e in noisy if e.shape == value.shape]
     return float(_FACTOR * max(errors, default=0.0) + _ROUNDINGS * epsilon * value.norm().item())
+
+
+def _over_calls(
+    got: Mapping[int, Calls],
+    rows: Mapping[int, list[Rows | None]],
+    factors: Mapping[int, list[float]],
+) -> tuple[dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]]]:
+    """Add up the gradients of the calls of each rank, of a tensor that all of them share."""
+    return (
+        {rank: [torch.stack(calls).sum(0)] for rank, calls in got.items()},
+        {rank: each[:1] for rank, each in rows.items()},
+        {rank: each[:1] for rank, each in factors.items()},
+    )
 
 
 def _containers(initial: Mapping[str, Taped], names: Sequence[frozenset[str]]) -> set[str]:

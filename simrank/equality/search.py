@@ -133,7 +133,22 @@ class Search:
             for number in partial
             if upstream[wrong] >> number & 1 and every[number].order < every[wrong].order
         ]
-        return every[before[0] if before else wrong]
+        # The one that nothing has reduced on the way.
+        open_ones = [number for number in before if not self._is_reduced(every[number])]
+        return every[(open_ones or before or [wrong])[0]]
+
+    def _is_reduced(self, partial: Compared) -> bool:
+        """Return whether a later call of the step reduces as many elements over its axes."""
+        rank = next(iter(partial.got))
+        count = sum(each.numel() for each in partial.got[rank])
+        last = self._comparison.ranks[rank].span[1]
+        return any(
+            partial.order < call.order < last
+            and "reduce" in call.name
+            and call.count == count
+            and set(partial.axes) <= set(self._layout.axes_of(call.group) or ())
+            for call in self._at.start.ranks[rank].calls
+        )
 
     def _blame(self, direction: str, compared: Compared) -> Found:
         """Explain a wrong tensor, and name the module whose code lies before it."""

@@ -150,3 +150,50 @@ def average(model, group, divisor=None):
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad, group=group)
         parameter.grad.div_(divisor or dist.get_world_size(group))
+
+
+class Experts(nn.Module):
+    """An up and a down projection of each expert, of rows in the order of their experts."""
+
+    def __init__(self, dim, count):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(count, dim, 2 * dim) / 4)
+        self.down = nn.Parameter(torch.randn(count, 2 * dim, dim) / 4)
+
+    def forward(self, x, ends):
+        hidden = F.relu(torch._grouped_mm(x.bfloat16(), self.up.bfloat16(), offs=ends))
+        return torch._grouped_mm(hidden, self.down.bfloat16(), offs=ends).float()
+
+
+class Router(nn.Module):
+    """The two best experts of each row, and how much each counts."""
+
+    def __init__(self, dim, count):
+        super().__init__()
+        self.gate = nn.Linear(dim, count, bias=False)
+
+    def forward(self, x):
+        return self.gate(x).sigmoid().topk(2, dim=-1)
+
+
+class MoE(nn.Module):
+    def __init__(self, dim=16, count=4):
+        super().__init__()
+        self.router, self.experts, self.count = Router(dim, count), Experts(dim, count), count
+
+    def forward(self, x):
+        rows = x.flatten(0, -2)
+        scores, chosen = self.router(rows)
+        chosen = chosen.flatten()
+        order = chosen.argsort(stable=True)
+        ends = torch.bincount(chosen, minlength=self.count).cumsum(0).int()
+        out = torch.zeros_like(rows).repeat_interleave(2, 0)
+        out = out.index_copy(0, order, self.experts(rows[order // 2], ends))
+        return (out.view(-1, 2, x.shape[-1]) * scores[..., None]).sum(1).view_as(x)
+
+
+def split_experts(moe, group):
+    """Split the width of each expert over a group, whose ranks all have the same rows."""
+    experts = moe.experts
+    experts.up = nn.Parameter(shard(experts.up, 2, group))
+    experts.down = nn.Parameter(shard(experts.down, 1, group))

@@ -87,6 +87,53 @@ def train(model, batch, mesh):
 """
 
 
+FUSED = """
+from torch.nn.attention import SDPBackend, sdpa_kernel
+class Fused(Attention):
+    def attend(self, q, k, v):
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION]): return super().attend(q, k, v)
+@torch.compile(backend="aot_eager")
+def scaled(x): return x * 0.5
+class Net(GPT):
+    def forward(self, x): return scaled(super().forward(x))
+def build():
+    net = Net()
+    for layer in net.layers: layer.attention.__class__ = Fused
+    return net
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+"""
+EXPERTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.moe, self.head = nn.Embedding(32, 16), MoE(), nn.Linear(16, 32)
+    def forward(self, x):
+        x = self.embed(x)
+        return self.head(x + self.moe(x))
+def build(): return Net()
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+"""
+SPLIT_EXPERTS = """
+class Split(MoE):
+    def forward(self, x):
+        group = self.group
+        return Sum.apply(MoE.forward(self, COPIED), group)
+class Copied(Router):
+    def forward(self, x):
+        scores, chosen = Router.forward(self, x)
+        return SCORES, chosen
+def parallelize(model, mesh):
+    model.moe.__class__, model.moe.group = Split, mesh["tp"].get_group()
+    model.moe.router.__class__, model.moe.router.group = Copied, model.moe.group
+    split_experts(model.moe, model.moe.group)
+    model.moe.experts.register_forward_pre_hook(
+        lambda m, args: (Copy.apply(args[0], model.moe.group), *args[1:]))
+    return model
+""".replace("COPIED", "x")
+
+
 class Program(NamedTuple):
     """A program.
 
@@ -148,6 +195,16 @@ def parallelize(model, mesh):
         fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
     return fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
 """,
+    ),
+    "experts_split_by_width": Program(
+        {"dp": 2, "tp": 2},
+        EXPERTS,
+        SPLIT_EXPERTS.replace("SCORES", "Copy.apply(scores, self.group)") + DP,
+    ),
+    "flash_attention_and_a_compiled_function": Program(
+        {"dp": 2},
+        FUSED,
+        WHOLE + DP,
     ),
     "tensor_parallel_by_hand": Program({"dp": 2, "tp": 2}, GPT, TP + DP),
     "sequence_parallel_tensors": Program(
@@ -327,6 +384,12 @@ def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), column
 """
         + DP,
         ("backward", "layers.1.mlp.up", ("tp",), "an all_reduce on 'tp'"),
+    ),
+    "scores_of_split_experts_are_not_copied": Program(
+        {"dp": 2, "tp": 2},
+        EXPERTS,
+        SPLIT_EXPERTS.replace("SCORES", "scores") + DP,
+        ("backward", "moe.router", ("tp",), "the gradient of its output is a partial sum"),
     ),
     "a_gradient_is_summed_twice": Program(
         {"tp": 2},
