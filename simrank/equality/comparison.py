@@ -214,17 +214,36 @@ class Comparison:
             (at for rank, at in orders.items() if rank in best.wrong_ranks or not best.wrong_ranks),
             default=0,
         )
-        depends = _depends_on_data(whole.value, rows)
-        if not best.want or depends:
-            every = self._every_call(kind, spot) if depends else whole.value
-            for axes in self._summands(declared, is_shared=False):
-                summed = {rank: self.summed(got, rank, axes) for rank in got}
-                if self._is_found_by_value(every, summed, factors, best.tolerance):
-                    best.status = SUMMAND if axes else RIGHT
-                    best.axes, best.is_declared = axes, bool(axes) and declared is not None
-                    best.errors, best.want = dict.fromkeys(got, 0.0), {}
-                    break
+        summed_over = self._axes_by_value(kind, best, whole.value, rows, factors, declared)
+        if summed_over is not None:
+            best.status = SUMMAND if summed_over else RIGHT
+            best.axes = summed_over
+            best.is_declared = bool(summed_over) and declared is not None
+            best.errors, best.want = dict.fromkeys(got, 0.0), {}
         return best
+
+    def _axes_by_value(
+        self,
+        kind: str,
+        compared: Compared,
+        whole: torch.Tensor,
+        rows: Mapping[int, list[Rows | None]],
+        factors: Mapping[int, Sequence[float]],
+        declared: tuple[str, ...] | None,
+    ) -> tuple[str, ...] | None:
+        """Return the axes over which all rows of all ranks add up to some of the single program.
+
+        None where they do not, or where a tensor's shape says which rows a rank has.
+        """
+        depends = _depends_on_data(whole, rows)
+        if compared.want and not depends:
+            return None
+        every = self._every_call(kind, compared.spot) if depends else whole
+        for axes in self._summands(declared, is_shared=False):
+            summed = {rank: self.summed(compared.got, rank, axes) for rank in compared.got}
+            if self._is_found_by_value(every, summed, factors, compared.tolerance):
+                return axes
+        return None
 
     def _every_call(self, kind: str, spot: Spot) -> torch.Tensor:
         """Return the rows of all calls: those of experts come from several ranks' batches."""

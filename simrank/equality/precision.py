@@ -75,7 +75,7 @@ def grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return what `torch.nn.functional.grouped_mm` does, which refuses float64.
+    """Compute a grouped product in any type; `torch.nn.functional.grouped_mm` refuses float64.
 
     Args:
         a: [rows, k], [groups, rows, k] or, with groups along k, [rows, k].
@@ -159,7 +159,7 @@ def backwards_under(
 
 @contextmanager
 def ring_in(dtype: torch.dtype) -> Iterator[None]:
-    """Let attention that is split over ranks add up in float64, if that is computed in."""
+    """Make ring attention accumulate in float64, if that is computed in."""
     ring: Any = import_module(_RING)._cp_options  # noqa: SLF001 - torch has no other name
     before = ring.convert_to_f32
     ring.convert_to_f32 = before and dtype != torch.float64
@@ -171,7 +171,7 @@ def ring_in(dtype: torch.dtype) -> Iterator[None]:
 
 
 def let_flash_take(dtype: torch.dtype) -> None:
-    """Let flash attention take float32 and float64, if that is computed in, from now on."""
+    """Allow float32 and float64 in flash attention, if the programs compute in one of them."""
     if hasattr(torch.ops.simrank_cuda, "let_flash_take_wide"):
         torch.ops.simrank_cuda.let_flash_take_wide(dtype in _WIDE)
 
@@ -180,7 +180,7 @@ def let_flash_take(dtype: torch.dtype) -> None:
 def eager() -> Iterator[None]:
     """Run compiled functions as they are written: their kernels do not compute in float64."""
     flex: Any = import_module("torch.nn.attention.flex_attention")
-    name = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"  # It compiles itself where nobody else does.
+    name = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"  # It compiles itself if its caller does not.
     before = getattr(flex, name)
     setattr(flex, name, True)
     try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from simrank.equality import causes
 from simrank.equality.comparison import GRADIENTS, RIGHT, SUMMAND, VALUES, WRONG
 from simrank.equality.layout import varying, varying_values
@@ -308,13 +310,27 @@ class Search:
             for other in range(len(every)):
                 if bits >> other & 1:
                     downstream[other] |= 1 << number
-        cleared = 0
+        cleared = self._parameters_themselves()
         for parameter in self._right_gradients():
             for number, bits in enumerate(self._comparison.single.reads):
                 if bits >> parameter & 1:
                     cleared |= 1 << number
         culprit = self._first(every, downstream, cleared)
         return None if culprit is None else self._blame(BACKWARD, culprit)
+
+    def _parameters_themselves(self) -> int:
+        """Return, as bits, the tensors that are parameters: those have their own comparison."""
+        single, step = self._comparison.single, self._at.number
+        before = self._record.steps[step - 1].parameters if step else self._record.initial
+        names = list(single.parameter_gradients)
+        found = 0
+        for number, reads in enumerate(single.reads):
+            if reads.bit_count() == 1:
+                spot, call = single.order[number]
+                parameter = before[names[reads.bit_length() - 1]].value
+                is_it = torch.equal(single.values[spot][call].value, parameter)
+                found |= is_it << number
+        return found
 
     def _right_gradients(self) -> list[int]:
         """Return the numbers of parameters whose gradients are right on every rank."""

@@ -1,4 +1,4 @@
-"""Settings: what a program is given on a rank to build its model with."""
+"""Settings: the precision, place and values with which a program builds its model on a rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _JITTER_SEED = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """What a program is given on a rank.
+    """The precision, place and values with which a program builds its model on a rank.
 
     Attributes:
         dtype: What parameters and floating inputs are computed in.

@@ -93,7 +93,7 @@ class Start:
         return {rank: p for rank, p in within.items() if bool(((p >= 0) & (p < count)).all())}
 
     def columns(self, module: str, rank: int) -> torch.Tensor | None:
-        """Return which rows of a module's parameters a rank holds, if they are whole rows.
+        """Return the rows of a module's parameters that a rank holds, if they are whole rows.
 
         They are the elements of the last dimension of its output, as of a linear layer that is
         split by its rows.

@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from simrank.equality.precision import backwards_under, cast, computing_in
+from simrank.equality.precision import backwards_under, cast, computing_in, grouped_mm
 
 
 def _autocast(x):
@@ -48,6 +48,41 @@ def test_other_types_are_left_alone():
     with computing_in(torch.bfloat16) as modes:
         assert torch.ones(3).float().dtype == torch.float32
     assert modes == []
+
+
+def test_in_float32_narrower_types_are_widened():
+    """A program that refuses float64 is then no noisier than its own type."""
+    with computing_in(torch.float32):
+        assert torch.ones(3).bfloat16().dtype == torch.float32
+        assert torch.ones(3).double().dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "ends"),
+    [
+        ((12, 8), (3, 8, 16), [4, 4, 12]),
+        ((8, 16), (16, 12), [4, 8, 16]),
+        ((3, 8, 8), (8, 24), [8, 16, 24]),
+        ((3, 8, 8), (3, 8, 16), None),
+    ],
+)
+def test_grouped_products_are_those_of_torch(a, b, ends):
+    """Torch refuses float64; in float32 both are the same."""
+    left, right = torch.randn(a), torch.randn(b)
+    offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    want = nn.functional.grouped_mm(left, right, offs=offs)
+    assert torch.equal(grouped_mm(left, right, offs), want)
+    with computing_in(torch.float64):
+        got = nn.functional.grouped_mm(left.double(), right.double(), offs=offs)
+    assert got.dtype == torch.float64
+    assert torch.allclose(got.float(), want)
+
+
+def test_a_type_has_the_name_that_code_looks_for():
+    """Megatron's optimizers compare it with that of float32."""
+    with computing_in(torch.float64):
+        assert torch.ones(3).type() == "torch.FloatTensor"
+    assert torch.ones(3, dtype=torch.float64).type() == "torch.DoubleTensor"
 
 
 def test_hooks_of_a_backward_compute_in_it_too():

@@ -151,7 +151,7 @@ class _Rows:
 
 
 class _Tokenizer:
-    """In place of a tokenizer, whose files nobody needs here."""
+    """A tokenizer without files, in place of the configured one."""
 
     eos_id = -1
 
@@ -207,7 +207,7 @@ def _gc_kept() -> Iterator[None]:
 
 
 def _note_before_clipping(utils: Any) -> None:  # noqa: ANN401 - torchtitan.distributed.utils
-    """Let a running step see the gradients before they are clipped."""
+    """Call a running step's note of the gradients before they are clipped."""
     original = utils.clip_grad_norm_
     if hasattr(original, _MARK):  # Ranks may share the module.
         return
@@ -247,7 +247,7 @@ class _Session:
         trainer.forward_backward_step = kept
 
     def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
-        """Let the trainer do a step."""
+        """Run a step of the trainer."""
         trainer = self._trainer
         self._losses.clear()
         trainer.step = index + 1
