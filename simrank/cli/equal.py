@@ -126,10 +126,12 @@ class _Results:
         """Keep a verdict, and print it."""
         from simrank.equality.report import details, verdict_text  # noqa: PLC0415 - needs torch
 
-        self.verdicts.append(verdict)
         typer.echo(verdict_text(verdict))
-        for line in details(verdict, lists_modules=self._lists_modules):
+        same = next((each for each in self.verdicts if _is_same_error(each, verdict)), None)
+        lines = details(verdict, lists_modules=self._lists_modules)
+        for line in lines if same is None else [f"as {same.layout}"]:
             typer.echo(f"  {line}")
+        self.verdicts.append(verdict)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -154,6 +156,14 @@ class _Results:
         if self._html is not None:
             listed = [(name, str(value)) for name, value in facts.items()]
             write_text(self._html, equal_page(self._program, self.verdicts, listed))
+
+
+def _is_same_error(one: Verdict, other: Verdict) -> bool:
+    """Return whether two layouts ended with one error, whose report is then printed once."""
+    first, second = one.found, other.found
+    if first is None or second is None or not first.report:
+        return False
+    return (first.direction, first.cause) == (second.direction, second.cause)
 
 
 def _config(program: str, file: str | None, given: list[str]) -> EqualConfig:

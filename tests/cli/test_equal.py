@@ -106,6 +106,17 @@ def test_a_layout_that_does_not_run_fails_with_its_error(write, cli, lines, word
     assert words in out
 
 
+def test_the_report_of_an_error_is_printed_once(write, cli):
+    """Other layouts that end with it refer to the first."""
+    text = FILE + "def parallelize(model, mesh): raise ValueError('no such width')\n"
+    layouts = ["--layout", "tp=2", "--layout", "tp=4", "--steps", "1"]
+    status, out, _ = cli("equal", write(text), *layouts)
+    assert status == 1
+    assert out.count("Traceback") == 1
+    assert out.splitlines()[-2].startswith("FAIL tp4: run, (all): ValueError: no such width")
+    assert out.splitlines()[-1] == "  as tp2"
+
+
 def test_dropout_is_off_where_masks_cannot_be_aligned(write, cli):
     """Rows of the batch that are the same have masks of their own; it is said aloud."""
     alike = programs.DROPOUT.replace("tokens(step)", "[x[:1].repeat(4, 1) for x in tokens(step)]")
