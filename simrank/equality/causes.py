@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from simrank.equality.comparison import GRADIENTS, VALUES
-from simrank.equality.layout import varying
+from simrank.equality.layout import varying_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +70,8 @@ class _Case:
 def explain(at: AtStep, compared: Compared, *, is_back: bool) -> Cause:
     """Return along which axes a tensor is wrong, and why."""
     wrong = compared.wrong_ranks
-    axes = varying(at.layout, wrong)
+    # Ranks that have other calls of the single program say nothing.
+    axes = varying_values(at.layout, {rank: rank in wrong for rank in compared.errors})
     if not compared.want or not wrong:
         return axes or tuple(at.layout.axes), "it could not be aligned"
     rank = max(compared.errors, key=lambda r: compared.errors[r])

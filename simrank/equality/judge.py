@@ -82,6 +82,11 @@ class Judge:
         if at.is_loss_right(strict=True) or at.single.loss is None:
             return None
         losses, want = at.losses(), at.single.loss.item()
+        apart = at.axes_of_losses()
+        if apart:
+            cause = f"ranks of {'/'.join(apart)} have the same rows and different losses"
+            error = (max(losses.values()) - min(losses.values())) / (abs(want) or 1.0)
+            return Found(LOSS, LOSS_MODULE, apart, cause, error, sorted(losses))
         got = next(iter(losses.values()))
         axes = tuple(at.comparison.data_axes) or tuple(at.layout.axes)
         cause = f"the loss is {got:.6g} and not {want:.6g}, {got / (want or 1.0):.4g} of it"

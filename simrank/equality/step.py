@@ -236,8 +236,9 @@ class AtStep:
         """Return whether the ranks' losses are, or add up to, that of the single program.
 
         Args:
-            strict: Only a loss that all ranks agree on, and that is another, is wrong: the loss of
-                a rank's own rows may be weighted in any way.
+            strict: Only a loss that all ranks agree on, and that is another, is wrong, and one that
+                ranks with the same rows do not agree on: the loss of a rank's own rows may be
+                weighted in any way.
         """
         losses = list(self.losses().values())
         single = self.single.loss
@@ -250,4 +251,25 @@ class AtStep:
             return True
         are_alike = max(losses) - min(losses) <= tolerance
         is_whole = len(losses) > 1 or not self.comparison.data_axes
-        return strict and not (are_alike and is_whole)
+        return strict and not (are_alike and is_whole) and not self.axes_of_losses()
+
+    def axes_of_losses(self) -> tuple[str, ...]:
+        """Return the axes along which ranks with the same rows have losses that do not add up."""
+        losses, single = self.losses(), self.single.loss
+        if single is None or not losses:
+            return ()
+        noisy = [step.loss for step in self.comparison.noisy if step.loss is not None]
+        tolerance = tolerance_of(single, noisy, self.comparison.epsilon) * len(losses)
+        total, want = sum(losses.values()), single.item()
+        if any(abs(total / count - want) <= tolerance for count in range(1, len(losses) + 1)):
+            return ()
+        found = []
+        taken = (*self.comparison.data_axes, *self.comparison.stage_axes)
+        for axis in self.layout.axes:
+            groups = [
+                [losses[rank] for rank in group if rank in losses]
+                for group in self.layout.groups([axis])
+            ]
+            if axis not in taken and any(g and max(g) - min(g) > tolerance for g in groups):
+                found.append(axis)
+        return tuple(found)
