@@ -119,9 +119,15 @@ class AtStep:
         for rank, places in enumerate(self.start.places):
             for name, at in places.items():
                 got = None if self.is_excluded(name) else self.whole(kind, name, rank)
-                if got is None or got.numel() != at.numel():
+                if got is None:
                     continue
-                known = at.view(got.shape)
+                if got.numel() == at.numel():
+                    known = at.view(got.shape)
+                elif got.shape == elements.shapes.get(name):  # Of the whole of a split parameter.
+                    span = elements.span(name)
+                    known = torch.arange(span.start, span.stop).view(got.shape)
+                else:
+                    continue
                 want = torch.where(known >= 0, flat[known.clamp(min=0)], 0.0)
                 if bool(want.isnan().all()):
                     continue  # The single program has none.

@@ -414,6 +414,22 @@ def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Tw
             "not reduced over tp (sum)",
         ),
     ),
+    "a_gradient_of_the_whole_of_a_split_parameter": Program(
+        {"dp": 2},
+        GPT,
+        """
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
+def parallelize(model, mesh): return fully_shard(model, mesh=mesh["dp"])
+def train(model, batch, mesh):
+    loss(model, rows(batch, mesh["dp"])).backward()
+    weight = model.head.weight
+    whole = weight.grad.redistribute(placements=[Replicate()])
+    weight.grad_dtype = None
+    weight.grad = whole * 2
+""",
+        ("gradients", "head", ("dp",), "2 times too large"),
+    ),
     "gradients_are_not_averaged": Program(
         {"dp": 2},
         GPT,
