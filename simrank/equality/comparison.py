@@ -187,16 +187,15 @@ class Comparison:
         tolerance = self.tolerance(kind, spot, call)
         factor = max((abs(f) for each in factors.values() for f in each), default=1.0)
         best = Compared(spot, call, UNALIGNED, tolerance=tolerance * factor, norm=norm * factor)
-        best.got = got
-        is_shared = self._is_shared(spot, call, whole.value)
-        if kind == GRADIENTS and is_shared:
+        is_shared = kind == GRADIENTS and self._is_shared(spot, call, whole.value)
+        if is_shared:
             got, rows, factors = _over_calls(got, rows, factors)
-            best.got = got
+        best.got = got
         declared = places and tuple(axis for axis, at in places.items() if at == PARTIAL)
         smallest = torch.inf
         for want in self._candidates(spot, whole.value, got, rows):
             scaled = {r: [w * f for w, f in zip(want[r], factors[r], strict=True)] for r in want}
-            for axes in self._summands(declared, is_shared=kind == GRADIENTS and is_shared):
+            for axes in self._summands(declared, is_shared=is_shared):
                 errors = self._errors(got, scaled, axes)
                 worst = max(errors.values())
                 if worst > best.tolerance and (axes or worst >= smallest):
@@ -238,18 +237,19 @@ class Comparison:
         depends = _depends_on_data(whole, rows)
         if compared.want and not depends:
             return None
-        every = self._every_call(kind, compared.spot) if depends else whole
+        every = self._every_call(kind, compared.spot, whole) if depends else whole
         for axes in self._summands(declared, is_shared=False):
             summed = {rank: self.summed(compared.got, rank, axes) for rank in compared.got}
             if self._is_found_by_value(every, summed, factors, compared.tolerance):
                 return axes
         return None
 
-    def _every_call(self, kind: str, spot: Spot) -> torch.Tensor:
+    def _every_call(self, kind: str, spot: Spot, whole: torch.Tensor) -> torch.Tensor:
         """Return the rows of all calls: those of experts come from several ranks' batches."""
         calls = range(len(self.single.values[spot]))
-        found = [_taped(self.single, kind, spot, call) for call in calls]
-        return torch.cat([each.value for each in found if each is not None])
+        taped = [_taped(self.single, kind, spot, call) for call in calls]
+        found = [each.value for each in taped if each is not None]
+        return torch.cat([each for each in found if each.shape[1:] == whole.shape[1:]])
 
     def tolerance(self, kind: str, spot: Spot, call: int) -> float:
         """Return the largest norm that a difference may have."""
@@ -362,7 +362,7 @@ class Comparison:
             ):
                 return
             want[rank] = [each.index_select(-1, held) for each in based[rank]]
-            if any(w.shape != g.shape for w, g in zip_longest(want[rank], got[rank])):
+            if any(w.shape != g.shape for w, g in zip(want[rank], got[rank], strict=True)):
                 return
         yield want
 

@@ -6,11 +6,11 @@ elements dropouts drop. Tensors of the forward and the backward only tell where 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simrank.equality import parameters
 from simrank.equality.comparison import ABSENT, RIGHT, SUMMAND, VALUES
-from simrank.equality.layout import Layout
 from simrank.equality.search import Search
 from simrank.equality.start import Start
 from simrank.equality.step import AtStep
@@ -20,6 +20,7 @@ from simrank.errors import SimrankError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from simrank.equality.layout import Layout
     from simrank.equality.record import Record
     from simrank.equality.runs import Reference, Runner
 
@@ -121,7 +122,7 @@ class Judge:
 
     def _is_equal_without(self, axis: str, runner: Runner) -> bool:
         """Return whether the layout with one rank along an axis equals the single program."""
-        smaller = Layout({**self._layout.axes, axis: 1})
+        smaller = replace(self._layout, axes={**self._layout.axes, axis: 1})
         try:
             ranks = runner.layout(smaller).ranks
         except SimrankError:  # The program needs the axis.

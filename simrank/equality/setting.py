@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +64,17 @@ class Setting:
                 # A share of it, so that it keeps its sign.
                 parameter.add_(torch.where(parameter == 0, jitter, jitter * parameter))
         return model
+
+    def rows_per_rank(self, num_rows: int, *axes: str) -> int:
+        """Return how many rows of a batch a rank has, where some axes split it.
+
+        Raises:
+            ValueError: They do not divide it.
+        """
+        count = prod(self.sizes.get(axis, 1) for axis in axes)
+        if num_rows % count:
+            raise ValueError(f"a batch of {num_rows} rows for {count} data-parallel ranks")
+        return num_rows // count
 
     def place(self, batch: Any) -> Any:  # noqa: ANN401 - of the program's own types
         """Return the tensors of a step on the rank's device, in their own structure."""

@@ -36,6 +36,7 @@ class Start:
         self.reference, self.ranks, self.layout = reference, ranks, layout
         self.elements = Elements(reference.record.initial)
         self.places: list[dict[str, torch.Tensor]] = [{} for _ in ranks]
+        self._columns: dict[tuple[str, int], torch.Tensor | None] = {}
 
     def align(self) -> Found | None:
         """Find the elements of each rank's parameters; return the first that has others."""
@@ -98,6 +99,11 @@ class Start:
         They are the elements of the last dimension of its output, as of a linear layer that is
         split by its rows.
         """
+        if (module, rank) not in self._columns:
+            self._columns[module, rank] = self._find_columns(module, rank)
+        return self._columns[module, rank]
+
+    def _find_columns(self, module: str, rank: int) -> torch.Tensor | None:
         for name, places in self.places[rank].items():
             shape = self.elements.shapes.get(name)
             if shape is None or not len(shape) or name.rpartition(".")[0] != module:

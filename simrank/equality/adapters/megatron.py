@@ -67,6 +67,7 @@ class Megatron:
 
     def start(self, setting: Setting) -> Session:
         """Build the model's chunks on the running rank, and their optimizer."""
+        setting.rows_per_rank(len(self.batch(0)["tokens"]), "dp")
         if not dist.is_initialized():
             dist.init_process_group("nccl")
         sizes, is_single = setting.sizes, setting.initial is None

@@ -77,7 +77,7 @@ class TorchTitan:
                 setting.prepare(part)
         else:
             setting.fill(trainer.model_parts)
-        return _Session(trainer, self.batch or partial(self._random_batch, trainer))
+        return _Session(trainer, partial(self._batch_of, trainer))
 
     def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - torchtitan's
         config = copy.deepcopy(self.config)
@@ -85,8 +85,8 @@ class TorchTitan:
             if hasattr(config.parallelism, key):
                 setattr(config.parallelism, key, setting.sizes.get(axis, 1))
         training = config.training
-        num_parts = setting.sizes.get("dp_replicate", 1) * setting.sizes.get("dp_shard", 1)
-        training.local_batch_size = self.batch_size // num_parts
+        num_rows = setting.rows_per_rank(self.batch_size, "dp_replicate", "dp_shard")
+        training.local_batch_size = num_rows
         training.global_batch_size = -1
         training.seq_len = self.seq_len
         name = str(setting.dtype).removeprefix("torch.")
@@ -99,6 +99,15 @@ class TorchTitan:
         if hasattr(training, "disable_cuda_graphs"):
             training.disable_cuda_graphs = True
         return config
+
+    def _batch_of(self, trainer: Any, step: int) -> Batch:  # noqa: ANN401 - torchtitan's
+        if self.batch is None:
+            return self._random_batch(trainer, step)
+        inputs, labels = self.batch(step)
+        if tuple(labels.shape[:2]) != (self.batch_size, self.seq_len):
+            expected = f"[{self.batch_size}, {self.seq_len}], as batch_size and seq_len say"
+            raise ValueError(f"labels of shape {list(labels.shape)}, and not {expected}")
+        return inputs, labels
 
     def _random_batch(self, trainer: Any, step: int) -> Batch:  # noqa: ANN401 - torchtitan's
         model = trainer.model_config if hasattr(trainer, "model_config") else trainer.model_args

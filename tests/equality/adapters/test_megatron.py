@@ -90,3 +90,10 @@ def test_a_norm_whose_gradient_is_not_reduced_is_named(tmp_path):
     assert (found.direction, found.axes) == ("gradients", ("tp",))
     assert "layernorm" in found.module
     assert "not reduced over tp (sum)" in found.cause
+
+
+def test_rows_that_ranks_cannot_share_are_refused(tmp_path):
+    """They would be dropped in silence."""
+    found = checked(tmp_path, {"dp": 3}).found
+    assert (found.direction, found.module) == ("run", "(all)")
+    assert "a batch of 8 rows for 3 data-parallel ranks" in found.cause
