@@ -66,7 +66,7 @@ class Setting:
         return model
 
     def rows_per_rank(self, num_rows: int, *axes: str) -> int:
-        """Return how many rows of a batch a rank has, where some axes split it.
+        """Return the number of rows that a rank has of a batch which some axes split.
 
         Raises:
             ValueError: They do not divide it.
