@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from simrank.equality.alignment import Elements
-from simrank.equality.record import on_host, plain_name, taped
+from simrank.equality.record import on_host, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def _names_of(
     votes: Counter[tuple[str, str]] = Counter()
     for name, parameter in part.named_parameters():
         here = plain_name(name, renamed)
-        places = elements.find(here, on_host(taped(parameter)).value)
+        places = elements.find(here, on_host(parameter))
         known = None if places is None else places[places >= 0]
         if known is None or not len(known):
             continue

@@ -62,7 +62,7 @@ class Taped:
     """A tensor of one rank.
 
     Attributes:
-        value: The rank's own part, a copy.
+        value: The rank's own part, a copy in host memory.
         places: How a DTensor is placed along each axis of its mesh; None for other tensors.
         order: Its number among all that passed on any rank, in the order of the run.
     """
@@ -129,16 +129,7 @@ class Step:
     buffers: dict[str, Taped] = field(default_factory=dict)
 
     def to_host(self) -> None:
-        """Copy everything to host memory."""
-        for found in (self.values, self.again):
-            for calls in found.values():
-                calls[:] = map(on_host, calls)
-        for by_call in self.gradients.values():
-            by_call.update({call: on_host(each) for call, each in by_call.items()})
-        for named in (self.parameters, self.buffers):
-            named.update({name: on_host(each) for name, each in named.items()})
-        for name, each in self.parameter_gradients.items():
-            self.parameter_gradients[name] = None if each is None else on_host(each)
+        """Copy to host memory what is not there."""
         for masks in self.dropped.values():
             masks[:] = [each.to_host() for each in masks]
         self.loss = None if self.loss is None else self.loss.cpu()
@@ -186,7 +177,7 @@ def next_number() -> int:
 
 
 def taped(tensor: torch.Tensor) -> Taped:
-    """Return a copy of a rank's part of a tensor, on its device."""
+    """Return a host copy of a rank's part of a tensor, filled once its device is synchronized."""
     if isinstance(tensor, DTensor):
         names = tensor.device_mesh.mesh_dim_names or ()
         places: Places = {}
@@ -196,8 +187,12 @@ def taped(tensor: torch.Tensor) -> Taped:
             else:
                 places[name] = getattr(placement, "dim", REPLICATED)
         local = tensor._local_tensor  # noqa: SLF001 - without a gradient
-        return Taped(_plain(local), places, next_number())
-    return Taped(_plain(tensor), None, next_number())
+        return Taped(_copied(local), places, next_number())
+    return Taped(_copied(tensor), None, next_number())
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return _plain(tensor).to("cpu", non_blocking=True, copy=True)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -208,12 +203,13 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.to_dense()
     if tensor.is_complex():  # Norms and sums then need no case of their own.
         tensor = torch.view_as_real(tensor)
-    return tensor.clone()
+    return tensor
 
 
-def on_host(each: Taped) -> Taped:
-    """Return the same in host memory."""
-    return Taped(each.value.cpu(), each.places, each.order)
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a rank's part of a tensor in host memory, once it is there."""
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
+    return _plain(local).cpu()
 
 
 Names = Sequence[Mapping[str, str]]  # By part of a model.

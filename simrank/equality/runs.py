@@ -22,7 +22,7 @@ from simrank.equality.dropouts import Dropouts
 from simrank.equality.naming import names_of
 from simrank.equality.precision import backwards_under, computing_in, eager, let_flash_take, ring_in
 from simrank.equality.program import program_of
-from simrank.equality.record import on_host, parameters_of, plain_name, taped
+from simrank.equality.record import parameters_of, plain_name, taped
 from simrank.equality.setting import Setting
 from simrank.equality.tape import Tape
 from simrank.isolation.private_modules import private_modules
@@ -309,9 +309,6 @@ def _train(
             _forget_gradients(session.parts)
             torch.cuda.synchronize()
             step.to_host()
-    record = tape.record
-    record.initial = {name: on_host(each) for name, each in record.initial.items()}
-    record.initial_buffers = {n: on_host(each) for n, each in record.initial_buffers.items()}
 
 
 def _dropouts_of(

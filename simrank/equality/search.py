@@ -113,8 +113,10 @@ class Search:
             upstream: By number the tensors that each depends on, as bits.
             cleared: Tensors that are right for another reason, as bits.
         """
+        known = self._comparison.single.upstream
         for number, compared in enumerate(every):
-            if compared.status == RIGHT:
+            # One without a gradient depends on nothing that is known.
+            if compared.status == RIGHT and not (known and known[number] == UNKNOWN):
                 cleared |= upstream[number]
         numbers = [
             number

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _JITTER = 0.02  # Of the parameters, in their own unit: no two elements are alike.
 _JITTER_SEED = 3
+_JITTER_SERIES, _JITTER_STRIDE = 1 << 16, 7919  # Numbers that are drawn, and a prime.
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,13 @@ class Setting:
 
         Ones and zeros could not be aligned, and would hide faults.
         """
-        self.move(model)
-        drawn = torch.Generator().manual_seed(_JITTER_SEED)
+        model._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001 - also of its buffers
+        jitter = _Jitter()
         with torch.no_grad():
             for parameter in model.parameters():
-                if not (parameter.is_floating_point() or parameter.is_complex()):
-                    continue
-                jitter = torch.randn(parameter.shape, generator=drawn, dtype=torch.float64)
-                jitter = (_JITTER * jitter).to(parameter.device, parameter.dtype)
-                # A share of it, so that it keeps its sign.
-                parameter.add_(torch.where(parameter == 0, jitter, jitter * parameter))
-        return model
+                if parameter.is_floating_point() or parameter.is_complex():
+                    jitter.add_to(parameter)
+        return self.move(model)
 
     def rows_per_rank(self, num_rows: int, *axes: str) -> int:
         """Return the number of rows that a rank has of a batch which some axes split.
@@ -96,6 +93,29 @@ class Setting:
                 value = self.initial[plain_name(name)].value
                 with torch.no_grad():
                     _fill(parameter, value)
+
+
+class _Jitter:
+    """Small numbers that all differ: sums of one number of each of two series."""
+
+    def __init__(self) -> None:
+        drawn = torch.Generator().manual_seed(_JITTER_SEED)
+        shape = 2, _JITTER_SERIES
+        self._rows, self._columns = _JITTER * torch.randn(shape, generator=drawn).double()
+        self._num_used = 0  # Of the rows.
+
+    def add_to(self, parameter: torch.Tensor) -> None:
+        """Add to each element, in place, a share of it, so that it keeps its sign."""
+        columns = self._columns.roll(_JITTER_STRIDE * self._num_used)
+        columns = columns.to(parameter.device, parameter.dtype)
+        elements = parameter.view(-1) if parameter.is_contiguous() else parameter.flatten()
+        for piece in elements.split(_JITTER_SERIES):  # As much as caches hold.
+            row = self._rows[self._num_used % _JITTER_SERIES].item()
+            self._num_used += 1
+            share = torch.where(piece == 0, 1, piece)
+            piece.addcmul_(columns[: len(piece)] + row, share)
+        if not parameter.is_contiguous():
+            parameter.copy_(elements.view(parameter.shape))
 
 
 def _fill(parameter: torch.Tensor, value: torch.Tensor) -> None:

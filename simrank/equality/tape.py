@@ -27,6 +27,7 @@ from simrank.equality.record import (
     Record,
     Spot,
     Step,
+    Taped,
     buffers_of,
     next_number,
     on_host,
@@ -181,7 +182,7 @@ class Tape:
         number = len(self.record.steps) - 1
         if self._single is None or not self._single.steps[number].dropped or tensor.is_meta:
             return
-        found = rows_of(self._single.steps[number].values.get(spot, []), [on_host(taped(tensor))])
+        found = rows_of(self._single.steps[number].values.get(spot, []), [Taped(on_host(tensor))])
         self._rows = None if found is None else found[0]
 
     def is_in_step(self) -> bool:

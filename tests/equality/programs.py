@@ -374,6 +374,34 @@ def parallelize(model, mesh):
         + DP,
         ("forward", "layers.1.attention.o", ("tp",), "its output is a partial sum"),
     ),
+    "a_module_after_the_fault_takes_a_right_constant": Program(
+        {"tp": 2},
+        """
+class Shift(nn.Module):
+    def forward(self, x, by): return x + by
+class Net(GPT):
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.ModuleList([Shift(), Shift()])
+    def forward(self, x):
+        x = self.embed(x)
+        for layer, shift in zip(self.layers, self.shift):
+            x = shift(layer(x), torch.arange(16, device=x.device, dtype=x.dtype))
+        return self.head(self.norm(x))
+def build(): return Net()
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+""",
+        """
+class Swapped(Row):
+    def forward(self, x): return super().forward(x.flip(-1))
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[0].mlp.down.__class__ = Swapped
+    return model
+""",
+        ("forward", "layers.0.mlp.down", ("tp",), "rows differ"),
+    ),
     "a_column_parallel_gradient_is_partial": Program(
         {"dp": 2, "tp": 2},
         GPT,
