@@ -75,6 +75,7 @@ TESTED_ELSEWHERE = {
     "equality/start.py": "equality/test_judge.py",
     "equality/step.py": "equality/test_judge.py",
     "equality/tape.py": "equality/test_judge.py",
+    "equality/training.py": "equality/test_program.py",
     "equality/check.py": "cli/test_equal.py",
     "equality/page.py": "cli/test_equal.py",
     "equality/report.py": "cli/test_equal.py",

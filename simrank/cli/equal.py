@@ -37,6 +37,9 @@ def equal(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps [2].")] = None,
     dtype: Annotated[str | None, typer.Option(help="Compute in this type [float64].")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where models and batches lie: cuda, or cpu with gloo.")
+    ] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first that fails.")] = False,
     every: Annotated[bool, typer.Option("--all", help="List all modules that differ.")] = False,
     jobs: options.Jobs = None,
@@ -51,7 +54,7 @@ def equal(
     torchrun.check_program(program, as_module=False)
     check_writable(json_file, html_file)
     config = _config(program, layouts, layout or [])
-    given = {"steps": steps, "dtype": dtype}
+    given = {"steps": steps, "dtype": dtype, "device": device}
     changed = {name: value for name, value in given.items() if value is not None}
     config = layouts_of({**config.model_dump(), **changed}, "command line")
     results = _Results(program, config, json_file, html_file, lists_modules=every)

@@ -6,6 +6,7 @@ layouts:
   - {dp: 2, tp: 2}          # the last axis is that of neighbouring ranks
 steps: 2
 dtype: float64
+device: cuda               # where the model and the batch lie; cpu: with gloo
 ignore: [layers.0.attn.rope]                 # modules that are not compared
 rename: {model.layers: layers}               # a rank's names of modules: the single program's
 allow: {moe.router: "its bias is drawn again"}  # may differ, for this reason
@@ -24,6 +25,7 @@ from simrank.config.quantity import Count, reject
 from simrank.config.yaml_source import Source, read_yaml
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+DEVICES = ("cuda", "cpu")
 _MAX_RANKS = 1024  # Assumed: more do not fit one machine's memory.
 
 
@@ -68,6 +70,13 @@ def _dtype(value: object) -> str:
     return str(value)
 
 
+def _device(value: object) -> str | None:
+    """Validate the type of a device."""
+    if value is not None and value not in DEVICES:
+        raise reject(f"one of {', '.join(DEVICES)}")
+    return None if value is None else str(value)
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
@@ -78,6 +87,8 @@ class EqualConfig(Model):
         layouts: For each the sizes of its axes, outermost first.
         steps: Training steps; from the second on optimizer states and buffers show.
         dtype: What the programs compute in.
+        device: Where their models and batches lie; None: on cuda, or on cpu if the single program
+            has tensors there.
         ignore: Modules whose tensors are not compared.
         rename: Names of modules on ranks, and those of the single program.
         allow: Modules that may differ, with the reason.
@@ -86,6 +97,7 @@ class EqualConfig(Model):
     layouts: Annotated[tuple[Mapping[str, int], ...], BeforeValidator(_layouts)]
     steps: Count = 2
     dtype: Annotated[str, BeforeValidator(_dtype)] = "float64"
+    device: Annotated[str | None, BeforeValidator(_device)] = None
     ignore: Names = ()
     rename: Annotated[Mapping[str, str], BeforeValidator(_by_name)] = {}
     allow: Annotated[Mapping[str, str], BeforeValidator(_by_name)] = {}

@@ -99,7 +99,8 @@ def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
         return None
     if whole.dim() == 1 or whole.shape[1:] == part.shape[1:]:
         every = tuple(range(whole.shape[1])) if whole.dim() > 1 else ()
-        flat = whole.reshape(len(whole), -1), part.reshape(len(part), -1)
+        width = whole[0].numel() if len(whole) else 1
+        flat = whole.reshape(len(whole), width), part.reshape(len(part), width)
         at = [_alike(flat[0], row).all(1).nonzero()[:, 0].tolist() for row in flat[1]]
         picked = _picked(at)
         if picked is not None:
@@ -176,7 +177,7 @@ def bases(whole: torch.Tensor, rows: Rows | None) -> Iterator[torch.Tensor]:
         yield whole
         return
     shape, b, t = whole.shape, rows.num_rows, rows.num_columns
-    first, second = torch.tensor(rows.rows), torch.tensor(rows.columns)
+    first, second = (torch.tensor(each, dtype=torch.long) for each in (rows.rows, rows.columns))
     has_all = len(rows.columns) == t and list(rows.columns) == list(range(t))
     pairs = [
         (0, 1),

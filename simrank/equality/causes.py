@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _EXACT = 1e-9  # Of a factor; a wrong one is another small number.
 _CLOSE = 1e-6  # Of a rest that a hypothesis leaves.
+_MAX_MATCHED = 1 << 16  # Elements whose rows are looked for among others; assumed.
+
+OF_GRADIENT = "gradient: "
 
 Cause = tuple[tuple[str, ...], str]
 
@@ -56,6 +59,11 @@ class _Case:
         return self.at.start.reference.record.kinds.get(self.compared.spot.module, "")
 
     @property
+    def kind_of_tensor(self) -> str:
+        """Return VALUES or GRADIENTS."""
+        return GRADIENTS if self.is_back else VALUES
+
+    @property
     def guess(self) -> tuple[str, ...]:
         """Return the axes that it may be, where ranks do not tell."""
         stages = self.at.comparison.stage_axes
@@ -80,7 +88,7 @@ def explain(at: AtStep, compared: Compared, *, is_back: bool) -> Cause:
     for hypothesis in _HYPOTHESES:
         found = hypothesis(case)
         if found is not None:
-            prefix = "gradient: " if is_back else ""
+            prefix = OF_GRADIENT if is_back else ""
             return found[0], prefix + found[1]
     raise AssertionError("the last hypothesis always fits")
 
@@ -191,8 +199,7 @@ def _of_another_call(case: _Case) -> Cause | None:
 
 def _of_another_module(case: _Case) -> Cause | None:
     """It is what the single program has elsewhere."""
-    kind = GRADIENTS if case.is_back else VALUES
-    compared = case.compared
+    compared, kind = case.compared, case.kind_of_tensor
     for spot, call in case.at.comparison.elsewhere(kind, case.rank, compared.got[case.rank]):
         if (spot, call) != (compared.spot, compared.call):
             where = f"the {spot.side} of {spot.module or 'the model'}"
@@ -203,8 +210,8 @@ def _of_another_module(case: _Case) -> Cause | None:
 
 def _bias(case: _Case) -> Cause | None:
     """A module's bias is added several times, or not at all."""
-    record = case.at.start.reference.record
-    known = record.initial.get(f"{case.compared.spot.module}.bias")
+    held = case.at.start.ranks[case.rank].initial
+    known = held.get(f"{case.compared.spot.module}.bias")
     got, want = case.compared.got[case.rank][0], case.compared.want[case.rank][0]
     if case.is_back or known is None or not got.dim() or got.shape[-1] != len(known.value):
         return None
@@ -213,7 +220,9 @@ def _bias(case: _Case) -> Cause | None:
     count = (rest.flatten(0, -2).mean(0) @ value / (value @ value)).item()
     if (rest - count * value).norm().item() > _CLOSE * rest.norm().item():
         return None
-    axes = tuple(a for a, size in case.layout.axes.items() if abs(count + 1 - size) < _CLOSE)
+    split = case.at.start.split_axes(f"{case.compared.spot.module}.bias")
+    sizes = {axis: size for axis, size in case.layout.axes.items() if axis not in split}
+    axes = tuple(axis for axis, size in sizes.items() if abs(count + 1 - size) < _CLOSE)
     return axes or case.guess, f"the bias is added {count + 1:.3g} times"
 
 
@@ -224,26 +233,80 @@ def _of_own_rows(case: _Case) -> Cause | None:
     return tuple(case.at.comparison.data_axes), "statistics of each rank's own rows"
 
 
-def _rows(case: _Case) -> Cause:
-    """Rows differ; perhaps they are the right ones in another order."""
+def _misplaced(case: _Case) -> Cause | None:
+    """Its wrong rows, or columns, are those that another place should have."""
+    number, got, want = _worst_call(case)
+    if got.shape != want.shape or got.numel() > _MAX_MATCHED:
+        return None
+    tolerance = case.compared.tolerance
+    columns = ((got - want).norm(dim=0) > tolerance).nonzero()[:, 0]
+    based = case.at.comparison.based(case.kind_of_tensor, case.compared, case.rank, number)
+    if based is not None and based.dim() > 1 and based.numel() <= _MAX_MATCHED:
+        whole = based.double().flatten(0, -2)
+        found = _found(got[:, columns].T, whole.T, tolerance) if len(whole) == len(got) else None
+        if found is not None:
+            return case.guess, (
+                f"column {int(columns[0])} of rank {case.rank} is what column {int(found[0])} of "
+                f"the single program is, and so on: {len(columns)} columns of the wrong part"
+            )
+    rows = ((got - want).norm(dim=1) > tolerance).nonzero()[:, 0]
+    for other, calls in case.compared.want.items():
+        theirs = torch.cat([each.double().flatten(0, -2) for each in calls])
+        if other == case.rank or theirs.shape[1:] != got.shape[1:]:
+            continue
+        if theirs.numel() <= _MAX_MATCHED and _found(got[rows], theirs, tolerance) is not None:
+            here, there = case.layout.coordinates(case.rank), case.layout.coordinates(other)
+            axes = tuple(axis for axis in case.layout.axes if here[axis] != there[axis])
+            return axes, (
+                f"{len(rows)} of {len(got)} rows of rank {case.rank} are rows of rank {other}, "
+                f"first row {int(rows[0])}"
+            )
+    return None
+
+
+def _found(lines: torch.Tensor, among: torch.Tensor, tolerance: float) -> torch.Tensor | None:
+    """Return the places of some lines among others; None where one is not, or is zero."""
+    if not len(lines) or not len(among) or not lines.norm(dim=1).min().item():
+        return None
+    mode = "donot_use_mm_for_euclid_dist"  # Which would round too much.
+    least = torch.cdist(lines, among, compute_mode=mode).min(dim=1)
+    return least.indices if bool((least.values <= tolerance).all()) else None
+
+
+def _worst_call(case: _Case) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Return the call that is most wrong, its rows, and those that it should have."""
     compared, rank = case.compared, case.rank
-    pairs = zip(compared.got[rank], compared.want[rank], strict=True)
-    got, want = max(pairs, key=lambda pair: (pair[0] - pair[1]).norm().item())
-    got, want = got.double(), want.double()
+    pairs = list(zip(compared.got[rank], compared.want[rank], strict=True))
+    errors = [(got - want).norm().item() for got, want in pairs]
+    number = errors.index(max(errors))
+    got, want = (each.double() for each in pairs[number])
     if got.dim() < 2:
-        bad = int(((got - want).abs() > compared.tolerance).sum())
-        return case.guess, f"{bad} of {got.numel()} elements differ on rank {rank}"
-    rows, wanted = got.flatten(0, -2), want.flatten(0, -2)
-    wrong = ((rows - wanted).norm(dim=-1) > compared.tolerance).nonzero()[:, 0]
+        return number, got[None], want[None]
+    return number, got.flatten(0, -2), want.flatten(0, -2)
+
+
+def _rows(case: _Case) -> Cause:
+    """Rows differ; perhaps they are right but for their order, or for a rotation."""
+    compared, rank = case.compared, case.rank
+    _, rows, wanted = _worst_call(case)
+    tolerance = compared.tolerance
+    if compared.got[rank][0].dim() < 2:
+        bad = int(((rows - wanted).abs() > tolerance).sum())
+        return case.guess, f"{bad} of {rows.numel()} elements differ on rank {rank}"
+    wrong = ((rows - wanted).norm(dim=-1) > tolerance).nonzero()[:, 0]
     text = f"{len(wrong)} of {len(rows)} rows differ on rank {rank}"
     if 0 < len(wrong) < len(rows):
         text += f", first row {int(wrong[0])}"
-    columns = int(((rows - wanted).norm(dim=0) > compared.tolerance).sum())
+    columns = int(((rows - wanted).norm(dim=0) > tolerance).sum())
     if columns < rows.shape[-1]:
         text += f", in {columns} of {rows.shape[-1]} columns"
-    norms, wanted_norms = (each.norm(dim=-1).sort()[0] for each in (rows, wanted))
-    if (norms - wanted_norms).norm().item() <= compared.tolerance:
+    ordered, wanted_order = rows.flatten().sort()[0], wanted.flatten().sort()[0]
+    if rows.numel() <= _MAX_MATCHED and _found(rows[wrong], wanted, tolerance) is not None:
         text = f"the right rows in another order: {text}"
+    elif (ordered - wanted_order).norm().item() <= tolerance:
+        text = f"the right values in another order: {text}"
+    elif (rows.norm(dim=-1) - wanted.norm(dim=-1)).norm().item() <= tolerance:
+        text = f"rows are rotated, as by other positions: {text}"
     return case.guess, text
 
 
@@ -256,5 +319,6 @@ _HYPOTHESES: tuple[Callable[[_Case], Cause | None], ...] = (
     _of_another_module,
     _bias,
     _of_own_rows,
+    _misplaced,
     _rows,
 )

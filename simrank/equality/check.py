@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simrank.equality import spill
 from simrank.equality.judge import Judge
-from simrank.equality.runs import Options, Reference, Runner, run_single
+from simrank.equality.runs import CPU, Options, Reference, Runner, run_single
 from simrank.equality.verdict import RACE, RUN, WHOLE, Found, Verdict
 from simrank.errors import (
     ConfigError,
@@ -19,7 +19,7 @@ from simrank.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from simrank.equality.layout import Layout
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 _MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
 _OFF = "dropout is off (p = 0), other random numbers are constants: they could not be aligned"
 EXACT, DECLARED = "float64", "float32"
+# Of errors of programs whose tensors lie on the CPU.
+_ON_CPU = (
+    "on the same device",
+    "nccl does not reach",
+    "tensors lie on different devices",
+    "Inconsistent compute device",
+)
+_TO_FIX_DEVICE = "to fix: make tensors on the device of the model and the batch, or --device cpu"
 
 
 @dataclass(frozen=True)
@@ -51,15 +59,13 @@ class Checks:
             return self._judged(self.options, layout)
         except SimrankError as error:
             failure = error
-        if self.options.dtype_name == EXACT and _may_be_precision(failure):
-            declared = replace(self.options, dtype_name=DECLARED)
+        for options, words in _others(self.options, failure):
             try:
-                verdict = self._judged(declared, layout)
+                verdict = self._judged(options, layout)
             except SimrankError:
-                pass  # It cannot run in its own precision either, for the same reason.
-            else:
-                verdict.notes.append(f"computed in {DECLARED}: in {EXACT}, {_reason(failure)}")
-                return verdict
+                continue  # For the same reason.
+            verdict.notes.append(f"{words}, {_reason(failure)}")
+            return verdict
         return Verdict(layout, failed(failure))
 
     def arranged(self, single: Record) -> Checks:
@@ -85,7 +91,8 @@ class Checks:
 
     def reference(self, options: Options) -> Reference:
         """Return the record of the single program, which is run once for all layouts."""
-        path = self.folder / (options.dtype_name + ("" if options.has_dropout else "-p0"))
+        name = f"{options.dtype_name}-{options.device_type}"
+        path = self.folder / (name + ("" if options.has_dropout else "-p0"))
         if not path.exists():
             made = path.with_name(f"{path.name}.{os.getpid()}")
             spill.write(run_single(options), made)
@@ -96,10 +103,10 @@ class Checks:
 
 
 def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple[Checks, list[str]]:
-    """Run the single program, in the precision that it allows.
+    """Run the single program, in the precision and on the device that it allows.
 
     Returns:
-        The checks, and what is to be said of the precision.
+        The checks, and what is to be said of precision and device.
 
     Raises:
         SimrankError: The single program fails.
@@ -111,12 +118,10 @@ def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple
         raise
     except SimrankError as error:
         _raise_config(error)
-        if options.dtype_name != EXACT or not _may_be_precision(error):
-            raise
-        declared = replace(options, dtype_name=DECLARED)
-        checks = Checks(declared, layouts, folder)
-        checks = checks.arranged(checks.reference(declared).record)
-        return checks, [f"computed in {DECLARED}: in {EXACT}, {_reason(error)}"]
+        for other, words in _others(options, error):
+            checks, notes = prepared(other, layouts, folder)
+            return checks, [f"{words}, {_reason(error)}", *notes]
+        raise
     return checks.arranged(reference.record), []
 
 
@@ -126,6 +131,19 @@ def _raise_config(error: SimrankError) -> None:
         for cause in error.errors.values():
             if isinstance(cause, ConfigError):
                 raise cause from None
+
+
+def _others(options: Options, error: SimrankError) -> Iterator[tuple[Options, str]]:
+    """Yield what else a program that failed may run with, and words for that."""
+    if options.device is None and _is_of_cpu(error):
+        yield replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
+    elif options.dtype_name == EXACT and _may_be_precision(error):
+        yield replace(options, dtype_name=DECLARED), f"computed in {DECLARED}: in {EXACT}"
+
+
+def _is_of_cpu(error: SimrankError) -> bool:
+    """Return whether a program has tensors of its own on the CPU."""
+    return any(words in str(error) for words in _ON_CPU)
 
 
 def _may_be_precision(error: SimrankError) -> bool:
@@ -138,6 +156,8 @@ def failed(error: SimrankError) -> Found:
     text = str(error)
     if _MISSING_AXIS in text:
         text += "\nto fix: give the layout each axis that the program asks for, if of size 1"
+    if _is_of_cpu(error):
+        text += f"\n{_TO_FIX_DEVICE}"
     if isinstance(error, SpawnException):
         ranks = sorted(error.errors)
         cause = error.errors[ranks[0]]

@@ -122,12 +122,13 @@ class Comparison:
         self.coordinates = [layout.coordinates(rank) for rank in range(layout.num_ranks)]
         self.epsilon = _epsilon(self.single)
         names = [frozenset(record.initial) for record in ranks]
-        self.stage_axes = self._axes_that_tell(names)
+        found = self._find_rows()
+        shared_out = self._axes_that_tell(_facts(found)) if None not in found else []
+        # Experts are different modules, too, but the stages of a pipeline have the same rows.
+        self.stage_axes = [a for a in self._axes_that_tell(names) if a not in shared_out]
         self._containers = _containers(reference.record.initial, names) if self.stage_axes else ()
-        self.rows = self._find_rows()
-        self.data_axes = self._axes_that_tell(
-            [None if rows is None else tuple(rows) for rows in self.rows]
-        )
+        self.rows = self._with_later_stages(found)
+        self.data_axes = self._axes_that_tell(_facts(self.rows))
         anchors = anchors_of(self.single)
         self._num_calls = len(self.single.values[anchors[0]]) if anchors else 1
 
@@ -149,11 +150,16 @@ class Comparison:
                 if anchor in step.values
             )
             found.append(next((rows for rows in tried if rows is not None), None))
-        for rank, rows in enumerate(found):
-            if rows is None and self.stage_axes:  # A later stage has the rows of the first.
-                peers = self.layout.peers(rank, self.stage_axes)
-                found[rank] = next((found[p] for p in peers if found[p] is not None), None)
         return found
+
+    def _with_later_stages(self, found: Sequence[list[Rows] | None]) -> list[list[Rows] | None]:
+        """Return the rows of each rank: those of a later stage are those of the first."""
+        every = list(found)
+        for rank, rows in enumerate(every):
+            if rows is None and self.stage_axes:
+                peers = self.layout.peers(rank, self.stage_axes)
+                every[rank] = next((every[p] for p in peers if every[p] is not None), None)
+        return every
 
     def unused_rows(self) -> list[int]:
         """Return the rows of the single program's first call that no rank works on."""
@@ -259,6 +265,24 @@ class Comparison:
             return 0.0
         values = [each.value for each in noisy if each is not None]
         return tolerance_of(whole.value, values, self.epsilon)
+
+    def based(self, kind: str, compared: Compared, rank: int, number: int) -> torch.Tensor | None:
+        """Return the rows of the single program's tensor that a rank's call has, of all columns."""
+        whole, rows = _taped(self.single, kind, compared.spot, compared.call), self.rows[rank]
+        if whole is None or rows is None or number >= len(rows):
+            return None
+        return next(bases(whole.value, rows[number]))
+
+    def same_of_each_model_call(self, spot: Spot, call: int) -> list[int]:
+        """Return the calls of a place of the single program, one of each call of its model."""
+        per_model = len(self.single.values[spot]) // self._num_calls
+        return [n * per_model + call % per_model for n in range(self._num_calls)]
+
+    def calls_within(self, rank: int, compared: Compared) -> list[int]:
+        """Return the numbers of the calls of a rank's model within one of the single model."""
+        per_model = len(self.single.values[compared.spot]) // self._num_calls
+        of = compared.call // max(per_model, 1)
+        return [n for n, each in enumerate(self.rows[rank] or ()) if each.call == of]
 
     def elsewhere(self, kind: str, rank: int, got: Calls) -> Iterator[tuple[Spot, int]]:
         """Yield the tensors of the single program that a rank's calls of something else equal."""
@@ -469,6 +493,10 @@ def _over_calls(
         {rank: each[:1] for rank, each in rows.items()},
         {rank: each[:1] for rank, each in factors.items()},
     )
+
+
+def _facts(rows: Sequence[Sequence[Rows] | None]) -> list[object]:
+    return [None if each is None else tuple(each) for each in rows]
 
 
 def _containers(initial: Mapping[str, Taped], names: Sequence[frozenset[str]]) -> set[str]:

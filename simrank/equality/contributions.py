@@ -34,22 +34,24 @@ class Part:
     Attributes:
         rank: The first rank that has it.
         number: Of the micro-batch there.
-        elements: Of the model's output, flat.
+        call: Of the single program's model.
+        elements: Of that call's output, flat.
     """
 
     rank: int
     number: int
+    call: int
     elements: tuple[int, ...]
 
 
 def parts_of(comparison: Comparison, whole: torch.Tensor) -> list[Part]:
     """Return the parts of the batch as elements of the model's output."""
-    found: dict[tuple[int, ...], Part] = {}
+    found: dict[tuple[int, tuple[int, ...]], Part] = {}
     index = torch.arange(whole.numel()).view(whole.shape)
     for rank, rows in enumerate(comparison.rows):
         for number, each in enumerate(rows or ()):
             elements = tuple(next(bases(index, each)).flatten().tolist())
-            found.setdefault(elements, Part(rank, number, elements))
+            found.setdefault((each.call, elements), Part(rank, number, each.call, elements))
     return list(found.values())
 
 
@@ -82,8 +84,12 @@ class Contributions:
         self._gradients: list[dict[str, torch.Tensor]] = []
         self.layout = comparison.layout
         if 1 < len(self.parts) <= _MAX_TERMS:
-            masks = [part.elements for part in self.parts]
-            self._gradients = runner.part_gradients(step, spot, call, masks)
+            calls = comparison.same_of_each_model_call(spot, call)
+            flows = [
+                {each: part.elements if n == part.call else () for n, each in enumerate(calls)}
+                for part in self.parts
+            ]
+            self._gradients = runner.part_gradients(step, spot, flows)
 
     def written(
         self, name: str, got: torch.Tensor, places: Mapping[int, torch.Tensor], rank: int

@@ -119,6 +119,9 @@ class Judge:
         elif len(found.axes) != 1 and self._runner is not None:
             needed = [axis for axis in axes if self._is_equal_without(axis, self._runner)]
             found.axes = tuple(needed) or found.axes
+            for axis in set(axes) - set(needed) if needed else ():
+                size = f"the size of {axis}"
+                found.cause = found.cause.replace(f"{size} or ", "").replace(f" or {size}", "")
 
     def _is_equal_without(self, axis: str, runner: Runner) -> bool:
         """Return whether the layout with one rank along an axis equals the single program."""

@@ -75,7 +75,7 @@ def find_buffer(at: AtStep) -> Found | None:
     have = {r: s.buffers[name].value.double() for r, s in enumerate(at.ranks) if name in s.buffers}
     want = at.single.buffers[name].value.double()
     axes = varying(at.layout, ranks)
-    cause = "it was not updated as in the single program"
+    cause = "it was not updated as in the single program" + _multiple(have[ranks[0]], want)
     for axis in at.layout.axes:
         groups = [[have[r] for r in group if r in have] for group in at.layout.groups([axis])]
         if any(not torch.equal(each, group[0]) for group in groups for each in group):
@@ -87,6 +87,15 @@ def find_buffer(at: AtStep) -> Found | None:
     axes = axes or tuple(at.comparison.data_axes) or tuple(at.layout.axes)
     text = f"the buffer {name} differs after the step: {cause}"
     return Found(STEP, module_of(name), axes, text, error, ranks)
+
+
+def _multiple(got: torch.Tensor, want: torch.Tensor) -> str:
+    """Return by what a buffer is a multiple of what it should be, if it is."""
+    if got.shape != want.shape:
+        return ""
+    factor = (got * want).sum().item() / (want.square().sum().item() or 1.0)
+    rest = (got - factor * want).norm().item()
+    return f": {factor:.6g} times it" if rest <= _CLOSE * got.norm().item() else ""
 
 
 def _found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -> Found:
@@ -155,7 +164,7 @@ def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
     num_calls = max((len(rows) for rows in at.comparison.rows if rows is not None), default=1)
     known = factor_of(at.layout, factor, num_calls)
     if known is not None:
-        return (known[0] or axes), known[1], names
+        return (known[0] or axes or tuple(at.comparison.stage_axes)), known[1], names
     text = f"{factor:.6g} times what they should be"
     return axes, text + (": clipped or scaled" if factor < 1 else ""), names
 

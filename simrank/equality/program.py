@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from simrank.equality.setting import Setting
+    from simrank.equality.training import Training
 
 WHOLE = "program"  # The name of one that an adapter made.
 NEEDED = ("build", "batch", "loss", "parallelize")
@@ -24,31 +25,8 @@ LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layou
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
 
 
-class Session(Protocol):
-    """A program on a rank, once its model is built.
-
-    Attributes:
-        parts: The model, or its parts.
-        exported: Of the single program: its values under names that ranks look them up by.
-    """
-
-    parts: Sequence[Module]
-    exported: Mapping[str, torch.Tensor]
-
-    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
-        """Do a training step.
-
-        Args:
-            index: Of the step.
-            note_gradients: Called when gradients are final, before they are clipped.
-
-        Returns:
-            The loss, or None where a rank has none.
-        """
-
-
 class Program(Protocol):
-    """A program that can be started as a single one, and on each rank of a layout.
+    """A program that can train as a single one, and on each rank of a layout.
 
     Attributes:
         axes: Names of the axes that a layout may have, outermost first; none: any, as given.
@@ -63,8 +41,13 @@ class Program(Protocol):
     def shared_axes(self) -> Sequence[str]:
         """Names of axes that lie over the ranks of the others, such as `ep`."""
 
-    def start(self, setting: Setting) -> Session:
-        """Build the model on the running rank."""
+    def train(self, setting: Setting, training: Training) -> object:
+        """Build the model on the running rank, and do the steps.
+
+        Args:
+            setting: The rank's place, and the single program's values.
+            training: Is told of the model and of each step.
+        """
 
 
 @dataclass(frozen=True)
@@ -76,8 +59,7 @@ class Functions:
         batch: `batch(step)` returns the tensors of one step for all ranks, inputs first.
         loss: `loss(model, batch)` returns the loss of the single program.
         parallelize: `parallelize(model, mesh)` returns this rank's model, or a list of its parts.
-        part: `part(batch, mesh)` returns this rank's part of a batch.
-        train: `train(model, batch, mesh)` does the forward, the backward and what finishes
+        train_step: `train(model, batch, mesh)` does the forward, the backward and what finishes
             gradients; it returns the loss, or None where a rank has none.
         update: `update(model, mesh)` does the optimizer's step; the mesh is None in the single
             program.
@@ -87,8 +69,7 @@ class Functions:
     batch: Callable[[int], Sequence[torch.Tensor]]
     loss: Callable[[Any, Any], torch.Tensor]
     parallelize: Callable[[Module, DeviceMesh], Any]
-    part: Callable[[Any, DeviceMesh], Any]
-    train: Callable[[Any, Any, DeviceMesh], torch.Tensor | None]
+    train_step: Callable[[Any, Any, DeviceMesh], torch.Tensor | None]
     update: Callable[[Any, DeviceMesh | None], object]
 
     @property
@@ -101,36 +82,24 @@ class Functions:
         """None: all axes are those of the mesh."""
         return ()
 
-    def start(self, setting: Setting) -> Session:
-        """Build the model on the running rank, and let `parallelize` change it."""
-        torch.manual_seed(0)
+    def train(self, setting: Setting, training: Training) -> None:
+        """Build the model, let `parallelize` change it, and do the steps."""
         model: Any = setting.prepare(self.build())
         if setting.mesh is not None:
             model = self.parallelize(model, setting.mesh)
-        return _Functions(self, setting, model)
-
-
-class _Functions:
-    """The functions of a program on a rank."""
-
-    def __init__(self, functions: Functions, setting: Setting, model: Any) -> None:  # noqa: ANN401
-        self.parts: Sequence[Module] = list(model) if isinstance(model, list | tuple) else [model]
-        self.exported: Mapping[str, torch.Tensor] = {}
-        self._functions, self._setting, self._model = functions, setting, model
-
-    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
-        """Do the forward, the backward and the update."""
-        functions, mesh = self._functions, self._setting.mesh
-        batch = self._setting.place(functions.batch(index))
-        if mesh is None:
-            loss: torch.Tensor | None = functions.loss(self._model, batch)
-            assert loss is not None
-            loss.backward()
-        else:
-            loss = functions.train(self._model, batch, mesh)
-        note_gradients()
-        functions.update(self._model, mesh)
-        return loss
+        training.watch(model if isinstance(model, list | tuple) else [model])
+        for index in range(training.num_steps):
+            training.begin()
+            batch = setting.place(self.batch(index))
+            if setting.mesh is None:
+                loss: torch.Tensor | None = self.loss(model, batch)
+                assert loss is not None
+                loss.backward()
+            else:
+                loss = self.train_step(model, batch, setting.mesh)
+            training.note_gradients()
+            self.update(model, setting.mesh)
+            training.end(loss)
 
 
 def program_of(names: Mapping[str, Any], path: str) -> Program:
@@ -144,7 +113,7 @@ def program_of(names: Mapping[str, Any], path: str) -> Program:
         ConfigError: A function is missing.
     """
     whole: Any = names.get(WHOLE)
-    if callable(getattr(whole, "start", None)) and hasattr(whole, "axes"):
+    if callable(getattr(whole, "train", None)) and hasattr(whole, "axes"):
         found: Program = whole
         return found
     for name in NEEDED:
@@ -166,8 +135,7 @@ def program_of(names: Mapping[str, Any], path: str) -> Program:
     functions = {name: names[name] for name in NEEDED}
     return Functions(
         **functions,
-        part=part,
-        train=others.get("train", train),
+        train_step=others.get("train", train),
         update=others.get("update", _update),
     )
 

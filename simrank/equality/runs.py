@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib import import_module
@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils._pytree import tree_flatten
 
 from simrank.context import Context
 from simrank.equality.calls import CallLog
-from simrank.equality.dropouts import Dropouts
 from simrank.equality.naming import names_of
 from simrank.equality.precision import backwards_under, computing_in, eager, let_flash_take, ring_in
 from simrank.equality.program import program_of
-from simrank.equality.record import parameters_of, plain_name, taped
+from simrank.equality.record import parameters_of
 from simrank.equality.setting import Setting
 from simrank.equality.tape import Tape
+from simrank.equality.training import PartOfBatch, Training
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
@@ -38,15 +37,14 @@ if TYPE_CHECKING:
 
     from simrank.config.equal import EqualConfig
     from simrank.equality.layout import Layout
-    from simrank.equality.program import Program, Session
+    from simrank.equality.program import Program
     from simrank.equality.record import Record, Spot
     from simrank.multiprocessing.script import Script
 
 _POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a prime.
-_NOISE_SEED, _TRAIN_SEED = 7, 1
-
-
-_NOT_NOTED = "the step of a program has to call note_gradients before it clips and uses them"
+_NOISE_SEED = 7
+CUDA, CPU = "cuda", "cpu"
+_BACKENDS = {CUDA: "nccl", CPU: "gloo"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,7 @@ class Options:
         path: The program's file.
         num_steps: Training steps.
         dtype_name: What parameters and floating inputs are computed in.
+        device: Where models and batches lie: cuda or cpu; None: cuda, unless that fails.
         cluster: The cluster, by name, or None: of nodes as large as needed.
         excluded: Modules that are not compared.
         renamed: Names of modules on ranks, and those of the single program.
@@ -66,6 +65,7 @@ class Options:
     path: str
     num_steps: int = 2
     dtype_name: str = "float64"
+    device: str | None = None
     cluster: str | None = None
     excluded: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -75,13 +75,19 @@ class Options:
     def of(cls, path: str, config: EqualConfig) -> Options:
         """Return the options of a program with the keys of a file."""
         excluded = (*config.ignore, *config.allow)
-        return cls(path, config.steps, config.dtype, None, excluded, config.rename)
+        steps, dtype, device = config.steps, config.dtype, config.device
+        return cls(path, steps, dtype, device, None, excluded, config.rename)
 
     @property
     def dtype(self) -> torch.dtype:
         """Return torch's type."""
         found: torch.dtype = getattr(torch, self.dtype_name)
         return found
+
+    @property
+    def device_type(self) -> str:
+        """Return `cuda` or `cpu`."""
+        return self.device or CUDA
 
 
 @dataclass
@@ -132,7 +138,7 @@ def run_layout(options: Options, layout: Layout, reference: Record) -> LayoutRun
 
     def call(rank: int, script: Script) -> None:
         with run.ready() as modes:
-            dist.init_process_group("nccl")
+            dist.init_process_group(_BACKENDS[options.device_type])
             with _program(script) as program:
                 records[rank] = _rank(run, program, layout, reference, modes)
             dist.destroy_process_group()
@@ -161,22 +167,30 @@ class Runner:
         return run_layout(self.options, layout, self.reference.record)
 
     def part_gradients(
-        self, step: int, spot: Spot, call: int, parts: Sequence[Sequence[int]]
+        self, step: int, spot: Spot, parts: Sequence[Mapping[int, Sequence[int]]]
     ) -> list[dict[str, torch.Tensor]]:
         """Return the gradients of the parameters by parts of an output of the single program.
 
         Args:
             step: The training step.
             spot: The output.
-            call: Its call.
-            parts: For each the elements through which its gradient flows.
+            parts: For each, by call of the output, the elements through which its gradient flows.
         """
         found: list[dict[str, torch.Tensor]] = []
-        run = _Run(self.options)
+        options = self.options
+        run = _Run(options)
+
+        def make(parts: Sequence[Module]) -> Tape:
+            run.tapes[0] = Tape(parts)
+            return run.tapes[0]
 
         def call_single(_: int, script: Script) -> None:
-            with run.ready() as modes, _program(script) as program:
-                found.extend(_by_parts(run, program, (step, spot, call), parts, modes))
+            for flows in parts:
+                drops = options.has_dropout
+                part = PartOfBatch(step + 1, make, spot, flows, has_dropout=drops)
+                with run.ready() as modes, _program(script) as program, part.recorded(modes):
+                    program.train(Setting(options.dtype, options.device_type), part)
+                found.append(part.gradients)
 
         run.on_ranks(call_single, 1)
         return found
@@ -276,115 +290,21 @@ def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tens
 def _single(run: _Run, program: Program, number: int, modes: list[TorchFunctionMode]) -> Record:
     """Run the single program; with a number above 0 with rounding errors."""
     options = run.options
-    session = program.start(Setting(options.dtype))
     noise = _noise(options, number) if number else None
-    if noise is not None:
-        with torch.no_grad():
-            for parameter in parameters_of(session.parts).values():
-                parameter.copy_(noise(parameter))
-    tape = run.tapes[0] = Tape(session.parts, noise=noise)
-    tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
-    tape.record.exported = session.exported
-    _train(session, tape, options, modes)
-    return tape.record
 
+    def make(parts: Sequence[Module]) -> Tape:
+        if noise is not None:
+            with torch.no_grad():
+                for parameter in parameters_of(parts).values():
+                    parameter.copy_(noise(parameter))
+        tape = run.tapes[0] = Tape(parts, noise=noise)
+        tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
+        return tape
 
-def _train(
-    session: Session,
-    tape: Tape,
-    options: Options,
-    modes: list[TorchFunctionMode],
-    place: tuple[Layout, Mapping[str, int]] | None = None,
-) -> None:
-    """Do and record the steps."""
-    with _dropouts(_dropouts_of(tape, options, place), modes):
-        for index in range(options.num_steps):
-            torch.manual_seed(_TRAIN_SEED + index)
-            with tape.step() as step:
-                loss = session.step(index, tape.note_gradients)
-                if not step.parameter_gradients:
-                    raise RuntimeError(_NOT_NOTED)
-                step.loss = None if loss is None else taped(torch.as_tensor(loss)).value
-                tape.note_state()
-            _forget_gradients(session.parts)
-            torch.cuda.synchronize()
-            step.to_host()
-
-
-def _dropouts_of(
-    tape: Tape, options: Options, place: tuple[Layout, Mapping[str, int]] | None = None
-) -> Dropouts:
-    off = tape.record.switched_off
-    is_off = not options.has_dropout
-    return Dropouts(tape.find_dropout, tape.is_in_step, off, place, is_off=is_off)
-
-
-class _Seen(Exception):  # noqa: N818 - it ends a step, and is no error
-    """The gradients of a step are known: the rest of it is not needed."""
-
-
-def _by_parts(
-    run: _Run,
-    program: Program,
-    where: tuple[int, Spot, int],
-    parts: Sequence[Sequence[int]],
-    modes: list[TorchFunctionMode],
-) -> list[dict[str, torch.Tensor]]:
-    """Return the single program's gradients at a step, by parts of an output."""
-    last, spot, call = where
-    session = program.start(Setting(run.options.dtype))
-    tape = run.tapes[0] = Tape(session.parts)
-    gate = _Gate(session.parts, spot, call)
-    found: list[dict[str, torch.Tensor]] = []
-
-    def see() -> None:
-        found.append(_gradients(session.parts))
-        raise _Seen
-
-    with _dropouts(_dropouts_of(tape, run.options), modes):
-        for index in range(last):
-            torch.manual_seed(_TRAIN_SEED + index)
-            with tape.step():
-                session.step(index, lambda: None)
-            _forget_gradients(session.parts)
-        for elements in parts:
-            gate.num_calls, gate.elements = 0, elements
-            torch.manual_seed(_TRAIN_SEED + last)
-            with tape.step(), suppress(_Seen):
-                session.step(last, see)
-            _forget_gradients(session.parts)
-    return found
-
-
-class _Gate:
-    """Lets the gradient of one output flow through some of its elements only.
-
-    Args:
-        parts: The model, or its parts.
-        spot: The output.
-        call: Its call.
-    """
-
-    def __init__(self, parts: Sequence[Module], spot: Spot, call: int) -> None:
-        self.num_calls = 0
-        self.elements: Sequence[int] | None = None
-        self._at = call, spot.index
-        named = ((n, m) for part in parts for n, m in part.named_modules())
-        module = next(each for name, each in named if plain_name(name) == spot.module)
-        module.register_forward_hook(self._see)
-
-    def _see(self, _module: Module, _args: object, out: object) -> None:
-        call, index = self._at
-        self.num_calls += 1
-        if self.num_calls == call + 1:
-            tree_flatten(out)[0][index].register_hook(self._cut)
-
-    def _cut(self, gradient: torch.Tensor) -> torch.Tensor:
-        if self.elements is None:
-            return gradient
-        mask = torch.zeros(gradient.numel(), dtype=gradient.dtype)
-        mask[list(self.elements)] = 1
-        return gradient * mask.view(gradient.shape).to(gradient.device)
+    training = Training(options.num_steps, make, has_dropout=options.has_dropout)
+    with training.recorded(modes):
+        program.train(Setting(options.dtype, options.device_type), training)
+    return training.tape.record
 
 
 def _rank(
@@ -395,40 +315,22 @@ def _rank(
     modes: list[TorchFunctionMode],
 ) -> Record:
     """Run the program on one rank of a layout."""
+    options, rank = run.options, dist.get_rank()
     sizes, names = tuple(layout.axes.values()), tuple(layout.axes)
-    mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
-    setting = Setting(run.options.dtype, layout.sizes, mesh, reference.initial, reference.exported)
-    session = program.start(setting)
-    renamed = names_of(session.parts, reference, run.options.renamed)
-    rank = dist.get_rank()
-    tape = run.tapes[rank] = Tape(session.parts, single=reference, names=renamed)
-    _train(session, tape, run.options, modes, (layout, layout.coordinates(rank)))
-    return tape.record
+    mesh = init_device_mesh(options.device_type, sizes, mesh_dim_names=names)
 
+    def make(parts: Sequence[Module]) -> Tape:
+        renamed = names_of(parts, reference, options.renamed)
+        run.tapes[rank] = Tape(parts, single=reference, names=renamed)
+        return run.tapes[rank]
 
-@contextmanager
-def _dropouts(mode: Dropouts, modes: list[TorchFunctionMode]) -> Iterator[None]:
-    """Record and replace dropouts in a block, and in its backwards."""
-    before = list(modes)
-    modes.append(mode)
-    try:
-        with mode:
-            yield
-    finally:
-        modes[:] = before
-
-
-def _gradients(parts: Sequence[Module]) -> dict[str, torch.Tensor]:
-    return {
-        name: each.grad.detach().cpu().clone()
-        for name, each in parameters_of(parts).items()
-        if each.grad is not None
-    }
-
-
-def _forget_gradients(parts: Sequence[Module]) -> None:
-    for part in parts:
-        part.zero_grad(set_to_none=True)
+    place = layout, layout.coordinates(rank)
+    training = Training(options.num_steps, make, place, has_dropout=options.has_dropout)
+    known = reference.initial, reference.exported
+    setting = Setting(options.dtype, options.device_type, layout.sizes, mesh, *known)
+    with training.recorded(modes):
+        program.train(setting, training)
+    return training.tape.record
 
 
 @contextmanager

@@ -173,7 +173,7 @@ class Search:
             found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
         found.place = self._place(spot, module)
         ranks = compared.wrong_ranks or [0]
-        found.calls = self._at.calls_before(ranks[0], compared.order) or "none"
+        found.calls = self._at.calls_before(ranks[0], compared.order, spot) or "none"
         return found
 
     def _owner(self, spot: Spot, *, is_back: bool) -> str:
@@ -238,23 +238,30 @@ class Search:
             for rank, rows in enumerate(self._comparison.rows)
             if rows is not None
         }
-        compared = self._comparison.compare(GRADIENTS, *output, plain)
-        if compared.status == RIGHT:
+        every = [
+            self._comparison.compare(GRADIENTS, output[0], call, plain)
+            for call in self._comparison.same_of_each_model_call(*output)
+        ]
+        every = [compared for compared in every if compared.got]
+        if all(compared.status == RIGHT for compared in every):
             self._scales = plain
             return None
-        if not compared.want:
+        if not all(compared.want for compared in every):
             return None
         for axes in self._summed_axes():
-            scales, misfits = self._fitted(compared, axes)
+            scales, misfits = self._fitted(every, axes)
             if not misfits:
                 self._scales = self._with_stages(scales)
                 return self._uneven(scales)
-        _, misfits = self._fitted(compared, ())
-        axes, cause = causes.explain(self._at, compared, is_back=True)
+        wrong = max(every, key=lambda compared: compared.share)
+        _, misfits = self._fitted([wrong], ())
+        axes, cause = causes.explain(self._at, wrong, is_back=True)
         axes = varying(self._layout, sorted(misfits)) or axes
-        text = f"the gradient of the model's output: {cause}"
-        error = max(misfits.values())
-        return Found(LOSS, LOSS_MODULE, axes, text, error, sorted(misfits))
+        text = f"the gradient of the model's output: {cause.removeprefix(causes.OF_GRADIENT)}"
+        direction = BACKWARD if self._at.is_loss_right(strict=False) else LOSS
+        return Found(
+            direction, LOSS_MODULE, axes, text, max(misfits.values()), ranks=sorted(misfits)
+        )
 
     def _summed_axes(self) -> Iterator[tuple[str, ...]]:
         """Yield no axis, and each one along which ranks have the same rows."""
@@ -262,20 +269,28 @@ class Search:
         taken = (*self._comparison.data_axes, *self._comparison.stage_axes)
         yield from ((axis,) for axis in self._layout.axes if axis not in taken)
 
-    def _fitted(self, compared: Compared, axes: tuple[str, ...]) -> tuple[Scales, dict[int, float]]:
+    def _fitted(
+        self, every: Sequence[Compared], axes: tuple[str, ...]
+    ) -> tuple[Scales, dict[int, float]]:
         """Return the scale of each call, and the errors of ranks where none fits."""
         scales: Scales = {}
         misfits: dict[int, float] = {}
-        for rank in compared.got:
-            have = self._comparison.summed(compared.got, rank, axes)
-            for got, want in zip(have, compared.want[rank], strict=True):
-                scale = (got * want).sum().item() / (want.square().sum().item() or 1.0)
-                error = (got - scale * want).norm().item()
-                if error > compared.tolerance * max(abs(scale), 1.0):
-                    relative = error / (got.norm().item() or 1.0)
-                    misfits[rank] = max(misfits.get(rank, 0.0), relative)
-                scales.setdefault(rank, []).append(scale)
+        for compared in every:
+            for rank in compared.got:
+                have = self._comparison.summed(compared.got, rank, axes)
+                known = scales.setdefault(rank, [0.0] * self._num_calls(rank, len(have)))
+                numbers = self._comparison.calls_within(rank, compared) or range(len(have))
+                for number, got, want in zip(numbers, have, compared.want[rank], strict=True):
+                    scale = (got * want).sum().item() / (want.square().sum().item() or 1.0)
+                    error = (got - scale * want).norm().item()
+                    if error > compared.tolerance * max(abs(scale), 1.0):
+                        relative = error / (got.norm().item() or 1.0)
+                        misfits[rank] = max(misfits.get(rank, 0.0), relative)
+                    known[number] = scale
         return scales, misfits
+
+    def _num_calls(self, rank: int, least: int) -> int:
+        return max(len(self._comparison.rows[rank] or ()), least)
 
     def _with_stages(self, scales: Mapping[int, list[float]]) -> Scales:
         """Return the scales also of earlier stages of a pipeline."""

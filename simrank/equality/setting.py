@@ -33,6 +33,7 @@ class Setting:
 
     Attributes:
         dtype: What parameters and floating inputs are computed in.
+        device: Where models and batches lie: cuda, the rank's own, or cpu.
         sizes: Those of the layout's axes; none: the single program.
         mesh: The axes that are no shared ones; None: the single program.
         initial: The single program's parameters before its first step; None: this is it.
@@ -40,6 +41,7 @@ class Setting:
     """
 
     dtype: torch.dtype
+    device: str = "cuda"
     sizes: Mapping[str, int] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
     initial: Mapping[str, Taped] | None = None
@@ -47,7 +49,7 @@ class Setting:
 
     def move(self, model: Module) -> Module:
         """Return a model on the rank's device, in the type that is computed in."""
-        return model.cuda()._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001
+        return model.to(self.device)._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001
 
     def prepare(self, model: Module) -> Module:
         """Return the single model on the rank's device, no two elements of it alike.
@@ -77,7 +79,8 @@ class Setting:
         """Return the tensors of a step on the rank's device, in their own structure."""
 
         def placed(tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
-            return cast(tensor.cuda(), self.dtype) if isinstance(tensor, torch.Tensor) else tensor
+            is_tensor = isinstance(tensor, torch.Tensor)
+            return cast(tensor.to(self.device), self.dtype) if is_tensor else tensor
 
         return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
 

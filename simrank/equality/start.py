@@ -205,7 +205,8 @@ class Start:
         most = usual.most_common(1)[0][0]
         for name, axes in split.items():
             is_direct = name.startswith(prefix) and "." not in name[len(prefix) :]
-            if is_direct and axes and usual[axes] < usual[most]:
+            is_other = not set(axes) < set(most)  # A part may be whole along some.
+            if is_direct and axes and usual[axes] < usual[most] and is_other:
                 both = tuple(a for a in self.layout.axes if a in (*axes, *most))
                 text = (
                     f"{name} is split along {'/'.join(axes)}, others along {'/'.join(most)}: "

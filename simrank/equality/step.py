@@ -17,7 +17,7 @@ from simrank.equality.verdict import Tally, module_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.equality.record import Taped
+    from simrank.equality.record import Spot, Taped
     from simrank.equality.start import Start
 
 _TELLING = 0.01  # Of a step: a larger tolerance hides a wrong gradient; assumed.
@@ -89,13 +89,24 @@ class AtStep:
         """Return whether a module, or the module of a parameter, is not compared."""
         return any(name == each or name.startswith(f"{each}.") for each in self._excluded)
 
-    def calls_before(self, rank: int, order: int) -> str:
-        """Return the collectives between a tensor of a rank and the one that passed before it."""
+    def calls_before(self, rank: int, order: int, spot: Spot) -> str:
+        """Return the collectives between a tensor of a rank and what its module took before it.
+
+        Where that is not known, those after the tensor that passed last.
+        """
         step = self.ranks[rank]
-        taped = [each for calls in step.values.values() for each in calls]
-        taped += [each for calls in step.gradients.values() for each in calls.values()]
-        before = max((e.order for e in taped if e.order < order), default=step.span[0])
-        return self._calls(rank, before, order)
+        taped = {s: list(calls) for s, calls in step.values.items()}
+        for other, by_call in step.gradients.items():
+            taped.setdefault(other, []).extend(by_call.values())
+        every = [each.order for calls in taped.values() for each in calls if each.order < order]
+        own = [
+            each.order
+            for other, calls in taped.items()
+            if other.module == spot.module and other.side != spot.side
+            for each in calls
+            if each.order < order
+        ]
+        return self._calls(rank, max(own or every, default=step.span[0]), order)
 
     def calls_after_forward(self, rank: int) -> str:
         """Return the collectives of a rank's backward and of everything after it."""

@@ -192,12 +192,13 @@ class Tape:
     def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
         """Return the list of a running dropout, the single program's one, and the rows."""
         name = self._stack[-1] if self._stack else ""
+        known = self._single and self._single.steps[len(self.record.steps) - 1].dropped
+        while known and name not in known and "." in name:  # A rank's wrapper around the module.
+            name = name.rpartition(".")[0]
         is_again = _is_in_backward()
         here = self._step.dropped[name + AGAIN if is_again else name]
-        single = None
-        if self._single is not None:
-            every = self._single.steps[len(self.record.steps) - 1].dropped.get(name, [])
-            single = every[len(here) % len(every)] if every else None
+        every = known.get(name, []) if known else []
+        single = every[len(here) % len(every)] if every else None
         return here, single, self._rows
 
     def _leave(self, name: str, out: Any) -> Any:  # noqa: ANN401 - any program's

@@ -154,6 +154,24 @@ def train(model, batch, mesh):
     assert "other random numbers are constants" in note
 
 
+def test_a_program_with_tensors_on_the_cpu_runs_there(write, cli):
+    """With gloo; it is said aloud, and `--device cuda` refuses it with what to do."""
+    text = RIGHT.replace("model(batch[0])", "model(batch[0]) + torch.zeros(4, 1, 32)")
+    status, out, _ = cli("equal", write(text), "--layout", "tp=2", "--steps", "1")
+    first, verdict = out.splitlines()
+    assert status == 0
+    assert first.startswith("# computed on the CPU, with gloo: on cuda, RuntimeError: Expected all")
+    assert verdict.startswith("ok tp2: ")
+    lines = "    dist.all_reduce(torch.zeros(1))\n    return model\n"
+    text = FILE + f"def parallelize(model, mesh):\n{lines}"
+    status, out, _ = cli("equal", write(text), "--layout", "tp=2", "--steps", "1")
+    assert status == 0
+    assert out.splitlines()[1].startswith("  computed on the CPU, with gloo: on cuda, ")
+    status, out, _ = cli("equal", write(text), "--layout", "tp=2", "--device", "cuda")
+    assert status == 1
+    assert "to fix: make tensors on the device of the model and the batch, or --device cpu" in out
+
+
 def test_what_is_left_out_is_said(write, cli, tmp_path):
     """Modules that may differ with their reason, and the dropout of attention."""
     text = (

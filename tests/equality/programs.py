@@ -274,6 +274,48 @@ def parallelize(model, mesh):
 """
         + DP,
     ),
+    "dropout_in_a_wrapper_with_seeds_of_its_own": Program(
+        {"dp": 2},
+        DROPOUT,
+        """
+class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x): return self.inner(x)
+def parallelize(model, mesh):
+    torch.manual_seed(7 + mesh["dp"].get_local_rank())
+    for layer in model.layers: layer.drop = Wrapped(layer.drop)
+    return model
+"""
+        + DP,
+    ),
+    "a_rank_without_rows": Program(
+        {"dp": 3},
+        """
+def build(): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(2, 6, generator=drawn), torch.randn(2, 2, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    x, y = rows(batch, mesh["dp"])
+    ((model(x) - y).square().sum() / 4).backward()
+    average(model, mesh["dp"].get_group(), 1)
+""",
+    ),
+    "micro_batches_of_the_single_program": Program(
+        {"dp": 2},
+        GPT
+        + """
+def loss(model, batch):
+    return sum(cross_entropy(model(x), y) / 2 for x, y in zip(*(t.chunk(2) for t in batch)))
+""",
+        WHOLE + DP,
+    ),
     "zero_optimizer": Program(
         {"dp": 2},
         ADAM.replace("RATE", "0.01"),
@@ -359,6 +401,70 @@ class Biased(Row):
 def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Biased)
 """,
         ("forward", "layers.0.mlp.down", ("tp",), "the bias is added 2 times"),
+    ),
+    "a_bias_is_added_by_each_rank_of_one_of_two_axes": Program(
+        {"y": 2, "x": 2},
+        """
+def build(): return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(4, 8, generator=drawn), torch.randn(4, 8, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
+        """
+class Both(nn.Module):
+    def __init__(self, linear, mesh):
+        super().__init__()
+        self.y, self.x = mesh.get_group("y"), mesh.get_group("x")
+        self.weight = nn.Parameter(shard(shard(linear.weight, 0, self.y), 1, self.x))
+        self.bias = nn.Parameter(shard(linear.bias, 0, self.y))
+    def forward(self, v):
+        v = Copy.apply(v, self.y).chunk(2, -1)[dist.get_rank(self.x)]
+        return Sum.apply(F.linear(v, self.weight, self.bias), self.x)
+class Parts(nn.Module):
+    def __init__(self, model, mesh):
+        super().__init__()
+        self.add_module("0", Both(model[0], mesh))
+        self.add_module("1", model[1])
+        self.add_module("2", model[2])
+    def forward(self, v):
+        import torch.distributed.nn.functional as nnf
+        own = getattr(self, "1")(getattr(self, "0")(v))
+        return getattr(self, "2")(torch.cat(nnf.all_gather(own, getattr(self, "0").y), -1))
+def parallelize(model, mesh): return Parts(model, mesh)
+""",
+        ("forward", "0", ("x",), "the bias is added 2 times"),
+    ),
+    "a_rank_has_some_rows_of_another": Program(
+        {"dp": 2},
+        GPT,
+        """
+class Shifted(MLP):
+    def forward(self, x):
+        every = [torch.empty_like(x) for _ in range(2)]
+        dist.all_gather(every, x.detach().contiguous())
+        return super().forward(torch.cat((every[0][:1], x[1:])))
+def parallelize(model, mesh):
+    model.layers[0].mlp.__class__ = Shifted
+    return model
+"""
+        + DP,
+        ("forward", "layers.0.mlp", ("dp",), "8 of 16 rows of rank 1 are rows of rank 0"),
+    ),
+    "columns_of_the_wrong_part": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Other(Row):
+    def forward(self, x):
+        out = super().forward(x)
+        return torch.cat((out[..., 8:], out[..., 8:]), -1)
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[0].mlp.down.__class__ = Other
+    return model
+""",
+        ("forward", "layers.0.mlp.down", ("tp",), "column 0 of rank 0 is what column 8"),
     ),
     "a_row_parallel_sum_is_missing": Program(
         {"dp": 2, "tp": 2},
@@ -538,6 +644,16 @@ def train(model, batch, mesh):
 def train(model, batch, mesh):
     torch.cuda.manual_seed(dist.get_rank())
     loss(model, batch).backward()
+""",
+        ("forward", "layers.0.drop", ("tp",), "their seeds differ"),
+    ),
+    "seeds_differ_where_elements_are_the_same": Program(
+        {"tp": 2},
+        DROPOUT,
+        """
+def parallelize(model, mesh):
+    torch.manual_seed(7 + mesh["tp"].get_local_rank())
+    return split(model, mesh["tp"].get_group())
 """,
         ("forward", "layers.0.drop", ("tp",), "their seeds differ"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equality.program import Session
     from simrank.equality.setting import Setting
+    from simrank.equality.training import Training
 
 _SIZES = {
     "pp": "pipeline_model_parallel_size",
@@ -65,13 +66,15 @@ class Megatron:
     ddp: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
-    def start(self, setting: Setting) -> Session:
-        """Build the model's chunks on the running rank, and their optimizer."""
+    def train(self, setting: Setting, training: Training) -> None:
+        """Build the model's chunks on the running rank, and do the steps."""
         setting.rows_per_rank(len(self.batch(0)["tokens"]), "dp")
         if not dist.is_initialized():
             dist.init_process_group("nccl")
         sizes, is_single = setting.sizes, setting.initial is None
         state = _core("parallel_state")
+        if state.is_initialized():
+            state.destroy_model_parallel()
         state.initialize_model_parallel(
             sizes.get("tp", 1),
             sizes.get("pp", 1),
@@ -96,7 +99,14 @@ class Megatron:
             else:
                 setting.move(chunk)
                 _import(chunk, setting.exported or {})
-        return self._session(config, chunks, exported, is_single=is_single)
+        wrapped, optimizer = self._wrapped(config, chunks, is_single=is_single)
+        training.watch(chunks, exported)
+        for index in range(training.num_steps):
+            training.begin()
+            losses = self._forward_and_backward(wrapped, optimizer, index)
+            training.note_gradients()
+            optimizer.step()
+            training.end(torch.stack(losses).mean() if losses else None)
 
     def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - Megatron's
         sizes = setting.sizes
@@ -116,14 +126,14 @@ class Megatron:
             bf16=False,
         )
 
-    def _session(
+    def _wrapped(
         self,
         config: Any,  # noqa: ANN401 - Megatron's
         chunks: Sequence[Module],
-        exported: Mapping[str, torch.Tensor],
         *,
         is_single: bool,
-    ) -> Session:
+    ) -> tuple[Sequence[Any], Any]:
+        """Return the chunks in Megatron's data parallelism, and their optimizer."""
         distributed, optimizers = _core("distributed"), _core("optimizer")
         sharded = bool(self.optimizer.get("use_distributed_optimizer")) and not is_single
         ddp = distributed.DistributedDataParallelConfig(
@@ -137,7 +147,39 @@ class Megatron:
         if ddp.overlap_grad_reduce:
             syncs = [each.no_sync for each in wrapped]
             config.no_sync_func = syncs if len(syncs) > 1 else syncs[0]
-        return _Session(self, chunks, exported, wrapped, optimizer)
+        return wrapped, optimizer
+
+    def _forward_and_backward(
+        self,
+        wrapped: Sequence[Any],
+        optimizer: Any,  # noqa: ANN401 - Megatron's
+        index: int,
+    ) -> list[torch.Tensor]:
+        """Do the schedule of a step; return the losses of the last stage's micro-batches."""
+        state, size = _core("parallel_state"), self.micro_batch_size
+        ranks, rank = state.get_data_parallel_world_size(), state.get_data_parallel_rank()
+        batch = self.batch(index)
+        mine = {name: each.chunk(ranks)[rank].cuda() for name, each in batch.items()}
+        pieces = {name: each.split(size) for name, each in mine.items()}
+        count = len(pieces["tokens"])
+        batches = [{name: each[n] for name, each in pieces.items()} for n in range(count)]
+        for chunk in wrapped:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        losses: list[torch.Tensor] = []
+        _core("pipeline_parallel").get_forward_backward_func()(
+            forward_step_func=partial(_noting, self.forward_step or _gpt_step, losses),
+            data_iterator=[iter(batches) for _ in wrapped],
+            model=list(wrapped),
+            num_microbatches=count,
+            seq_length=mine["tokens"].shape[1],
+            micro_batch_size=size,
+            forward_only=False,
+        )
+        for chunk in wrapped:
+            if chunk.ddp_config.use_distributed_optimizer:
+                _gather_gradients(chunk)
+        return losses
 
 
 def _core(name: str) -> Any:  # noqa: ANN401 - a module of Megatron's
@@ -160,6 +202,24 @@ def _gpt_step(batches: Iterator[Batch], model: Module) -> Any:  # noqa: ANN401 -
         return mean / size, {"lm loss": mean.detach()}
 
     return output, loss
+
+
+def _noting(
+    forward: Callable[[Iterator[Batch], Module], Any],
+    losses: list[torch.Tensor],
+    batches: Iterator[Batch],
+    model: Module,
+) -> Any:  # noqa: ANN401 - Megatron's
+    """Call a forward step whose losses are noted."""
+    output, loss = forward(batches, model)
+
+    def noted(given: torch.Tensor) -> Any:  # noqa: ANN401 - Megatron's
+        found = loss(given)
+        if len(found) == 2:  # Otherwise a sum, and how many tokens it is of.
+            losses.append(found[0].detach().clone())
+        return found
+
+    return output, noted
 
 
 # ---- Values of parameters ----
@@ -206,70 +266,6 @@ def _import(chunk: Module, found: Mapping[str, torch.Tensor]) -> None:
 def _place(shard: Any) -> tuple[int | slice, ...]:  # noqa: ANN401 - Megatron's
     found: tuple[int | slice, ...] = shard.global_slice()
     return found
-
-
-# ---- Steps ----
-
-
-@dataclass
-class _Session:
-    """A model on a rank.
-
-    Attributes:
-        program: What was given.
-        parts: The model's chunks.
-        exported: Of the single program: whole tensors by their global names.
-        wrapped: The chunks in Megatron's data parallelism.
-        optimizer: Theirs.
-        losses: Of the micro-batches of the step.
-    """
-
-    program: Megatron
-    parts: Sequence[Module]
-    exported: Mapping[str, torch.Tensor]
-    wrapped: Sequence[Any]
-    optimizer: Any
-    losses: list[torch.Tensor] = field(default_factory=list)
-
-    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
-        """Do the schedule, and the optimizer's step; the loss is that of the last stage."""
-        state, size = _core("parallel_state"), self.program.micro_batch_size
-        ranks, rank = state.get_data_parallel_world_size(), state.get_data_parallel_rank()
-        batch = self.program.batch(index)
-        mine = {name: each.chunk(ranks)[rank].cuda() for name, each in batch.items()}
-        pieces = {name: each.split(size) for name, each in mine.items()}
-        count = len(pieces["tokens"])
-        batches = [{name: each[n] for name, each in pieces.items()} for n in range(count)]
-        for chunk in self.wrapped:
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        self.losses.clear()
-        _core("pipeline_parallel").get_forward_backward_func()(
-            forward_step_func=self._forward,
-            data_iterator=[iter(batches) for _ in self.wrapped],
-            model=list(self.wrapped),
-            num_microbatches=count,
-            seq_length=mine["tokens"].shape[1],
-            micro_batch_size=size,
-            forward_only=False,
-        )
-        for chunk in self.wrapped:
-            if chunk.ddp_config.use_distributed_optimizer:
-                _gather_gradients(chunk)
-        note_gradients()
-        self.optimizer.step()
-        return torch.stack(self.losses).mean() if self.losses else None
-
-    def _forward(self, batches: Iterator[Batch], model: Module) -> Any:  # noqa: ANN401 - Megatron's
-        output, loss = (self.program.forward_step or _gpt_step)(batches, model)
-
-        def kept(given: torch.Tensor) -> Any:  # noqa: ANN401 - Megatron's
-            found = loss(given)
-            if len(found) == 2:  # Otherwise a sum, and how many tokens it is of.
-                self.losses.append(found[0].detach().clone())
-            return found
-
-        return output, kept
 
 
 def _gather_gradients(chunk: Any) -> None:  # noqa: ANN401 - Megatron's

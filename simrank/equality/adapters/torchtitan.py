@@ -7,7 +7,7 @@ import gc
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.nn import Module
 
-    from simrank.equality.program import Session
     from simrank.equality.setting import Setting
+    from simrank.equality.training import Training
 
 _DEGREES = {
     "pp": "pipeline_parallel_degree",
@@ -62,8 +62,8 @@ class TorchTitan:
     seq_len: int = 64
     batch: Callable[[int], Batch] | None = None
 
-    def start(self, setting: Setting) -> Session:
-        """Build the trainer on the running rank."""
+    def train(self, setting: Setting, training: Training) -> None:
+        """Build the trainer on the running rank, and do the steps."""
         if not dist.is_initialized():
             dist.init_process_group("nccl")
         config = self._configured(setting)
@@ -72,12 +72,25 @@ class TorchTitan:
             make = _trainer if hasattr(config, "model_spec") else _older_trainer
             trainer = make(config, is_single=is_single)
         _note_before_clipping(import_module(type(trainer).__module__).dist_utils)
+        losses = _losses_of(trainer)
         if is_single:
             for part in trainer.model_parts:
                 setting.prepare(part)
         else:
             setting.fill(trainer.model_parts)
-        return _Session(trainer, partial(self._batch_of, trainer))
+        training.watch(trainer.model_parts)
+        token = _note.set(training.note_gradients)
+        try:
+            for index in range(training.num_steps):
+                training.begin()
+                losses.clear()
+                trainer.step = index + 1
+                rows = trainer.dataloader.of(self._batch_of(trainer, index))
+                trainer.train_step(trainer.batch_generator(rows))
+                is_last = getattr(trainer, "pp_has_last_stage", True)
+                training.end(torch.stack(losses).sum() if is_last else None)
+        finally:
+            _note.reset(token)
 
     def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - torchtitan's
         config = copy.deepcopy(self.config)
@@ -232,39 +245,16 @@ def _note_before_clipping(utils: Any) -> None:  # noqa: ANN401 - torchtitan.dist
     utils.clip_grad_norm_ = clip
 
 
-class _Session:
-    """A trainer on a rank.
+def _losses_of(trainer: Any) -> list[torch.Tensor]:  # noqa: ANN401 - torchtitan's
+    """Return a list that gets the losses of a trainer's micro-batches."""
+    losses: list[torch.Tensor] = []
+    step = trainer.forward_backward_step
 
-    Args:
-        trainer: torchtitan's.
-        batch: Returns a step's batch, of all ranks.
-    """
+    @wraps(step)
+    def kept(**kwargs: Any) -> torch.Tensor:  # noqa: ANN401 - torchtitan's
+        loss: torch.Tensor = step(**kwargs)
+        losses.append(loss.detach().clone())
+        return loss
 
-    def __init__(self, trainer: Any, batch: Callable[[int], Batch]) -> None:  # noqa: ANN401
-        self.parts: Sequence[Module] = trainer.model_parts
-        self.exported: Mapping[str, torch.Tensor] = {}
-        self._trainer, self._batch = trainer, batch
-        self._losses: list[torch.Tensor] = []
-        step = trainer.forward_backward_step
-
-        @wraps(step)
-        def kept(**kwargs: Any) -> torch.Tensor:  # noqa: ANN401 - torchtitan's
-            loss: torch.Tensor = step(**kwargs)
-            self._losses.append(loss.detach().clone())
-            return loss
-
-        trainer.forward_backward_step = kept
-
-    def step(self, index: int, note_gradients: Callable[[], None]) -> torch.Tensor | None:
-        """Run a step of the trainer."""
-        trainer = self._trainer
-        self._losses.clear()
-        trainer.step = index + 1
-        rows = trainer.dataloader.of(self._batch(index))
-        token = _note.set(note_gradients)
-        try:
-            trainer.train_step(trainer.batch_generator(rows))
-        finally:
-            _note.reset(token)
-        is_last = getattr(trainer, "pp_has_last_stage", True)
-        return torch.stack(self._losses).sum() if is_last else None
+    trainer.forward_backward_step = kept
+    return losses
