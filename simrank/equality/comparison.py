@@ -225,6 +225,9 @@ class Comparison:
             best.axes = summed_over
             best.is_declared = bool(summed_over) and declared is not None
             best.errors, best.want = dict.fromkeys(got, 0.0), {}
+        is_loss = not spot.module and not whole.value.dim()  # Weighted in any way on each rank.
+        if best.status == WRONG and is_loss and self.data_axes and kind == VALUES:
+            best.status = UNALIGNED
         return best
 
     def _axes_by_value(

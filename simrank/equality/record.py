@@ -146,6 +146,7 @@ class Record:
         kinds: Names of the modules' types.
         sites: Where a module was called, by its plain name.
         homes: File and first line of the forward of modules that are the program's own.
+        keywords: Names of inputs that modules take by name.
         steps: The steps so far.
         calls: Collectives and messages.
         switched_off: Functions of torch whose own dropout was left out.
@@ -160,6 +161,7 @@ class Record:
     kinds: dict[str, str] = field(default_factory=dict)
     sites: dict[str, SourceLine] = field(default_factory=dict)
     homes: dict[str, SourceLine] = field(default_factory=dict)
+    keywords: dict[Spot, str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)

@@ -170,6 +170,9 @@ class Search:
             found.ranks, found.hint = range(self._layout.num_ranks), f"an all_reduce on '{over}'"
         else:
             axes, cause = causes.explain(self._at, compared, is_back=is_back)
+            keyword = self._record.keywords.get(spot)
+            if keyword is not None:
+                cause = f"{keyword} of {spot.module or MODEL}: {cause}"
             found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
         found.place = self._place(spot, module)
         ranks = compared.wrong_ranks or [0]

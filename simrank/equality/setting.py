@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,39 @@ class Setting:
 
         return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
 
-    def fill(self, parts: Sequence[Module]) -> None:
+    def pieces(self, batch: Any, count: int, axes: Sequence[str]) -> list[Any]:  # noqa: ANN401
+        """Return the parts in which the rank takes its rows of a batch, on its device.
+
+        Args:
+            batch: Of all ranks together, rows first, in the program's own structure.
+            count: Parts.
+            axes: Whose ranks share the rows.
+
+        Raises:
+            ValueError: Rows cannot be shared.
+        """
+        rank = 0
+        for axis in axes:
+            if self.mesh is not None and axis in (self.mesh.mesh_dim_names or ()):
+                rank = rank * self.mesh[axis].size() + self.mesh[axis].get_local_rank()
+
+        def piece(number: int, tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
+            if not isinstance(tensor, torch.Tensor) or not tensor.dim():
+                return tensor
+            size, rest = divmod(self.rows_per_rank(len(tensor), *axes), count)
+            if rest:
+                raise ValueError(f"{count} micro-batches of {size * count + rest} rows")
+            first = (rank * count + number) * size
+            return tensor[first : first + size]
+
+        return [tree_map(partial(piece, number), self.place(batch)) for number in range(count)]
+
+    def fill(self, parts: Sequence[Module], *, only_sharded: bool = False) -> None:
         """Give the parameters of a rank the single program's values, by name and placement.
+
+        Args:
+            parts: The rank's model, or its parts.
+            only_sharded: Whether only to DTensors.
 
         Raises:
             KeyError: The single program has no parameter of that name.
@@ -93,6 +125,8 @@ class Setting:
         assert self.initial is not None
         for part in parts:
             for name, parameter in part.named_parameters():
+                if only_sharded and not isinstance(parameter, DTensor):
+                    continue
                 value = self.initial[plain_name(name)].value
                 with torch.no_grad():
                     _fill(parameter, value)

@@ -83,6 +83,7 @@ class Tape:
         self._roots: list[Any] = []
         self._noise = noise
         self._paused = 0
+        self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
                 if name or len(parts) == 1:  # The whole is none of several parts.
@@ -157,6 +158,8 @@ class Tape:
         site = user_site()
         if site is not None:
             self.record.sites.setdefault(name, site.line())
+        if kwargs and name not in self._keyed:
+            self._note_keywords(name, args, kwargs)
         found, form = tree_flatten((args, kwargs))
         for place, each in enumerate(found):
             if isinstance(each, torch.Tensor):
@@ -166,6 +169,16 @@ class Tape:
                 if self._rows is None:
                     self._find_rows(Spot(name, INPUT, place), found[place])
         return tree_unflatten(found, form)
+
+    def _note_keywords(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
+        """Note the names of the inputs that a module's first call gives by name."""
+        self._keyed.add(name)
+        place = len(tree_flatten(args)[0])
+        for key, value in kwargs.items():
+            count = len(tree_flatten(value)[0])
+            for index in range(place, place + count):
+                self.record.keywords[Spot(name, INPUT, index)] = key
+            place += count
 
     def _open(self, name: str) -> None:
         """Note which modules are running; those that a recomputation left early are not."""

@@ -1,0 +1,60 @@
+"""Transformers' Trainer, as it is installed: its layouts equal it on one device."""
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+if not all(map(importlib.util.find_spec, ("transformers", "accelerate"))):
+    pytest.skip("transformers or accelerate is not installed", allow_module_level=True)
+
+from simrank.equality.check import prepared
+from simrank.equality.layout import Layout
+from simrank.equality.runs import Options
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+PROGRAM = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from simrank.equality.adapters import HuggingFace
+
+def model(sizes):
+    widths = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
+    return LlamaForCausalLM(LlamaConfig(**widths, num_hidden_layers=2, num_attention_heads=4))
+
+def batch(step):
+    tokens = torch.randint(0, 64, (8, 12), generator=torch.Generator().manual_seed(step))
+    labels = tokens.clone()
+    labels[torch.arange(8)[:, None] + 2 > torch.arange(12)] = -100
+    return {"input_ids": tokens, "labels": labels}
+
+def arguments(sizes):
+    keys = {"learning_rate": 0.01, "max_grad_norm": 0.5, **MORE}
+    wrapped = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    return keys | ({"fsdp": "full_shard", "fsdp_config": wrapped} if sizes.get("fsdp") else {})
+
+program = HuggingFace(model, batch, arguments, micro_batches=2, data_axes=("dp", "fsdp"))
+"""
+
+
+def judged(folder, layout, more="{}"):
+    """Return the verdict on a layout."""
+    path = folder / "trained.py"
+    path.write_text(PROGRAM.replace("MORE", more))
+    checks, _ = prepared(Options(str(path)), [Layout(layout)], folder)
+    return checks(0)
+
+
+@pytest.mark.parametrize("axis", ["dp", "fsdp"])
+def test_a_layout_equals_one_device(axis, tmp_path):
+    """Rows have labels of different numbers; gradients are accumulated, and clipped."""
+    verdict = judged(tmp_path, {axis: 2})
+    assert verdict.found is None
+    assert verdict.tally.count > 200
+
+
+def test_a_mean_of_each_ranks_own_tokens_is_found(tmp_path):
+    """As the Trainer computes it if it is told to."""
+    found = judged(tmp_path, {"dp": 2}, "{'average_tokens_across_devices': False}").found
+    assert (found.direction, found.axes) == ("forward", ("dp",))
+    assert found.cause == "num_items_in_batch of model: not reduced over dp (sum)"
