@@ -68,6 +68,7 @@ TESTED_ELSEWHERE = {
     "equality/masks.py": "equality/test_judge.py",
     "equality/parameters.py": "equality/test_judge.py",
     "equality/naming.py": "equality/test_judge.py",
+    "equality/own_types.py": "cli/test_equal.py",
     "equality/record.py": "equality/test_judge.py",
     "equality/runs.py": "equality/test_judge.py",
     "equality/search.py": "equality/test_judge.py",

@@ -24,7 +24,7 @@ from simrank.config.model import Model, validate
 from simrank.config.quantity import Count, reject
 from simrank.config.yaml_source import Source, read_yaml
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+DTYPES = ("float64", "float32", "bfloat16", "float16", "declared")
 DEVICES = ("cuda", "cpu")
 _MAX_RANKS = 1024  # Assumed: more do not fit one machine's memory.
 
@@ -86,7 +86,7 @@ class EqualConfig(Model):
     Attributes:
         layouts: For each the sizes of its axes, outermost first.
         steps: Training steps; from the second on optimizer states and buffers show.
-        dtype: What the programs compute in.
+        dtype: What the programs compute in; declared: in float64, and then in their own types.
         device: Where their models and batches lie; None: on cuda, or on cpu if the single program
             has tensors there.
         ignore: Modules whose tensors are not compared.

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from simrank.equality import spill
 from simrank.equality.judge import Judge
-from simrank.equality.runs import CPU, Options, Reference, Runner, run_single
+from simrank.equality.own_types import OwnTypes
+from simrank.equality.runs import (
+    CPU,
+    DECLARED,
+    EXACT,
+    Options,
+    Reference,
+    Runner,
+    run_layout,
+    run_single,
+)
 from simrank.equality.verdict import RACE, RUN, WHOLE, Found, Verdict
 from simrank.errors import (
     ConfigError,
@@ -19,15 +29,16 @@ from simrank.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record
+    from simrank.equality.record import Names, Record
+    from simrank.equality.start import Start
 
 _MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
 _OFF = "dropout is off (p = 0), other random numbers are constants: they could not be aligned"
-EXACT, DECLARED = "float64", "float32"
+_FALLBACK = "float32"
 # Of errors of programs whose tensors lie on the CPU.
 _ON_CPU = (
     "on the same device",
@@ -77,7 +88,8 @@ class Checks:
         reference = self.reference(options)
         runner = Runner(options, reference)
         run = runner.layout(layout)
-        verdict = Judge(reference, run.ranks, layout, runner, options.excluded).judge()
+        judge = Judge(reference, run.ranks, layout, runner, options.excluded)
+        verdict = judge.judge()
         is_open = verdict.found is not None and verdict.found.needs_masks and options.has_dropout
         if is_open and not _are_masks_aligned(run.ranks):
             verdict = self._judged(replace(options, has_dropout=False), layout)
@@ -87,7 +99,31 @@ class Checks:
             verdict.found = _raced(run.races)
         else:
             verdict.notes += [f"race: {_first_line(race)}" for race in run.races]
+        if verdict.found is None and options.also_declared:
+            try:
+                self._judge_own_types(options, judge.start, run.names, verdict)
+            except SimrankError as error:
+                verdict.found = failed(error)
+                verdict.found.cause = f"in its own types: {verdict.found.cause}"
         return verdict
+
+    def _judge_own_types(
+        self, options: Options, exact: Start, names: Mapping[int, Names], verdict: Verdict
+    ) -> None:
+        """Run the layout in its own types, and add to the verdict how exact it is there."""
+        if options.dtype_name != EXACT:
+            verdict.notes.append(f"not compared in its own types: {EXACT} is needed for that")
+            return
+        drops = any(step.dropped for step in exact.reference.record.steps)
+        plain = replace(options, has_dropout=options.has_dropout and not drops)
+        if drops:
+            exact.reference = self.reference(plain)
+        own = replace(plain, dtype_name=DECLARED)
+        single = self.reference(own).record
+        run = run_layout(own, exact.layout, exact.reference.record, names)
+        verdict.found, line = OwnTypes(single, run.ranks).judge(exact, options.excluded)
+        if verdict.found is None:
+            verdict.notes.append(line + (", without dropout" if drops else ""))
 
     def reference(self, options: Options) -> Reference:
         """Return the record of the single program, which is run once for all layouts."""
@@ -95,11 +131,17 @@ class Checks:
         path = self.folder / (name + ("" if options.has_dropout else "-p0"))
         if not path.exists():
             made = path.with_name(f"{path.name}.{os.getpid()}")
-            spill.write(run_single(options), made)
+            spill.write(self._run_single(options), made)
             made.with_suffix(".data").replace(path.with_suffix(".data"))
             made.replace(path)
         found: Reference = spill.read(path)
         return found
+
+    def _run_single(self, options: Options) -> Reference:
+        if options.dtype_name != DECLARED:
+            return run_single(options)
+        exact = self.reference(replace(options, dtype_name=EXACT)).record
+        return run_single(options, num_noisy=0, initial=exact.initial)
 
 
 def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple[Checks, list[str]]:
@@ -138,7 +180,7 @@ def _others(options: Options, error: SimrankError) -> Iterator[tuple[Options, st
     if options.device is None and _is_of_cpu(error):
         yield replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
     elif options.dtype_name == EXACT and _may_be_precision(error):
-        yield replace(options, dtype_name=DECLARED), f"computed in {DECLARED}: in {EXACT}"
+        yield replace(options, dtype_name=_FALLBACK), f"computed in {_FALLBACK}: in {EXACT}"
 
 
 def _is_of_cpu(error: SimrankError) -> bool:

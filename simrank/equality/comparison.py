@@ -456,6 +456,15 @@ class Comparison:
             return got[rank]
         return [torch.stack(list(each)).sum(0) for each in zip(*peers, strict=True)]
 
+    def are_alike(self, got: Mapping[int, Calls], axes: Sequence[str]) -> bool:
+        """Return whether the ranks along some axes have the same values."""
+        return all(
+            len(got[rank]) == len(got[peer]) and all(map(is_close, got[rank], got[peer]))
+            for rank in got
+            for peer in self.layout.peers(rank, axes)
+            if peer in got
+        )
+
     def _is_found_by_value(
         self,
         whole: torch.Tensor,

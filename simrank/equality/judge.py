@@ -34,6 +34,9 @@ class Judge:
         layout: Where they stand.
         runner: Runs programs again to find a cause; None: the cause is what the records tell.
         excluded: Modules that are not compared.
+
+    Attributes:
+        start: The ranks and the single program, aligned once it has judged.
     """
 
     def __init__(
@@ -44,20 +47,20 @@ class Judge:
         runner: Runner | None = None,
         excluded: Sequence[str] = (),
     ) -> None:
-        self._start = Start(reference, ranks, layout)
+        self.start = Start(reference, ranks, layout)
         self._layout, self._runner, self._excluded = layout, runner, excluded
 
     def judge(self) -> Verdict:
         """Return the verdict."""
         verdict = Verdict(self._layout)
-        found = self._start.align()
-        verdict.notes += self._start.notes()
-        off = sorted(self._start.reference.record.switched_off)
+        found = self.start.align()
+        verdict.notes += self.start.notes()
+        off = sorted(self.start.reference.record.switched_off)
         verdict.notes += [f"the dropout of {name} is off in both programs" for name in off]
-        for number in range(len(self._start.reference.record.steps)):
+        for number in range(len(self.start.reference.record.steps)):
             if found is not None:
                 break
-            at = AtStep(self._start, number, self._excluded)
+            at = AtStep(self.start, number, self._excluded)
             at.tally = verdict.tally
             if at.is_wrong():
                 found = self._located(at)
@@ -130,5 +133,5 @@ class Judge:
             ranks = runner.layout(smaller).ranks
         except SimrankError:  # The program needs the axis.
             return False
-        reference = self._start.reference
+        reference = self.start.reference
         return Judge(reference, ranks, smaller, excluded=self._excluded).judge().found is None

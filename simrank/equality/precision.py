@@ -101,24 +101,26 @@ def grouped_mm(
     return out.to(out_dtype or a.dtype)
 
 
-def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a floating tensor in another type, and others as they are.
+def cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """Return a floating tensor in another type, if one is given, and others as they are.
 
     A complex one keeps its imaginary part, which `Module.to` would drop.
     """
+    if dtype is None:
+        return tensor
     if tensor.is_complex():
         return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 @contextmanager
-def computing_in(dtype: torch.dtype) -> Iterator[list[TorchFunctionMode]]:
+def computing_in(dtype: torch.dtype | None) -> Iterator[list[TorchFunctionMode]]:
     """Compute a block in a type; casts to types narrower than float32 or float64 stay in it.
 
     Yields:
         The modes that do it.
     """
-    if dtype not in _WIDE:
+    if dtype is None or dtype not in _WIDE:
         yield []
         return
     before = torch.get_default_dtype()
@@ -158,7 +160,7 @@ def backwards_under(
 
 
 @contextmanager
-def ring_in(dtype: torch.dtype) -> Iterator[None]:
+def ring_in(dtype: torch.dtype | None) -> Iterator[None]:
     """Make ring attention accumulate in float64, if that is computed in."""
     ring: Any = import_module(_RING)._cp_options  # noqa: SLF001 - torch has no other name
     before = ring.convert_to_f32
@@ -170,7 +172,7 @@ def ring_in(dtype: torch.dtype) -> Iterator[None]:
         let_flash_take(torch.bfloat16)  # Its own types only.
 
 
-def let_flash_take(dtype: torch.dtype) -> None:
+def let_flash_take(dtype: torch.dtype | None) -> None:
     """Allow float32 and float64 in flash attention, if the programs compute in one of them."""
     if hasattr(torch.ops.simrank_cuda, "let_flash_take_wide"):
         torch.ops.simrank_cuda.let_flash_take_wide(dtype in _WIDE)

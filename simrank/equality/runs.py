@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from simrank.config.equal import EqualConfig
     from simrank.equality.layout import Layout
     from simrank.equality.program import Program
-    from simrank.equality.record import Record, Spot
+    from simrank.equality.record import Names, Record, Spot, Taped
     from simrank.multiprocessing.script import Script
 
 _POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a prime.
 _NOISE_SEED = 7
+EXACT, DECLARED = "float64", "declared"
 CUDA, CPU = "cuda", "cpu"
 _BACKENDS = {CUDA: "nccl", CPU: "gloo"}
 
@@ -54,7 +55,8 @@ class Options:
     Attributes:
         path: The program's file.
         num_steps: Training steps.
-        dtype_name: What parameters and floating inputs are computed in.
+        dtype_name: What parameters and floating inputs are computed in; DECLARED: as they are.
+        also_declared: Whether a layout that is equal runs again in its own types.
         device: Where models and batches lie: cuda or cpu; None: cuda, unless that fails.
         cluster: The cluster, by name, or None: of nodes as large as needed.
         excluded: Modules that are not compared.
@@ -64,7 +66,8 @@ class Options:
 
     path: str
     num_steps: int = 2
-    dtype_name: str = "float64"
+    dtype_name: str = EXACT
+    also_declared: bool = False
     device: str | None = None
     cluster: str | None = None
     excluded: tuple[str, ...] = ()
@@ -75,13 +78,14 @@ class Options:
     def of(cls, path: str, config: EqualConfig) -> Options:
         """Return the options of a program with the keys of a file."""
         excluded = (*config.ignore, *config.allow)
-        steps, dtype, device = config.steps, config.dtype, config.device
-        return cls(path, steps, dtype, device, None, excluded, config.rename)
+        also = config.dtype == DECLARED
+        steps, dtype, device = config.steps, EXACT if also else config.dtype, config.device
+        return cls(path, steps, dtype, also, device, None, excluded, config.rename)
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Return torch's type."""
-        found: torch.dtype = getattr(torch, self.dtype_name)
+    def dtype(self) -> torch.dtype | None:
+        """Return torch's type; None: the program's own types."""
+        found: torch.dtype | None = getattr(torch, self.dtype_name, None)
         return found
 
     @property
@@ -103,8 +107,16 @@ class Reference:
     noisy: list[Record] = field(default_factory=list)
 
 
-def run_single(options: Options, *, num_noisy: int = 1) -> Reference:
-    """Run the single program, and again with rounding errors."""
+def run_single(
+    options: Options, *, num_noisy: int = 1, initial: Mapping[str, Taped] | None = None
+) -> Reference:
+    """Run the single program, and again with rounding errors.
+
+    Args:
+        options: The program.
+        num_noisy: Runs with rounding errors.
+        initial: Values of the parameters; None: those that it draws, and jitter.
+    """
     records: list[Record] = []
     for number in range(1 + num_noisy):
         run = _Run(options)
@@ -112,7 +124,7 @@ def run_single(options: Options, *, num_noisy: int = 1) -> Reference:
         def call(_: int, script: Script, run: _Run = run, number: int = number) -> None:
             # The file is run again: its globals may hold an optimizer, or a generator.
             with run.ready() as modes, _program(script) as program:
-                records.append(_single(run, program, number, modes))
+                records.append(_single(run, program, number, modes, initial))
 
         run.on_ranks(call, 1)
     return Reference(records[0], records[1:])
@@ -124,15 +136,30 @@ class LayoutRun:
 
     Attributes:
         ranks: The records of the ranks.
+        names: By rank, names of its parts' modules and those of the single program.
         races: Accesses that nothing orders: the numbers are right here, and may be wrong on GPUs.
     """
 
     ranks: list[Record]
     races: list[str]
+    names: dict[int, Names]
 
 
-def run_layout(options: Options, layout: Layout, reference: Record) -> LayoutRun:
-    """Run the program on a layout."""
+def run_layout(
+    options: Options,
+    layout: Layout,
+    reference: Record,
+    names: Mapping[int, Names] | None = None,
+) -> LayoutRun:
+    """Run the program on a layout.
+
+    Args:
+        options: The program.
+        layout: Where its ranks stand.
+        reference: The single program.
+        names: By rank, names of its parts' modules; None: they are found by values.
+    """
+    found = dict(names or {})
     records: dict[int, Record] = {}
     run = _Run(options)
 
@@ -140,14 +167,14 @@ def run_layout(options: Options, layout: Layout, reference: Record) -> LayoutRun
         with run.ready() as modes:
             dist.init_process_group(_BACKENDS[options.device_type])
             with _program(script) as program:
-                records[rank] = _rank(run, program, layout, reference, modes)
+                records[rank] = _rank(run, program, layout, reference, modes, found)
             dist.destroy_process_group()
 
     context = run.on_ranks(call, layout.num_ranks)
     for rank, record in records.items():
         record.calls = run.log.calls[rank]
     races = [str(race) for race in context.races]
-    return LayoutRun([records[rank] for rank in range(layout.num_ranks)], races)
+    return LayoutRun([records[rank] for rank in range(layout.num_ranks)], races, found)
 
 
 @dataclass
@@ -269,7 +296,7 @@ def _program(script: Script) -> Iterator[Program]:
 def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that multiplies each element by 1 and a rounding error."""
     drawn = torch.Generator().manual_seed(_NOISE_SEED + number)
-    epsilon = torch.finfo(options.dtype).eps / 2
+    epsilon = torch.finfo(options.dtype or torch.float32).eps / 2
     pool = torch.randn(_POOL, generator=drawn, dtype=torch.float64) * epsilon
     start = 0
 
@@ -287,7 +314,13 @@ def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tens
     return noisy
 
 
-def _single(run: _Run, program: Program, number: int, modes: list[TorchFunctionMode]) -> Record:
+def _single(
+    run: _Run,
+    program: Program,
+    number: int,
+    modes: list[TorchFunctionMode],
+    initial: Mapping[str, Taped] | None,
+) -> Record:
     """Run the single program; with a number above 0 with rounding errors."""
     options = run.options
     noise = _noise(options, number) if number else None
@@ -302,8 +335,9 @@ def _single(run: _Run, program: Program, number: int, modes: list[TorchFunctionM
         return tape
 
     training = Training(options.num_steps, make, has_dropout=options.has_dropout)
+    setting = Setting(options.dtype, options.device_type, initial=initial)
     with training.recorded(modes):
-        program.train(Setting(options.dtype, options.device_type), training)
+        program.train(setting, training)
     return training.tape.record
 
 
@@ -313,15 +347,17 @@ def _rank(
     layout: Layout,
     reference: Record,
     modes: list[TorchFunctionMode],
+    names: dict[int, Names],
 ) -> Record:
-    """Run the program on one rank of a layout."""
+    """Run the program on one rank of a layout; note the names of its modules."""
     options, rank = run.options, dist.get_rank()
-    sizes, names = tuple(layout.axes.values()), tuple(layout.axes)
-    mesh = init_device_mesh(options.device_type, sizes, mesh_dim_names=names)
+    sizes, axes = tuple(layout.axes.values()), tuple(layout.axes)
+    mesh = init_device_mesh(options.device_type, sizes, mesh_dim_names=axes)
 
     def make(parts: Sequence[Module]) -> Tape:
-        renamed = names_of(parts, reference, options.renamed)
-        run.tapes[rank] = Tape(parts, single=reference, names=renamed)
+        if rank not in names:
+            names[rank] = names_of(parts, reference, options.renamed)
+        run.tapes[rank] = Tape(parts, single=reference, names=names[rank])
         return run.tapes[rank]
 
     place = layout, layout.coordinates(rank)

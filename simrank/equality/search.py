@@ -166,6 +166,9 @@ class Search:
             module, over = spot.module or MODEL, "/".join(compared.axes)
             what = f"the gradient of its {spot.side}" if is_back else f"its {spot.side}"
             cause = f"{what} is a partial sum: not reduced over {over}"
+            if self._comparison.are_alike(compared.got, compared.axes):
+                size = len(self._layout.peers(0, compared.axes))
+                cause = f"{what} is 1/{size} of it on each rank of {over}: divided, or not summed"
             found = Found(direction, module, compared.axes, cause, error)
             found.ranks, found.hint = range(self._layout.num_ranks), f"an all_reduce on '{over}'"
         else:

@@ -33,15 +33,16 @@ class Setting:
     """The precision, place and values with which a program builds its model on a rank.
 
     Attributes:
-        dtype: What parameters and floating inputs are computed in.
+        dtype: What parameters and floating inputs are computed in; None: in their own types.
         device: Where models and batches lie: cuda, the rank's own, or cpu.
         sizes: Those of the layout's axes; none: the single program.
         mesh: The axes that are no shared ones; None: the single program.
-        initial: The single program's parameters before its first step; None: this is it.
+        initial: The single program's parameters before its first step; None: this is it, and draws
+            them.
         exported: Its values under other names, if it exports some.
     """
 
-    dtype: torch.dtype
+    dtype: torch.dtype | None
     device: str = "cuda"
     sizes: Mapping[str, int] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
@@ -55,8 +56,12 @@ class Setting:
     def prepare(self, model: Module) -> Module:
         """Return the single model on the rank's device, no two elements of it alike.
 
-        Ones and zeros could not be aligned, and would hide faults.
+        Ones and zeros could not be aligned, and would hide faults. In its own types the model gets
+        the values that it had in float64.
         """
+        if self.dtype is None and self.initial is not None:
+            self.fill([model])
+            return self.move(model)
         model._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001 - also of its buffers
         jitter = _Jitter()
         with torch.no_grad():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # Where a training step differs, in the order of the step.
 RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"
+PRECISION = "precision"
 LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP = "loss", "backward", "gradients", "step"
 # In place of a module.
 WHOLE, MODEL, LOSS_MODULE = "(all)", "(model)", "(loss)"

@@ -154,6 +154,42 @@ def train(model, batch, mesh):
     assert "other random numbers are constants" in note
 
 
+def test_a_layout_is_as_exact_as_the_single_program_in_their_own_types(write, cli):
+    """Autocast in both; the line says how exact, and dropout is off."""
+    text = programs.DROPOUT.replace("def loss(model, batch):", "def exact(model, batch):")
+    text += "def loss(model, batch):\n    with torch.autocast('cuda', torch.bfloat16):\n"
+    text += "        return exact(model, batch)\n"
+    text = "from nets import *\n" + text + programs.TP
+    status, out, _ = cli("equal", write(text), "--layout", "tp=2", "--dtype", "declared")
+    verdict, note = out.splitlines()
+    assert status == 0
+    assert verdict.startswith("ok tp2: ")
+    assert note.startswith("  in bfloat16, float32: errors up to ")
+    assert note.endswith(" times the single program's, without dropout")
+
+
+def test_gradients_that_are_summed_in_a_narrower_type_are_found(write, cli):
+    """In float64 they are equal; an error of the program there is one, too."""
+    lines = """
+def train(model, batch, mesh):
+    loss(model, rows(batch, mesh["dp"])).backward()
+    for p in model.parameters():
+        narrow = p.grad.bfloat16()
+        dist.all_reduce(narrow, group=mesh.get_group("dp"))
+        p.grad = narrow.to(p.grad.dtype) / 2
+"""
+    path = write(FILE + programs.WHOLE + lines)
+    status, out, _ = cli("equal", path, "--layout", "dp=2", "--steps", "1")
+    assert status == 0
+    status, out, _ = cli("equal", path, "--layout", "dp=2", "--steps", "1", "--dtype", "declared")
+    assert status == 1
+    assert out.startswith("FAIL dp2: precision, (all): gradients are up to ")
+    path.write_text(path.read_text() + "assert torch.get_default_dtype() == torch.float64\n")
+    status, out, _ = cli("equal", path, "--layout", "dp=2", "--steps", "1", "--dtype", "declared")
+    assert status == 1
+    assert "run, (all): in its own types: AssertionError" in out
+
+
 def test_a_program_with_tensors_on_the_cpu_runs_there(write, cli):
     """With gloo; it is said aloud, and `--device cuda` refuses it with what to do."""
     text = RIGHT.replace("model(batch[0])", "model(batch[0]) + torch.zeros(4, 1, 32)")

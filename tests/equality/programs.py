@@ -480,6 +480,19 @@ def parallelize(model, mesh):
         + DP,
         ("forward", "layers.1.attention.o", ("tp",), "its output is a partial sum"),
     ),
+    "a_sum_is_a_mean": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Mean(Row):
+    def forward(self, x): return super().forward(x) / 2
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[1].mlp.down.__class__ = Mean
+    return model
+""",
+        ("forward", "layers.1.mlp.down", ("tp",), "is 1/2 of it on each rank of tp"),
+    ),
     "a_module_after_the_fault_takes_a_right_constant": Program(
         {"tp": 2},
         """

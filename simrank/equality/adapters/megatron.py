@@ -68,10 +68,12 @@ class Megatron:
 
     def train(self, setting: Setting, training: Training) -> None:
         """Build the model's chunks on the running rank, and do the steps."""
+        if setting.dtype is None:
+            raise NotImplementedError("Megatron's own types: its Float16Module is not built")
         setting.rows_per_rank(len(self.batch(0)["tokens"]), "dp")
         if not dist.is_initialized():
             dist.init_process_group("nccl")
-        sizes, is_single = setting.sizes, setting.initial is None
+        sizes, is_single = setting.sizes, setting.mesh is None
         state = _core("parallel_state")
         if state.is_initialized():
             state.destroy_model_parallel()

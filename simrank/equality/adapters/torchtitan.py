@@ -67,7 +67,7 @@ class TorchTitan:
         if not dist.is_initialized():
             dist.init_process_group("nccl")
         config = self._configured(setting)
-        is_single = setting.initial is None
+        is_single = setting.mesh is None
         with _gc_kept():
             make = _trainer if hasattr(config, "model_spec") else _older_trainer
             trainer = make(config, is_single=is_single)
@@ -102,9 +102,14 @@ class TorchTitan:
         training.local_batch_size = num_rows
         training.global_batch_size = -1
         training.seq_len = self.seq_len
-        name = str(setting.dtype).removeprefix("torch.")
-        import_module("torchtitan.config").TORCH_DTYPE_MAP.setdefault(name, setting.dtype)
-        training.dtype = training.mixed_precision_param = training.mixed_precision_reduce = name
+        if setting.dtype is None:
+            if setting.mesh is None:  # Only FSDP computes in the type of mixed precision.
+                training.dtype = training.mixed_precision_param
+        else:
+            name = str(setting.dtype).removeprefix("torch.")
+            import_module("torchtitan.config").TORCH_DTYPE_MAP.setdefault(name, setting.dtype)
+            training.dtype = training.mixed_precision_param = name
+            training.mixed_precision_reduce = name
         config.checkpoint.enable = False
         for key in ("validator", "validation"):
             if hasattr(config, key):
