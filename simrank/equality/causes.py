@@ -117,6 +117,27 @@ def factor_of(layout: Layout, factor: float, num_calls: int) -> Cause | None:
     return tuple(hits), f"{factor:.4g} {words}: {how} once too often by {' or '.join(origins)}"
 
 
+def of_the_batch(at: AtStep) -> Cause | None:
+    """Return that the batch is split along an axis that splits parameters, and along no other.
+
+    Ranks of another axis then have the same rows and the same parameters: they are of no use.
+    """
+    layout, data_axes = at.layout, at.comparison.data_axes
+    split = {axis for name in at.start.held_names() for axis in at.start.split_axes(name)}
+    useless = [
+        axis
+        for axis, size in layout.axes.items()
+        if size > 1 and axis not in data_axes and axis not in split
+    ]
+    wrong = [axis for axis in data_axes if axis in split]
+    if len(useless) != 1 or len(wrong) != 1:
+        return None
+    return (wrong[0],), (
+        f"the ranks of {wrong[0]} have different rows of the batch, and those of {useless[0]} "
+        "the same ones: the batch is split along the wrong axis"
+    )
+
+
 def _joined(calls: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([each.flatten() for each in calls]).double()
 
@@ -153,27 +174,6 @@ def _scaled(case: _Case) -> Cause | None:
     return case.guess, f"{factor:.6g} times what it should be"
 
 
-def _swapped_data(case: _Case) -> Cause | None:
-    """The batch is split along an axis that splits parameters, and along no other.
-
-    Ranks of another axis then have the same rows and the same parameters: they are of no use.
-    """
-    layout, data_axes = case.layout, case.at.comparison.data_axes
-    split = {axis for name in case.at.start.held_names() for axis in case.at.start.split_axes(name)}
-    useless = [
-        axis
-        for axis, size in layout.axes.items()
-        if size > 1 and axis not in data_axes and axis not in split
-    ]
-    wrong = [axis for axis in data_axes if axis in split]
-    if case.is_back or len(useless) != 1 or len(wrong) != 1:
-        return None
-    return (wrong[0],), (
-        f"the ranks of {wrong[0]} have different rows of the batch, and those of {useless[0]} "
-        "the same ones: the batch is split along the wrong axis"
-    )
-
-
 def _of_another_rank(case: _Case) -> Cause | None:
     """It is what another rank should have."""
     for other, wanted in case.compared.want.items():
@@ -190,7 +190,7 @@ def _of_another_call(case: _Case) -> Cause | None:
     for number, each in enumerate(got):
         for other, wanted in enumerate(want):
             if other != number and case.is_near(each, wanted):
-                return case.axes, (
+                return case.axes or tuple(case.at.comparison.stage_axes), (
                     f"micro-batch {number} of rank {case.rank} has what micro-batch {other} "
                     "should have"
                 )
@@ -204,7 +204,8 @@ def _of_another_module(case: _Case) -> Cause | None:
         if (spot, call) != (compared.spot, compared.call):
             where = f"the {spot.side} of {spot.module or 'the model'}"
             own = f"the {compared.spot.side} of {compared.spot.module or 'the model'}"
-            return case.axes, f"{own} is what the single program has as {where}"
+            axes = case.axes or tuple(case.at.comparison.stage_axes)
+            return axes, f"{own} is what the single program has as {where}"
     return None
 
 
@@ -313,7 +314,6 @@ def _rows(case: _Case) -> Cause:
 _HYPOTHESES: tuple[Callable[[_Case], Cause | None], ...] = (
     _unreduced,
     _scaled,
-    _swapped_data,
     _of_another_rank,
     _of_another_call,
     _of_another_module,

@@ -65,6 +65,10 @@ class Search:
         culprit = self._first(every, self._upstream(), self._comparison.single.unused)
         if culprit is not None and culprit.status == SUMMAND:
             culprit = self._reduced_wrongly(every, culprit)
+        of_batch = None if culprit is None else causes.of_the_batch(self._at)
+        if culprit is not None and of_batch is not None:
+            error, ranks = culprit.unsummed_error, culprit.wrong_ranks
+            return Found(FORWARD, MODEL, *of_batch, error, ranks)
         return None if culprit is None else self._blame(FORWARD, culprit)
 
     def _reduced_wrongly(self, every: Sequence[Compared], partial: Compared) -> Compared:

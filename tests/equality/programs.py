@@ -714,7 +714,7 @@ def parallelize(model, mesh):
         {"dp": 2, "tp": 2},
         GPT,
         TP + DP.replace('rows(batch, mesh["dp"])', 'rows(batch, mesh["tp"])'),
-        ("forward", "layers.0.attention", ("tp",), "split along the wrong axis"),
+        ("forward", "(model)", ("tp",), "split along the wrong axis"),
     ),
     "a_norm_counts_copies": Program(
         {"tp": 2},
