@@ -23,6 +23,7 @@ _CLOSE = 1e-6  # Of a rest that a hypothesis leaves.
 _MAX_MATCHED = 1 << 16  # Elements whose rows are looked for among others; assumed.
 
 OF_GRADIENT = "gradient: "
+DIFFER = "differ on rank"  # In texts of what nothing simple explains.
 
 Cause = tuple[tuple[str, ...], str]
 
@@ -293,9 +294,9 @@ def _rows(case: _Case) -> Cause:
     tolerance = compared.tolerance
     if compared.got[rank][0].dim() < 2:
         bad = int(((rows - wanted).abs() > tolerance).sum())
-        return case.guess, f"{bad} of {rows.numel()} elements differ on rank {rank}"
+        return case.guess, f"{bad} of {rows.numel()} elements {DIFFER} {rank}"
     wrong = ((rows - wanted).norm(dim=-1) > tolerance).nonzero()[:, 0]
-    text = f"{len(wrong)} of {len(rows)} rows differ on rank {rank}"
+    text = f"{len(wrong)} of {len(rows)} rows {DIFFER} {rank}"
     if 0 < len(wrong) < len(rows):
         text += f", first row {int(wrong[0])}"
     columns = int(((rows - wanted).norm(dim=0) > tolerance).sum())

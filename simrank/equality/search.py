@@ -183,7 +183,10 @@ class Search:
             found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
         found.place = self._place(spot, module)
         ranks = compared.wrong_ranks or [0]
-        found.calls = self._at.calls_before(ranks[0], compared.order, spot) or "none"
+        lost = self._at.without_counterpart(ranks[0], "" if module == MODEL else module)
+        if is_back and causes.DIFFER in found.cause and lost:
+            found.cause += f": its forward has {lost}, and its backward no call of that group"
+        found.calls = self._at.calls_before(ranks[0], compared.order, is_back=is_back) or "none"
         return found
 
     def _owner(self, spot: Spot, *, is_back: bool) -> str:

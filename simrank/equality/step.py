@@ -11,13 +11,13 @@ import torch
 from simrank.equality.calls import calls_text
 from simrank.equality.comparison import Comparison, tolerance_of
 from simrank.equality.masks import Masks
-from simrank.equality.record import PARTIAL
+from simrank.equality.record import INPUT, OUTPUT, PARTIAL, Spot
 from simrank.equality.verdict import Tally, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from simrank.equality.record import Spot, Taped
+    from simrank.equality.record import Taped
     from simrank.equality.start import Start
 
 _TELLING = 0.01  # Of a step: a larger tolerance hides a wrong gradient; assumed.
@@ -89,24 +89,39 @@ class AtStep:
         """Return whether a module, or the module of a parameter, is not compared."""
         return any(name == each or name.startswith(f"{each}.") for each in self._excluded)
 
-    def calls_before(self, rank: int, order: int, spot: Spot) -> str:
-        """Return the collectives between a tensor of a rank and what its module took before it.
+    def calls_before(self, rank: int, order: int, *, is_back: bool) -> str:
+        """Return the collectives between a tensor of a rank and the one that passed before it.
 
-        Where that is not known, those after the tensor that passed last.
+        In a backward both are gradients.
         """
         step = self.ranks[rank]
-        taped = {s: list(calls) for s, calls in step.values.items()}
-        for other, by_call in step.gradients.items():
-            taped.setdefault(other, []).extend(by_call.values())
-        every = [each.order for calls in taped.values() for each in calls if each.order < order]
-        own = [
+        if is_back:
+            orders = [each.order for calls in step.gradients.values() for each in calls.values()]
+        else:
+            orders = [each.order for calls in step.values.values() for each in calls]
+        before = max((each for each in orders if each < order), default=step.span[0])
+        return self._calls(rank, before, order)
+
+    def without_counterpart(self, rank: int, module: str) -> str:
+        """Return the calls of a module's forward over groups that its backward has no call of."""
+        step, calls = self.ranks[rank], self.start.ranks[rank].calls
+        outs = step.values.get(Spot(module, OUTPUT, 0), [])
+        ins = [each for spot, each in step.values.items() if spot[:2] == (module, INPUT)]
+        back = [
             each.order
-            for other, calls in taped.items()
-            if other.module == spot.module and other.side != spot.side
-            for each in calls
-            if each.order < order
+            for spot, by_call in step.gradients.items()
+            if spot.module == module
+            for each in by_call.values()
         ]
-        return self._calls(rank, max(own or every, default=step.span[0]), order)
+        given = {call.group for call in calls if back and min(back) < call.order < max(back)}
+        lost = [
+            call
+            for number, out in enumerate(outs)
+            for call in calls
+            if call.group not in given
+            and any(number < len(e) and e[number].order < call.order < out.order for e in ins)
+        ]
+        return calls_text(lost, self.layout)
 
     def calls_after_forward(self, rank: int) -> str:
         """Return the collectives of a rank's backward and of everything after it."""

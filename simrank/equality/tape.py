@@ -83,6 +83,7 @@ class Tape:
         self._roots: list[Any] = []
         self._noise = noise
         self._paused = 0
+        self._taken: dict[str, set[int]] = {}  # Inputs of the modules that are running.
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
@@ -166,6 +167,7 @@ class Tape:
                 if each.requires_grad and torch.is_grad_enabled():
                     found[place] = each.view_as(each)
                 self._see(Spot(name, INPUT, place), found[place])
+                self._taken.setdefault(name, set()).add(id(found[place]))
                 if self._rows is None:
                     self._find_rows(Spot(name, INPUT, place), found[place])
         return tree_unflatten(found, form)
@@ -221,15 +223,22 @@ class Tape:
             del self._stack[self._stack.index(name) :]
         found, form = tree_flatten(out)
         is_changed = self._noise is not None
+        taken = self._taken.pop(name, set())
         for place, each in enumerate(found):
             if isinstance(each, torch.Tensor):
                 if self._noise is not None:
                     found[place] = self._noise(each)
-                elif each.is_leaf and each.requires_grad and torch.is_grad_enabled():
-                    found[place] = each.view_as(each)  # A parameter, which others use, too.
+                elif self._is_of_others(each, taken):
+                    found[place] = each.view_as(each)
                     is_changed = True
                 self._see(Spot(name, OUTPUT, place), found[place])
         return tree_unflatten(found, form) if is_changed else None
+
+    @staticmethod
+    def _is_of_others(out: torch.Tensor, taken: set[int]) -> bool:
+        """Return whether an output is a parameter, or an input: its gradient has other parts."""
+        has_gradient = out.requires_grad and torch.is_grad_enabled()
+        return has_gradient and (out.is_leaf or id(out) in taken)
 
     def _see(self, spot: Spot, tensor: torch.Tensor) -> None:
         step = self._step

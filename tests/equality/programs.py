@@ -649,6 +649,27 @@ def train(model, batch, mesh):
         SEQUENCE.replace("OFFSET", "0"),
         ("forward", "layers.0.attention", ("cp",), "rows differ"),
     ),
+    "gathered_keys_carry_no_gradient": Program(
+        {"cp": 2},
+        GPT,
+        SEQUENCE.replace("OFFSET", "mesh.get_local_rank('cp') * 4").replace(
+            "(torch.cat(nnf.all_gather(x.contiguous(), group=self.group), 2) for x in (k, v))",
+            "(whole(x, self.group) for x in (k, v))",
+        )
+        + """
+def whole(x, group):
+    every = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(every, x.detach().contiguous(), group=group)
+    every[dist.get_rank(group)] = x
+    return torch.cat(every, 2)
+""",
+        (
+            "backward",
+            "layers.1.attention",
+            ("cp",),
+            "its forward has all_gather on cp at program.py:30 (2 times), and its backward no call",
+        ),
+    ),
     "ranks_drop_other_elements": Program(
         {"tp": 2},
         DROPOUT,
