@@ -10,7 +10,7 @@ import torch
 from simrank.equality.causes import factor_of
 from simrank.equality.contributions import Contributions
 from simrank.equality.layout import varying
-from simrank.equality.step import GRADIENTS, PARAMETERS
+from simrank.equality.step import GRADIENTS, PARAMETERS, AtStep
 from simrank.equality.verdict import (
     PARAMETER_GRADIENTS,
     STEP,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from simrank.equality.runs import Runner
     from simrank.equality.search import Search
-    from simrank.equality.step import AtStep, Wrong
+    from simrank.equality.step import Wrong
 
 _CLOSE = 1e-6  # Of a factor, or of a rest; a fault is far larger.
 _KEPT = 0.1  # Of the elements, so that they are taken for stale; assumed.
@@ -50,6 +50,8 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
     if not wrong:
         return _lost_gradients(at)
     reason = why_gradients(at, wrong)
+    if reason is not None and reason == _reason_before(at):
+        return None  # So they were at the step before, which is right: the update makes up for it.
     if reason is None and runner is not None:
         reason = _as_sum(at, search, runner, wrong)
     unused = at.comparison.unused_rows()
@@ -57,6 +59,15 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
         text = f"rows {', '.join(map(str, unused))} of the batch are on no rank"
         reason = tuple(at.comparison.data_axes), text, _names(wrong)
     return _found(at, PARAMETER_GRADIENTS, wrong, reason or ((), "differ", _names(wrong)))
+
+
+def _reason_before(at: AtStep) -> Reason | None:
+    """Return why the gradients of the step before, which is right, differ."""
+    if not at.number:
+        return None
+    before = AtStep(at.start, at.number - 1)
+    wrong = before.wrong_parameters(GRADIENTS)
+    return why_gradients(before, wrong) if wrong else None
 
 
 def find_step(at: AtStep) -> Found | None:
@@ -310,27 +321,44 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
     still = [e for e in changes if not e.got.norm().item() and e.want.norm().item()]
     if still:
         return _stale(at, still, axes)
-    trained = [n for n in names if at.single.parameter_gradients.get(n) is None]
-    if trained:
-        return axes, "trained, though the single program does not train them", trained
-    partly = [e for e in changes if _share_kept(e) > _KEPT]
-    if partly:
+    told = _without_gradients(at, changes)
+    if told is not None:
+        return axes, *told
+    if any(_share_kept(at, each) > _KEPT for each in changes):
         text = "elements that no rank has updated, or that are stale"
         return axes or tuple(layout.axes), text, names
     factors = _factors(changes)
     if factors is not None:
-        told = _scaled(at, factors)
-        if told is not None:
-            return (told[0] or axes), told[1], names
+        scaled = _scaled(at, factors)
+        if scaled is not None:
+            return (scaled[0] or axes), scaled[1], names
+    text = "the step differs, though its gradients do not: the optimizer's state"
     if _is_decay(at, wrong):
         text = "differ by a multiple of the parameters themselves: weight decay"
-        return axes, text, names
-    return axes, "the step differs, though its gradients do not: the optimizer's state", names
+    return axes, text, names
 
 
-def _share_kept(change: Wrong) -> float:
-    """Return the share of elements that a step should have changed and has not."""
-    return ((change.got == 0) & (change.want != 0)).double().mean().item()
+def _without_gradients(at: AtStep, changes: Sequence[Wrong]) -> tuple[str, list[str]] | None:
+    """Return that parameters which the single program does not train are changed, or others."""
+    free = [e for e in changes if at.single.parameter_gradients.get(e.name) is None]
+    trained = _names([each for each in free if not each.want.norm().item()])
+    if trained:
+        return "trained, though the single program does not train them", trained
+    if not free or len(free) < len(changes):
+        return None
+    text = "have no gradients, and other values, as of a moving average that is wrong"
+    return text, _names(free)
+
+
+def _share_kept(at: AtStep, change: Wrong) -> float:
+    """Return the share of elements that have a gradient, and that the step has not changed."""
+    places = at.start.places[change.rank].get(change.name)
+    is_kept = (change.got == 0) & (change.want != 0)
+    if places is None or places.shape != is_kept.shape:
+        return is_kept.double().mean().item()
+    gradients = at.start.elements.flat(at.single.parameter_gradients)[places.clamp(min=0)]
+    # Others are moved by momentum, or decay.
+    return (is_kept & (gradients != 0)).double().mean().item()
 
 
 def _change(at: AtStep, each: Wrong) -> Wrong:

@@ -773,6 +773,60 @@ def update(model, mesh):
 """,
         ("step", "(all)", ("dp",), "did not reach the others"),
     ),
+    "a_moving_average_is_taken_before_the_step": Program(
+        {"dp": 2},
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.average = nn.Linear(6, 4), nn.Linear(6, 4).requires_grad_(False)
+    def forward(self, x): return self.own(x) - self.average(x)
+def build(): return Net()
+def batch(step):
+    return (torch.randn(8, 6, generator=torch.Generator().manual_seed(step)),)
+def loss(model, batch): return model(batch[0]).square().mean()
+def step(model):
+    with torch.no_grad():
+        for p in model.own.parameters(): p.sub_(0.1 * p.grad)
+def follow(model):
+    with torch.no_grad():
+        for a, p in zip(model.average.parameters(), model.own.parameters()): a.lerp_(p, 0.2)
+def update(model, mesh):
+    for each in (follow, step) if mesh else (step, follow): each(model)
+""",
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    average(model.own, mesh["dp"].get_group())
+    return value
+""",
+        ("step", "average", ("dp",), "a moving average"),
+    ),
+    "momentum_of_averaged_ranks_is_lost": Program(
+        {"dp": 2},
+        GPT
+        + """
+def update(model, mesh):
+    if mesh is None or not hasattr(model, "sgd"):
+        old = getattr(model, "sgd", None)
+        model.sgd = old or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if mesh is not None:  # Each rank steps by itself, and the changes are averaged.
+        model.sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.sgd.step()
+    for p in model.parameters() if mesh else (): dist.all_reduce(p.data, dist.ReduceOp.AVG)
+""",
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    return value
+""",
+        ("step", "(all)", ("dp",), "the optimizer's state"),
+        2,
+    ),
     "the_rate_grows_with_the_ranks": Program(
         {"dp": 2},
         ADAM.replace("RATE", "0.01"),
