@@ -10,6 +10,7 @@ import torch
 
 from simrank.equality.comparison import GRADIENTS, VALUES
 from simrank.equality.layout import varying_values
+from simrank.equality.record import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -228,11 +229,30 @@ def _bias(case: _Case) -> Cause | None:
     return axes or case.guess, f"the bias is added {count + 1:.3g} times"
 
 
-def _of_own_rows(case: _Case) -> Cause | None:
-    """Statistics of a batch are those of a rank's rows."""
-    if "BatchNorm" not in case.kind:
+def _statistics(case: _Case) -> Cause | None:
+    """Return that a norm, whose input and parameters are right, has other statistics."""
+    if "norm" not in case.kind.lower() or case.is_back or case.compared.spot.side != OUTPUT:
         return None
-    return tuple(case.at.comparison.data_axes), "statistics of each rank's own rows"
+    if "BatchNorm" in case.kind:
+        return tuple(case.at.comparison.data_axes), "statistics of each rank's own rows"
+    return case.guess, "statistics of each rank's own part, or not those of the whole"
+
+
+def _lacking(case: _Case) -> Cause | None:
+    """Return that a gradient lacks that of another tensor, or has it, too."""
+    compared, rank = case.compared, case.rank
+    if not case.is_back:
+        return None
+    pairs = list(zip(compared.got[rank], compared.want[rank], strict=True))
+    for sign, words in ((-1, "lacks"), (1, "has, besides its own,")):
+        rest = [sign * (got - want) for got, want in pairs]
+        for spot, _ in case.at.comparison.elsewhere(GRADIENTS, rank, rest):
+            if spot.module != compared.spot.module:
+                return (
+                    case.guess,
+                    f"{words} that of the {spot.side} of {spot.module or 'the model'}",
+                )
+    return None
 
 
 def _misplaced(case: _Case) -> Cause | None:
@@ -264,6 +284,20 @@ def _misplaced(case: _Case) -> Cause | None:
                 f"first row {int(rows[0])}"
             )
     return None
+
+
+def _places(case: _Case) -> str:
+    """Return which part of a tensor is wrong, along each dimension but that of rows."""
+    pairs = zip(case.compared.got[case.rank], case.compared.want[case.rank], strict=True)
+    got, want = max(pairs, key=lambda pair: (pair[0] - pair[1]).norm().item())
+    wrong = ((got - want).abs() > case.compared.tolerance).nonzero()
+    text = ""
+    for dim in range(1, got.dim()):
+        at = sorted(set(wrong[:, dim].tolist()))
+        if 0 < len(at) < got.shape[dim]:
+            span = f"{at[0]}" if len(at) == 1 else f"{len(at)} places from {at[0]} to {at[-1]}"
+            text += f", only at {span} of {got.shape[dim]} along dimension {dim}"
+    return text
 
 
 def _found(lines: torch.Tensor, among: torch.Tensor, tolerance: float) -> torch.Tensor | None:
@@ -299,9 +333,7 @@ def _rows(case: _Case) -> Cause:
     text = f"{len(wrong)} of {len(rows)} rows {DIFFER} {rank}"
     if 0 < len(wrong) < len(rows):
         text += f", first row {int(wrong[0])}"
-    columns = int(((rows - wanted).norm(dim=0) > tolerance).sum())
-    if columns < rows.shape[-1]:
-        text += f", in {columns} of {rows.shape[-1]} columns"
+    text += _places(case)
     ordered, wanted_order = rows.flatten().sort()[0], wanted.flatten().sort()[0]
     if rows.numel() <= _MAX_MATCHED and _found(rows[wrong], wanted, tolerance) is not None:
         text = f"the right rows in another order: {text}"
@@ -319,7 +351,8 @@ _HYPOTHESES: tuple[Callable[[_Case], Cause | None], ...] = (
     _of_another_call,
     _of_another_module,
     _bias,
-    _of_own_rows,
+    _statistics,
+    _lacking,
     _misplaced,
     _rows,
 )

@@ -6,6 +6,7 @@ tensor that looks wrong, but on which a right one depends, was not aligned, and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -162,6 +163,8 @@ class Search:
         """Explain a wrong tensor, and name the module whose code lies before it."""
         spot, is_back = compared.spot, direction == BACKWARD
         module = self._owner(spot, is_back=is_back)
+        if module == LOSS_MODULE and not self._at.is_loss_right(strict=False):
+            direction = LOSS
         started = None if is_back or self._at.number else self._at.start.blame(module)
         if started is not None:
             return started
@@ -193,6 +196,8 @@ class Search:
         """Return the module whose code lies between a tensor and the one before it."""
         if (spot.side == OUTPUT) != is_back:
             return spot.module or MODEL
+        if not spot.module and is_back:
+            return LOSS_MODULE
         parent = spot.module.rpartition(".")[0]
         while parent and self._record.kinds.get(parent, _LISTS[0]) in _LISTS:
             parent = parent.rpartition(".")[0]
@@ -267,11 +272,13 @@ class Search:
                 self._scales = self._with_stages(scales)
                 return self._uneven(scales)
         wrong = max(every, key=lambda compared: compared.share)
-        _, misfits = self._fitted([wrong], ())
-        axes, cause = causes.explain(self._at, wrong, is_back=True)
+        scales, misfits = self._fitted([wrong], ())
+        axes, cause = causes.explain(self._at, _misfit(wrong, scales, misfits), is_back=True)
         axes = varying(self._layout, sorted(misfits)) or axes
         text = f"the gradient of the model's output: {cause.removeprefix(causes.OF_GRADIENT)}"
-        direction = BACKWARD if self._at.is_loss_right(strict=False) else LOSS
+        direction = LOSS
+        if self._at.is_loss_right(strict=False):
+            direction, text = BACKWARD, f"the loss is right, and its backward is not: {text}"
         return Found(
             direction, LOSS_MODULE, axes, text, max(misfits.values()), ranks=sorted(misfits)
         )
@@ -374,3 +381,20 @@ class Search:
             and each.value.dim() > 1  # That of a bias forgets the order of rows.
             and any(step.parameter_gradients.get(name) is not None for step in at.ranks)
         ]
+
+
+def _misfit(
+    compared: Compared, scales: Mapping[int, Sequence[float]], misfits: Mapping[int, float]
+) -> Compared:
+    """Return the ranks that no scale fits, with what they should have at the others' scale."""
+    right = [scale for rank, each in scales.items() if rank not in misfits for scale in each]
+    scale = right[0] if right else 1.0
+    want = {rank: [each * scale for each in compared.want[rank]] for rank in compared.want}
+    errors = {
+        rank: sum(
+            (g - w).norm().item() for g, w in zip(compared.got[rank], want[rank], strict=True)
+        )
+        for rank in misfits
+    }
+    tolerance = compared.tolerance * max(1.0, abs(scale))
+    return replace(compared, want=want, errors=errors, tolerance=tolerance)

@@ -84,6 +84,7 @@ class Tape:
         self._noise = noise
         self._paused = 0
         self._taken: dict[str, set[int]] = {}  # Inputs of the modules that are running.
+        self._given: set[int] = set()  # Outputs of modules, of one call of the model.
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
@@ -190,6 +191,7 @@ class Tape:
             self._stack.clear()
         if not self._stack:
             self._rows = None  # Another part of the batch.
+            self._given.clear()
         self._stack.append(name)
 
     def _find_rows(self, spot: Spot, tensor: torch.Tensor) -> None:
@@ -231,14 +233,18 @@ class Tape:
                 elif self._is_of_others(each, taken):
                     found[place] = each.view_as(each)
                     is_changed = True
+                self._given.add(id(found[place]))
                 self._see(Spot(name, OUTPUT, place), found[place])
         return tree_unflatten(found, form) if is_changed else None
 
-    @staticmethod
-    def _is_of_others(out: torch.Tensor, taken: set[int]) -> bool:
-        """Return whether an output is a parameter, or an input: its gradient has other parts."""
-        has_gradient = out.requires_grad and torch.is_grad_enabled()
-        return has_gradient and (out.is_leaf or id(out) in taken)
+    def _is_of_others(self, out: torch.Tensor, taken: set[int]) -> bool:
+        """Return whether an output is a parameter, an input, or that of a module within.
+
+        Its gradient has other parts, or is seen there before it is seen here.
+        """
+        if not out.requires_grad or not torch.is_grad_enabled():
+            return False
+        return out.is_leaf or id(out) in taken or id(out) in self._given
 
     def _see(self, spot: Spot, tensor: torch.Tensor) -> None:
         step = self._step

@@ -706,6 +706,63 @@ def train(model, batch, mesh):
 """,
         ("backward", "layers.1.drop", ("tp",), "recomputation draws another dropout mask"),
     ),
+    "a_norm_is_that_of_a_ranks_own_columns": Program(
+        {"tp": 2},
+        """
+def build(): return nn.Sequential(nn.Linear(6, 8), nn.RMSNorm(8), nn.Linear(8, 4))
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(8, 6, generator=drawn), torch.randn(8, 4, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
+        """
+def parallelize(model, mesh):
+    group, norm = mesh.get_group("tp"), nn.RMSNorm(4)
+    norm.weight = nn.Parameter(shard(model[1].weight, 0, group))
+    return nn.Sequential(Column(model[0], group), norm, Row(model[2], group))
+""",
+        ("forward", "1", ("tp",), "statistics of each rank's own part"),
+    ),
+    "a_loss_that_is_right_has_another_backward": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + """
+class Other(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.view_as(x)
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.linspace(1, 2, gradient.shape[-1], device=gradient.device)
+def train(model, batch, mesh):
+    x, y = rows(batch, mesh["dp"])
+    value = cross_entropy(Other.apply(model(x)), y)
+    value.backward()
+    average(model, mesh["dp"].get_group())
+    return value
+""",
+        ("backward", "(loss)", ("dp",), "the loss is right, and its backward is not"),
+    ),
+    "a_loss_of_two_outputs_is_normalized_by_each_rank": Program(
+        {"dp": 2},
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 4), nn.Linear(8, 1)
+    def forward(self, x):
+        x = self.into(x).tanh()
+        return self.a(x), self.b(x)
+def build(): return Net()
+def batch(step): return (torch.randn(8, 6, generator=torch.Generator().manual_seed(step)),)
+def parts(a, b, mean): return ((a - mean) ** 3).mean() + b.square().mean()
+def loss(model, batch):
+    a, b = model(batch[0])
+    return parts(a, b, a.mean())
+""",
+        WHOLE + DP,
+        ("loss", "(loss)", ("dp",), "rows differ"),
+    ),
     "statistics_are_each_ranks_own": Program(
         {"dp": 2}, NORMS, WHOLE + DP, ("forward", "norm", ("dp",), "statistics of each rank's own")
     ),
