@@ -287,7 +287,7 @@ def _misplaced(case: _Case) -> Cause | None:
 
 
 def _places(case: _Case) -> str:
-    """Return which part of a tensor is wrong, along each dimension but that of rows."""
+    """Return the places where a tensor is wrong, along each dimension but that of rows."""
     pairs = zip(case.compared.got[case.rank], case.compared.want[case.rank], strict=True)
     got, want = max(pairs, key=lambda pair: (pair[0] - pair[1]).norm().item())
     wrong = ((got - want).abs() > case.compared.tolerance).nonzero()
