@@ -85,6 +85,7 @@ class HuggingFace:
             )
             kind = _watched(self.trainer or library.Trainer, training)
             trainer = kind(model=model, args=arguments, train_dataset=rows, **self.options)
+            trainer.remove_callback(library.trainer_callback.PrinterCallback)
             trainer.add_callback(_watcher(library, trainer, training))
             trainer.train()
 
