@@ -7,6 +7,7 @@ differs by 1e-14, a fault by 1e-8 and more.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ _WIDE = {
     torch.float32: dict.fromkeys(_NARROW, torch.float32),
 }
 _RING = "torch.distributed.tensor.experimental._context_parallel._attention"
+_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _CASTS = {
     torch.Tensor.float: torch.float32,
     torch.Tensor.bfloat16: torch.bfloat16,
@@ -170,6 +172,31 @@ def ring_in(dtype: torch.dtype | None) -> Iterator[None]:
     finally:
         ring.convert_to_f32 = before
         let_flash_take(torch.bfloat16)  # Its own types only.
+
+
+@contextmanager
+def fsdp_in(dtype: torch.dtype | None) -> Iterator[None]:
+    """Make FSDP scale gradients in float64 as it does those that float64 stands for.
+
+    It divides gradients of types that it does not know before and after they are summed.
+    """
+    fsdp: Any = import_module(_FSDP)
+    name = "_get_gradient_divide_factors"
+    original = getattr(fsdp, name)
+
+    @wraps(original)
+    def known(*args: Any, **keys: Any) -> Any:  # noqa: ANN401 - torch's own
+        def named(each: Any) -> Any:  # noqa: ANN401 - any argument
+            return torch.float32 if each is torch.float64 else each
+
+        return original(*map(named, args), **{key: named(each) for key, each in keys.items()})
+
+    if dtype == torch.float64:
+        setattr(fsdp, name, known)
+    try:
+        yield
+    finally:
+        setattr(fsdp, name, original)
 
 
 def let_flash_take(dtype: torch.dtype | None) -> None:

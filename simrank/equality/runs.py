@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -18,7 +19,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from simrank.context import Context
 from simrank.equality.calls import CallLog
 from simrank.equality.naming import names_of
-from simrank.equality.precision import backwards_under, computing_in, eager, let_flash_take, ring_in
+from simrank.equality.precision import (
+    backwards_under,
+    computing_in,
+    eager,
+    fsdp_in,
+    let_flash_take,
+    ring_in,
+)
 from simrank.equality.program import program_of
 from simrank.equality.record import parameters_of
 from simrank.equality.setting import Setting
@@ -252,7 +260,17 @@ class _Run:
             else Context(cluster, **settings)
         )
         backwards = backwards_under(self._modes_here)
-        with context, _trials_paused(self.tapes), backwards, ring_in(self.options.dtype):
+        dtype = self.options.dtype
+        with (
+            context,
+            _trials_paused(self.tapes),
+            backwards,
+            ring_in(dtype),
+            fsdp_in(dtype),
+            warnings.catch_warnings(),
+        ):
+            # Outputs are views, so that each has a gradient of its own; nothing changes them.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             run_calls(context.program, self.options.path, call, num_ranks)
         return context
 

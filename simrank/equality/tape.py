@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
     from simrank.equality.alignment import Rows
     from simrank.equality.record import Names
+
+
+_Seen = dict[int, "ref[torch.Tensor]"]  # Tensors by their identities, which are used again.
 
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:
@@ -83,8 +87,8 @@ class Tape:
         self._roots: list[Any] = []
         self._noise = noise
         self._paused = 0
-        self._taken: dict[str, set[int]] = {}  # Inputs of the modules that are running.
-        self._given: set[int] = set()  # Outputs of modules, of one call of the model.
+        self._taken: dict[str, _Seen] = {}  # Inputs of the modules that are running.
+        self._given: _Seen = {}  # Outputs of modules, of one call of the model.
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
@@ -168,7 +172,7 @@ class Tape:
                 if each.requires_grad and torch.is_grad_enabled():
                     found[place] = each.view_as(each)
                 self._see(Spot(name, INPUT, place), found[place])
-                self._taken.setdefault(name, set()).add(id(found[place]))
+                self._taken.setdefault(name, {})[id(found[place])] = ref(found[place])
                 if self._rows is None:
                     self._find_rows(Spot(name, INPUT, place), found[place])
         return tree_unflatten(found, form)
@@ -225,7 +229,7 @@ class Tape:
             del self._stack[self._stack.index(name) :]
         found, form = tree_flatten(out)
         is_changed = self._noise is not None
-        taken = self._taken.pop(name, set())
+        taken = self._taken.pop(name, {})
         for place, each in enumerate(found):
             if isinstance(each, torch.Tensor):
                 if self._noise is not None:
@@ -233,18 +237,19 @@ class Tape:
                 elif self._is_of_others(each, taken):
                     found[place] = each.view_as(each)
                     is_changed = True
-                self._given.add(id(found[place]))
+                self._given[id(found[place])] = ref(found[place])
                 self._see(Spot(name, OUTPUT, place), found[place])
         return tree_unflatten(found, form) if is_changed else None
 
-    def _is_of_others(self, out: torch.Tensor, taken: set[int]) -> bool:
+    def _is_of_others(self, out: torch.Tensor, taken: _Seen) -> bool:
         """Return whether an output is a parameter, an input, or that of a module within.
 
         Its gradient has other parts, or is seen there before it is seen here.
         """
         if not out.requires_grad or not torch.is_grad_enabled():
             return False
-        return out.is_leaf or id(out) in taken or id(out) in self._given
+        seen = (each.get(id(out)) for each in (taken, self._given))
+        return out.is_leaf or any(found is not None and found() is out for found in seen)
 
     def _see(self, spot: Spot, tensor: torch.Tensor) -> None:
         step = self._step

@@ -196,6 +196,23 @@ def parallelize(model, mesh):
     return fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
 """,
     ),
+    "a_divide_factor_in_a_group_of_one_rank": Program(
+        {"dp": 2, "shard": 1},
+        GPT,
+        """
+from torch.distributed.fsdp import fully_shard
+def parallelize(model, mesh):
+    fully_shard(model, mesh=mesh["shard"])
+    model.set_gradient_divide_factor(2.0)
+    return model
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad.to_local(), group=mesh["dp"].get_group())
+    return value
+""",
+    ),
     "experts_split_by_width": Program(
         {"dp": 2, "tp": 2},
         EXPERTS,
