@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -261,16 +260,7 @@ class _Run:
         )
         backwards = backwards_under(self._modes_here)
         dtype = self.options.dtype
-        with (
-            context,
-            _trials_paused(self.tapes),
-            backwards,
-            ring_in(dtype),
-            fsdp_in(dtype),
-            warnings.catch_warnings(),
-        ):
-            # Outputs are views, so that each has a gradient of its own; nothing changes them.
-            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        with context, _trials_paused(self.tapes), backwards, ring_in(dtype), fsdp_in(dtype):
             run_calls(context.program, self.options.path, call, num_ranks)
         return context
 

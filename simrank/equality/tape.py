@@ -235,7 +235,7 @@ class Tape:
                 if self._noise is not None:
                     found[place] = self._noise(each)
                 elif self._is_of_others(each, taken):
-                    found[place] = each.view_as(each)
+                    found[place] = each.clone()  # Schedules of pipelines detach no views.
                     is_changed = True
                 self._given[id(found[place])] = ref(found[place])
                 self._see(Spot(name, OUTPUT, place), found[place])
