@@ -29,7 +29,7 @@ from simrank.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from simrank.equality.layout import Layout
@@ -70,13 +70,15 @@ class Checks:
             return self._judged(self.options, layout)
         except SimrankError as error:
             failure = error
-        for options, words in _others(self.options, failure):
+        other = _other(self.options, failure)
+        if other is not None:
             try:
-                verdict = self._judged(options, layout)
+                verdict = self._judged(other[0], layout)
             except SimrankError:
-                continue  # For the same reason.
-            verdict.notes.append(f"{words}, {_reason(failure)}")
-            return verdict
+                pass  # It cannot run so either, for the same reason.
+            else:
+                verdict.notes.append(f"{other[1]}, {_reason(failure)}")
+                return verdict
         return Verdict(layout, failed(failure))
 
     def arranged(self, single: Record) -> Checks:
@@ -160,10 +162,11 @@ def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple
         raise
     except SimrankError as error:
         _raise_config(error)
-        for other, words in _others(options, error):
-            checks, notes = prepared(other, layouts, folder)
-            return checks, [f"{words}, {_reason(error)}", *notes]
-        raise
+        other = _other(options, error)
+        if other is None:
+            raise
+        checks, notes = prepared(other[0], layouts, folder)
+        return checks, [f"{other[1]}, {_reason(error)}", *notes]
     return checks.arranged(reference.record), []
 
 
@@ -175,12 +178,13 @@ def _raise_config(error: SimrankError) -> None:
                 raise cause from None
 
 
-def _others(options: Options, error: SimrankError) -> Iterator[tuple[Options, str]]:
-    """Yield what else a program that failed may run with, and words for that."""
+def _other(options: Options, error: SimrankError) -> tuple[Options, str] | None:
+    """Return options with which a program that failed may run, and words for them."""
     if options.device is None and _is_of_cpu(error):
-        yield replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
-    elif options.dtype_name == EXACT and _may_be_precision(error):
-        yield replace(options, dtype_name=_FALLBACK), f"computed in {_FALLBACK}: in {EXACT}"
+        return replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
+    if options.dtype_name == EXACT and _may_be_precision(error):
+        return replace(options, dtype_name=_FALLBACK), f"computed in {_FALLBACK}: in {EXACT}"
+    return None
 
 
 def _is_of_cpu(error: SimrankError) -> bool:

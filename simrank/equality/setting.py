@@ -70,6 +70,14 @@ class Setting:
                     jitter.add_to(parameter)
         return self.move(model)
 
+    def with_values(self, model: Module) -> Module:
+        """Return a model on the rank's device: the single one prepared, a rank's one filled."""
+        if self.mesh is None:
+            return self.prepare(model)
+        self.move(model)
+        self.fill([model])
+        return model
+
     def rows_per_rank(self, num_rows: int, *axes: str) -> int:
         """Return the number of rows that a rank has of a batch which some axes split.
 
@@ -90,6 +98,17 @@ class Setting:
 
         return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
 
+    def rows_per_piece(self, num_rows: int, count: int, axes: Sequence[str]) -> int:
+        """Return the rows of each of `count` parts in which a rank takes its rows.
+
+        Raises:
+            ValueError: Rows cannot be shared.
+        """
+        size, rest = divmod(self.rows_per_rank(num_rows, *axes), count)
+        if rest:
+            raise ValueError(f"{count} micro-batches of {size * count + rest} rows")
+        return size
+
     def pieces(self, batch: Any, count: int, axes: Sequence[str]) -> list[Any]:  # noqa: ANN401
         """Return the parts in which the rank takes its rows of a batch, on its device.
 
@@ -109,9 +128,7 @@ class Setting:
         def piece(number: int, tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
             if not isinstance(tensor, torch.Tensor) or not tensor.dim():
                 return tensor
-            size, rest = divmod(self.rows_per_rank(len(tensor), *axes), count)
-            if rest:
-                raise ValueError(f"{count} micro-batches of {size * count + rest} rows")
+            size = self.rows_per_piece(len(tensor), count, axes)
             first = (rank * count + number) * size
             return tensor[first : first + size]
 

@@ -57,28 +57,21 @@ class HuggingFace:
 
     def train(self, setting: Setting, training: Training) -> None:
         """Train the model on the running rank."""
-        model = self.model(setting.sizes)
-        is_single = setting.mesh is None
-        if is_single:
-            setting.prepare(model)
-        else:
-            setting.move(model)
-            setting.fill([model])
+        model = setting.with_values(self.model(setting.sizes))
         rows = [
             {name: cast(each[row], setting.dtype) for name, each in batch.items()}
             for batch in map(self.batch, range(training.num_steps))
             for row in range(_num_rows(batch))
         ]
-        pieces = 1 if is_single else self.micro_batches
-        num_mine = setting.rows_per_rank(len(rows) // training.num_steps, *self.data_axes)
-        if num_mine % pieces:
-            raise ValueError(f"{pieces} micro-batches of {num_mine} rows")
+        pieces = 1 if setting.mesh is None else self.micro_batches
+        num_rows = len(rows) // training.num_steps
+        size = setting.rows_per_piece(num_rows, pieces, self.data_axes)
         library: Any = import_module("transformers")
         with TemporaryDirectory() as folder:
             arguments = library.TrainingArguments(
                 output_dir=folder,
                 max_steps=training.num_steps,
-                per_device_train_batch_size=num_mine // pieces,
+                per_device_train_batch_size=size,
                 gradient_accumulation_steps=pieces,
                 use_cpu=setting.device == "cpu",
                 **{**_QUIET, **self.arguments(setting.sizes)},

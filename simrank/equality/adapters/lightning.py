@@ -53,14 +53,9 @@ class Lightning:
 
     def train(self, setting: Setting, training: Training) -> None:
         """Fit the module on the running rank."""
-        module = self.module()
+        module = setting.with_values(self.module())
         library = _library_of(module)
         is_single = setting.mesh is None
-        if is_single:
-            setting.prepare(module)
-        else:
-            setting.move(module)
-            setting.fill([module])
         pieces = 1 if is_single else self.micro_batches
         batches = [
             piece

@@ -54,7 +54,7 @@ def test_a_layout_equals_one_device(axis, tmp_path):
 
 
 def test_a_mean_of_each_ranks_own_tokens_is_found(tmp_path):
-    """As the Trainer computes it if it is told to."""
+    """The Trainer does that without `average_tokens_across_devices`."""
     found = judged(tmp_path, {"dp": 2}, "{'average_tokens_across_devices': False}").found
     assert (found.direction, found.axes) == ("forward", ("dp",))
     assert found.cause == "num_items_in_batch of model: not reduced over dp (sum)"
