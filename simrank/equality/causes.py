@@ -24,7 +24,9 @@ _CLOSE = 1e-6  # Of a rest that a hypothesis leaves.
 _MAX_MATCHED = 1 << 16  # Elements whose rows are looked for among others; assumed.
 
 OF_GRADIENT = "gradient: "
-DIFFER = "differ on rank"  # In texts of what nothing simple explains.
+# In texts of what nothing simple explains.
+DIFFER, TIMES = "differ on rank", "times what it should be"
+UNEXPLAINED = (DIFFER, TIMES)
 
 Cause = tuple[tuple[str, ...], str]
 
@@ -173,7 +175,7 @@ def _scaled(case: _Case) -> Cause | None:
     known = factor_of(case.layout, factor, num_calls)
     if known is not None:
         return known[0] or case.axes, known[1]
-    return case.guess, f"{factor:.6g} times what it should be"
+    return case.guess, f"{factor:.6g} {TIMES}"
 
 
 def _of_another_rank(case: _Case) -> Cause | None:

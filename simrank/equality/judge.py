@@ -10,11 +10,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simrank.equality import parameters
-from simrank.equality.comparison import ABSENT, RIGHT, SUMMAND, VALUES
+from simrank.equality.causes import UNEXPLAINED
+from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
 from simrank.equality.search import Search
 from simrank.equality.start import Start
 from simrank.equality.step import AtStep
-from simrank.equality.verdict import LOSS, LOSS_MODULE, MODEL, STEP, WHOLE, Found, Verdict
+from simrank.equality.verdict import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    LOSS_MODULE,
+    MODEL,
+    STEP,
+    WHOLE,
+    Found,
+    Verdict,
+)
 from simrank.errors import SimrankError
 
 if TYPE_CHECKING:
@@ -23,6 +34,9 @@ if TYPE_CHECKING:
     from simrank.equality.layout import Layout
     from simrank.equality.record import Record
     from simrank.equality.runs import Reference, Runner
+
+# What is looked for among the results of operations: values, or gradients.
+_KINDS = {FORWARD: (VALUES,), LOSS: (VALUES, GRADIENTS), BACKWARD: (GRADIENTS,)}
 
 
 class Judge:
@@ -117,6 +131,8 @@ class Judge:
     def _complete(self, found: Found) -> None:
         """Name the axes where the records do not tell: without them there is no difference."""
         axes = [axis for axis, size in self._layout.axes.items() if size > 1]
+        if self._runner is not None:
+            self._locate(found, self._runner)
         if len(axes) == 1:
             found.axes = found.axes or tuple(axes)
         elif len(found.axes) != 1 and self._runner is not None:
@@ -125,6 +141,29 @@ class Judge:
             for axis in set(axes) - set(needed) if needed else ():
                 size = f"the size of {axis}"
                 found.cause = found.cause.replace(f"{size} or ", "").replace(f" or {size}", "")
+
+    def _locate(self, found: Found, runner: Runner) -> None:
+        """Name the operation that a difference began with, where nothing simple explains it."""
+        is_open = any(words in found.cause for words in UNEXPLAINED)
+        if not is_open or found.direction not in _KINDS or not found.ranks:
+            return
+        name = "" if found.module == MODEL else found.module
+        rank, step, kinds = found.ranks[0], found.step, _KINDS[found.direction]
+        try:
+            begin = runner.first_unknown(self._layout, rank, name, step, kinds)
+            while begin is not None and begin.is_before and name:
+                name = self.start.reference.record.parent(name)
+                before = runner.first_unknown(self._layout, rank, name, step, kinds)
+                if before is None:
+                    break
+                begin, found.module = before, name or MODEL
+        except SimrankError as error:  # What is found stands.
+            text = str(error).partition("\n")[0]
+            found.cause += f" (its operations could not be recorded: {text})"
+            return
+        if begin is not None:
+            found.place = begin.place
+            found.cause += f": {begin.text} is the first that the single program does not have"
 
     def _is_equal_without(self, axis: str, runner: Runner) -> bool:
         """Return whether the layout with one rank along an axis equals the single program."""

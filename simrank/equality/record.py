@@ -22,6 +22,8 @@ UNKNOWN = -1  # In place of bits: a tensor without a gradient.
 AGAIN = " (again)"  # After a module's name: in a recomputation.
 PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
 
+_LISTS = ("ModuleList", "ModuleDict")  # They have no code between their modules.
+
 # Parts of a module's name that wrappers add.
 _WRAPPERS = frozenset({"module", "_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 
@@ -169,6 +171,13 @@ class Record:
     shared_axes: Sequence[str] = ()
     exported: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
+    def parent(self, module: str) -> str:
+        """Return the module that calls a module; "" is the model."""
+        name = module.rpartition(".")[0]
+        while name and self.kinds.get(name, _LISTS[0]) in _LISTS:
+            name = name.rpartition(".")[0]
+        return name
+
 
 _numbers = count()  # Of all ranks, which one process runs.
 
@@ -191,6 +200,15 @@ def taped(tensor: torch.Tensor) -> Taped:
         local = tensor._local_tensor  # noqa: SLF001 - without a gradient
         return Taped(_copied(local), places, next_number())
     return Taped(_copied(tensor), None, next_number())
+
+
+def is_readable(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has elements of its own that can be recorded.
+
+    One of `torch.func` ends with its transformation.
+    """
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # noqa: SLF001 - as below
+    return tensor.layout == torch.strided and not tensor.is_meta and not is_wrapped
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,16 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from simrank.context import Context
 from simrank.equality.calls import CallLog
+from simrank.equality.comparison import VALUES
 from simrank.equality.naming import names_of
+from simrank.equality.operations import (
+    Located,
+    Operation,
+    Operations,
+    first_unknown,
+    first_unknown_gradient,
+    located,
+)
 from simrank.equality.precision import (
     backwards_under,
     computing_in,
@@ -114,8 +123,27 @@ class Reference:
     noisy: list[Record] = field(default_factory=list)
 
 
+@dataclass
+class Watch:
+    """Operations of a module that a run is to record.
+
+    Attributes:
+        module: The module, or LOSS_MODULE.
+        step: The training step.
+        done: By rank.
+    """
+
+    module: str
+    step: int
+    done: dict[int, list[Operation]] = field(default_factory=dict)
+
+
 def run_single(
-    options: Options, *, num_noisy: int = 1, initial: Mapping[str, Taped] | None = None
+    options: Options,
+    *,
+    num_noisy: int = 1,
+    initial: Mapping[str, Taped] | None = None,
+    watch: Watch | None = None,
 ) -> Reference:
     """Run the single program, and again with rounding errors.
 
@@ -123,10 +151,11 @@ def run_single(
         options: The program.
         num_noisy: Runs with rounding errors.
         initial: Values of the parameters; None: those that it draws, and jitter.
+        watch: Operations to record; None: none.
     """
     records: list[Record] = []
     for number in range(1 + num_noisy):
-        run = _Run(options)
+        run = _Run(options, watch)
 
         def call(_: int, script: Script, run: _Run = run, number: int = number) -> None:
             # The file is run again: its globals may hold an optimizer, or a generator.
@@ -157,6 +186,7 @@ def run_layout(
     layout: Layout,
     reference: Record,
     names: Mapping[int, Names] | None = None,
+    watch: Watch | None = None,
 ) -> LayoutRun:
     """Run the program on a layout.
 
@@ -165,10 +195,11 @@ def run_layout(
         layout: Where its ranks stand.
         reference: The single program.
         names: By rank, names of its parts' modules; None: they are found by values.
+        watch: Operations to record; None: none.
     """
     found = dict(names or {})
     records: dict[int, Record] = {}
-    run = _Run(options)
+    run = _Run(options, watch)
 
     def call(rank: int, script: Script) -> None:
         with run.ready() as modes:
@@ -199,6 +230,33 @@ class Runner:
     def layout(self, layout: Layout) -> LayoutRun:
         """Run a layout."""
         return run_layout(self.options, layout, self.reference.record)
+
+    def first_unknown(
+        self, layout: Layout, rank: int, module: str, step: int, kinds: Sequence[str]
+    ) -> Located | None:
+        """Return the operation of a rank in a module where a difference begins.
+
+        Args:
+            layout: Where the ranks stand.
+            rank: The rank.
+            module: The module, or LOSS_MODULE.
+            step: The training step.
+            kinds: What may differ, VALUES or GRADIENTS, in the order in which to look.
+
+        Returns:
+            The operation; None if the single program has all results, or they are not known.
+        """
+        options = replace(self.options, num_steps=step + 1)
+        single, ranks = Watch(module, step), Watch(module, step)
+        run_single(options, num_noisy=0, watch=single)
+        run = run_layout(options, layout, self.reference.record, watch=ranks)
+        every = [ranks.done[number] for number in range(layout.num_ranks)]
+        for kind in kinds:
+            find = first_unknown if kind == VALUES else first_unknown_gradient
+            found = find(single.done[0], every, rank, layout)
+            if found is not None:
+                return located(found, every[rank], run.ranks[rank].calls, layout)
+        return None
 
     def part_gradients(
         self, step: int, spot: Spot, parts: Sequence[Mapping[int, Sequence[int]]]
@@ -235,14 +293,16 @@ class _Run:
 
     Args:
         options: The program, and how it is run.
+        watch: Operations to record; None: none.
 
     Attributes:
         tapes: Those of the ranks.
         log: Of their collectives.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, watch: Watch | None = None) -> None:
         self.options = options
+        self._watch = watch
         self.tapes: dict[int, Tape] = {}
         self.log = CallLog()
         self._modes: dict[int, list[TorchFunctionMode]] = {}
@@ -270,9 +330,23 @@ class _Run:
         rank = require_rank("a run").rank or 0
         torch.cuda.set_device(rank % torch.cuda.device_count())
         let_flash_take(self.options.dtype)
-        with computing_in(self.options.dtype) as modes, eager():
+        with self._watching(rank), computing_in(self.options.dtype) as modes, eager():
             self._modes[rank] = modes
             yield modes
+
+    @contextmanager
+    def _watching(self, rank: int) -> Iterator[None]:
+        watch = self._watch
+        if watch is None:
+            yield
+            return
+
+        def is_in_module() -> bool:
+            return rank in self.tapes and self.tapes[rank].is_in(watch.module, watch.step)
+
+        with Operations(is_in_module) as operations:
+            yield
+        watch.done[rank] = operations.done
 
     def _modes_here(self, roots: Sequence[torch.Tensor]) -> Sequence[TorchFunctionMode]:
         program = rank_program()

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Scales = dict[int, list[float]]
 _ALIKE = 1e-7  # Of scales that are the same.
-_LISTS = ("ModuleList", "ModuleDict")  # They have no code between their modules.
 
 
 class Search:
@@ -198,10 +197,7 @@ class Search:
             return spot.module or MODEL
         if not spot.module and is_back:
             return LOSS_MODULE
-        parent = spot.module.rpartition(".")[0]
-        while parent and self._record.kinds.get(parent, _LISTS[0]) in _LISTS:
-            parent = parent.rpartition(".")[0]
-        return parent or MODEL
+        return self._record.parent(spot.module) or MODEL
 
     def _place(self, spot: Spot, module: str) -> str:
         """Return the line of a module's forward, or that which calls it."""

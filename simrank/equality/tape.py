@@ -30,12 +30,14 @@ from simrank.equality.record import (
     Step,
     Taped,
     buffers_of,
+    is_readable,
     next_number,
     on_host,
     parameters_of,
     plain_name,
     taped,
 )
+from simrank.equality.verdict import LOSS_MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,11 +49,6 @@ if TYPE_CHECKING:
 
 
 _Seen = dict[int, "ref[torch.Tensor]"]  # Tensors by their identities, which are used again.
-
-
-def _is_wrapped(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is one of `torch.func`'s, which ends with its transformation."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))  # noqa: SLF001 - as below
 
 
 def _is_in_backward() -> bool:
@@ -210,6 +207,20 @@ class Tape:
         """Return whether a step is recorded."""
         return self._is_in_step
 
+    def is_in(self, module: str, step: int) -> bool:
+        """Return whether a step is in the forward of a module, or in the loss.
+
+        The modules of the single program that are within a rank's one are not part of it.
+        """
+        if not self._is_in_step or len(self.record.steps) - 1 != step or _is_in_backward():
+            return False
+        if module == LOSS_MODULE or self._paused:
+            return not self._stack and not self._paused
+        if self._single is None:
+            return module in self._stack
+        known = [name for name in self._stack if name in self._single.kinds]
+        return bool(known) and known[-1] == module
+
     def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
         """Return the list of a running dropout, the single program's one, and the rows."""
         name = self._stack[-1] if self._stack else ""
@@ -253,9 +264,7 @@ class Tape:
 
     def _see(self, spot: Spot, tensor: torch.Tensor) -> None:
         step = self._step
-        if tensor.is_meta or not (tensor.is_floating_point() or spot.side == INPUT):
-            return
-        if tensor.layout != torch.strided or _is_wrapped(tensor):
+        if not is_readable(tensor) or not (tensor.is_floating_point() or spot.side == INPUT):
             return
         is_again = _is_in_backward()
         kept = (step.again if is_again else step.values)[spot]

@@ -103,6 +103,14 @@ def build():
 def batch(step): return tokens(step)
 def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
 """
+CONVOLUTION = """
+def build():
+    return nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv1d(4, 2, 3, padding=1))
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(4, 3, 8, generator=drawn), torch.randn(4, 2, 8, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+"""
 EXPERTS = """
 class Net(nn.Module):
     def __init__(self):
@@ -999,5 +1007,100 @@ def parallelize(model, mesh):
     return model
 """,
         ("forward", "layers.0.mlp", ("tp",), "rows differ"),
+    ),
+    "a_scale_of_its_own_is_named_with_both_values": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Scaled(Attention):
+    def attend(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.25)
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[1].attention.__class__ = Scaled
+    return model
+""",
+        (
+            "forward",
+            "layers.1.attention",
+            ("tp",),
+            "_attention at program.py:10 gives with scale 0.25, and not None",
+        ),
+    ),
+    "a_halo_of_zeros_is_named_by_its_convolution": Program(
+        {"sp": 2},
+        CONVOLUTION,
+        """
+class Cut(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x):
+        size = x.shape[-1] // 2
+        own = self.inner(x[..., dist.get_rank() * size : (dist.get_rank() + 1) * size])
+        whole = [torch.zeros_like(own) for _ in range(2)]
+        dist.all_gather(whole, own.contiguous())
+        whole[dist.get_rank()] = own
+        return torch.cat(whole, -1)
+def parallelize(model, mesh):
+    model[0] = Cut(model[0])
+    return model
+def train(model, batch, mesh):
+    value = loss(model, batch); value.backward()
+    for p in model[0].parameters(): dist.all_reduce(p.grad)
+    return value
+""",
+        ("forward", "0", ("sp",), "what conv1d at program.py:"),
+    ),
+    "a_sum_over_rows_is_named_by_its_line": Program(
+        {"dp": 2, "cp": 2},
+        GPT,
+        """
+class Gathered(Attention):
+    def attend(self, q, k, v):
+        k = k.contiguous()
+        dist.all_reduce(k.data, group=self.group)
+        return super().attend(q, k, v)
+def parallelize(model, mesh):
+    for layer in model.layers:
+        layer.attention.__class__, layer.attention.group = Gathered, mesh["dp"].get_group()
+    return model
+"""
+        + DP,
+        ("forward", "layers.0.attention", ("dp",), "what all_reduce on dp at program.py:11 gives"),
+    ),
+    "a_wrong_backward_is_named_by_the_gradient_it_gives": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, gradient): return gradient * torch.rand_like(gradient)
+class Wrong(Attention):
+    def attend(self, q, k, v): return super().attend(Halved.apply(q), k, v)
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[1].attention.__class__ = Wrong
+    return model
+""",
+        ("backward", "layers.1.attention", ("tp",), "the gradient of what mul at nets.py:22 gives"),
+    ),
+    "a_sum_that_is_added_twice_is_named_and_the_partial_sums_are_not": Program(
+        {"tp": 2},
+        GPT,
+        """
+class Twice(MLP):
+    def forward(self, x):
+        partial = F.linear(F.gelu(self.up(x)), self.down.weight)
+        whole = Sum.apply(partial, self.down.group)
+        return whole + partial + self.down.bias
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[0].mlp.__class__ = Twice
+    return model
+""",
+        ("forward", "layers.0.mlp", ("tp",), "what add at program.py:12 gives"),
     ),
 }
