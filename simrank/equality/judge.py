@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from simrank.equality import parameters
+from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
 from simrank.equality.search import Search
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from simrank.equality.record import Record
     from simrank.equality.runs import Reference, Runner
 
+_SUMMED = "the loss that the ranks return is a sum over {} elements of the batch, not its mean"
 # What is looked for among the results of operations: values, or gradients.
 _KINDS = {FORWARD: (VALUES,), LOSS: (VALUES, GRADIENTS), BACKWARD: (GRADIENTS,)}
 
@@ -81,6 +82,8 @@ class Judge:
                 found.step = number
             else:
                 self._survey(at, verdict)
+                if at.num_summed and not number:
+                    verdict.notes.append(_SUMMED.format(at.num_summed))
         if found is not None:
             self._complete(found)
             verdict.found = found
@@ -90,7 +93,7 @@ class Judge:
         """Return the first difference of a step that is wrong."""
         search = Search(at)
         found = search.tensors()
-        found = found or parameters.find_gradients(at, search, self._runner)
+        found = found or gradients.find_gradients(at, search, self._runner)
         found = found or self._wrong_loss(at) or parameters.find_step(at)
         found = found or parameters.find_buffer(at)
         return found or Found(STEP, WHOLE, (), "what training has after the step differs")
@@ -148,12 +151,12 @@ class Judge:
         if not is_open or found.direction not in _KINDS or not found.ranks:
             return
         name = "" if found.module == MODEL else found.module
-        rank, step, kinds = found.ranks[0], found.step, _KINDS[found.direction]
+        ranks, step, kinds = found.ranks, found.step, _KINDS[found.direction]
         try:
-            begin = runner.first_unknown(self._layout, rank, name, step, kinds)
+            begin = runner.begin(self._layout, ranks, name, step, kinds)
             while begin is not None and begin.is_before and name:
                 name = self.start.reference.record.parent(name)
-                before = runner.first_unknown(self._layout, rank, name, step, kinds)
+                before = runner.begin(self._layout, ranks, name, step, kinds)
                 if before is None:
                     break
                 begin, found.module = before, name or MODEL

@@ -68,12 +68,14 @@ class Unknown:
         done: The operation.
         what: Words for it.
         order: Its number among all tensors and calls.
+        number: Operations, or gradients, that are right before it.
         is_taken: Whether the operation takes it, and no other gave it.
     """
 
     done: Operation
     what: str
     order: int
+    number: int
     is_taken: bool = False
 
 
@@ -84,11 +86,13 @@ class Located:
     Attributes:
         text: What is wrong there: `what mul at layers.py:8 gives`.
         place: Line of the program.
+        number: Operations, or gradients, that are right before it.
         is_before: Whether the module's first operation takes it: it began before the module.
     """
 
     text: str
     place: str
+    number: int
     is_before: bool = False
 
 
@@ -196,8 +200,10 @@ def first_unknown(
             if pool.has(result) or pool.has_sum([*parts], rank, layout):
                 continue
             if any(_is_new(each, own[:number]) and not pool.has(each) for each in done.taken):
-                return Unknown(done, f"what {done.text} takes", done.order, is_taken=True)
-            return Unknown(done, f"what {done.text} gives{_changed(done, single)}", done.order)
+                what = f"what {done.text} takes"
+                return Unknown(done, what, done.order, number, is_taken=True)
+            what = f"what {done.text} gives{_changed(done, single)}"
+            return Unknown(done, what, done.order, number)
     return None
 
 
@@ -235,11 +241,11 @@ def _first_gradient(
         for number, done in enumerate(ranks[rank])
         for place, (order, _) in done.gradients.items()
     ]
-    for order, number, place in sorted(own):
+    for count, (order, number, place) in enumerate(sorted(own)):
         done = ranks[rank][number]
         parts = [_gradient(ranks[peer], number, place, done) for peer in range(len(ranks))]
         if not pool.has(done.gradients[place][1]) and not pool.has_sum(parts, rank, layout):
-            return Unknown(done, f"the gradient of what {done.text} gives", order)
+            return Unknown(done, f"the gradient of what {done.text} gives", order, count)
     return None
 
 
@@ -322,8 +328,9 @@ def located(
         between = [call for call in calls if before < call.order < done.order]
         if between:
             text = f"what {between[-1].text(layout)} gives to {done.name} at {done.place}"
-            return Located(text, between[-1].place or done.place)
-    return Located(found.what, done.place, found.is_taken and done is own[0])
+            return Located(text, between[-1].place or done.place, found.number)
+    is_before = found.is_taken and not found.number
+    return Located(found.what, done.place, found.number, is_before)
 
 
 class _Pool:

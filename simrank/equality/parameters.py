@@ -1,34 +1,21 @@
-"""Why gradients of parameters, or parameters after a step, differ."""
+"""Why parameters or buffers differ after a step."""
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.equality.causes import factor_of
-from simrank.equality.contributions import Contributions
 from simrank.equality.layout import varying
-from simrank.equality.step import GRADIENTS, PARAMETERS, AtStep
-from simrank.equality.verdict import (
-    PARAMETER_GRADIENTS,
-    STEP,
-    Found,
-    module_of,
-    modules_text,
-    names_text,
-)
-from simrank.errors import ranks_text
+from simrank.equality.step import PARAMETERS, AtStep
+from simrank.equality.verdict import STEP, Found, module_of, modules_text, names_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from simrank.equality.runs import Runner
-    from simrank.equality.search import Search
     from simrank.equality.step import Wrong
 
-_CLOSE = 1e-6  # Of a factor, or of a rest; a fault is far larger.
+CLOSE = 1e-6  # Of a factor, or of a rest; a fault is far larger.
 _KEPT = 0.1  # Of the elements, so that they are taken for stale; assumed.
 _CLIPPED = 1e-3  # Of a clipping factor, in which a small constant is added to the norm.
 
@@ -38,42 +25,10 @@ Reason = tuple[tuple[str, ...], str, list[str]]
 # ---- What is found ----
 
 
-def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found | None:
-    """Find the fault of gradients as the optimizer finds them.
-
-    Args:
-        at: The step.
-        search: Of that step.
-        runner: Runs the single program again, part by part; None: that is not tried.
-    """
-    wrong = at.wrong_parameters(GRADIENTS)
-    if not wrong:
-        return _lost_gradients(at)
-    reason = why_gradients(at, wrong)
-    if reason is not None and reason == _reason_before(at):
-        return None  # So they were at the step before, which is right: the update makes up for it.
-    if reason is None and runner is not None:
-        reason = _as_sum(at, search, runner, wrong)
-    unused = at.comparison.unused_rows()
-    if reason is None and unused:
-        text = f"rows {', '.join(map(str, unused))} of the batch are on no rank"
-        reason = tuple(at.comparison.data_axes), text, _names(wrong)
-    return _found(at, PARAMETER_GRADIENTS, wrong, reason or ((), "differ", _names(wrong)))
-
-
-def _reason_before(at: AtStep) -> Reason | None:
-    """Return why the gradients of the step before, which is right, differ."""
-    if not at.number:
-        return None
-    before = AtStep(at.start, at.number - 1)
-    wrong = before.wrong_parameters(GRADIENTS)
-    return why_gradients(before, wrong) if wrong else None
-
-
 def find_step(at: AtStep) -> Found | None:
     """Find the fault of parameters after the optimizer's step."""
     wrong = at.wrong_parameters(PARAMETERS)
-    return _found(at, STEP, wrong, why_step(at, wrong)) if wrong else None
+    return found(at, STEP, wrong, why_step(at, wrong)) if wrong else None
 
 
 def find_buffer(at: AtStep) -> Found | None:
@@ -93,7 +48,7 @@ def find_buffer(at: AtStep) -> Found | None:
             axes = axes or (axis,)
             cause = f"ranks of {axis} have different values: not synchronized"
             mean = torch.stack(groups[0]).mean(0)
-            if (mean - want).norm().item() <= _CLOSE * (want.norm().item() or 1.0):
+            if (mean - want).norm().item() <= CLOSE * (want.norm().item() or 1.0):
                 cause += "; their mean is right"
     axes = axes or tuple(at.comparison.data_axes) or tuple(at.layout.axes)
     text = f"the buffer {name} differs after the step: {cause}"
@@ -106,10 +61,11 @@ def _multiple(got: torch.Tensor, want: torch.Tensor) -> str:
         return ""
     factor = (got * want).sum().item() / (want.square().sum().item() or 1.0)
     rest = (got - factor * want).norm().item()
-    return f": {factor:.6g} times it" if rest <= _CLOSE * got.norm().item() else ""
+    return f": {factor:.6g} times it" if rest <= CLOSE * got.norm().item() else ""
 
 
-def _found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -> Found:
+def found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -> Found:
+    """Return the first difference of a step, where some tensors are wrong."""
     axes, cause, names = reason
     every = at.start.held_names()
     error = max(each.relative_error for each in wrong)
@@ -120,193 +76,27 @@ def _found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -
     return found
 
 
-def _lost_gradients(at: AtStep) -> Found | None:
-    """Return parameters without a gradient on ranks where the step is wrong, too."""
-    lost = [
-        each
-        for each in at.wrong_parameters(PARAMETERS)
-        if at.single.parameter_gradients.get(each.name) is not None
-        and at.ranks[each.rank].parameter_gradients.get(each.name) is None
-    ]
-    if not lost:
-        return None
-    ranks = sorted({each.rank for each in lost})
-    reason = varying(at.layout, ranks), f"no gradient on {ranks_text(ranks)}", _names(lost)
-    return _found(at, PARAMETER_GRADIENTS, lost, reason)
-
-
-def _as_sum(at: AtStep, search: Search, runner: Runner, wrong: Sequence[Wrong]) -> Reason | None:
-    """Explain wrong gradients by how often they count each part of the batch."""
-    output = search.output()
-    if output is None:
-        return None
-    parts = Contributions(at.comparison, runner, at.number, output)
-    for each in sorted(wrong, key=lambda each: -each.got.numel()):
-        places = at.start.places_within(each.name)
-        if each.rank in places and places[each.rank].shape == each.got.shape:
-            written = parts.written(each.name, each.got, places, each.rank)
-            reason = None if written is None else parts.explain(each.rank, written)
-            if reason is not None:
-                return *reason, _names(wrong)
-    return None
-
-
-# ---- Why ----
-
-
-def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
-    """Return axes, cause and parameters of wrong gradients; None if nothing simple fits."""
-    names = _names(wrong)
-    worst = max(wrong, key=lambda each: each.relative_error)
-    tied = _tied(at, names)
-    if tied is not None:
-        return tied
-    kept = _kept(at, wrong)
-    if kept is not None:
-        return kept
-    unreduced = _unreduced(at, worst)
-    if unreduced is not None:
-        return *unreduced, names
-    factors = _factors(wrong)
-    if factors is None or not _are_alike(factors.values()):
-        return None
-    factor = next(iter(factors.values()))
-    axes = varying(at.layout, sorted({each.rank for each in wrong}))
-    num_calls = max((len(rows) for rows in at.comparison.rows if rows is not None), default=1)
-    known = factor_of(at.layout, factor, num_calls)
-    if known is not None:
-        return (known[0] or axes or tuple(at.comparison.stage_axes)), known[1], names
-    text = f"{factor:.6g} times what they should be"
-    return axes, text + (": clipped or scaled" if factor < 1 else ""), names
-
-
-def _names(wrong: Sequence[Wrong]) -> list[str]:
+def names_of(wrong: Sequence[Wrong]) -> list[str]:
+    """Return the names of the parameters, each once."""
     return list(dict.fromkeys(each.name for each in wrong))
 
 
-def _factors(wrong: Sequence[Wrong]) -> dict[tuple[str, int], float] | None:
-    """Return by how much each is too large; None if one is not a multiple of what it should be."""
+def factors_of(wrong: Sequence[Wrong]) -> dict[tuple[str, int], float] | None:
+    """Return the factor by which each is too large; None if one is no multiple of the right one."""
     found = {}
     for each in wrong:
         factor = (each.got * each.want).sum().item() / (each.want.square().sum().item() or 1.0)
         rest = (each.got - factor * each.want).norm().item()
-        if rest > max(_CLOSE * abs(factor) * each.want.norm().item(), each.tolerance):
+        if rest > max(CLOSE * abs(factor) * each.want.norm().item(), each.tolerance):
             return None
         found[each.name, each.rank] = factor
     return found
 
 
-def _are_alike(values: Iterable[float]) -> bool:
+def are_alike(values: Iterable[float]) -> bool:
+    """Return whether factors are equal but for rounding."""
     each = [*values]
-    return max(each) - min(each) <= _CLOSE * max(map(abs, each))
-
-
-# ---- Gradients ----
-
-
-def _unreduced(at: AtStep, worst: Wrong) -> tuple[tuple[str, ...], str] | None:
-    """Return that the sum, or the mean, of a gradient over some axes is right."""
-    layout, want = at.layout, worst.want
-    loose = 4 * max(worst.tolerance, _CLOSE**1.5 * want.norm().item())
-    sizes = [axis for axis in layout.axes if layout.axes[axis] > 1]
-    for count in (1, 2):
-        for axes in combinations(sizes, count):
-            peers = layout.peers(worst.rank, axes)
-            have = [at.whole(GRADIENTS, worst.name, rank) for rank in peers]
-            found = [each for each in have if each is not None and each.shape == want.shape]
-            if len(found) < 2 or all((e - found[0]).norm().item() <= loose for e in found):
-                continue
-            total = torch.stack(found).sum(0)
-            for factor, words in ((1.0, "sum"), (1.0 / len(found), "mean")):
-                if (total * factor - want).norm().item() <= loose:
-                    return axes, f"not reduced over {'/'.join(axes)} ({words})"
-    return _unreduced_copies(at, worst, loose)
-
-
-def _unreduced_copies(at: AtStep, worst: Wrong, loose: float) -> tuple[tuple[str, ...], str] | None:
-    """Return that the sum over the ranks that hold the same elements is right."""
-    places = at.start.places
-    held = places[worst.rank][worst.name]
-    holders = [
-        rank
-        for rank, each in enumerate(places)
-        if worst.name in each and torch.equal(each[worst.name], held)
-    ]
-    copies = [at.whole(GRADIENTS, worst.name, rank) for rank in holders]
-    if len(holders) < 2 or any(each is None for each in copies):
-        return None
-    found = [each for each in copies if each is not None]
-    are_alike = all((each - found[0]).norm().item() <= loose for each in found)
-    if are_alike or (torch.stack(found).sum(0) - worst.want).norm().item() > loose:
-        return None
-    at_axes = [at.layout.coordinates(rank) for rank in holders]
-    axes = tuple(a for a in at.layout.axes if len({each[a] for each in at_axes}) > 1)
-    ranks = ", ".join(map(str, holders))
-    return axes, (
-        f"not reduced over {'/'.join(axes)}: the ranks that hold the same elements ({ranks})"
-    )
-
-
-def _tied(at: AtStep, names: Sequence[str]) -> Reason | None:
-    """Return tied parameters whose copies on several ranks each have a part of the gradient."""
-    for tied in at.start.reference.record.aliases:
-        want = at.single.parameter_gradients[tied[0]]
-        if not set(names) & set(tied) or want is None:
-            continue
-        untied = _untied(at, tied)
-        if untied:
-            text = f"tied parameters {' and '.join(tied)} are several, each with its own gradient"
-            return varying(at.layout, untied), text, list(tied)
-        holders = {
-            rank: name
-            for rank, step in enumerate(at.ranks)
-            for name in tied
-            if step.parameter_gradients.get(name) is not None
-        }
-        if len(set(holders.values())) < 2:
-            continue
-        parts = [at.whole(GRADIENTS, name, rank) for rank, name in holders.items()]
-        shape = want.value.shape
-        if any(each is None or each.shape != shape for each in parts):
-            continue
-        total = torch.stack([each for each in parts if each is not None]).sum(0)
-        num_copies = len(holders) // len(set(holders.values()))
-        if (total / num_copies - want.value).norm().item() <= _CLOSE * want.value.norm().item():
-            axes = tuple(at.comparison.stage_axes) or tuple(at.layout.axes)
-            over = "/".join(axes)
-            return (
-                axes,
-                (
-                    f"tied parameters {' and '.join(tied)}: each has its own part of the gradient, "
-                    f"not reduced over {over}"
-                ),
-                list(tied),
-            )
-    return None
-
-
-def _untied(at: AtStep, tied: Sequence[str]) -> list[int]:
-    """Return ranks that hold tied parameters as several."""
-    return [
-        rank
-        for rank, record in enumerate(at.start.ranks)
-        if set(tied) <= set(record.initial)
-        and not any(set(tied) <= set(each) for each in record.aliases)
-    ]
-
-
-def _kept(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
-    """Return that gradients contain those of the step before, which were not set to zero."""
-    if not at.number:
-        return None
-    for each in wrong:
-        earlier = at.earlier(GRADIENTS, each.name, each.rank)
-        if earlier is None or earlier.shape != each.got.shape:
-            return None
-        rest = each.got - each.want - earlier
-        if rest.norm().item() > max(_CLOSE * each.error, each.tolerance):
-            return None
-    return (), "contain the gradients of the step before: not set to zero", _names(wrong)
+    return max(each) - min(each) <= CLOSE * max(map(abs, each))
 
 
 # ---- The optimizer's step ----
@@ -314,7 +104,7 @@ def _kept(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
 
 def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
     """Return axes, cause and parameters of what differs after the optimizer's step."""
-    layout, names = at.layout, _names(wrong)
+    layout, names = at.layout, names_of(wrong)
     changes = [_change(at, each) for each in wrong]
     ranks = sorted({each.rank for each in wrong})
     axes = varying(layout, ranks) or _disagreeing(at, names)
@@ -327,7 +117,7 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
     if any(_share_kept(at, each) > _KEPT for each in changes):
         text = "elements that no rank has updated, or that are stale"
         return axes or tuple(layout.axes), text, names
-    factors = _factors(changes)
+    factors = factors_of(changes)
     if factors is not None:
         scaled = _scaled(at, factors)
         if scaled is not None:
@@ -341,13 +131,13 @@ def why_step(at: AtStep, wrong: Sequence[Wrong]) -> Reason:
 def _without_gradients(at: AtStep, changes: Sequence[Wrong]) -> tuple[str, list[str]] | None:
     """Return that parameters which the single program does not train are changed, or others."""
     free = [e for e in changes if at.single.parameter_gradients.get(e.name) is None]
-    trained = _names([each for each in free if not each.want.norm().item()])
+    trained = names_of([each for each in free if not each.want.norm().item()])
     if trained:
         return "trained, though the single program does not train them", trained
     if not free or len(free) < len(changes):
         return None
     text = "have no gradients, and other values, as of a moving average that is wrong"
-    return text, _names(free)
+    return text, names_of(free)
 
 
 def _share_kept(at: AtStep, change: Wrong) -> float:
@@ -377,7 +167,7 @@ def _before(at: AtStep, each: Wrong) -> torch.Tensor:
 def _stale(at: AtStep, still: Sequence[Wrong], axes: tuple[str, ...]) -> Reason:
     """Return that parameters were not updated, on some ranks or on all."""
     ranks = sorted({each.rank for each in still})
-    names = _names(still)
+    names = names_of(still)
     axes = varying(at.layout, ranks) or axes
     by_name = {name: {e.rank for e in still if e.name == name} for name in names}
     updated = {
@@ -401,11 +191,11 @@ def _scaled(
     by_rank: dict[int, list[float]] = {}
     for (_, rank), factor in factors.items():
         by_rank.setdefault(rank, []).append(factor)
-    if not all(map(_are_alike, by_rank.values())):
+    if not all(map(are_alike, by_rank.values())):
         low, high = min(factors.values()), max(factors.values())
         return (), f"steps are {low:.4g} to {high:.4g} times what they should be, by parameter"
     found = {rank: each[0] for rank, each in by_rank.items()}
-    if not _are_alike(found.values()):
+    if not are_alike(found.values()):
         return _own_norm(at, found)
     factor = next(iter(found.values()))
     for axis, norm, words in _norms(at):
@@ -475,11 +265,12 @@ def _own_norm(at: AtStep, factors: Mapping[int, float]) -> tuple[tuple[str, ...]
 
 
 def _is_decay(at: AtStep, wrong: Sequence[Wrong]) -> bool:
-    """Return whether what differs is a multiple of the parameters before the step."""
+    """Return whether what differs is a multiple of elements before the step, of all or of some."""
     for each in wrong:
-        before, rest = _before(at, each), each.got - each.want
-        count = (rest * before).sum() / (before.square().sum() or 1.0)
-        if (rest - count * before).norm().item() > 1e-2 * rest.norm().item():
+        rest, before = (each.got - each.want).flatten(), _before(at, each).flatten()
+        some = (rest.abs() > each.tolerance) & (before != 0)
+        counts = (rest[some] / before[some]).abs()
+        if not len(counts) or counts.max() - counts.min() > _CLIPPED * counts.max():
             return False
     return True
 

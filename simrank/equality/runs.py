@@ -231,14 +231,14 @@ class Runner:
         """Run a layout."""
         return run_layout(self.options, layout, self.reference.record)
 
-    def first_unknown(
-        self, layout: Layout, rank: int, module: str, step: int, kinds: Sequence[str]
+    def begin(
+        self, layout: Layout, ranks: Sequence[int], module: str, step: int, kinds: Sequence[str]
     ) -> Located | None:
-        """Return the operation of a rank in a module where a difference begins.
+        """Return the operation in a module where a difference begins.
 
         Args:
             layout: Where the ranks stand.
-            rank: The rank.
+            ranks: Those that are wrong.
             module: The module, or LOSS_MODULE.
             step: The training step.
             kinds: What may differ, VALUES or GRADIENTS, in the order in which to look.
@@ -247,15 +247,17 @@ class Runner:
             The operation; None if the single program has all results, or they are not known.
         """
         options = replace(self.options, num_steps=step + 1)
-        single, ranks = Watch(module, step), Watch(module, step)
+        single, watch = Watch(module, step), Watch(module, step)
         run_single(options, num_noisy=0, watch=single)
-        run = run_layout(options, layout, self.reference.record, watch=ranks)
-        every = [ranks.done[number] for number in range(layout.num_ranks)]
+        run = run_layout(options, layout, self.reference.record, watch=watch)
+        every = [watch.done[number] for number in range(layout.num_ranks)]
+        calls = [record.calls for record in run.ranks]
         for kind in kinds:
             find = first_unknown if kind == VALUES else first_unknown_gradient
-            found = find(single.done[0], every, rank, layout)
-            if found is not None:
-                return located(found, every[rank], run.ranks[rank].calls, layout)
+            found = [(rank, find(single.done[0], every, rank, layout)) for rank in ranks]
+            begins = [located(e, every[r], calls[r], layout) for r, e in found if e is not None]
+            if begins:  # Others are wrong later, by what they get from it.
+                return min(begins, key=lambda each: (not each.is_before, each.number))
         return None
 
     def part_gradients(

@@ -180,6 +180,9 @@ class Search:
         else:
             axes, cause = causes.explain(self._at, compared, is_back=is_back)
             keyword = self._record.keywords.get(spot)
+            if is_back and spot.module != module:
+                where = f"of the {spot.side} of {spot.module or 'the model'}"
+                cause = cause.replace(causes.OF_GRADIENT, f"gradient {where}: ", 1)
             if keyword is not None:
                 cause = f"{keyword} of {spot.module or MODEL}: {cause}"
             found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
@@ -349,7 +352,33 @@ class Search:
                 if bits >> parameter & 1:
                     cleared |= 1 << number
         culprit = self._first(every, downstream, cleared)
-        return None if culprit is None else self._blame(BACKWARD, culprit)
+        if culprit is None:
+            return None
+        found = self._blame(BACKWARD, culprit)
+        return self._lost(found) or found
+
+    def _lost(self, found: Found) -> Found | None:
+        """Return a module within the blamed one whose output gets no gradient, where it should."""
+        if causes.DIFFER not in found.cause:
+            return None
+        single, home = self._comparison.single, "" if found.module == MODEL else found.module
+        for spot, call in reversed(single.order):
+            is_within = not home or spot.module.startswith(f"{home}.")
+            if spot.side != OUTPUT or not is_within or call not in single.gradients.get(spot, ()):
+                continue
+            ranks = [
+                rank
+                for rank, step in enumerate(self._comparison.ranks)
+                if step.values.get(spot) and not step.gradients.get(spot)
+            ]
+            if ranks and single.gradients[spot][call].value.norm().item():
+                axes = varying(self._layout, ranks) or found.axes
+                cause = "its output gets no gradient: detached, or sent without autograd"
+                place, error = self._place(spot, spot.module), found.error
+                lost = Found(BACKWARD, spot.module, axes, cause, error, ranks, place=place)
+                lost.calls = found.calls
+                return lost
+        return None
 
     def _parameters_themselves(self) -> int:
         """Return, as bits, the tensors that are parameters: those have their own comparison."""

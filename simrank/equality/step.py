@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simrank.equality.record import Taped
     from simrank.equality.start import Start
 
+_SAME = 1e-9  # Of losses.
 _TELLING = 0.01  # Of a step: a larger tolerance hides a wrong gradient; assumed.
 GRADIENTS, PARAMETERS, BUFFERS = "parameter_gradients", "parameters", "buffers"  # Of a step.
 
@@ -270,7 +271,7 @@ class AtStep:
         Args:
             strict: Only a loss that all ranks agree on, and that is another, is wrong, and one that
                 ranks with the same rows do not agree on: the loss of a rank's own rows may be
-                weighted in any way.
+                weighted in any way. A sum over the elements of the batch is right, too.
         """
         losses = list(self.losses().values())
         single = self.single.loss
@@ -281,9 +282,27 @@ class AtStep:
         want, total = single.item(), sum(losses)
         if min(abs(total / len(losses) - want), abs(total - want)) <= tolerance * len(losses):
             return True
+        if strict and self.num_summed:
+            return True
         are_alike = max(losses) - min(losses) <= tolerance
         is_whole = len(losses) > 1 or not self.comparison.data_axes
         return strict and not (are_alike and is_whole) and not self.axes_of_losses()
+
+    @property
+    def num_summed(self) -> int:
+        """The elements of the batch over which ranks' losses are sums, not means; 0: they are not.
+
+        What a trainer logs may be such a sum; the gradients tell whether it was used.
+        """
+        losses, single = list(self.losses().values()), self.single.loss
+        if not losses or single is None or not single.item():
+            return 0
+        number = sum(losses) / len(losses) / single.item()
+        inputs = [calls for spot, calls in self.single.values.items() if spot[:2] == ("", INPUT)]
+        counts = {n for calls in inputs for n in _counts([each.value for each in calls])}
+        found = round(number)
+        is_sum = found in counts and abs(number - found) <= _SAME * found
+        return found if is_sum and max(losses) - min(losses) <= _SAME * max(losses) else 0
 
     def axes_of_losses(self) -> tuple[str, ...]:
         """Return the axes along which ranks with the same rows have losses that do not add up."""
@@ -305,3 +324,12 @@ class AtStep:
             if axis not in taken and any(g and max(g) - min(g) > tolerance for g in groups):
                 found.append(axis)
         return tuple(found)
+
+
+def _counts(calls: Sequence[torch.Tensor]) -> set[int]:
+    """Return the rows of a step's batch, and its rows times columns, where they are several."""
+    shapes = [each.shape for each in calls if each.dim()]
+    if not shapes:
+        return set()
+    rows = sum(shape[0] for shape in shapes)
+    return {rows, rows * shapes[0][1:2].numel()} - {1}

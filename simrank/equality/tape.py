@@ -84,6 +84,7 @@ class Tape:
         self._roots: list[Any] = []
         self._noise = noise
         self._paused = 0
+        self._is_at_work = False
         self._taken: dict[str, _Seen] = {}  # Inputs of the modules that are running.
         self._given: _Seen = {}  # Outputs of modules, of one call of the model.
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
@@ -114,10 +115,12 @@ class Tape:
             return
 
         def before(_: Module, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - any program's
-            return self._enter(name, args, kwargs)
+            with self._at_work():
+                return self._enter(name, args, kwargs)
 
         def after(_: Module, _args: object, out: Any) -> Any:  # noqa: ANN401 - any program's
-            return self._leave(name, out)
+            with self._at_work():
+                return self._leave(name, out)
 
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
@@ -149,6 +152,15 @@ class Tape:
             yield
         finally:
             self._paused -= 1
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Note that calls of torch are the tape's own."""
+        self._is_at_work = True
+        try:
+            yield
+        finally:
+            self._is_at_work = False
 
     def _enter(self, name: str, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - any program's
         """Record what a module takes in, and give each tensor a node of its own.
@@ -212,10 +224,11 @@ class Tape:
 
         The modules of the single program that are within a rank's one are not part of it.
         """
-        if not self._is_in_step or len(self.record.steps) - 1 != step or _is_in_backward():
+        is_open = self._is_in_step and not self._paused and not self._is_at_work
+        if not is_open or len(self.record.steps) - 1 != step or _is_in_backward():
             return False
-        if module == LOSS_MODULE or self._paused:
-            return not self._stack and not self._paused
+        if module == LOSS_MODULE:
+            return not self._stack
         if self._single is None:
             return module in self._stack
         known = [name for name in self._stack if name in self._single.kinds]
