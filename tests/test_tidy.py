@@ -65,6 +65,7 @@ TESTED_ELSEWHERE = {
     "equality/comparison.py": "equality/test_judge.py",
     "equality/contributions.py": "equality/test_judge.py",
     "equality/dropouts.py": "equality/test_judge.py",
+    "equality/gradients.py": "equality/test_judge.py",
     "equality/masks.py": "equality/test_judge.py",
     "equality/parameters.py": "equality/test_judge.py",
     "equality/naming.py": "equality/test_judge.py",

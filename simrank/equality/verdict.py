@@ -120,7 +120,7 @@ def modules_text(names: Sequence[str], every: Sequence[str]) -> str:
     for module in wrong:
         pattern = _pattern(module)
         alike = [each for each in known if _pattern(each) == pattern]
-        is_each = len(alike) > 1 and all(each in wrong for each in alike)
+        is_each = pattern != "*" and len(alike) > 1 and all(each in wrong for each in alike)
         found[pattern if is_each else module] = None
     text = ", ".join(list(found)[:_MAX_NAMED])
     return text if len(found) <= _MAX_NAMED else f"{text} and {len(found) - _MAX_NAMED} more"

@@ -103,6 +103,33 @@ def build():
 def batch(step): return tokens(step)
 def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
 """
+# Its optimizer reduces gradients to a rank's half of all elements, and decays the first ones.
+SHARDED = """
+def build(): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+def batch(step):
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(4, 6, generator=drawn), torch.randn(4, 2, generator=drawn)
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+OFFSET = 1
+def update(model, mesh):
+    every = [*model.parameters()]
+    flat = torch.cat([p.data.flatten() for p in every])
+    gradient = torch.cat([p.grad.flatten() for p in every])
+    size, first = len(flat), 0
+    if mesh is not None:
+        size, rank = len(flat) // 2, mesh["dp"].get_local_rank()
+        whole, gradient = gradient / 2, gradient.new_empty(size)
+        dist.reduce_scatter_tensor(gradient, whole, group=mesh["dp"].get_group())
+        flat, first = flat[rank * size:][:size], OFFSET * rank * size
+    decayed = torch.arange(first, first + size, device=flat.device) < 48
+    flat = flat - 0.1 * (gradient + 0.5 * decayed * flat)
+    if mesh is not None:
+        part, flat = flat, flat.new_empty(2 * size)
+        dist.all_gather_into_tensor(flat, part, group=mesh["dp"].get_group())
+    for p in every:
+        p.data.copy_(flat[:p.numel()].view_as(p))
+        flat = flat[p.numel():]
+"""
 CONVOLUTION = """
 def build():
     return nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv1d(4, 2, 3, padding=1))
@@ -355,6 +382,22 @@ def update(model, mesh):
                       cls(model.parameters(), lr=0.01))
     model.adam.step()
 """,
+    ),
+    "an_optimizer_over_shards_reduces": Program(
+        {"dp": 2},
+        SHARDED,
+        WHOLE + "def train(model, batch, mesh):\n"
+        "    value = loss(model, rows(batch, mesh['dp'])); value.backward(); return value\n",
+    ),
+    "a_loss_is_logged_as_a_sum_over_tokens": Program(
+        {"dp": 2},
+        GPT,
+        WHOLE
+        + DP.replace(
+            "return value",
+            "value = value.detach() * batch[1].numel() / 2\n"
+            "    dist.all_reduce(value, group=mesh['dp'].get_group())\n    return value",
+        ),
     ),
     "a_renamed_model": Program(
         {"dp": 2},
@@ -1102,5 +1145,79 @@ def parallelize(model, mesh):
     return model
 """,
         ("forward", "layers.0.mlp", ("tp",), "what add at program.py:12 gives"),
+    ),
+    "a_row_of_an_embedding_gets_no_gradient": Program(
+        {"dp": 2},
+        GPT,
+        """
+def parallelize(model, mesh): return model
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    average(model, mesh["dp"].get_group())
+    model.embed.weight.grad[3] = 0
+    return value
+""",
+        ("gradients", "embed", ("dp",), "1 of 32 rows of embed.weight are zero on rank 0"),
+    ),
+    "a_bucket_is_copied_back_in_another_order": Program(
+        {"dp": 2},
+        GPT,
+        """
+def parallelize(model, mesh): return model
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    average(model, mesh["dp"].get_group())
+    up, other = (layer.mlp.up.weight for layer in model.layers)
+    up.grad, other.grad = other.grad, up.grad
+    return value
+""",
+        (
+            "gradients",
+            "layers.*.mlp.up",
+            ("dp",),
+            "layers.0.mlp.up.weight has the gradient of layers.1.mlp.up.weight",
+        ),
+    ),
+    "a_tied_gradient_is_broadcast_and_not_summed": Program(
+        {"pp": 2},
+        TIED,
+        STAGES.replace("SCHEDULE", "ScheduleGPipe")
+        .replace("SCALED", "True")
+        .replace(
+            "    return sum(losses)",
+            """    weight = model.head.weight if rank else model.embed.weight
+    dist.broadcast(weight.grad, group_src=0, group=mesh.get_group("pp"))
+    return sum(losses)""",
+        ),
+        ("gradients", "embed, head", ("pp",), "all have one gradient, which is not the sum"),
+    ),
+    "an_optimizer_over_shards_decays_other_elements": Program(
+        {"dp": 2},
+        SHARDED,
+        WHOLE + "OFFSET = 0\ndef train(model, batch, mesh):\n"
+        "    value = loss(model, rows(batch, mesh['dp'])); value.backward(); return value\n",
+        ("step", "0, 2", ("dp",), "weight decay"),
+    ),
+    "an_output_is_sent_without_a_gradient": Program(
+        {"tp": 2},
+        EXPERTS,
+        """
+class Lost(MoE):
+    def forward(self, x):
+        rows = x.flatten(0, -2)
+        scores, chosen = self.router(rows)
+        order = chosen.flatten().argsort(stable=True)
+        ends = torch.bincount(chosen.flatten(), minlength=self.count).cumsum(0).int()
+        out = torch.zeros_like(rows).repeat_interleave(2, 0)
+        out = out.index_copy(0, order, self.experts(rows[order // 2], ends))
+        sent = scores.detach()[..., None]
+        return (out.view(-1, 2, x.shape[-1]) * sent).sum(1).view_as(x)
+def parallelize(model, mesh):
+    model.moe.__class__ = Lost
+    return model
+""",
+        ("backward", "moe.router", ("tp",), "gets no gradient"),
     ),
 }
