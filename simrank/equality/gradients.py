@@ -11,6 +11,7 @@ from simrank.equality.causes import factor_of
 from simrank.equality.contributions import Contributions
 from simrank.equality.layout import varying
 from simrank.equality.parameters import CLOSE, Reason, are_alike, factors_of, found, names_of
+from simrank.equality.record import PARTIAL
 from simrank.equality.step import GRADIENTS, PARAMETERS, AtStep
 from simrank.equality.verdict import PARAMETER_GRADIENTS, Found
 from simrank.errors import ranks_text
@@ -35,7 +36,9 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
     if not wrong:
         return _lost_gradients(at)
     reason = why_gradients(at, wrong)
-    if reason is not None and (reason == _reason_before(at) or _is_reduced_later(at, wrong)):
+    if reason is not None and (
+        reason == _reason_before(at) or _is_reduced_later(at, wrong, reason[0])
+    ):
         return None  # So they were at the step before, which is right: the update makes up for it.
     if reason is None and runner is not None:
         reason = _as_sum(at, search, runner, wrong)
@@ -47,17 +50,24 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
     return found(at, PARAMETER_GRADIENTS, wrong, reason)
 
 
-def _is_reduced_later(at: AtStep, wrong: Sequence[Wrong]) -> bool:
-    """Return whether the update reduces as many elements as are wrong: an optimizer over shards."""
+def _is_reduced_later(at: AtStep, wrong: Sequence[Wrong], axes: Sequence[str]) -> bool:
+    """Return whether an update reduces as many elements over some axes as are wrong.
+
+    Optimizers over shards reduce gradients themselves.
+    """
     rank = wrong[0].rank
-    step, names = at.ranks[rank], names_of(wrong)
+    step = at.ranks[rank]
     noted = [each for each in step.parameter_gradients.values() if each is not None]
-    count = sum(each.got.numel() for each in wrong if each.rank == rank and each.name in names)
+    count = sum(each.got.numel() for each in wrong if each.rank == rank)
+    # Those that are declared partial sums are reduced when they are used.
+    count += sum(e.value.numel() for e in noted if PARTIAL in (e.places or {}).values())
     first = max(each.order for each in noted)
     reduced = sum(
         call.count
         for call in at.start.ranks[rank].calls
-        if first < call.order < step.span[1] and "reduce" in call.name
+        if first < call.order < step.span[1]
+        and "reduce" in call.name
+        and set(axes) <= set(at.layout.axes_of(call.group) or ())
     )
     return reduced >= count > 0
 
