@@ -47,6 +47,7 @@ PAGES = {
     "guides/gemm.md": "configs/gemm/README.md",
     "guides/attention.md": "configs/attention/README.md",
     "guides/kernels_of_torch.md": "configs/torch/README.md",
+    "guides/evidence.md": "configs/evidence/README.md",
     "guides/design.md": "adr/design.md",
     "guides/changelog.md": "CHANGELOG.md",
     "guides/contributing.md": "CONTRIBUTING.md",

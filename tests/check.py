@@ -39,9 +39,9 @@ TORCH = {
     "torch": [
         *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
         "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
-        "tests/multiprocessing", "tests/equality", "tests/cli/test_equal.py",
+        "tests/multiprocessing", "tests/equality", "tests/cli/test_equal.py", "tests/validate/kit",
         "-k", "torch or examples or conformance or test_groups or test_carrier or multiprocessing"
-        " or equal",
+        " or equal or kit",
     ],
     "after-torch": AFTER_TORCH,
 }  # fmt: skip

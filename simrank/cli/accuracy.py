@@ -18,6 +18,7 @@ from simrank.bench.targets import groups
 from simrank.cli.accuracy_pooled import show_hold_outs, show_tables
 from simrank.cli.choice_hints import check_word
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
+from simrank.cli.evidence import evidence_in, show_accuracy
 from simrank.cli.kernel_errors import attention_errors, gemm_errors
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
@@ -84,23 +85,27 @@ def accuracy(
     predicted by the device's other pairs; `sibling`: by another device of the architecture; `no
     relative`: by a rule with constants of other architectures. XLA's rows were measured elsewhere.
     attention: likewise, by phase; whole combinations of heads and width are left out.
+
+    kit.json (`simrank compare --kit`): the errors of the predictions that were in the kit.
     """
     if table in ("gemm", "attention"):
         _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks, nodes=nodes)
         _refuse(json=json_file, html=html)
         _show(gemm_errors() if table == "gemm" else attention_errors())
-        return
+        return None
     check_writable(json_file, html)
+    evidence = None if fit else evidence_in(table)
+    if evidence is not None:
+        _refuse(cluster=cluster, num_ranks=num_ranks, nodes=nodes, html=html)
+        return show_accuracy(evidence, json_file)
     name = fit or POOLED
     check_word("--fit", name, (POOLED, *FITS, _ALL))
     if name == POOLED and table is None:
-        show_hold_outs(_show, json_file, html)
-        return
+        return show_hold_outs(_show, json_file, html)
     bench = _bench(table, cluster, collective=collective, num_ranks=num_ranks, nodes=nodes)
     if name == POOLED:
-        show_tables(bench.tried, _show, json_file, html)
-        return
-    _show_fits(name, bench, json_file, html)
+        return show_tables(bench.tried, _show, json_file, html)
+    return _show_fits(name, bench, json_file, html)
 
 
 def _show_fits(name: str, bench: Bench, json_file: str | None, html: str | None) -> None:
@@ -121,10 +126,10 @@ def _show_fits(name: str, bench: Bench, json_file: str | None, html: str | None)
 
 
 def _refuse(**options: object) -> None:
-    """Raise ConfigError for options that would change nothing beside `gemm` or `attention`."""
+    """Raise ConfigError for options that would change nothing beside such a table."""
     for name, value in options.items():
         if value is not None:
-            expected = "no such option with gemm or attention"
+            expected = "no such option with gemm, attention or a kit's result"
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 

@@ -16,6 +16,7 @@ from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.hold_outs import KIND_WORDS, score
 from simrank.bench.pooling import fit_tables
 from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.cli.evidence import cluster_of
 from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
@@ -88,9 +89,8 @@ def calibrate(
         return
     if not measured:
         raise typer.BadParameter("name measured tables, or take --pool for all built-in ones")
-    series = measured_series(
-        texts_of(measured), cluster, collective=collective, num_ranks=num_ranks, nodes=nodes
-    )
+    texts, place = texts_of(measured), cluster or cluster_of(measured[0])
+    series = measured_series(texts, place, collective=collective, num_ranks=num_ranks, nodes=nodes)
     if site:
         _check_site(series)
     try:

@@ -13,13 +13,15 @@ import simrank
 from simrank.bench.table import Table, footer
 from simrank.cli.choice_hints import check_words
 from simrank.cli.common import FAILED, app, check_writable, progress_bar, terminal_width
+from simrank.cli.evidence import evidence_in, show_differences
+from simrank.cli.kit import write_kit
 from simrank.config import load_bench_config
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.validate.compare import benchmark, report
 from simrank.validate.compare.comparison import compared
 from simrank.validate.compare.job import RETURNED, Job, MissingError
-from simrank.validate.compare.sides import check_real, real, simulated
+from simrank.validate.compare.sides import check_real, check_torch, real, simulated
 from simrank.validate.compare.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -37,40 +39,83 @@ _STATUS = (
     "3 bug in simrank; 4 GPUs, torch or triton are missing"
 )
 _NUM_RANKS = 2  # Default.
+_MOST_GPUS = 8
 _REPORTS = (".html", ".htm", ".md")
-_TARGETS = ("program", "bench_file", "kernels_file")
-_WORDS = {"program": "a program", "bench_file": "--bench", "kernels_file": "--kernels"}
+_TARGETS = ("program", "bench_file", "kernels_file", "kit")
+_WORDS = {
+    "program": "a program", "bench_file": "--bench", "kernels_file": "--kernels", "kit": "--kit",
+}  # fmt: skip
 _MEANT_FOR = {
     "args": ("program",),
     "nproc_per_node": ("program", "bench_file"),
     "backend": ("program", "bench_file"),
-    "cluster": ("program", "kernels_file"),
+    "cluster": ("program", "kernels_file", "kit"),
     "tolerance": ("program",),
     "skip_real": ("program",),
-    "out": ("bench_file",),
+    "gpus": ("kit",),
+    "json_file": ("program", "bench_file", "kernels_file"),
+    "timeout": ("program", "bench_file", "kernels_file"),
+    "out": ("bench_file", "kit"),
     "report_file": ("program",),
 }
+
+
+# ---- Options ----
+
+Program = Annotated[
+    str | None,
+    typer.Argument(
+        help="FILE.py:FUNCTION of rank and world size, FILE.py as torchrun's, or a kit's kit.json."
+    ),
+]
+Args = Annotated[
+    list[str] | None, typer.Argument(help="Arguments of a file; behind -- if they are options.")
+]
+Nproc = Annotated[
+    int | None,
+    typer.Option(
+        "--nproc-per-node",
+        "--nproc_per_node",
+        min=1,
+        help="Ranks [2; with --bench the benchmark's].",
+    ),
+]
+Kit = Annotated[
+    bool | None,
+    typer.Option("--kit", help="Write a script that measures GPUs elsewhere instead."),
+]
+Gpus = Annotated[
+    int | None, typer.Option(min=1, max=8, help="With --kit: the most GPUs it uses [8].")
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        help="With --bench: CSV for simrank calibrate; with --kit: the script",
+    ),
+]
+BenchFile = Annotated[
+    str | None, typer.Option("--bench", help="Measure this YAML benchmark instead.")
+]
+KernelsFile = Annotated[
+    str | None, typer.Option("--kernels", help="Compare this file's kernel cases instead.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=1, help="Wall-clock seconds of a real run [90; of kernels 600]."),
+]
+ReportFile = Annotated[
+    str | None,
+    typer.Option("--report", help="Write an HTML or Markdown report: FILE.html, FILE.md."),
+]
 
 
 @app.command(epilog=_STATUS)
 def compare(
     context: typer.Context,
-    program: Annotated[
-        str | None,
-        typer.Argument(help="FILE.py:FUNCTION of rank and world size, or FILE.py as torchrun's."),
-    ] = None,
-    args: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of a file; behind -- if they are options.")
-    ] = None,
-    nproc_per_node: Annotated[
-        int | None,
-        typer.Option(
-            "--nproc-per-node",
-            "--nproc_per_node",
-            min=1,
-            help="Ranks [2; with --bench the benchmark's].",
-        ),
-    ] = None,
+    program: Program = None,
+    args: Args = None,
+    nproc_per_node: Nproc = None,
     backend: Annotated[
         str, typer.Option(help="Backend of the real processes: gloo or nccl.")
     ] = "gloo",
@@ -83,44 +128,35 @@ def compare(
     skip_real: Annotated[
         bool, typer.Option("--skip-real", help="Run only the simulated side.")
     ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=1, help="Wall-clock seconds of a real run [90; of kernels 600]."),
-    ] = None,
-    bench_file: Annotated[
-        str | None, typer.Option("--bench", help="Measure this YAML benchmark instead.")
-    ] = None,
-    kernels_file: Annotated[
-        str | None, typer.Option("--kernels", help="Compare this file's kernel cases instead.")
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", help="With --bench: CSV for simrank calibrate.")
-    ] = None,
+    timeout: Timeout = None,
+    bench_file: BenchFile = None,
+    kernels_file: KernelsFile = None,
+    kit: Kit = None,
+    gpus: Gpus = None,
+    out: Out = None,
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write all results as JSON.")
     ] = None,
-    report_file: Annotated[
-        str | None,
-        typer.Option("--report", help="Write an HTML or Markdown report: FILE.html, FILE.md."),
-    ] = None,
+    report_file: ReportFile = None,
 ) -> None:
     """Run PROGRAM on simulated ranks and on real processes, and compare each rank.
 
     Values, errors, collectives and messages are compared rank by rank. Times are compared if the
     cluster describes the GPU of this machine. --bench runs a benchmark as nccl-tests does.
-    --kernels runs the kernel cases of a file on a GPU and in the emulation.
+    --kernels runs the kernel cases of a file on a GPU and in the emulation. --kit writes a script,
+    with predictions made now, that others run on their GPUs (--cluster NAME,NAME: for these; with
+    FILE.py:FUNCTION and --kernels FILE, for these, too);
+    `simrank compare kit.json` then says which values and orders of calls differ.
     """
     check_writable(json_file, report_file, out)
     _check(backend, report_file)
-    what = [name for name in _TARGETS if context.params[name] is not None]
+    what = ["kit"] if kit else [n for n in _TARGETS if context.params[n] is not None]
     if len(what) != 1:
-        expected = "one of FILE.py:FUNCTION, --bench FILE and --kernels FILE"
+        expected = "one of FILE.py:FUNCTION, kit.json, --bench FILE, --kernels FILE and --kit"
         raise _problem("program", expected, f"{len(what)} of them")
     _refuse_others(context, what[0])
     with _missing_is_told():
-        {"program": _program, "bench_file": _bench, "kernels_file": _kernels}[what[0]](
-            context.params
-        )
+        _RUN[what[0]](context.params)
 
 
 def _program(given: dict[str, Any]) -> None:
@@ -129,6 +165,11 @@ def _program(given: dict[str, Any]) -> None:
     Raises:
         Exit: The sides differ.
     """
+    evidence = evidence_in(given["program"])
+    if evidence is not None:
+        if show_differences(evidence):
+            raise typer.Exit(FAILED)
+        return
     bounds = Tolerance.parse(given["tolerance"])
     args, num_ranks = tuple(given["args"] or ()), given["nproc_per_node"] or _NUM_RANKS
     job = Job.of(given["program"], args, num_ranks, given["backend"])
@@ -232,6 +273,17 @@ def _kernels(given: dict[str, Any]) -> None:
         write_text(given["json_file"], json.dumps(asdict(found), indent=1) + "\n")
     if not all(row.ok for row in found.rows):
         raise typer.Exit(FAILED)
+
+
+def _kit(given: dict[str, Any]) -> None:
+    """Write a kit."""
+    check_torch()
+    clusters = [each for each in (given["cluster"] or "").split(",") if each]
+    files = given["program"], given["kernels_file"]
+    write_kit(given["gpus"] or _MOST_GPUS, clusters, given["out"], *files)
+
+
+_RUN = {"program": _program, "bench_file": _bench, "kernels_file": _kernels, "kit": _kit}
 
 
 def _both(job: Job, cluster: str | None, bounds: Tolerance, timeout: float | None) -> Comparison:

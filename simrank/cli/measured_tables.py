@@ -7,10 +7,12 @@ import sys
 from simrank.config.locate import locate
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
+from simrank.validate.kit.evidence import is_evidence, read_evidence
 
 STDIN = "standard input"
 FORMATS = (
-    "built-in tables, CSV tables, nccl-tests' output or JSON, NCCL Inspector's JSON; - is stdin"
+    "built-in tables, CSV tables, nccl-tests' output or JSON, NCCL Inspector's JSON, a kit's "
+    "kit.json; - is stdin"
 )
 
 
@@ -29,7 +31,8 @@ def texts_of(words: list[str]) -> dict[str, str]:
             texts[STDIN] = _stdin()
         else:
             path = locate("measured", word)
-            texts[str(path)] = read_text(path)
+            text = read_text(path)
+            texts[str(path)] = read_evidence(text, word).table() if is_evidence(text) else text
     return texts
 
 

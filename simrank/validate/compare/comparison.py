@@ -159,9 +159,14 @@ def _times(found: Comparison) -> Iterator[str]:
 
 def is_same_device(described: str, found: str) -> bool:
     """Return whether a GPU is the one that a cluster describes: its model stands in both names."""
-    words = (word.strip("()").upper() for word in described.replace("-", " ").split())
-    models = [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
+    models = models_of(described)
     return bool(models) and models[0] in found.upper().replace("-", " ").split()
+
+
+def models_of(device: str) -> list[str]:
+    """Return the words of a device's name that say its model: `H100`."""
+    words = (word.strip("()").upper() for word in device.replace("-", " ").split())
+    return [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
 
 
 # ---- how ranks ended ----

@@ -1,0 +1,126 @@
+"""Results of kits on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+import simrank
+from simrank.config.files import write_text
+from simrank.errors import ConfigError, ConfigProblem
+from simrank.validate.kit.evidence import is_evidence, read_evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.validate.kit.evidence import Evidence, Timed
+
+_COLUMNS = ("times", "mean error", "bias", "measured / predicted", "in the 90% interval")
+
+
+def evidence_in(word: str | None) -> Evidence | None:
+    """Return the result of a kit, if a word is the file of one.
+
+    Raises:
+        ConfigError: It is one that was changed, or is incomplete.
+    """
+    if word is None or not word.endswith(".json") or not Path(word).is_file():
+        return None
+    try:
+        text = Path(word).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(ConfigProblem(word, None, "", "a text file", str(error))) from None
+    return read_evidence(text, word) if is_evidence(text) else None
+
+
+def cluster_of(word: str) -> str | None:
+    """Return the cluster of a kit's result; None if a word is the file of something else."""
+    found = evidence_in(word)
+    return None if found is None else found.cluster or None
+
+
+def show_accuracy(found: Evidence, json_file: str | None) -> None:
+    """Show the errors of the predictions that a kit brought along."""
+    times = found.times()
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    _say_machine(found, console)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("phase", no_wrap=True)
+    for column in _COLUMNS:
+        shown.add_column(column, justify="right")
+    phases = list(dict.fromkeys(each.phase for each in times))
+    for phase in phases:
+        shown.add_row(phase, *_cells([each for each in times if each.phase == phase]))
+    if times:
+        console.print(shown)
+    else:
+        console.print("No time has a prediction: no cluster of the kit has this GPU.")
+    _say_failures(found, console)
+    if json_file is not None:
+        rows = [
+            {
+                "phase": each.phase,
+                "name": each.name,
+                "time_us": each.time_us,
+                "predicted_us": each.predicted_us,
+                "low_us": each.low_us or None,
+                "high_us": each.high_us or None,
+            }
+            for each in times
+        ]
+        document = {"simrank": simrank.__version__, "cluster": found.cluster, "rows": rows}
+        write_text(json_file, json.dumps(document, indent=1) + "\n")
+
+
+def show_differences(found: Evidence) -> bool:
+    """Show which values and orders differ from those predicted; return whether any does."""
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    _say_machine(found, console)
+    differs = found.differences()
+    count = sum(row["kind"] == "value" for row in found.measured["rows"])
+    console.print(f"{count} values and orders of calls, {len(found.measured['hangs'])} hangs")
+    for line in differs:
+        console.print(f"differs: {line}")
+    if not differs:
+        console.print("all as predicted")
+    _say_failures(found, console)
+    return bool(differs)
+
+
+def _say_machine(found: Evidence, console: Console) -> None:
+    machine = found.measured["machine"]
+    device = machine.get("device") or {"name": "no GPU", "count": 0}
+    kit = found.document["kit"]
+    console.print(
+        f"{device['count']} x {device['name']}, torch {machine.get('torch')}, "
+        f"nccl {'.'.join(map(str, machine.get('nccl', ())))}, cluster {found.cluster or 'unknown'}"
+    )
+    day = found.registered
+    when = (
+        f"registered on {day}, before"
+        if day
+        else "not registered: nothing says when they were made"
+    )
+    hashed = kit["predictions_sha256"][:16]
+    console.print(f"predictions {hashed} of simrank {kit.get('simrank')}, {when}")
+
+
+def _say_failures(found: Evidence, console: Console) -> None:
+    for failure in found.measured["failures"]:
+        console.print(f"not measured: {failure['phase']}: {failure['reason']}")
+
+
+def _cells(times: Sequence[Timed]) -> list[str]:
+    errors = [each.error for each in times]
+    mean = sum(map(abs, errors)) / len(errors)
+    bias = sum(errors) / len(errors)
+    inside = [each.is_inside for each in times if each.is_inside is not None]
+    share = f"{sum(inside)} of {len(inside)}" if inside else "none stated"
+    ratio = median(each.time_us / each.predicted_us for each in times)
+    return [str(len(times)), f"{100 * mean:.0f} %", f"{100 * bias:+.0f} %", f"{ratio:.2f}", share]

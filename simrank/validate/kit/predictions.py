@@ -1,0 +1,161 @@
+"""The predictions in a kit: what it measures itself on simulated ranks of each cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from simrank.bench.predict import predict
+from simrank.bench.predict_kernels import predict_gemm
+from simrank.context import Context
+from simrank.errors import DeadlockError
+from simrank.hardware.load import load_cluster
+from simrank.multiprocessing.script import run_script
+from simrank.validate.compare.comparison import models_of
+from simrank.validate.kit.assemble import Own, script
+from simrank.validate.kit.script.result import VALUES, hang_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# Single nodes whose GPUs people rent; each device once.
+CLUSTERS = (
+    "hgx_a100", "hgx_h100", "hgx_h200", "hgx_b200", "hgx_h20", "l40s_pcie", "gb200_nvl72",
+)  # fmt: skip
+PHASES = ("launches", "copies", "products", "attention")  # In which no value is read.
+HANGS = ("one leaves out", "all receive first")
+_FOREVER = "1e5"  # Simulated seconds.
+
+Row = dict[str, Any]
+
+
+def predicted(
+    clusters: Sequence[str],
+    worlds: Sequence[int],
+    on_step: Callable[[str], None] = lambda _: None,
+    own: Own | None = None,
+) -> dict[str, str]:
+    """Return the parts of predictions as texts: one per cluster, and the values.
+
+    Args:
+        clusters: Names or files.
+        worlds: Numbers of GPUs that run collectives together.
+        on_step: Called with the title of each step before it.
+        own: A program and kernels of the author.
+
+    Raises:
+        ConfigError: A cluster is wrong.
+        SimrankError: A phase fails.
+    """
+    with TemporaryDirectory(prefix="simrank_kit_") as folder:
+        kit = Path(folder) / "kit.py"
+        kit.write_text(script({}, own), encoding="utf-8")
+        parts = {}
+        for cluster in clusters:
+            on_step(f"times on {cluster}")
+            parts[cluster] = _lines(_of_cluster(kit, cluster, worlds, (own or Own()).texts()))
+        on_step("values and hangs")
+        values = _values(kit, clusters[0], worlds, (own or Own()).texts())
+        parts[VALUES] = _lines({"values": values})
+    return parts
+
+
+def steps(clusters: Sequence[str]) -> int:
+    """Return the number of steps."""
+    return len(clusters) + 1
+
+
+def _lines(document: dict[str, Any]) -> str:
+    """Return a document with a line for each entry of its tables."""
+    tables = []
+    for name, entry in document.items():
+        if isinstance(entry, dict):
+            rows = ",\n".join(f"{json.dumps(key)}:{text_of(entry[key])}" for key in entry)
+            tables.append(f'"{name}":{{\n{rows}}}')
+        else:
+            tables.append(f'"{name}":{text_of(entry)}')
+    return "{" + ",\n".join(tables) + "}"
+
+
+def _of_cluster(
+    kit: Path, cluster: str, worlds: Sequence[int], added: Mapping[str, str]
+) -> dict[str, Any]:
+    built = load_cluster(cluster)
+    rows: list[Row] = []
+    for phase in PHASES:
+        rows += _run(kit, phase, 1, cluster, has_data=False)
+    for phase in _kernel_phases(added):
+        rows += _run(kit, phase, 1, cluster)
+    for ranks in worlds:
+        if ranks <= built.devices_per_node:
+            rows += _run(kit, "collectives", ranks, cluster, has_data=False)
+            if "program" in added:
+                rows += _run(kit, "own program", ranks, cluster)
+    times = {
+        f"{row['phase']}: {row['name']}": [row["time_us"], *_interval(row, cluster)]
+        for row in rows
+        if row["kind"] == "time"
+    }
+    device = built.device.name
+    return {"device": device, "models": models_of(device), "times": times}
+
+
+def _interval(row: Row, cluster: str) -> list[float]:
+    """Return the ends of the 90 % interval, for what has one."""
+    if row["phase"] == "collectives":
+        sizes = [row["bytes"]]
+        known = predict(row["collective"], sizes, row["ranks"], cluster)
+        low, high = float(known.low_us[0]), float(known.high_us[0])
+        share = row["time_us"] / float(known.time_us[0])  # Of a loop of torch.
+        return [round(low * share, 3), round(high * share, 3)]
+    if row["phase"] == "products" and row["dtype"] in ("bfloat16", "float16"):
+        product = predict_gemm(cluster, row["m"], row["n"], row["k"], dtype=row["dtype"])
+        share = row["time_us"] / product.time_us
+        return [round(product.low_us * share, 3), round(product.high_us * share, 3)]
+    return []
+
+
+def _kernel_phases(added: Mapping[str, str]) -> list[str]:
+    kernels = ["kernels"] if find_spec("triton") is not None else []
+    return [*kernels, *(["own kernels"] if "kernels" in added else [])]
+
+
+def _values(
+    kit: Path, cluster: str, worlds: Sequence[int], added: Mapping[str, str]
+) -> dict[str, Any]:
+    rows: list[Row] = []
+    for phase in _kernel_phases(added):
+        rows += _run(kit, phase, 1, cluster)
+    found: dict[str, Any] = {}
+    for ranks in worlds:
+        rows += _run(kit, "programs", ranks, cluster)
+        rows += _run(kit, "own program", ranks, cluster) if "program" in added else []
+        for hang in HANGS:
+            stuck = hang_of(_run(kit, hang, ranks, cluster), ranks)
+            found[f"hangs: {hang} on {ranks} ranks"] = stuck
+    for row in rows:
+        if row["kind"] == "value":
+            facts = {name: row[name] for name in ("ranks", "sample") if name in row}
+            found[f"{row['phase']}: {row['name']}"] = facts
+    return found
+
+
+def _run(kit: Path, phase: str, ranks: int, cluster: str, *, has_data: bool = True) -> list[Row]:
+    """Run a phase on simulated ranks, and return its rows."""
+    to = kit.with_name("rows")
+    to.unlink(missing_ok=True)
+    context = Context(load_cluster(cluster), data=has_data, carrier="thread")
+    words = ["--worker", phase, "--to", str(to), "--limit", _FOREVER]
+    hidden = io.StringIO()
+    try:
+        with redirect_stdout(hidden), redirect_stderr(hidden), context:
+            run_script(context.program, kit, words, ranks)
+    except DeadlockError:
+        if phase not in HANGS:
+            raise
+    return [json.loads(line) for line in to.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,1 @@
+"""Parts of `kit.py`, in the order in which `assemble` joins them; they need torch alone."""

@@ -1,0 +1,128 @@
+"""Collectives and messages of NCCL over sizes, as nccl-tests measures them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from simrank.validate.kit.script.rows import REPEATS, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simrank.validate.kit.script.rows import Rows
+
+SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB.
+LARGE_BYTES = 32 << 20
+MEMORY_SHARE = 4  # No buffer has more than this part of the free memory.
+
+
+def collectives(rows: Rows) -> None:
+    """Measure the collectives of all ranks, and messages between the first two."""
+    free, _ = torch.cuda.mem_get_info()
+    for name, make in CALLS.items():
+        for size in SIZES:
+            if not agreed(not rows.is_over() and size * 2 < free // MEMORY_SHARE):
+                rows.add("note", "collectives", text=f"{name} stopped before {size_text(size)}")
+                break
+            body = make(size)
+            times = host_us(body, 20 if size < LARGE_BYTES else 5)
+            facts = {"collective": name, "bytes": size, "ranks": dist.get_world_size()}
+            title = f"{name} of {facts['ranks']} ranks, {size_text(size)}"
+            rows.times("collectives", title, times, **facts, dtype="float32")
+            del body
+        torch.cuda.empty_cache()
+
+
+def agreed(is_going_on: bool) -> bool:
+    """Return the decision of rank 0, so that all ranks do the same."""
+    said = torch.tensor([is_going_on], dtype=torch.int32, device="cuda")
+    dist.broadcast(said, 0)
+    return bool(said.item())
+
+
+def host_us(body: Callable[[], object], number: int) -> list[float]:
+    """Return the mean time of a call over ranks, launched back to back, per repeat."""
+    for _ in range(5):
+        body()
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(REPEATS):
+        dist.barrier()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(number):
+            body()
+        torch.cuda.synchronize()
+        spent = torch.tensor([(time.perf_counter() - start) * 1e6 / number], device="cuda")
+        dist.all_reduce(spent)
+        found.append(spent.item() / dist.get_world_size())
+    return found
+
+
+def buffers(send_bytes: int, take_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two buffers of float32."""
+    return torch.ones(send_bytes // 4, device="cuda"), torch.ones(take_bytes // 4, device="cuda")
+
+
+def all_reduce(size: int) -> Callable[[], Any]:
+    """Sum `size` bytes of each rank, in place."""
+    data, _ = buffers(size, 4)
+    return lambda: dist.all_reduce(data)
+
+
+def all_gather(size: int) -> Callable[[], Any]:
+    """Gather `size` bytes in all; each rank gives its part."""
+    ranks = dist.get_world_size()
+    part = size // ranks // 4 * 4
+    give, take = buffers(part, part * ranks)
+    return lambda: dist.all_gather_into_tensor(take, give)
+
+
+def reduce_scatter(size: int) -> Callable[[], Any]:
+    """Sum `size` bytes, and give each rank a part."""
+    ranks = dist.get_world_size()
+    part = size // ranks // 4 * 4
+    give, take = buffers(part * ranks, part)
+    return lambda: dist.reduce_scatter_tensor(take, give)
+
+
+def broadcast(size: int) -> Callable[[], Any]:
+    """Send `size` bytes of rank 0 to all."""
+    data, _ = buffers(size, 4)
+    return lambda: dist.broadcast(data, 0)
+
+
+def alltoall(size: int) -> Callable[[], Any]:
+    """Exchange `size` bytes of each rank."""
+    ranks = dist.get_world_size()
+    part = size // ranks // 4 * 4
+    give, take = buffers(part * ranks, part * ranks)
+    return lambda: dist.all_to_all_single(take, give)
+
+
+def sendrecv(size: int) -> Callable[[], Any]:
+    """Send `size` bytes to the next rank, and take those of the previous one."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    give, take = buffers(size, size)
+
+    def body() -> None:
+        send = dist.P2POp(dist.isend, give, (rank + 1) % ranks)
+        take_op = dist.P2POp(dist.irecv, take, (rank - 1) % ranks)
+        for work in dist.batch_isend_irecv([send, take_op]):
+            work.wait()
+
+    return body
+
+
+CALLS = {
+    "all_reduce": all_reduce,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "broadcast": broadcast,
+    "alltoall": alltoall,
+    "sendrecv": sendrecv,
+}

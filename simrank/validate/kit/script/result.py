@@ -1,0 +1,113 @@
+"""The result: what was measured beside what was predicted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FORMAT = "simrank kit result"
+VALUES = "values"  # The part of the predictions that no device changes.
+CLOSE = 1e-3  # Of values of kernels, whose order of sums differs.
+
+
+def sha256(text: str) -> str:
+    """Return the hash of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hash_of_parts(hashes: Mapping[str, str]) -> str:
+    """Return the hash over the hashes of the parts of predictions."""
+    return sha256("\n".join(f"{name} {hashes[name]}" for name in sorted(hashes)))
+
+
+def text_of(document: object) -> str:
+    """Return a document as the text that is hashed."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def chosen(predictions: Mapping[str, Any], device: str) -> str:
+    """Return the cluster of predictions whose device this is; "" if there is none.
+
+    The longest name counts that stands in the device's: "H100 NVL" before "H100".
+    """
+    words = device.upper().replace("-", " ").split()
+    found = [
+        (len(each["models"][0]), name)
+        for name, each in predictions.items()
+        if name != VALUES and any(model in words for model in each["models"])
+    ]
+    return max(found)[1] if found else ""
+
+
+def differences(values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the values, orders of calls and endings that are not those of the predictions."""
+    found = []
+    for row in rows:
+        known = values.get(f"{row['phase']}: {row.get('name')}")
+        if row["kind"] != "value" or known is None:
+            continue
+        if "sample" in row:
+            if not row["is_right"]:
+                found.append(f"kernel {row['name']}: wrong by {row['error']} of its largest value")
+            elif not alike(row["sample"], known["sample"]):
+                found.append(f"kernel {row['name']}: other values than predicted")
+            continue
+        for rank, (mine, theirs) in enumerate(zip(row["ranks"], known["ranks"], strict=False)):
+            is_close = row["phase"] == "own program" and alike(mine["values"], theirs["values"])
+            if mine != theirs and not is_close:
+                what = "values" if mine["values"] != theirs["values"] else "calls"
+                found.append(f"{row['phase']}, {row['name']}: other {what} on rank {rank}")
+                break
+    return found
+
+
+def other_hangs(values: Mapping[str, Any], hangs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the programs that ended, or that hang elsewhere than predicted."""
+    found = []
+    for each in hangs:
+        known = values.get(f"hangs: {each['name']}")
+        if not each["hung"]:
+            found.append(f"{each['name']}: ended, {each['failure'] or 'without an error'}")
+        elif known is not None and any(each[key] != known[key] for key in ("calls", "ended")):
+            found.append(f"{each['name']}: other calls, or other ranks wait")
+    return found
+
+
+def alike(mine: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Return whether samples are equal but for rounding."""
+    large = max(map(abs, theirs), default=0.0) or 1.0
+    pairs = zip(mine, theirs, strict=False)
+    return len(mine) == len(theirs) and all(abs(a - b) <= CLOSE * large for a, b in pairs)
+
+
+def hang_of(rows: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
+    """Return the calls of each rank of a program that hangs, and the ranks that ended."""
+    calls = [
+        [r["call"] for r in rows if r["kind"] == "call" and r["rank"] == k] for k in range(ranks)
+    ]
+    ended = sorted(row["rank"] for row in rows if row["kind"] == "end")
+    return {"calls": calls, "ended": ended}
+
+
+def summary(times: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line per phase: rows, measured over predicted, and the share in the intervals."""
+    by_phase: dict[str, list[tuple[float, bool | None]]] = {}
+    for row in rows:
+        known = times.get(f"{row['phase']}: {row['name']}") if row["kind"] == "time" else None
+        if known is not None:
+            inside = known[1] <= row["time_us"] <= known[2] if len(known) > 1 else None
+            by_phase.setdefault(row["phase"], []).append((row["time_us"] / known[0], inside))
+    lines = []
+    for phase, found in by_phase.items():
+        ratios = sorted(ratio for ratio, _ in found)
+        known_ones = [inside for _, inside in found if inside is not None]
+        share = f", {sum(known_ones)} of {len(known_ones)} in their interval" if known_ones else ""
+        lines.append(
+            f"{phase}: {len(found)} times, measured / predicted {ratios[len(ratios) // 2]:.2f} "
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f}){share}"
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""Kits for GPUs of others, on a stand-in."""

@@ -1,0 +1,170 @@
+"""Results of kits: what was changed is refused, the rest is shown and fitted."""
+
+import json
+from copy import deepcopy
+
+import pytest
+
+from simrank.config.measured import parse_measured
+from simrank.errors import ConfigError
+from simrank.validate.kit.evidence import is_evidence, read_evidence
+from simrank.validate.kit.script.result import (
+    FORMAT,
+    VALUES,
+    chosen,
+    differences,
+    hash_of_parts,
+    other_hangs,
+    sha256,
+    summary,
+    text_of,
+)
+
+TITLE = "all_reduce of 2 ranks, 1 KiB"
+PARTS = {
+    "hgx_h100": text_of(
+        {"device": "H100", "models": ["H100"], "times": {f"collectives: {TITLE}": [10, 8, 12]}}
+    ),
+    VALUES: text_of({"values": {"programs: ring on 2 ranks": {"ranks": [{"values": [1]}]}}}),
+}
+
+
+def result(**measured):
+    """Return a whole result of two GPUs."""
+    row = {"kind": "time", "phase": "collectives", "name": TITLE, "time_us": 12.5}
+    row |= {"collective": "all_reduce", "bytes": 1024, "ranks": 2, "dtype": "float32"}
+    body = {"machine": {"device": {"name": "NVIDIA H100", "count": 2}}, "rows": [row], "hangs": []}
+    body |= {"failures": [], **measured}
+    hashes = {name: sha256(text) for name, text in PARTS.items()}
+    return {
+        "format": FORMAT,
+        "version": 1,
+        "kit": {"simrank": "0", "hashes": hashes, "predictions_sha256": hash_of_parts(hashes)},
+        "cluster": "hgx_h100",
+        "predictions": PARTS,
+        "measured": body,
+        "measured_sha256": sha256(text_of(body)),
+    }
+
+
+def read(document):
+    return read_evidence(json.dumps(document), "kit.json")
+
+
+def test_times_stand_beside_predictions_that_were_never_fitted():
+    """Error, and whether they are in the interval."""
+    [timed] = read(result()).times()
+    assert (timed.time_us, timed.predicted_us, timed.is_inside) == (12.5, 10, False)
+    assert timed.error == pytest.approx(-0.2)
+
+
+def test_collectives_are_a_measured_table():
+    """As `simrank calibrate` reads it."""
+    [row] = parse_measured(read(result()).table(), "kit.json")
+    assert (row.collective, row.num_ranks, row.size_bytes, row.time_us) == (
+        "all_reduce", 2, 1024, 12.5,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="collectives of several GPUs"):
+        read(result(rows=[])).table()
+
+
+def change_prediction(document):
+    document["predictions"]["hgx_h100"] = PARTS["hgx_h100"].replace("10", "12")
+
+
+def change_prediction_and_hash(document):
+    change_prediction(document)
+    document["kit"]["hashes"]["hgx_h100"] = sha256(document["predictions"]["hgx_h100"])
+
+
+def change_measurement(document):
+    document["measured"]["rows"][0]["time_us"] = 10
+
+
+def take_another_version(document):
+    document["version"] = 2
+
+
+def lose_the_measurements(document):
+    del document["measured"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (change_prediction, "a changed prediction"),
+        (change_prediction_and_hash, "the hash of the hashes"),
+        (change_measurement, "a changed measurement"),
+        (take_another_version, "version: expected 1, got 2"),
+        (lose_the_measurements, "measured: expected an object"),
+    ],
+)
+def test_a_result_that_was_changed_is_refused(change, words):
+    """Whoever makes new hashes for all has other predictions than the registered ones."""
+    document = deepcopy(result())
+    change(document)
+    with pytest.raises(ConfigError, match=words):
+        read(document)
+
+
+def test_a_file_that_ends_early_is_refused_with_its_line():
+    """And another JSON file is none."""
+    text = json.dumps(result(), indent=1)
+    assert is_evidence(text)
+    assert not is_evidence('{"results": []}')
+    with pytest.raises(ConfigError, match=r"kit.json:\d+: expected a whole file"):
+        read_evidence(text[:-40], "kit.json")
+
+
+def test_predictions_of_no_registered_kit_say_so():
+    """Then nothing says when they were made."""
+    assert read(result()).registered == ""
+
+
+def test_a_gpu_is_found_by_its_model():
+    """H20 is no H200."""
+    known = {"a": {"models": ["H20"]}, "b": {"models": ["H200"]}, VALUES: {}}
+    assert chosen(known, "NVIDIA H200") == "b"
+    assert chosen(known, "NVIDIA H20-3e") == "a"
+    assert chosen(known, "NVIDIA T4") == ""
+
+
+def test_other_values_orders_and_hangs_are_said():
+    """Of the first rank where they differ."""
+    known = {
+        "programs: ring on 2 ranks": {"ranks": [{"values": [1], "calls": ["a"]}] * 2},
+        "kernels: add": {"sample": [1.0, 2.0]},
+        "hangs: x on 2 ranks": {"calls": [["recv"], []], "ended": [1]},
+    }
+    mine = [{"values": [1], "calls": ["a"]}, {"values": [1], "calls": ["b"]}]
+    rows = [
+        {"kind": "value", "phase": "programs", "name": "ring on 2 ranks", "ranks": mine},
+        {
+            "kind": "value",
+            "phase": "kernels",
+            "name": "add",
+            "sample": [1.0, 2.5],
+            "is_right": True,
+        },
+    ]
+    assert differences(known, rows) == [
+        "programs, ring on 2 ranks: other calls on rank 1",
+        "kernel add: other values than predicted",
+    ]
+    hang = {"name": "x on 2 ranks", "hung": True, "calls": [["recv"], []], "ended": [1]}
+    assert other_hangs(known, [hang]) == []
+    assert other_hangs(known, [hang | {"ended": []}]) == [
+        "x on 2 ranks: other calls, or other ranks wait"
+    ]
+    assert other_hangs(known, [hang | {"hung": False, "failure": ""}]) == [
+        "x on 2 ranks: ended, without an error"
+    ]
+
+
+def test_a_summary_has_a_line_per_phase():
+    """With the share of times in their interval."""
+    rows = result()["measured"]["rows"]
+    [line] = summary(json.loads(PARTS["hgx_h100"])["times"], rows)
+    assert line == (
+        "collectives: 1 times, measured / predicted 1.25 (1.25 to 1.25), 0 of 1 in their interval"
+    )

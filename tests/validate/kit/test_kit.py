@@ -1,0 +1,191 @@
+"""The kit ends and writes what it has, whatever fails, on a stand-in for GPUs."""
+
+import ast
+import getpass
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from simrank.validate.kit.assemble import Own, script
+from simrank.validate.kit.evidence import read_evidence
+from simrank.validate.kit.predictions import predicted
+
+STANDIN = Path(__file__).parent / "standin"
+
+
+@pytest.fixture(scope="session")
+def kit(tmp_path_factory):
+    """A kit with the predictions of one cluster."""
+    path = tmp_path_factory.mktemp("kit") / "kit.py"
+    path.write_text(script(predicted(["hgx_h100"], [2])))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bare_kit(tmp_path_factory):
+    """A kit without predictions."""
+    path = tmp_path_factory.mktemp("bare") / "kit.py"
+    path.write_text(script({}))
+    return path
+
+
+def run(kit, *words, gpus=1, **variables):
+    """Run a kit on the stand-in; return its exit status, output and result."""
+    env = {**os.environ, "PYTHONPATH": str(STANDIN), "OMP_NUM_THREADS": "1"}
+    env |= {"STANDIN_GPUS": str(gpus), **variables}
+    out = kit.with_name("kit.json")
+    command = [sys.executable, str(kit), "--out", str(out), *words]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=300, cwd=kit.parent, check=False
+    )
+    return done.returncode, done.stdout, json.loads(out.read_text())
+
+
+def notes_of(document):
+    rows = document["measured"]["rows"]
+    return [row["text"] for row in rows if row["kind"] == "note"]
+
+
+def test_a_kit_is_one_readable_file_without_simrank():
+    """Small, of the standard library and torch."""
+    text = script({"hgx_h100": '{"times":{}}'})
+    assert len(text) < 200_000
+    imports = [
+        node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    assert not [name for name in imports if name.startswith("simrank")]
+    packages = {name.partition(".")[0] for name in imports}
+    assert packages - set(sys.stdlib_module_names) == {"torch", "triton", "numpy"}
+    assert "What it does not do" in ast.get_docstring(ast.parse(text))
+    assert "noqa" not in text
+
+
+def test_two_gpus_are_measured_from_end_to_end(kit):
+    """Each phase has times with predictions; values, orders and hangs are those predicted."""
+    status, output, document = run(kit, "--hang-limit", "10", gpus=2)
+    assert status == 0, output
+    assert document["differs"] == []
+    assert document["measured"]["failures"] == []
+    assert [each["hung"] for each in document["measured"]["hangs"]] == [True, True]
+    found = read_evidence(json.dumps(document), "kit.json")
+    assert found.cluster == "hgx_h100"
+    phases = {each.phase for each in found.times()}
+    assert phases == {"launches", "copies", "products", "attention", "collectives"}
+    assert {each.is_inside for each in found.times() if each.phase == "collectives"} <= {
+        True,
+        False,
+    }
+    text = json.dumps(document)
+    private = [str(Path.home()), str(kit.parent), platform.node(), getpass.getuser()]
+    assert [word for word in private if len(word) > 2 and word in text] == []
+
+
+@pytest.mark.slow  # 14 processes that import torch.
+def test_programs_of_eight_gpus_have_the_predicted_values(bare_kit, kit):
+    """And of one GPU nothing is run together."""
+    status, _, document = run(bare_kit, "--only", "programs", gpus=8)
+    assert status == 0
+    names = [row["name"] for row in document["measured"]["rows"] if row["kind"] == "value"]
+    assert len(names) == 15
+    assert "experts on 8 ranks" in names
+    status, _, document = run(bare_kit, "--only", "programs,hangs", gpus=1)
+    assert (status, document["measured"]["rows"]) == (0, [])
+
+
+def test_nccl_tests_are_read_where_they_are(bare_kit, tmp_path):
+    """Their times out of place."""
+    binary = tmp_path / "all_reduce_perf"
+    lines = (
+        "#  size count type redop root time\n 1024 256 float sum -1 12.34 0.08 0.08 0 12.1 0 0 0"
+    )
+    binary.write_text(f"#!/bin/sh\necho '{lines}'\n")
+    binary.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    status, _, document = run(bare_kit, "--only", "nccl-tests", gpus=2, PATH=path)
+    [row] = document["measured"]["rows"]
+    assert (status, row["name"], row["time_us"]) == (0, "all_reduce of 2 ranks, 1 KiB", 12.34)
+
+
+def test_a_program_of_the_author_is_measured_too(tmp_path):
+    """With the values that it has on simulated GPUs."""
+    text = (
+        "import torch, torch.distributed as dist\n"
+        "def step(rank, ranks):\n"
+        "    x = torch.arange(64, device='cuda').float() / (rank + 3)\n"
+        "    dist.all_reduce(x)\n"
+        "    return {'sum': x, 'rank': rank}\n"
+    )
+    own = Own(text, "step")
+    parts = predicted(["hgx_h100"], [2], own=own)
+    path = tmp_path / "kit.py"
+    path.write_text(script(parts, own))
+    status, output, document = run(path, "--only", "own program", gpus=2)
+    assert (status, document["differs"]) == (0, []), output
+    [timed] = read_evidence(json.dumps(document), "kit.json").times()
+    assert (timed.phase, timed.name) == ("own program", "step on 2 ranks")
+
+
+def test_an_unknown_gpu_has_times_and_no_predictions(kit):
+    """They are of use still."""
+    status, _, document = run(kit, "--only", "launches", STANDIN_NAME="NVIDIA T4")
+    assert (status, document["cluster"], document["summary"]) == (0, "", [])
+    assert len(document["measured"]["rows"]) == 5
+
+
+def test_too_little_memory_ends_an_item(bare_kit):
+    """The next one is measured."""
+    status, _, document = run(
+        bare_kit, "--only", "products", STANDIN_FAILURE="products:out_of_memory"
+    )
+    assert status == 0
+    assert any("out of memory" in note for note in notes_of(document))
+    assert len(document["measured"]["rows"]) > 30
+
+
+@pytest.mark.parametrize(
+    ("phase", "how", "gpus", "words"),
+    [
+        ("copies", "raise", 1, "unspecified launch failure in kernel.cu"),
+        ("collectives", "crash", 2, "signal SIGSEGV"),
+        pytest.param("launches", "hang", 1, "did not end within 15 s", marks=pytest.mark.slow),
+    ],
+)
+def test_what_fails_ends_its_phase_alone(bare_kit, phase, how, gpus, words):
+    """The other phases are measured, what there was is kept, and the status says it."""
+    only = f"{phase},products"
+    limit = ["--limit", "150"] if how == "hang" else []
+    status, output, document = run(
+        bare_kit, "--only", only, *limit, gpus=gpus, STANDIN_FAILURE=f"{phase}:{how}"
+    )
+    assert status == 1
+    assert "FAILED" in output
+    [failure] = [f for f in document["measured"]["failures"] if f["phase"].startswith(phase)]
+    assert words in failure["reason"]
+    assert any(row["phase"] == "products" for row in document["measured"]["rows"])
+
+
+def test_a_machine_without_gpus_has_a_status_of_its_own(bare_kit):
+    """And a result that says so."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    out = bare_kit.with_name("none.json")
+    command = [sys.executable, str(bare_kit), "--out", str(out)]
+    done = subprocess.run(command, env=env, capture_output=True, timeout=100, check=False)
+    assert done.returncode == 4
+    assert json.loads(out.read_text())["measured"]["failures"][0]["reason"] == "torch sees no GPU"
+
+
+def test_wrong_words_are_refused(bare_kit):
+    """With the words that are expected."""
+    command = [sys.executable, str(bare_kit), "--only", "product"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert "expected some of launches, copies, products" in done.stdout
