@@ -97,12 +97,15 @@ def test_json_and_reports_are_written(program, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ([], "expected one of FILE.py:FUNCTION, --bench FILE and --kernels FILE, got 0 of them"),
+        ([], "--bench FILE, --kernels FILE and --kit, got 0 of them"),
         (["a.py:f", "--bench", "b.yaml"], "got 2 of them"),
         (["a.py:f", "--backend", "mpi"], "--backend: expected one of gloo, nccl, got mpi"),
         (["a.py:f", "--tolerance", "near"], "--tolerance: expected a relative bound"),
         (["a.py:f", "--report", "r.pdf"], "--report: expected a file that ends with .html"),
-        (["a.py:f", "--out", "m.csv"], "--out: expected with --bench alone, got a program"),
+        (
+            ["a.py:f", "--out", "m.csv"],
+            "--out: expected with --bench or --kit alone, got a program",
+        ),
         (["--bench", "b.yaml", "--skip-real"], "--skip-real: expected with a program alone"),
         (["--kernels", "k.py", "--nproc-per-node", "2"], "expected with a program or --bench"),
         (["nowhere.py:f"], "expected a Python file, got nowhere.py"),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PARTS = (
-    "rows", "machine", "device_work", "collectives", "programs", "kernels", "own", "worker",
-    "children", "result", "nccl_tests", "main",
+    "rows", "machine", "device_work", "collectives", "programs", "kernels", "children", "own",
+    "worker", "result", "nccl_tests", "main",
 )  # fmt: skip
 _OPTIONAL = ("torch", "torch.distributed")
 _MARKS = re.compile(r"\s*# (?:noqa|type: ignore|fmt: skip).*$")  # For linters of this repository.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from simrank.bench.predict import predict
 from simrank.bench.predict_kernels import predict_gemm
 from simrank.context import Context
-from simrank.errors import DeadlockError
+from simrank.errors import DeadlockError, SimrankError
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import run_script
 from simrank.validate.compare.comparison import models_of
 from simrank.validate.kit.assemble import Own, script
-from simrank.validate.kit.script.result import VALUES, hang_of, text_of
+from simrank.validate.kit.script.result import VALUES, hang_of, merged, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +102,8 @@ def _of_cluster(
         if row["kind"] == "time"
     }
     device = built.device.name
-    return {"device": device, "models": models_of(device), "times": times}
+    facts = {"device": device, "models": models_of(device), "num_sms": built.device.num_sms}
+    return {**facts, "times": times}
 
 
 def _interval(row: Row, cluster: str) -> list[float]:
@@ -150,7 +151,7 @@ def _run(kit: Path, phase: str, ranks: int, cluster: str, *, has_data: bool = Tr
     to = kit.with_name("rows")
     to.unlink(missing_ok=True)
     context = Context(load_cluster(cluster), data=has_data, carrier="thread")
-    words = ["--worker", phase, "--to", str(to), "--limit", _FOREVER]
+    words = ["--worker", phase, "--to", str(to), "--limit", _FOREVER, "--cold"]
     hidden = io.StringIO()
     try:
         with redirect_stdout(hidden), redirect_stderr(hidden), context:
@@ -158,4 +159,8 @@ def _run(kit: Path, phase: str, ranks: int, cluster: str, *, has_data: bool = Tr
     except DeadlockError:
         if phase not in HANGS:
             raise
-    return [json.loads(line) for line in to.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in to.read_text(encoding="utf-8").splitlines()]
+    notes = [row["text"] for row in rows if row["kind"] == "note"]
+    if notes:  # On a GPU they are part of the result; here everything runs.
+        raise SimrankError(f"{phase} on {cluster}: {notes[0]}")
+    return merged(rows)

@@ -1,10 +1,12 @@
 """Results of kits: what was changed is refused, the rest is shown and fitted."""
 
+import ast
 import json
 from copy import deepcopy
 
 import pytest
 
+from simrank.config.folders import configs_dir
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError
 from simrank.validate.kit.evidence import is_evidence, read_evidence
@@ -14,6 +16,7 @@ from simrank.validate.kit.script.result import (
     chosen,
     differences,
     hash_of_parts,
+    merged,
     other_hangs,
     sha256,
     summary,
@@ -121,12 +124,36 @@ def test_predictions_of_no_registered_kit_say_so():
     assert read(result()).registered == ""
 
 
+def test_the_shipped_kit_is_registered_and_whole():
+    """Its hashes are those of its predictions, and it is small enough to be read."""
+    folder = configs_dir() / "evidence"
+    text = (folder / "kit.py").read_text()
+    assert len(text) < 200_000
+    constants = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("KIT", "PARTS")
+    }
+    hashes = {name: sha256(part) for name, part in constants["PARTS"].items()}
+    total = hash_of_parts(hashes)
+    assert constants["KIT"]["predictions_sha256"] == total
+    assert total in (folder / "kits.csv").read_text()
+    assert f"their hash is {total}" in ast.get_docstring(ast.parse(text))
+    assert VALUES in hashes
+
+
 def test_a_gpu_is_found_by_its_model():
-    """H20 is no H200."""
-    known = {"a": {"models": ["H20"]}, "b": {"models": ["H200"]}, VALUES: {}}
-    assert chosen(known, "NVIDIA H200") == "b"
+    """H20 is no H200, and neither is a part of one, or a card."""
+    known = {
+        "a": {"models": ["H20"], "num_sms": 78},
+        "b": {"models": ["H200"], "num_sms": 132},
+        VALUES: {},
+    }
+    assert chosen(known, "NVIDIA H200", 132) == "b"
     assert chosen(known, "NVIDIA H20-3e") == "a"
-    assert chosen(known, "NVIDIA T4") == ""
+    others = ("NVIDIA T4", "NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb")
+    assert [chosen(known, name) for name in others] == ["", "", ""]
+    assert chosen(known, "NVIDIA H200", 60) == ""
 
 
 def test_other_values_orders_and_hangs_are_said():
@@ -156,9 +183,18 @@ def test_other_values_orders_and_hangs_are_said():
     assert other_hangs(known, [hang | {"ended": []}]) == [
         "x on 2 ranks: other calls, or other ranks wait"
     ]
-    assert other_hangs(known, [hang | {"hung": False, "failure": ""}]) == [
-        "x on 2 ranks: ended, without an error"
+    assert other_hangs(known, [hang | {"hung": False}]) == ["x on 2 ranks: ended without an error"]
+
+
+def test_parts_of_ranks_become_one_row():
+    """In the order of the ranks, beside the other rows."""
+    parts = [
+        {"kind": "part", "phase": "p", "name": "ring", "rank": rank, "values": [rank], "calls": []}
+        for rank in (1, 0)
     ]
+    [note, ring] = merged([{"kind": "note", "phase": "p"}, *parts])
+    assert note["kind"] == "note"
+    assert [each["values"] for each in ring["ranks"]] == [[0], [1]]
 
 
 def test_a_summary_has_a_line_per_phase():

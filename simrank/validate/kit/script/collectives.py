@@ -1,4 +1,4 @@
-"""Collectives and messages of NCCL over sizes, as nccl-tests measures them."""
+"""Collectives and messages of NCCL over sizes, in nccl-tests' way but from torch."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ MEMORY_SHARE = 4  # No buffer has more than this part of the free memory.
 
 
 def collectives(rows: Rows) -> None:
-    """Measure the collectives of all ranks, and messages between the first two."""
-    free, _ = torch.cuda.mem_get_info()
-    for name, make in CALLS.items():
-        for size in SIZES:
+    """Measure the collectives of all ranks, and messages around a ring of them, size by size."""
+    ranks = dist.get_world_size()
+    for size in SIZES:
+        for name, make in CALLS.items():
+            free, _ = torch.cuda.mem_get_info()
             if not agreed(not rows.is_over() and size * 2 < free // MEMORY_SHARE):
-                rows.add("note", "collectives", text=f"{name} stopped before {size_text(size)}")
-                break
-            body = make(size)
-            times = host_us(body, 20 if size < LARGE_BYTES else 5)
-            facts = {"collective": name, "bytes": size, "ranks": dist.get_world_size()}
-            title = f"{name} of {facts['ranks']} ranks, {size_text(size)}"
-            rows.times("collectives", title, times, **facts, dtype="float32")
-            del body
-        torch.cuda.empty_cache()
+                rows.add("note", "collectives", text=f"stopped before {name}, {size_text(size)}")
+                return
+            times = host_us(make(size), 20 if size < LARGE_BYTES else 5)
+            title = f"{name} of {ranks} ranks, {size_text(size)}"
+            facts = {"collective": name, "bytes": size, "ranks": ranks, "dtype": "float32"}
+            rows.times("collectives", title, times, **facts)
 
 
 def agreed(is_going_on: bool) -> bool:
-    """Return the decision of rank 0, so that all ranks do the same."""
+    """Return whether all ranks go on, so that all do the same."""
     said = torch.tensor([is_going_on], dtype=torch.int32, device="cuda")
-    dist.broadcast(said, 0)
+    dist.all_reduce(said, op=dist.ReduceOp.MIN)
     return bool(said.item())
 
 
@@ -65,7 +63,7 @@ def host_us(body: Callable[[], object], number: int) -> list[float]:
 
 def buffers(send_bytes: int, take_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two buffers of float32."""
-    return torch.ones(send_bytes // 4, device="cuda"), torch.ones(take_bytes // 4, device="cuda")
+    return torch.zeros(send_bytes // 4, device="cuda"), torch.zeros(take_bytes // 4, device="cuda")
 
 
 def all_reduce(size: int) -> Callable[[], Any]:

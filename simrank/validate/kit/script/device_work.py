@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 NUM_LAUNCHES = 500
 COLD_BYTES = 256 << 20  # More than a GPU's L2 cache holds.
-MOST_COPIES = 8
+MOST_COPIES = 128
 MOST_FAILED = 3
+AMPERE = 8  # The first that has TF32.
 COPY_BYTES = tuple(1 << power for power in (12, 16, 20, 24, 28))
 PRODUCTS = (
     (1, 4096, 4096), (16, 8192, 8192), (128, 4096, 14336), (512, 4096, 4096), (2048, 2048, 2048),
@@ -27,6 +28,7 @@ PRODUCTS = (
 )  # fmt: skip
 # Batch, heads, heads of keys, length, width of a head.
 ATTENTIONS = ((1, 32, 32, 1024, 128), (1, 32, 8, 4096, 128), (4, 16, 16, 2048, 64))
+WARM_US = 500_000.0
 TARGET_US = 20_000.0  # Of one repetition: as many iterations as fill it.
 
 
@@ -35,7 +37,7 @@ def surviving(rows: Rows, phase: str, name: str) -> Iterator[None]:
     """Note that an item fails, such as for want of memory, and go on; not after three in a row."""
     try:
         yield
-    except (RuntimeError, TypeError) as error:  # Out of memory; an argument that is too new.
+    except Exception as error:  # Out of memory; an argument or a type that is too new.
         rows.num_failed += 1
         rows.add("note", phase, text=clean(f"{name}: {str(error).partition(chr(10))[0]}")[:200])
         torch.cuda.empty_cache()
@@ -68,7 +70,7 @@ def timed(body: Body, most: int = 200) -> list[float]:
     return device_us(body, max(3, min(most, int(TARGET_US / max(about_us, 1.0)))))
 
 
-def graphed(body: Body, number: int) -> tuple[list[float], bool]:
+def graphed(body: Body, number: int, most: int = 200) -> tuple[list[float], bool]:
     """Return the time of an iteration in a CUDA graph; without one if it cannot be captured."""
     for index in range(3):
         body(index)
@@ -80,9 +82,16 @@ def graphed(body: Body, number: int) -> tuple[list[float], bool]:
                 body(index)
     except RuntimeError:
         torch.cuda.synchronize()
-        return timed(body), False
-    replays = timed(lambda _: graph.replay())
+        return timed(body, most), False
+    replays = timed(lambda _: graph.replay(), most)
     return [each / number for each in replays], True
+
+
+def warm() -> None:
+    """Bring clocks up: half a second of products."""
+    a = torch.ones(2048, 2048, device="cuda", dtype=torch.float16)
+    about_us = max(device_us(lambda _: torch.mm(a, a), 3))
+    device_us(lambda _: torch.mm(a, a), max(1, min(2000, int(WARM_US / REPEATS / about_us))))
 
 
 def launches(rows: Rows) -> None:
@@ -99,7 +108,9 @@ def launches(rows: Rows) -> None:
         host.append((time.perf_counter() - start) * 1e6 / NUM_LAUNCHES)
         torch.cuda.synchronize()
     rows.times("launches", "add_ of one element, host", host)
-    rows.times("launches", "add_ of one element, device", device_us(lambda _: one.add_(1), 200))
+    rows.times(
+        "launches", "add_ of one element, back to back", device_us(lambda _: one.add_(1), 200)
+    )
     in_graph, is_graph = graphed(lambda index: many[index % NUM_LAUNCHES].add_(1), 200)
     rows.times("launches", "add_ of one element, in a CUDA graph", in_graph, is_graph=is_graph)
     waits = []
@@ -141,7 +152,8 @@ def product_dtypes() -> Iterator[tuple[str, torch.dtype, bool]]:
     yield "bfloat16", torch.bfloat16, False
     yield "float16", torch.float16, False
     yield "float32", torch.float32, False
-    yield "float32 as TF32", torch.float32, True
+    if torch.cuda.get_device_capability()[0] >= AMPERE and torch.version.hip is None:
+        yield "float32 as TF32", torch.float32, True
 
 
 def products(rows: Rows) -> None:
@@ -149,16 +161,23 @@ def products(rows: Rows) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     for name, dtype, is_tf32 in product_dtypes():
         torch.backends.cuda.matmul.allow_tf32 = is_tf32
-        for m, n, k in PRODUCTS:
-            if rows.is_over():
-                rows.add("note", "products", text=f"stopped before {name} {m}x{n}x{k}")
-                break
-            title = f"{name} {m}x{n}x{k}"
-            with surviving(rows, "products", title):
-                times, is_graph = product_us(m, n, k, dtype)
-                facts = {"m": m, "n": n, "k": k, "dtype": name, "is_graph": is_graph}
-                rows.times("products", title, times, **facts)
+        with suppress(Exception):  # Noted: a GPU may lack a type.
+            products_in(name, dtype, rows)
     torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def products_in(name: str, dtype: torch.dtype, rows: Rows) -> None:
+    """Measure the products of one type."""
+    rows.num_failed = 0
+    for m, n, k in PRODUCTS:
+        title = f"{name} {m}x{n}x{k}"
+        if rows.is_over():
+            rows.add("note", "products", text=f"stopped before {title}")
+            return
+        with surviving(rows, "products", title):
+            times, is_graph = product_us(m, n, k, dtype)
+            facts = {"m": m, "n": n, "k": k, "dtype": name, "is_graph": is_graph}
+            rows.times("products", title, times, **facts)
 
 
 def product_us(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[list[float], bool]:
@@ -200,4 +219,5 @@ def attention_us(
         each.requires_grad_()
     out = attend(q, k, v, is_causal=True, **grouped)
     gradient = torch.randn_like(out)
-    return forward, timed(lambda _: out.backward(gradient, retain_graph=True))
+    gradients = torch.autograd.grad  # `backward` would add to what is there.
+    return forward, timed(lambda _: gradients(out, (q, k, v), gradient, retain_graph=True))

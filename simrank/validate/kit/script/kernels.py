@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simrank.validate.kit.script.device_work import timed
+from simrank.validate.kit.script.device_work import graphed, surviving
 
 if TYPE_CHECKING:
-    from simrank.validate.kit.script.rows import Rows
+    from simrank.validate.kit.script.rows import Body, Rows
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:
-    triton = None  # type: ignore[assignment]  # Then there are no kernels.
+triton: Any = None  # Where it is missing, or does not start.
+if {"kernels", "own kernels"} & set(sys.argv):
+    with suppress(Exception):
+        import triton  # type: ignore[no-redef]
+        import triton.language as tl
 
 if triton is not None:
 
@@ -59,7 +61,7 @@ if triton is not None:
 
 
 def kernels(rows: Rows) -> None:
-    """Run the kernels on small inputs, note sums of what they give, and time them."""
+    """Run the kernels on small inputs."""
     if triton is None:
         rows.add("note", "kernels", text="triton is not installed")
         return
@@ -93,9 +95,15 @@ def kernels(rows: Rows) -> None:
         if rows.is_over():
             rows.add("note", "kernels", text=f"stopped before {name}")
             return
-        body(0)
-        error = ((got - want).abs().max() / want.abs().max()).item()
-        sample = [round(each, 4) for each in got.flatten()[:: got.numel() // 8].tolist()]
-        facts = {"error": float(f"{error:.2g}"), "is_right": error < 1e-2}
-        rows.add("value", "kernels", name=name, sample=sample, **facts)
-        rows.times("kernels", f"kernel {name}", timed(body, 30))
+        with surviving(rows, "kernels", name):
+            one_kernel(rows, name, body, got, want)
+
+
+def one_kernel(rows: Rows, name: str, body: Body, got: torch.Tensor, want: torch.Tensor) -> None:
+    """Run a kernel, compare what it gives with torch's, and time it in a CUDA graph."""
+    body(0)
+    error = ((got - want).abs().max() / want.abs().max()).item()
+    sample = [round(each, 4) for each in got.flatten()[:: got.numel() // 8].tolist()]
+    facts = {"error": float(f"{error:.2g}"), "is_right": error < 1e-2}
+    rows.add("value", "kernels", name=name, sample=sample, **facts)
+    rows.times("kernels", f"kernel {name}", graphed(body, 10, most=3)[0])

@@ -6,12 +6,18 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
+import sys
+import tempfile
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.validate.kit.script.rows import Rows
 
 QUERY = (
@@ -19,11 +25,23 @@ QUERY = (
     "clocks.sm", "clocks.mem", "temperature.gpu", "memory.used", "mig.mode.current",
     "pcie.link.gen.current", "pcie.link.width.current", "persistence_mode", "ecc.mode.current",
 )  # fmt: skip
+BUSY_S = 5.0
 MANY = 6  # That every driver knows.
 LINK = re.compile(r"^(X|NV\d+|PIX|PXB|PHB|NODE|SYS)$")
-KEPT_VARIABLES = ("NCCL_", "CUDA_DEVICE", "CUDA_MODULE", "TORCH_NCCL_")
+KEPT_VARIABLES = (
+    "NCCL_", "CUDA_DEVICE", "CUDA_MODULE", "CUDA_LAUNCH", "TORCH_NCCL_", "TORCH_ALLOW_TF32",
+    "NVIDIA_TF32", "PYTORCH_CUDA", "PYTORCH_ALLOC", "PYTORCH_NO_CUDA", "TRITON_INTERPRET",
+    "CUBLAS_",
+)  # fmt: skip
 PLAIN_VALUE = re.compile(r"^[A-Za-z0-9,.^:_-]{1,24}$")
-PRIVATE_VARIABLES = ("SOCKET_IFNAME", "HOSTID", "FILE", "COMM_ID", "IB_HCA", "DEVICES")
+PRIVATE_VARIABLES = ("IFNAME", "HOSTID", "FILE", "COMM_ID", "HCA", "DEVICES", "ADDR")
+# Paths in quotes, others, addresses, and the names of hosts before NCCL's process numbers.
+PRIVATE = (
+    re.compile(r"[^\s'\"=,;()\[\]]*/[^'\",;()\[\]|]*(?=['\"])"),
+    re.compile(r"[^\s'\"=,;()\[\]]*/[^\s'\",;()\[\]]*"),
+    re.compile(r"\b\d{1,3}(\.\d{1,3}){3}\b(<\d+>|:\d+)?"),
+    re.compile(r"\b[\w.-]+:\d+:\d+(?= \[)"),
+)
 
 
 def command(*words: str, limit_s: float = 10) -> str:
@@ -38,33 +56,45 @@ def command(*words: str, limit_s: float = 10) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return facts of GPUs, links, drivers, host and libraries."""
-    found: dict[str, Any] = {
-        "gpus": gpus(),
-        "links": links(command("nvidia-smi", "topo", "-m")),
-        "other_processes": len(
+    """Return facts of GPUs, links, drivers, host and libraries; None where one is not known."""
+    makers: dict[str, Callable[[], Any]] = {
+        "gpus": gpus,
+        "links": lambda: links(command("nvidia-smi", "topo", "-m")),
+        "other_processes": lambda: len(
             command("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").split()
         ),
-        "system": platform.system(),
-        "cpu": cpu(),
-        "cores": os.cpu_count(),
-        "numa_nodes": numa_nodes(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "variables": variables(),
+        "system": platform.system,
+        "cpu": cpu,
+        "cores": os.cpu_count,
+        "numa_nodes": numa_nodes,
+        "python": platform.python_version,
+        "torch": lambda: torch.__version__,
+        "cuda": lambda: torch.version.cuda,
+        "hip": lambda: torch.version.hip,
+        "variables": variables,
+        "nccl": lambda: list(torch.cuda.nccl.version()),
+        "device": device if torch.cuda.is_available() else lambda: None,
     }
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        found["device"] = {
-            "name": properties.name,
-            "count": torch.cuda.device_count(),
-            "memory_bytes": properties.total_memory,
-            "num_sms": properties.multi_processor_count,
-            "capability": list(torch.cuda.get_device_capability(0)),
-        }
-        found["nccl"] = list(torch.cuda.nccl.version())
+    found = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+        except Exception as error:  # The rest is worth having.
+            found[name] = None
+            found[f"{name} is not known"] = clean(f"{type(error).__name__}: {error}")[:200]
     return found
+
+
+def device() -> dict[str, Any]:
+    """Return facts of the first GPU."""
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": properties.name,
+        "count": torch.cuda.device_count(),
+        "memory_bytes": properties.total_memory,
+        "num_sms": properties.multi_processor_count,
+        "capability": list(torch.cuda.get_device_capability(0)),
+    }
 
 
 def gpus() -> list[dict[str, str]]:
@@ -73,7 +103,7 @@ def gpus() -> list[dict[str, str]]:
         text = command("nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader")
         lines = [line.split(", ") for line in text.splitlines() if line.strip()]
         if lines:
-            return [dict(zip(names, line, strict=False)) for line in lines]
+            return [dict(zip(names, line)) for line in lines]
     return []
 
 
@@ -116,17 +146,32 @@ def variables() -> dict[str, str]:
 
 
 def clean(text: str) -> str:
-    """Return a text without folders, and without the names of host and user."""
-    text = re.sub(r"(?<![\w.])/[^\s'\",:;)]*/", "", text)
-    private = [platform.node(), os.environ.get("USER", ""), os.environ.get("LOGNAME", "")]
-    for word in private:
+    """Return a text without folders, addresses, and names of host and user."""
+    home = os.path.expanduser("~")
+    node = platform.node()
+    private = {node, node.split(".")[0], socket.gethostname(), home, os.path.basename(home)}
+    private |= {os.getcwd(), sys.prefix, tempfile.gettempdir()}
+    private |= {os.environ.get(name, "") for name in ("USER", "LOGNAME")}
+    for word in sorted(private, key=len, reverse=True):
         if len(word) > 2:
             text = text.replace(word, "(private)")
+    for pattern in PRIVATE:
+        text = pattern.sub("(private)", text)
     return text
 
 
 def clocks(rows: Rows) -> None:
-    """Note the clocks and the power of GPUs at the end of a phase."""
+    """Note the clocks and the power of GPUs while the first one is busy."""
+    if shutil.which("nvidia-smi") is None:
+        return
     names = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
-    text = command("nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader")
+    words = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    a = torch.ones(4096, 4096, device="cuda", dtype=torch.float16)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as asked:
+        last = time.monotonic() + BUSY_S
+        while asked.poll() is None and time.monotonic() < last:
+            torch.mm(a, a)
+            torch.cuda.synchronize()
+        asked.kill()
+        text = asked.stdout.read() if asked.stdout is not None else ""
     rows.add("fact", "clocks", values=[line.split(", ") for line in text.splitlines()])

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.validate.kit.script.children import Done, run_phase
+import torch
+
+from simrank.validate.kit.script.children import Done, end_with_parent, run_phase
+from simrank.validate.kit.script.machine import clean
 from simrank.validate.kit.script.nccl_tests import NCCL_TESTS, nccl_tests
 from simrank.validate.kit.script.own import OWN
 from simrank.validate.kit.script.programs import HANGS
@@ -22,6 +26,7 @@ from simrank.validate.kit.script.result import (
     differences,
     hang_of,
     hash_of_parts,
+    merged,
     other_hangs,
     sha256,
     summary,
@@ -47,7 +52,8 @@ ALONE = {
     "own kernels": 60,
 }
 TOGETHER_S = {"collectives": 60, "programs": 40, "own program": 60}
-HANG_S = 25.0  # Of each program that hangs, the start of its processes included.
+HANG_S = 12.0  # Of each program that hangs, once all its ranks are ready.
+START_HANG_S = 60.0  # Until they are.
 PHASE_NAMES = (*ALONE, *TOGETHER_S, NCCL_TESTS, "hangs")
 LEAST_S = 10.0  # With less left, no phase is begun.
 
@@ -62,12 +68,25 @@ def main(words: list[str]) -> int:
         )
         return USAGE
     if given.worker:
-        work(given.worker, Path(given.to) if given.to else None, given.limit)
+        if given.parent:
+            end_with_parent(given.parent, given.alarm)
+        to = Path(given.to) if given.to else None
+        work(given.worker, to, given.limit, is_cold=given.cold)
         return OK
     if os.name != "posix" or find_spec("torch") is None:
         print("kit: it needs Linux and torch; to fix: run it in the environment of your programs")
         return MISSING
+    if torch is None:
+        print("kit: torch cannot be imported; to fix: python -c 'import torch' says why")
+        return MISSING
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, stopped)
     return Run(given).run()
+
+
+def stopped(_number: int, _frame: object) -> None:
+    """End as by Ctrl-C: workers are ended, and the result is written."""
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,8 +104,11 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--only", default="", help="phases, with commas between them [all]")
     made.add_argument("--out", default="kit.json", help="file to write [kit.json]")
-    made.add_argument("--hang-limit", type=float, default=HANG_S, help="seconds of a hang [25]")
+    made.add_argument("--hang-limit", type=float, default=HANG_S, help="seconds of a hang [12]")
     made.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    made.add_argument("--cold", action="store_true", help=argparse.SUPPRESS)
+    made.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+    made.add_argument("--alarm", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--to", default="", help=argparse.SUPPRESS)
     return made
 
@@ -109,14 +131,22 @@ class Run:
         self.facts: dict[str, Any] = {}
 
     def run(self) -> int:
-        """Run the phases, write the result, and print what it says."""
+        """Run the phases, write the result after each, and print what it says."""
+        try:
+            self._write()
+        except OSError as error:
+            print(f"kit: {self._out} cannot be written: {error.strerror}; to fix: --out FILE")
+            return USAGE
         try:
             status = self._phases()
         except KeyboardInterrupt:
             self.failures.append({"phase": "all", "reason": "interrupted"})
             status = FAILED
-        document = self._document()
-        self._out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        except Exception as error:  # What was measured is worth having.
+            text = clean(f"{type(error).__name__}: {error}")[:300]
+            self.failures.append({"phase": "all", "reason": text})
+            status = FAILED
+        document = self._write()
         self._say(f"wrote {self._out} ({self._out.stat().st_size / 1024:.0f} KiB)")
         for line in document["summary"]:
             print(f"  {line}")
@@ -126,16 +156,24 @@ class Run:
             print(f"  FAILED: {failure['phase']}: {failure['reason']}")
         return status
 
+    def _write(self) -> dict[str, Any]:
+        """Write all that is known, and return it; a file is there as a whole or not."""
+        document = self._document()
+        other = self._out.with_name(f"{self._out.name}.part")
+        other.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        other.replace(self._out)
+        return document
+
     def _phases(self) -> int:
         done = self._phase("machine", 1, 60)
         self.facts = done.rows[0]["values"] if done.rows else {}
         self.rows.clear()
-        device = self.facts.get("device")
-        if device is None:
+        found = self.facts.get("device")
+        if found is None:
             self.failures.append({"phase": "machine", "reason": "torch sees no GPU"})
             return MISSING
-        count = min(self._gpus or device["count"], device["count"], 8)
-        print(f"{count} x {device['name']}, torch {self.facts['torch']}", flush=True)
+        count = min(self._gpus or found["count"], found["count"], 8)
+        print(f"{count} x {found['name']}, torch {self.facts['torch']}", flush=True)
         if self.facts["other_processes"]:
             print("other processes use these GPUs: times will be longer", flush=True)
         for phase, limit_s in ALONE.items():
@@ -153,7 +191,11 @@ class Run:
                 self._phase(phase, ranks, limit_s)
         if self._is_asked(NCCL_TESTS):
             self._say(NCCL_TESTS)
-            self.rows += nccl_tests(count)
+            rows, failed = nccl_tests(count, self._start + self._limit_s - LEAST_S)
+            self.rows += rows
+            self.failures += [
+                {"phase": NCCL_TESTS, "reason": f"{each}: no times"} for each in failed
+            ]
         if self._is_asked("hangs"):
             for phase in HANGS:
                 self._hang(phase, count, self._hang_s)
@@ -170,10 +212,14 @@ class Run:
             self.failures.append({"phase": title, "reason": "no time was left"})
             return Done()
         self._say(title)
-        done = run_phase(phase, ranks, min(limit_s * self._share, left_s))
-        self.rows += done.rows
-        if done.failure:
-            self.failures.append({"phase": title, "reason": done.failure})
+        done = Done()
+        try:
+            run_phase(phase, ranks, min(limit_s * self._share, left_s), done)
+        finally:
+            self.rows += merged(done.rows)
+            if done.failure:
+                self.failures.append({"phase": title, "reason": done.failure})
+        self._write()
         return done
 
     def _hang(self, phase: str, ranks: int, limit_s: float) -> None:
@@ -183,13 +229,18 @@ class Run:
             self.failures.append({"phase": phase, "reason": "no time was left"})
             return
         self._say(f"{phase} on {ranks} GPUs, which is to hang")
-        done = run_phase(phase, ranks, min(limit_s, left_s))
+        done = Done()
+        run_phase(phase, ranks, min(START_HANG_S, left_s), done, limit_s)
+        if done.failure and not done.is_late:
+            self.failures.append({"phase": phase, "reason": done.failure})
+            return
         found = {"name": f"{phase} on {ranks} ranks", **hang_of(done.rows, ranks)}
-        self.hangs.append(found | {"hung": done.is_late, "failure": done.failure})
+        self.hangs.append({**found, "hung": done.is_late})
 
     def _document(self) -> dict[str, Any]:
         predictions = {name: json.loads(text) for name, text in PARTS.items()}
-        name = chosen(predictions, self.facts.get("device", {}).get("name", ""))
+        found = self.facts.get("device") or {"name": "", "num_sms": 0}
+        name = chosen(predictions, found["name"], found["num_sms"])
         times = predictions[name]["times"] if name else {}
         values = predictions.get(VALUES, {}).get("values", {})
         measured: dict[str, Any] = {
@@ -217,8 +268,8 @@ class Run:
 
 
 def worlds(count: int) -> Iterator[int]:
-    """Yield the numbers of ranks to measure."""
-    yield from (ranks for ranks in (2, 4, 8) if ranks <= count)
+    """Yield the numbers of ranks to measure: the most first."""
+    yield from (ranks for ranks in (8, 4, 2) if ranks <= count)
 
 
 if __name__ == "__main__":

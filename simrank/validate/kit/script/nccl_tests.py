@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import time
 from typing import Any
 
 from simrank.validate.kit.script.machine import command
@@ -17,20 +19,37 @@ BINARIES = {
     "sendrecv": "sendrecv_perf",
 }
 SIZES_ASKED = ("-b", "1K", "-e", "256M", "-f", "4")
-# Size, count, type, redop, root, and the time out of place.
-LINE = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s")
+# Size, count, type, redop, root; time, two bandwidths and errors out of place; time in place.
+LINE = re.compile(
+    r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.e+]+)\s+\S+\s+\S+\s+\S+\s+([\d.e+]+)\s"
+)
+IN_PLACE = ("all_reduce",)  # As torch does.
+EACH_S = 15.0
 
 
-def nccl_tests(ranks: int) -> list[dict[str, Any]]:
-    """Return rows of the binaries that are in PATH, on as many GPUs of one process."""
+def nccl_tests(ranks: int, end: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """Run the binaries that are in PATH, on as many GPUs of one process.
+
+    Args:
+        ranks: GPUs.
+        end: On the clock of `time.monotonic`, when no further one is begun.
+
+    Returns:
+        Rows, and the binaries that gave none.
+    """
     found: list[dict[str, Any]] = []
+    failed = []
     for collective, binary in BINARIES.items():
-        text = command(binary, *SIZES_ASKED, "-g", str(ranks), limit_s=15)
-        for match in map(LINE.match, text.splitlines()):
-            if match is None:
-                continue
-            size, time_us = int(match[1]), float(match[2])
+        left_s = end - time.monotonic()
+        if shutil.which(binary) is None or left_s < 1:
+            continue
+        text = command(binary, *SIZES_ASKED, "-g", str(ranks), limit_s=min(EACH_S, left_s))
+        matches = [each for each in map(LINE.match, text.splitlines()) if each is not None]
+        failed += [] if matches else [binary]
+        for match in matches:
+            size, time_us = int(match[1]), float(match[3 if collective in IN_PLACE else 2])
             name = f"{collective} of {ranks} ranks, {size_text(size)}"
             row = {"kind": "time", "phase": NCCL_TESTS, "name": name, "time_us": time_us}
-            found.append(row | {"collective": collective, "bytes": size, "ranks": ranks})
-    return found
+            facts = {"collective": collective, "bytes": size, "ranks": ranks, "processes": 1}
+            found.append({**row, **facts})
+    return found, failed

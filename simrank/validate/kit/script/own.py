@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from importlib.util import module_from_spec, spec_from_file_location
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from simrank.validate.kit.script.device_work import surviving, timed
+from simrank.validate.kit.script.children import HOME
+from simrank.validate.kit.script.device_work import graphed, surviving
+from simrank.validate.kit.script.machine import clean
 
 if TYPE_CHECKING:
     from simrank.validate.kit.script.rows import Rows
@@ -23,8 +26,8 @@ SEED = 7
 
 def own_module(kind: str, rank: int) -> Any:
     """Return a module of the author's text, in a file of its own: Triton reads the source."""
-    folder = Path(tempfile.mkdtemp(prefix="kit_"))
-    path = folder / f"own_{kind}_{rank}.py"
+    folder = os.environ.get(HOME) or tempfile.mkdtemp(prefix="kit_")
+    path = Path(folder) / f"own_{kind}_{rank}.py"
     path.write_text(OWN[kind], encoding="utf-8")
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -56,11 +59,9 @@ def own_program(rows: Rows) -> None:
     function(rank, ranks)
     torch.cuda.synchronize()
     spent_us = (time.perf_counter() - start) * 1e6
-    every: list[Any] = [None] * ranks
-    dist.all_gather_object(every, {"values": sampled(value), "calls": []})
-    title = f"{OWN['function']} on {ranks} ranks"
-    rows.add("value", "own program", name=title, ranks=every)
-    rows.times("own program", title, [spent_us])
+    title, facts = f"{OWN['function']} on {ranks} ranks", {"values": sampled(value), "calls": []}
+    rows.add_of_each("part", "own program", name=title, rank=rank, **facts)
+    rows.times("own program", title, [spent_us])  # One time, of rank 0.
 
 
 class Bench:
@@ -118,7 +119,12 @@ class Bench:
 
 def own_kernels(rows: Rows) -> None:
     """Run the author's kernel cases: values, and the time of all launches of a case."""
-    for name, case in own_module("kernels", 0).RUNS.items():
+    try:
+        cases = own_module("kernels", 0).RUNS
+    except ImportError as error:
+        rows.add("note", "own kernels", text=clean(str(error)))
+        return
+    for name, case in cases.items():
         if rows.is_over():
             rows.add("note", "own kernels", text=f"stopped before {name}")
             return
@@ -128,4 +134,4 @@ def own_kernels(rows: Rows) -> None:
             sample = sampled([each[0] for each in bench.results])
             facts = {"sample": sample, "is_right": bench.are_right(), "error": 0.0}
             rows.add("value", "own kernels", name=name, **facts)
-            rows.times("own kernels", name, timed(bench.again, 30))
+            rows.times("own kernels", name, graphed(bench.again, 10, most=3)[0])

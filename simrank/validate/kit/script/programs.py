@@ -158,10 +158,9 @@ def programs(rows: Rows) -> None:
         values = program(Calls(noted.append), dist.get_rank(), dist.get_world_size())
         flat = [int(each) for each in torch.cat([each.flatten() for each in values]).tolist()]
         weighted = sum((place + 1) * each for place, each in enumerate(flat))
-        every: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(every, {"values": [*flat[:SHOWN], weighted], "calls": noted})
-        ranks = dist.get_world_size()
-        rows.add("value", "programs", name=f"{name} on {ranks} ranks", ranks=every)
+        facts = {"values": [*flat[:SHOWN], weighted], "calls": noted}
+        title = f"{name} on {dist.get_world_size()} ranks"
+        rows.add_of_each("part", "programs", name=title, rank=dist.get_rank(), **facts)
 
 
 def hang(name: str, note: Callable[[str], None]) -> None:

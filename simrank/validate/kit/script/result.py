@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 FORMAT = "simrank kit result"
 VALUES = "values"  # The part of the predictions that no device changes.
+OTHERS = ("MIG", "PCIE", "NVL")  # In names of devices that are no modules.
+SAME_SMS = 0.05
 CLOSE = 1e-3  # Of values of kernels, whose order of sums differs.
 
 
@@ -29,18 +31,35 @@ def text_of(document: object) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
-def chosen(predictions: Mapping[str, Any], device: str) -> str:
+def chosen(predictions: Mapping[str, Any], device: str, num_sms: int = 0) -> str:
     """Return the cluster of predictions whose device this is; "" if there is none.
 
-    The longest name counts that stands in the device's: "H100 NVL" before "H100".
+    A part of a GPU (MIG), and a card where the cluster has modules, are other devices.
     """
     words = device.upper().replace("-", " ").split()
-    found = [
-        (len(each["models"][0]), name)
-        for name, each in predictions.items()
-        if name != VALUES and any(model in words for model in each["models"])
-    ]
-    return max(found)[1] if found else ""
+    if set(words) & set(OTHERS):
+        return ""
+    for name, each in predictions.items():
+        if name != VALUES and each["models"][0] in words:
+            is_same = not num_sms or abs(num_sms - each["num_sms"]) <= SAME_SMS * each["num_sms"]
+            return name if is_same else ""
+    return ""
+
+
+def merged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the parts of ranks as one row, in the order of ranks."""
+    found: list[dict[str, Any]] = []
+    whole: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row.get("rank", 0)):
+        if row["kind"] != "part":
+            found.append(dict(row))
+            continue
+        key = row["phase"], row["name"]
+        if key not in whole:
+            whole[key] = {"kind": "value", "phase": key[0], "name": key[1], "ranks": []}
+            found.append(whole[key])
+        whole[key]["ranks"].append({"values": row["values"], "calls": row["calls"]})
+    return found
 
 
 def differences(values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -56,7 +75,7 @@ def differences(values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) ->
             elif not alike(row["sample"], known["sample"]):
                 found.append(f"kernel {row['name']}: other values than predicted")
             continue
-        for rank, (mine, theirs) in enumerate(zip(row["ranks"], known["ranks"], strict=False)):
+        for rank, (mine, theirs) in enumerate(zip(row["ranks"], known["ranks"])):
             is_close = row["phase"] == "own program" and alike(mine["values"], theirs["values"])
             if mine != theirs and not is_close:
                 what = "values" if mine["values"] != theirs["values"] else "calls"
@@ -71,7 +90,7 @@ def other_hangs(values: Mapping[str, Any], hangs: Sequence[Mapping[str, Any]]) -
     for each in hangs:
         known = values.get(f"hangs: {each['name']}")
         if not each["hung"]:
-            found.append(f"{each['name']}: ended, {each['failure'] or 'without an error'}")
+            found.append(f"{each['name']}: ended without an error")
         elif known is not None and any(each[key] != known[key] for key in ("calls", "ended")):
             found.append(f"{each['name']}: other calls, or other ranks wait")
     return found
@@ -80,7 +99,7 @@ def other_hangs(values: Mapping[str, Any], hangs: Sequence[Mapping[str, Any]]) -
 def alike(mine: Sequence[float], theirs: Sequence[float]) -> bool:
     """Return whether samples are equal but for rounding."""
     large = max(map(abs, theirs), default=0.0) or 1.0
-    pairs = zip(mine, theirs, strict=False)
+    pairs = zip(mine, theirs)
     return len(mine) == len(theirs) and all(abs(a - b) <= CLOSE * large for a, b in pairs)
 
 

@@ -36,9 +36,12 @@ class Rows:
         return time.perf_counter() > self._end
 
     def add(self, kind: str, phase: str, **facts: Any) -> None:
-        """Write what was found, of one kind: time, fact, value, note."""
-        if not self._is_writing:
-            return
+        """Write a row of one kind: time, fact, value, note."""
+        if self._is_writing:
+            self.add_of_each(kind, phase, **facts)
+
+    def add_of_each(self, kind: str, phase: str, **facts: Any) -> None:
+        """Write a row on each rank."""
         row = {"kind": kind, "phase": phase, **facts}
         self.kept.append(row)
         if self._path is not None:
