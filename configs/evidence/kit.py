@@ -458,7 +458,7 @@ def attention_us(
     attend = torch.nn.functional.scaled_dot_product_attention
     shapes = ((batch, number, length, width) for number in (heads, kv_heads, kv_heads))
     q, k, v = (torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes)
-    grouped = {"enable_gqa": True} if heads != kv_heads else {}
+    grouped: dict[str, Any] = {"enable_gqa": True} if heads != kv_heads else {}
     with torch.no_grad():
         forward = timed(lambda _: attend(q, k, v, is_causal=True, **grouped))
     for each in (q, k, v):
@@ -3151,7 +3151,7 @@ def main(words: list[str]) -> int:
     if os.name != "posix" or find_spec("torch") is None:
         print("kit: it needs Linux and torch; to fix: run it in the environment of your programs")
         return MISSING
-    if torch is None:
+    if globals()["torch"] is None:  # In the joined script, where its import failed.
         print("kit: torch cannot be imported; to fix: python -c 'import torch' says why")
         return MISSING
     for each in (signal.SIGTERM, signal.SIGHUP):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -212,7 +212,7 @@ def attention_us(
     attend = torch.nn.functional.scaled_dot_product_attention
     shapes = ((batch, number, length, width) for number in (heads, kv_heads, kv_heads))
     q, k, v = (torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes)
-    grouped = {"enable_gqa": True} if heads != kv_heads else {}
+    grouped: dict[str, Any] = {"enable_gqa": True} if heads != kv_heads else {}
     with torch.no_grad():
         forward = timed(lambda _: attend(q, k, v, is_causal=True, **grouped))
     for each in (q, k, v):

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from simrank.validate.kit.script.children import Done, end_with_parent, run_phase
 from simrank.validate.kit.script.machine import clean
 from simrank.validate.kit.script.nccl_tests import NCCL_TESTS, nccl_tests
@@ -76,7 +74,7 @@ def main(words: list[str]) -> int:
     if os.name != "posix" or find_spec("torch") is None:
         print("kit: it needs Linux and torch; to fix: run it in the environment of your programs")
         return MISSING
-    if torch is None:
+    if globals()["torch"] is None:  # In the joined script, where its import failed.
         print("kit: torch cannot be imported; to fix: python -c 'import torch' says why")
         return MISSING
     for each in (signal.SIGTERM, signal.SIGHUP):
