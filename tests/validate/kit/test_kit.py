@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import simrank
 from simrank.validate.kit.assemble import Own, script
 from simrank.validate.kit.evidence import read_evidence
 from simrank.validate.kit.predictions import predicted
@@ -192,6 +193,26 @@ def test_what_fails_ends_its_phase_alone(bare_kit, phase, how, gpus, words):
     [failure] = [f for f in document["measured"]["failures"] if f["phase"].startswith(phase)]
     assert words in failure["reason"]
     assert any(row["phase"] == "products" for row in document["measured"]["rows"])
+
+
+def test_the_pool_measures_nccl_on_the_same_machine(tmp_path):
+    """`simrank compare --bench --backend nccl`: data, times, and predictions of that GPU."""
+    bench = tmp_path / "bench.yaml"
+    bench.write_text(
+        "cluster: hgx_h100\ncollectives: [all_reduce]\nsizes: [1 KiB]\nnum_ranks: [2]\n"
+    )
+    root = Path(simrank.__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": f"{root}:{STANDIN}", "STANDIN_GPUS": "2"}
+    command = [sys.executable, "-m", "simrank", "compare", "--bench", str(bench)]
+    done = subprocess.run(
+        [*command, "--backend", "nccl"],
+        env=env, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "measured on this machine (NVIDIA H100 80GB HBM3, nccl)" in done.stdout
+    [row] = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["1024"]]
+    assert row[5] == "5.00"  # The clock counts an operation: the pool follows collectives itself.
+    assert "Out of bounds values : 0 OK (2 of 2 rows checked)" in done.stdout
 
 
 def test_a_run_that_is_stopped_leaves_no_process_and_its_result(bare_kit):

@@ -104,7 +104,11 @@ if "STANDIN_GPUS" in os.environ:
     cuda.Event, cuda.CUDAGraph, cuda.graph = Event, Graph, Capture
     time.perf_counter = lambda: clock[0]
     begin = dist.init_process_group
-    dist.init_process_group = lambda *_, **__: begin("gloo")
+
+    def over_gloo(*_, backend=None, device_id=None, **given):
+        return begin("gloo", **given)
+
+    dist.init_process_group = over_gloo
     for name in (
         "all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor",
         "all_to_all_single", "batch_isend_irecv", "barrier", "recv", "send",
