@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 try:
@@ -1263,6 +1264,11 @@ def other_hangs(values: Mapping[str, Any], hangs: Sequence[Mapping[str, Any]]) -
     return found
 
 
+def notes_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the items that were left out, with the reason."""
+    return [f"{row['phase']}: {row['text']}" for row in rows if row["kind"] == "note"]
+
+
 def alike(mine: Sequence[float], theirs: Sequence[float]) -> bool:
     """Return whether samples are equal but for rounding."""
     large = max(map(abs, theirs), default=0.0) or 1.0
@@ -1291,10 +1297,12 @@ def summary(times: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
     for phase, found in by_phase.items():
         ratios = sorted(ratio for ratio, _ in found)
         known_ones = [inside for _, inside in found if inside is not None]
-        share = f", {sum(known_ones)} of {len(known_ones)} in their interval" if known_ones else ""
+        share = ""
+        if known_ones:
+            share = f"; {sum(known_ones)} of the {len(known_ones)} with an interval are inside"
         lines.append(
-            f"{phase}: {len(found)} times, measured / predicted {ratios[len(ratios) // 2]:.2f} "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}){share}"
+            f"{phase}: {len(found)} items, measured / predicted: median {median(ratios):.3g}, "
+            f"{ratios[0]:.3g} to {ratios[-1]:.3g}{share}"
         )
     return lines
 
@@ -3130,12 +3138,16 @@ TOGETHER_S = {"collectives": 60, "programs": 40, "own program": 60}
 HANG_S = 12.0  # Of each program that hangs, once all its ranks are ready.
 START_HANG_S = 60.0  # Until they are.
 PHASE_NAMES = (*ALONE, *TOGETHER_S, NCCL_TESTS, "hangs")
+LEAST_LIMIT_S = 30.0
 LEAST_S = 10.0  # With less left, no phase is begun.
 
 
 def main(words: list[str]) -> int:
     """Run the kit; return its exit status."""
     given = parser().parse_args(words)
+    if not given.worker and (given.limit < LEAST_LIMIT_S or given.gpus < 0):
+        print(f"kit: expected --limit of {LEAST_LIMIT_S:g} s or more, and --gpus of 1 or more")
+        return USAGE
     unknown = {each for each in given.only.split(",") if each} - set(PHASE_NAMES)
     if unknown:
         print(
@@ -3170,7 +3182,7 @@ def parser() -> argparse.ArgumentParser:
         prog="kit.py",
         description="Measure this machine's GPUs, and write what was measured beside what simrank "
         "predicted. It sends nothing, and reads no file of yours.",
-        epilog="exit status: 0 all was measured; 1 a phase failed, the rest is written; 2 bad "
+        epilog="exit status: 0 no phase failed; 1 one did, the rest is written; 2 bad "
         "usage; 4 torch or GPUs are missing",
     )
     made.add_argument("--gpus", type=int, default=0, help="GPUs to use [all, at most 8]")
@@ -3198,12 +3210,13 @@ class Run:
     def __init__(self, given: argparse.Namespace) -> None:
         self._start, self._limit_s = time.monotonic(), given.limit
         self._share = min(1.0, given.limit / LIMIT_S)  # Of each phase's limit.
-        self._gpus, self._out, self._hang_s = given.gpus, Path(given.out), given.hang_limit
+        self._gpus, self._out, self._hang_s = given.gpus, free(Path(given.out)), given.hang_limit
         self._only = [each for each in given.only.split(",") if each]
         self.rows: list[dict[str, Any]] = []
         self.hangs: list[dict[str, Any]] = []
         self.failures: list[dict[str, str]] = []
         self.facts: dict[str, Any] = {}
+        self._now = "all"  # The phase that runs.
 
     def run(self) -> int:
         """Run the phases, write the result after each, and print what it says."""
@@ -3215,16 +3228,18 @@ class Run:
         try:
             status = self._phases()
         except KeyboardInterrupt:
-            self.failures.append({"phase": "all", "reason": "interrupted"})
+            self.failures.append({"phase": self._now, "reason": "interrupted"})
             status = FAILED
         except Exception as error:  # What was measured is worth having.
             text = clean(f"{type(error).__name__}: {error}")[:300]
-            self.failures.append({"phase": "all", "reason": text})
+            self.failures.append({"phase": self._now, "reason": text})
             status = FAILED
         document = self._write()
         self._say(f"wrote {self._out} ({self._out.stat().st_size / 1024:.0f} KiB)")
         for line in document["summary"]:
             print(f"  {line}")
+        for line in notes_of(self.rows):
+            print(f"  left out: {line}")
         for line in document["differs"]:
             print(f"  DIFFERS: {line}")
         for failure in self.failures:
@@ -3248,6 +3263,8 @@ class Run:
             self.failures.append({"phase": "machine", "reason": "torch sees no GPU"})
             return MISSING
         count = min(self._gpus or found["count"], found["count"], 8)
+        if self._gpus > count:
+            print(f"{self._gpus} GPUs were asked for: {count} are there, or are the most")
         print(f"{count} x {found['name']}, torch {self.facts['torch']}", flush=True)
         if self.facts["other_processes"]:
             print("other processes use these GPUs: times will be longer", flush=True)
@@ -3287,6 +3304,7 @@ class Run:
             self.failures.append({"phase": title, "reason": "no time was left"})
             return Done()
         self._say(title)
+        self._now = title
         done = Done()
         try:
             run_phase(phase, ranks, min(limit_s * self._share, left_s), done)
@@ -3323,6 +3341,7 @@ class Run:
             "rows": self.rows,
             "hangs": self.hangs,
             "failures": self.failures,
+            "cluster": name,
             "seconds": round(time.monotonic() - self._start, 1),
         }
         hashes = {part: sha256(text) for part, text in PARTS.items()}
@@ -3340,6 +3359,15 @@ class Run:
 
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._start:4.0f} s] {text}", flush=True)
+
+
+def free(path: Path) -> Path:
+    """Return a path, or one beside it with a number where there is a result already."""
+    number, found = 1, path
+    while found.is_file():
+        number += 1
+        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return found
 
 
 def worlds(count: int) -> Iterator[int]:

@@ -170,6 +170,8 @@ def _program(given: dict[str, Any]) -> None:
         if show_differences(evidence):
             raise typer.Exit(FAILED)
         return
+    if given["program"].endswith(".json"):
+        raise _problem("program", "a Python file, or a kit's result", given["program"])
     bounds = Tolerance.parse(given["tolerance"])
     args, num_ranks = tuple(given["args"] or ()), given["nproc_per_node"] or _NUM_RANKS
     job = Job.of(given["program"], args, num_ranks, given["backend"])

@@ -15,13 +15,14 @@ import simrank
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.validate.kit.evidence import is_evidence, read_evidence
+from simrank.validate.kit.script.result import notes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.validate.kit.evidence import Evidence, Timed
 
-_COLUMNS = ("times", "mean error", "bias", "measured / predicted", "in the 90% interval")
+_COLUMNS = ("items", "mean error", "bias", "median ratio", "in the 90% interval")
 
 
 def evidence_in(word: str | None) -> Evidence | None:
@@ -59,6 +60,7 @@ def show_accuracy(found: Evidence, json_file: str | None) -> None:
         shown.add_row(phase, *_cells([each for each in times if each.phase == phase]))
     if times:
         console.print(shown)
+        console.print("errors: predicted over measured; a negative bias is too fast")
     else:
         console.print("No time has a prediction: no cluster of the kit has this GPU.")
     _say_failures(found, console)
@@ -88,7 +90,8 @@ def show_differences(found: Evidence) -> bool:
     for line in differs:
         console.print(f"differs: {line}")
     if not differs:
-        console.print("all as predicted")
+        is_any = count or found.measured["hangs"]
+        console.print("all as predicted" if is_any else "nothing was compared")
     _say_failures(found, console)
     return bool(differs)
 
@@ -97,9 +100,10 @@ def _say_machine(found: Evidence, console: Console) -> None:
     machine = found.measured["machine"]
     device = machine.get("device") or {"name": "no GPU", "count": 0}
     kit = found.document["kit"]
+    nccl = ".".join(map(str, machine.get("nccl") or ["unknown"]))
     console.print(
-        f"{device['count']} x {device['name']}, torch {machine.get('torch')}, "
-        f"nccl {'.'.join(map(str, machine.get('nccl', ())))}, cluster {found.cluster or 'unknown'}"
+        f"{device['count']} x {device['name']}, torch {machine.get('torch')}, nccl {nccl}, "
+        f"cluster {found.cluster or 'unknown'}"
     )
     day = found.registered
     when = (
@@ -112,6 +116,8 @@ def _say_machine(found: Evidence, console: Console) -> None:
 
 
 def _say_failures(found: Evidence, console: Console) -> None:
+    for note in notes_of(found.measured["rows"]):
+        console.print(f"left out: {note}")
     for failure in found.measured["failures"]:
         console.print(f"not measured: {failure['phase']}: {failure['reason']}")
 
@@ -123,4 +129,4 @@ def _cells(times: Sequence[Timed]) -> list[str]:
     inside = [each.is_inside for each in times if each.is_inside is not None]
     share = f"{sum(inside)} of {len(inside)}" if inside else "none stated"
     ratio = median(each.time_us / each.predicted_us for each in times)
-    return [str(len(times)), f"{100 * mean:.0f} %", f"{100 * bias:+.0f} %", f"{ratio:.2f}", share]
+    return [str(len(times)), f"{100 * mean:.0f} %", f"{100 * bias:+.0f} %", f"{ratio:.3g}", share]

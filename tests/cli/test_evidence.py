@@ -67,6 +67,28 @@ def test_a_changed_prediction_is_refused(simrank, tmp_path):
         assert "a changed prediction" in simrank(command, str(path), status=2)
 
 
+def test_a_machine_without_gpus_has_a_result_that_is_shown(simrank, tmp_path):
+    """And nothing was compared."""
+    machine = {"device": None, "nccl": None, "torch": "2.13"}
+    note = {"kind": "note", "phase": "kernels", "text": "triton is not installed"}
+    failure = {"phase": "machine", "reason": "torch sees no GPU"}
+    path = tmp_path / "kit.json"
+    whole = result(machine=machine, rows=[note], failures=[failure])
+    path.write_text(json.dumps(whole, indent=1))
+    said = simrank("accuracy", str(path)) + simrank("compare", str(path))
+    assert "no GPU" in said
+    assert "nothing was compared" in said
+    assert "left out: kernels: triton is not installed" in said
+    assert "collectives of several GPUs" in simrank("calibrate", str(path), status=2)
+
+
+def test_compare_runs_no_json_file(simrank, tmp_path):
+    """It is no program."""
+    path = tmp_path / "other.json"
+    path.write_text("{}")
+    assert "a kit's result" in simrank("compare", str(path), status=2)
+
+
 def test_options_of_other_tables_are_refused(simrank, kit_json):
     """They would change nothing."""
     assert "kit's result" in simrank("accuracy", kit_json, "--nodes", "2", status=2)

@@ -124,7 +124,7 @@ class Evidence:
         return text.getvalue()
 
     def _collectives(self) -> Iterator[list[object]]:
-        system = self.measured["machine"].get("device", {}).get("name", "")
+        system = (self.measured["machine"].get("device") or {}).get("name", "")
         for row in self.measured["rows"]:
             if row["kind"] == "time" and row["phase"] == "collectives":
                 algbw = row["bytes"] / row["time_us"] / 1e3
@@ -151,25 +151,34 @@ def read_evidence(text: str, file: str) -> Evidence:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        got = f"{error.msg} in line {error.lineno}"
-        raise ConfigError(ConfigProblem(file, error.lineno, "", "a whole file", got)) from None
+        problem = ConfigProblem(file, error.lineno, "", "a whole file", "one that ends early")
+        raise ConfigError(problem) from None
     found = Evidence(file, document)
-    _check(found)
+    _check_keys(found)
+    _check_hashes(found)
     return found
 
 
-def _check(found: Evidence) -> None:
-    """Check the keys and the hashes of a result."""
+def _check_keys(found: Evidence) -> None:
+    """Check the keys of a result."""
     document = found.document
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise found.problem("format", f"a file that kit.py wrote ({FORMAT})", "another")
     if document.get("version") != VERSION:
-        raise found.problem("version", str(VERSION), str(document.get("version")))
+        expected = f"{VERSION}, or a newer simrank"
+        raise found.problem("version", expected, str(document.get("version")))
     for key in ("kit", "predictions", "measured"):
         if not isinstance(document.get(key), dict):
             raise found.problem(key, "an object, as kit.py writes it", repr(document.get(key)))
     if not isinstance(document.get("cluster"), str):
         raise found.problem("cluster", "a name, or an empty one", repr(document.get("cluster")))
+
+
+def _check_hashes(found: Evidence) -> None:
+    """Check the hashes of a result: of its measurements, and of its predictions."""
+    document = found.document
+    if document["cluster"] != document["measured"].get("cluster"):
+        raise found.problem("cluster", f"{document['measured'].get('cluster')!r}", "another")
     if sha256(text_of(document["measured"])) != document.get("measured_sha256"):
         raise found.problem("measured", "what its hash says", "a changed measurement")
     hashes = document["kit"].get("hashes", {})

@@ -37,7 +37,7 @@ def result(**measured):
     row = {"kind": "time", "phase": "collectives", "name": TITLE, "time_us": 12.5}
     row |= {"collective": "all_reduce", "bytes": 1024, "ranks": 2, "dtype": "float32"}
     body = {"machine": {"device": {"name": "NVIDIA H100", "count": 2}}, "rows": [row], "hangs": []}
-    body |= {"failures": [], **measured}
+    body |= {"failures": [], "cluster": "hgx_h100", **measured}
     hashes = {name: sha256(text) for name, text in PARTS.items()}
     return {
         "format": FORMAT,
@@ -84,6 +84,10 @@ def change_measurement(document):
     document["measured"]["rows"][0]["time_us"] = 10
 
 
+def change_the_cluster(document):
+    document["cluster"] = "hgx_h200"
+
+
 def take_another_version(document):
     document["version"] = 2
 
@@ -98,7 +102,8 @@ def lose_the_measurements(document):
         (change_prediction, "a changed prediction"),
         (change_prediction_and_hash, "the hash of the hashes"),
         (change_measurement, "a changed measurement"),
-        (take_another_version, "version: expected 1, got 2"),
+        (change_the_cluster, "cluster: expected 'hgx_h100', got another"),
+        (take_another_version, "version: expected 1, or a newer simrank, got 2"),
         (lose_the_measurements, "measured: expected an object"),
     ],
 )
@@ -202,5 +207,6 @@ def test_a_summary_has_a_line_per_phase():
     rows = result()["measured"]["rows"]
     [line] = summary(json.loads(PARTS["hgx_h100"])["times"], rows)
     assert line == (
-        "collectives: 1 times, measured / predicted 1.25 (1.25 to 1.25), 0 of 1 in their interval"
+        "collectives: 1 items, measured / predicted: median 1.25, 1.25 to 1.25; "
+        "0 of the 1 with an interval are inside"
     )

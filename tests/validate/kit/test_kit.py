@@ -43,6 +43,7 @@ def run(kit, *words, gpus=1, **variables):
     env = {**os.environ, "PYTHONPATH": str(STANDIN), "OMP_NUM_THREADS": "1"}
     env |= {"STANDIN_GPUS": str(gpus), **variables}
     out = kit.with_name("kit.json")
+    out.unlink(missing_ok=True)
     command = [sys.executable, str(kit), "--out", str(out), *words]
     done = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=300, cwd=kit.parent, check=False
@@ -260,3 +261,15 @@ def test_wrong_words_are_refused(bare_kit):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
     assert "expected some of launches, copies, products" in done.stdout
+    command = [sys.executable, str(bare_kit), "--limit", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, "--limit of 30 s or more" in done.stdout) == (2, True)
+
+
+def test_an_earlier_result_is_kept(bare_kit):
+    """The new one has a number."""
+    for _ in range(2):
+        command = [sys.executable, str(bare_kit), "--out", str(bare_kit.with_name("twice.json"))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert "twice-2.json" in done.stdout
+    assert bare_kit.with_name("twice.json").exists()

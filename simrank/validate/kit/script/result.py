@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ def other_hangs(values: Mapping[str, Any], hangs: Sequence[Mapping[str, Any]]) -
     return found
 
 
+def notes_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the items that were left out, with the reason."""
+    return [f"{row['phase']}: {row['text']}" for row in rows if row["kind"] == "note"]
+
+
 def alike(mine: Sequence[float], theirs: Sequence[float]) -> bool:
     """Return whether samples are equal but for rounding."""
     large = max(map(abs, theirs), default=0.0) or 1.0
@@ -124,9 +130,11 @@ def summary(times: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
     for phase, found in by_phase.items():
         ratios = sorted(ratio for ratio, _ in found)
         known_ones = [inside for _, inside in found if inside is not None]
-        share = f", {sum(known_ones)} of {len(known_ones)} in their interval" if known_ones else ""
+        share = ""
+        if known_ones:
+            share = f"; {sum(known_ones)} of the {len(known_ones)} with an interval are inside"
         lines.append(
-            f"{phase}: {len(found)} times, measured / predicted {ratios[len(ratios) // 2]:.2f} "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}){share}"
+            f"{phase}: {len(found)} items, measured / predicted: median {median(ratios):.3g}, "
+            f"{ratios[0]:.3g} to {ratios[-1]:.3g}{share}"
         )
     return lines
