@@ -106,11 +106,7 @@ def _say_machine(found: Evidence, console: Console) -> None:
         f"cluster {found.cluster or 'unknown'}"
     )
     day = found.registered
-    when = (
-        f"registered on {day}, before"
-        if day
-        else "not registered: nothing says when they were made"
-    )
+    when = f"registered on {day}" if day else "not registered: nothing says when they were made"
     hashed = kit["predictions_sha256"][:16]
     console.print(f"predictions {hashed} of simrank {kit.get('simrank')}, {when}")
 
