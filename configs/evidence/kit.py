@@ -872,17 +872,17 @@ def run_phase(phase: str, ranks: int, limit_s: float, done: Done, after_ready_s:
         after_ready_s: Seconds until they are ended once all have written that they are ready;
             0: that changes nothing.
     """
-    with tempfile.TemporaryDirectory(prefix="kit_", ignore_cleanup_errors=True) as folder:
-        home, port = Path(folder), free_port()
-        started: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank in range(ranks):  # One by one: those that were started are ended.
-                with held():
-                    started.append(start(phase, rank, ranks, port, limit_s, home))
-            wait_for(started, limit_s, home, done, after_ready_s)
-        finally:
-            end(started)
-            done.rows += [row for rank in range(ranks) for row in rows_of(home, rank)]
+    home, port = Path(tempfile.mkdtemp(prefix="kit_")), free_port()
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks):  # One by one: those that were started are ended.
+            with held():
+                started.append(start(phase, rank, ranks, port, limit_s, home))
+        wait_for(started, limit_s, home, done, after_ready_s)
+    finally:
+        end(started)
+        done.rows += [row for rank in range(ranks) for row in rows_of(home, rank)]
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @contextmanager
