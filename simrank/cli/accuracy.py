@@ -96,7 +96,7 @@ def accuracy(
     check_writable(json_file, html)
     evidence = None if fit else evidence_in(table)
     if evidence is not None:
-        _refuse(cluster=cluster, num_ranks=num_ranks, nodes=nodes, html=html)
+        _refuse(cluster=cluster, collective=collective, num_ranks=num_ranks, nodes=nodes, html=html)
         return show_accuracy(evidence, json_file)
     name = fit or POOLED
     check_word("--fit", name, (POOLED, *FITS, _ALL))

@@ -91,7 +91,8 @@ def test_compare_runs_no_json_file(simrank, tmp_path):
 
 def test_options_of_other_tables_are_refused(simrank, kit_json):
     """They would change nothing."""
-    assert "kit's result" in simrank("accuracy", kit_json, "--nodes", "2", status=2)
+    for option, value in (("--nodes", "2"), ("--collective", "broadcast")):
+        assert "kit's result" in simrank("accuracy", kit_json, option, value, status=2)
 
 
 def test_each_gpu_of_a_kit_has_a_model_of_its_own():

@@ -1,1 +1,1 @@
-"""Kits for GPUs of others, on a stand-in."""
+"""Tests of `kit.py`, with fake GPUs."""

@@ -1,4 +1,4 @@
-"""The kit ends and writes what it has, whatever fails, on a stand-in for GPUs."""
+"""The kit ends and writes its rows after any failure, with fake GPUs."""
 
 import ast
 import getpass
@@ -39,7 +39,7 @@ def bare_kit(tmp_path_factory):
 
 
 def run(kit, *words, gpus=1, **variables):
-    """Run a kit on the stand-in; return its exit status, output and result."""
+    """Run a kit with fake GPUs; return its exit status, output and result."""
     env = {**os.environ, "PYTHONPATH": str(STANDIN), "OMP_NUM_THREADS": "1"}
     env |= {"STANDIN_GPUS": str(gpus), **variables}
     out = kit.with_name("kit.json")

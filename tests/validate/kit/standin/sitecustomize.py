@@ -1,4 +1,4 @@
-"""A stand-in for GPUs in plain processes: nccl's interface over gloo, and clocks that count calls.
+"""Fake GPUs in plain processes: nccl's calls over gloo, and clocks that count calls.
 
 On PYTHONPATH with `STANDIN_GPUS` set, torch on the CPU says that it has so many H100. Operations
 take 5 us and collectives 20 us of a clock of the process, which `time.perf_counter` and events
