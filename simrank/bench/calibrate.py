@@ -13,7 +13,7 @@ from simrank.bench.hold_outs import left_out
 from simrank.bench.pooling import observed_of
 from simrank.collectives.nccl.evidence import shipped_pool
 from simrank.collectives.nccl.laws import CONSTANTS, Calibration
-from simrank.collectives.nccl.pool import NORMAL_90, UNKNOWN
+from simrank.collectives.nccl.pool import FIT, NORMAL_90, UNKNOWN, Constants
 from simrank.collectives.nccl.pool_fit import fit_site
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.units import format_size
@@ -21,11 +21,14 @@ from simrank.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from simrank.bench.accuracy import SeriesErrors, TableSeries
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.pool_fit import Observed
+    from simrank.collectives.nccl.pool_fit import Observed, SiteFit
 
 _DIGITS = 4
+_MIDDLES = (1 << 12, 1 << 18, 1 << 23, 1 << 29)  # Bytes, in the middle of each class of size.
 # Standard deviations from which on measured times are doubted; a single one: from twice as many.
 # Assumed; no shipped table is doubted.
 _DOUBTFUL = 4.0
@@ -40,12 +43,17 @@ class Calibrated:
         errors: What is left of each series.
         data: The content of the file.
         doubts: Of each series, why it may be of another machine or in another unit, or None.
+        intervals: [series, 4] Half-width of the 90 % interval of a prediction with the constants,
+            at a size in the middle of each class of size, as a share of the time.
+        measured: [series, 4] Whether a size of the class was measured.
     """
 
     calibration: Calibration
     errors: tuple[SeriesErrors, ...]
     data: dict[str, Any]
-    doubts: tuple[str | None, ...] = ()
+    doubts: tuple[str | None, ...]
+    intervals: Floats
+    measured: npt.NDArray[np.bool_]
 
     def text(self) -> str:
         """Return the text of the file."""
@@ -92,7 +100,21 @@ def calibrate(series: Sequence[TableSeries], *, library: str = "unknown") -> Cal
         "fitted": [_shape_of(each) for each in errors],
         "residuals": _residuals(errors, np.expm1(NORMAL_90 * fitted.noises)),
     }
-    return Calibrated(found, errors, data, tuple(map(_doubt, observed)))
+    return Calibrated(
+        found,
+        errors,
+        data,
+        tuple(map(_doubt, observed)),
+        np.array([_interval(each, found, fitted) for each in observed]),
+        np.array([np.isin(range(len(_MIDDLES)), each.classes) for each in observed]),
+    )
+
+
+def _interval(observed: Observed, found: Calibration, fitted: SiteFit) -> Floats:
+    """Return the half-widths [4] of a series' 90 % intervals in the middle of each class."""
+    middle = observed._replace(size_bytes=np.array(_MIDDLES))
+    constants = Constants(found, {FIT: fitted.covariance}, fitted.noises)
+    return constants.half_widths(middle.work(found), np.arange(len(_MIDDLES)))
 
 
 def _doubt(observed: Observed) -> str | None:

@@ -99,6 +99,8 @@ def calibrate(
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(_errors(found))
+    if not found.measured.all():
+        console.print("* no such size was measured: it rests on other machines")
     for doubt in filter(None, found.doubts):
         typer.echo(f"warning: {doubt}", err=True)
     if out is None:
@@ -177,4 +179,10 @@ def _errors(found: Calibrated) -> Table:
             for part in each.by_class()
         ]
         shown.add_row(each.table, each.collective, str(each.num_ranks), *cells)
+    for each, widths, measured in zip(found.errors, found.intervals, found.measured, strict=True):
+        cells = [
+            f"±{100 * width:.0f} %{'' if is_known else ' *'}"
+            for width, is_known in zip(widths, measured, strict=True)
+        ]
+        shown.add_row("90 % interval", each.collective, str(each.num_ranks), *cells)
     return shown

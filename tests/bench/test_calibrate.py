@@ -1,5 +1,7 @@
 """Calibrations: fitted, written, read again and used."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -123,3 +125,20 @@ def test_one_size_leaves_nccls_rule_as_it_is_pooled():
     one = calibrate(_times([(1024, 28.6)]))
     assert one.calibration.takes_fastest
     assert calibrate(_times([(1024, 28.6)] * 10)).data == one.data
+
+
+def test_the_interval_of_each_class_of_size_is_that_of_a_prediction(tmp_path):
+    """Also where no size was measured, which is marked."""
+    (series,) = table_series("h100x8_aws_p5_allreduce")
+    small = series.measured.size_bytes <= 64
+    part = series.measured._replace(
+        size_bytes=series.measured.size_bytes[small], time_us=series.measured.time_us[small]
+    )
+    found = calibrate([replace(series, measured=part)])
+    path = tmp_path / "mine.yaml"
+    path.write_text(found.text())
+    assert found.measured.tolist() == [[True, False, False, False]]
+    sizes = [1 << 12, 1 << 18, 1 << 23, 1 << 29]
+    predicted = simrank.predict("all_reduce", sizes, 8, "hgx_h100", calibration=str(path))
+    widths = predicted.high_us / predicted.time_us - 1
+    assert found.intervals[0] == pytest.approx(widths, rel=0.01)

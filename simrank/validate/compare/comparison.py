@@ -160,13 +160,16 @@ def _times(found: Comparison) -> Iterator[str]:
 def is_same_device(described: str, found: str) -> bool:
     """Return whether a GPU is the one that a cluster describes: its model stands in both names."""
     models = models_of(described)
-    return bool(models) and models[0] in found.upper().replace("-", " ").split()
+    words = " ".join(found.upper().replace("-", " ").split())
+    return bool(models) and f" {models[0]} " in f" {words} "
 
 
 def models_of(device: str) -> list[str]:
-    """Return the words of a device's name that say its model: `H100`."""
-    words = (word.strip("()").upper() for word in device.replace("-", " ").split())
-    return [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
+    """Return what in a device's name says its model: `H100`; `RTX PRO 6000`."""
+    words = [word.strip("()").upper() for word in device.replace("-", " ").split()]
+    models = [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
+    numbers = [number for number, word in enumerate(words) if word.isdigit()]
+    return models or [" ".join(words[: number + 1]) for number in numbers[:1]]
 
 
 # ---- how ranks ended ----

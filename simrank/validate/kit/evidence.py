@@ -16,6 +16,7 @@ from simrank.validate.kit.script.result import (
     FORMAT,
     VALUES,
     differences,
+    flat,
     hash_of_parts,
     other_hangs,
     sha256,
@@ -93,7 +94,7 @@ class Evidence:
     def times(self) -> list[Timed]:
         """Return the times that were predicted."""
         text = self.document["predictions"].get(self.cluster, "")
-        known = json.loads(text)["times"] if text else {}
+        known = flat(json.loads(text)["times"]) if text else {}
         found = []
         for row in self.measured["rows"]:
             predicted = known.get(f"{row['phase']}: {row.get('name')}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # Single nodes whose GPUs people rent; each device once.
 CLUSTERS = (
     "hgx_a100", "hgx_h100", "hgx_h200", "hgx_b200", "hgx_h20", "l40s_pcie", "gb200_nvl72",
+    "rtx_pro_6000_pcie", "mi300x",
 )  # fmt: skip
 PHASES = ("launches", "copies", "products", "attention")  # In which no value is read.
 HANGS = ("one leaves out", "all receive first")
@@ -94,16 +96,38 @@ def _of_cluster(
     for ranks in worlds:
         if ranks <= built.devices_per_node:
             rows += _run(kit, "collectives", ranks, cluster, has_data=False)
+            rows += _run(kit, "pairs", ranks, cluster, has_data=False)
             if "program" in added:
                 rows += _run(kit, "own program", ranks, cluster)
-    times = {
-        f"{row['phase']}: {row['name']}": [row["time_us"], *_interval(row, cluster)]
-        for row in rows
-        if row["kind"] == "time"
-    }
+    times = _grouped(
+        {
+            f"{row['phase']}: {row['name']}": _rounded([row["time_us"], *_interval(row, cluster)])
+            for row in rows
+            if row["kind"] == "time"
+        }
+    )
     device = built.device.name
     facts = {"device": device, "models": models_of(device), "num_sms": built.device.num_sms}
     return {**facts, "times": times}
+
+
+def _grouped(times: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Return times with those of several sizes under one name, as `flat` reads them."""
+    shared = Counter(name.rpartition(", ")[0] for name in times)
+    found: dict[str, Any] = {}
+    for name, known in times.items():
+        group, _, size = name.rpartition(", ")
+        if group and shared[group] > 1:
+            found.setdefault(group, {})[size] = known
+        else:
+            found[name] = known
+    return found
+
+
+def _rounded(numbers: Sequence[float]) -> list[float]:
+    """Return numbers with five digits, whole ones without a point."""
+    short = [float(f"{each:.5g}") for each in numbers]
+    return [int(each) if each.is_integer() else each for each in short]
 
 
 def _interval(row: Row, cluster: str) -> list[float]:
@@ -113,11 +137,11 @@ def _interval(row: Row, cluster: str) -> list[float]:
         known = predict(row["collective"], sizes, row["ranks"], cluster)
         low, high = float(known.low_us[0]), float(known.high_us[0])
         share = row["time_us"] / float(known.time_us[0])  # Of a loop of torch.
-        return [round(low * share, 3), round(high * share, 3)]
+        return [low * share, high * share]
     if row["phase"] == "products" and row["dtype"] in ("bfloat16", "float16"):
         product = predict_gemm(cluster, row["m"], row["n"], row["k"], dtype=row["dtype"])
         share = row["time_us"] / product.time_us
-        return [round(product.low_us * share, 3), round(product.high_us * share, 3)]
+        return [product.low_us * share, product.high_us * share]
     return []
 
 

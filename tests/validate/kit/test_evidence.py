@@ -13,8 +13,10 @@ from simrank.validate.kit.evidence import is_evidence, read_evidence
 from simrank.validate.kit.script.result import (
     FORMAT,
     VALUES,
+    alike,
     chosen,
     differences,
+    flat,
     hash_of_parts,
     merged,
     other_hangs,
@@ -22,11 +24,16 @@ from simrank.validate.kit.script.result import (
     summary,
     text_of,
 )
+from simrank.validate.kit.script.rows import Rows
 
 TITLE = "all_reduce of 2 ranks, 1 KiB"
 PARTS = {
     "hgx_h100": text_of(
-        {"device": "H100", "models": ["H100"], "times": {f"collectives: {TITLE}": [10, 8, 12]}}
+        {
+            "device": "H100",
+            "models": ["H100"],
+            "times": {"collectives: all_reduce of 2 ranks": {"1 KiB": [10, 8, 12]}},
+        }
     ),
     VALUES: text_of({"values": {"programs: ring on 2 ranks": {"ranks": [{"values": [1]}]}}}),
 }
@@ -159,6 +166,10 @@ def test_a_gpu_is_found_by_its_model():
     others = ("NVIDIA T4", "NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb")
     assert [chosen(known, name) for name in others] == ["", "", ""]
     assert chosen(known, "NVIDIA H200", 60) == ""
+    cards = {"c": {"models": ["RTX PRO 6000"], "num_sms": 188}}
+    assert chosen(cards, "NVIDIA RTX PRO 6000 Blackwell Server Edition", 188) == "c"
+    assert chosen(cards, "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 188) == ""
+    assert chosen(cards, "NVIDIA RTX 6000 Ada Generation", 142) == ""
 
 
 def test_other_values_orders_and_hangs_are_said():
@@ -205,8 +216,26 @@ def test_parts_of_ranks_become_one_row():
 def test_a_summary_has_a_line_per_phase():
     """With the share of times in their interval."""
     rows = result()["measured"]["rows"]
-    [line] = summary(json.loads(PARTS["hgx_h100"])["times"], rows)
+    [line] = summary(flat(json.loads(PARTS["hgx_h100"])["times"]), rows)
     assert line == (
         "collectives: 1 items, measured / predicted: median 1.25, 1.25 to 1.25; "
         "0 of the 1 with an interval are inside"
     )
+
+
+def test_pairs_of_gpus_that_are_slow_are_said():
+    """Beside the median of all pairs."""
+    each_us = {"0 to 1": 10.0, "0 to 2": 11.0, "1 to 2": 19.0}
+    row = {"kind": "time", "phase": "pairs", "name": "64 MiB between 2 of 3 GPUs", "time_us": 11.0}
+    lines = summary({}, [row | {"each_us": each_us}])
+    assert lines == ["GPU 1 to 2, 64 MiB between 2 of 3 GPUs: 1.7 times the median"]
+
+
+def test_numbers_that_json_lacks_are_texts(tmp_path):
+    """And a value that is not a number is that of the prediction, if that is none, too."""
+    rows = Rows(tmp_path / "rows", 1.0)
+    rows.add("value", "kernels", sample=[1.0, float("nan")], error=float("inf"))
+    [row] = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert (row["sample"], row["error"]) == ([1.0, "nan"], "inf")
+    assert alike([1.0, "nan"], [1.0, "nan"])
+    assert not alike([1.0, "nan"], [1.0, 2.0])

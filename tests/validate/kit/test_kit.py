@@ -17,7 +17,7 @@ import simrank
 from simrank.validate.kit.assemble import Own, script
 from simrank.validate.kit.evidence import read_evidence
 from simrank.validate.kit.predictions import predicted
-from simrank.validate.kit.script.machine import clean
+from simrank.validate.kit.script.machine import clean, links, visible
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -101,7 +101,7 @@ def test_two_gpus_are_measured_from_end_to_end(kit):
     found = read_evidence(json.dumps(document), "kit.json")
     assert found.cluster == "hgx_h100"
     phases = {each.phase for each in found.times()}
-    assert phases == {"launches", "copies", "products", "attention", "collectives"}
+    assert phases == {"launches", "copies", "products", "attention", "collectives", "pairs"}
     assert {each.is_inside for each in found.times() if each.phase == "collectives"} <= {
         True,
         False,
@@ -110,6 +110,29 @@ def test_two_gpus_are_measured_from_end_to_end(kit):
     text = json.dumps(document)
     private = [str(Path.home()), str(kit.parent), platform.node(), getpass.getuser()]
     assert [word for word in private if len(word) > 2 and word in text] == []
+
+
+def test_links_and_processes_are_those_of_the_gpus_that_the_run_may_use(monkeypatch):
+    """CUDA_VISIBLE_DEVICES leaves some of a shared machine."""
+    table = "GPU0 X NV18 SYS CPU\nGPU1 NV18 X NODE CPU\nGPU2 SYS NODE X CPU\n"
+    assert links(table) == [["X", "NV18", "SYS"], ["NV18", "X", "NODE"], ["SYS", "NODE", "X"]]
+    assert links(table, ["1", "2"]) == [["X", "NODE"], ["NODE", "X"]]
+    for value, found in (("1, 2", ["1", "2"]), ("GPU-8a", ["GPU-8a"]), ("MIG-1/2", []), ("", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert visible() == found
+
+
+@pytest.mark.slow  # 8 processes that import torch.
+def test_collectives_and_pairs_of_eight_gpus_are_measured(bare_kit):
+    """Of 8, 4 and 2 ranks; messages between each pair of all."""
+    status, output, document = run(bare_kit, "--only", "collectives,pairs", gpus=8)
+    assert status == 0, output
+    rows = document["measured"]["rows"]
+    found = {row["ranks"] for row in rows if row["kind"] == "time"}
+    assert found == {8, 4, 2}
+    both = [row for row in rows if row["phase"] == "pairs" and row["kind"] == "time"]
+    assert [(row["bytes"], len(row["each_us"])) for row in both] == [(8, 28)]
+    assert "stopped before 0 to 1, 64 MiB" in notes_of(document)  # The fake GPUs are small.
 
 
 @pytest.mark.slow  # 14 processes that import torch.

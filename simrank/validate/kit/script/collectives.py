@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB.
 LARGE_BYTES = 32 << 20
+PAIR_SIZES = (8, 64 << 20)
 MEMORY_SHARE = 4  # No buffer has more than this part of the free memory.
 
 
@@ -25,14 +26,37 @@ def collectives(rows: Rows) -> None:
     ranks = dist.get_world_size()
     for size in SIZES:
         for name, make in CALLS.items():
-            free, _ = torch.cuda.mem_get_info()
-            if not agreed(not rows.is_over() and size * 2 < free // MEMORY_SHARE):
+            if not agreed(not rows.is_over() and fits(size)):
                 rows.add("note", "collectives", text=f"stopped before {name}, {size_text(size)}")
                 return
             times = host_us(make(size), 20 if size < LARGE_BYTES else 5)
             title = f"{name} of {ranks} ranks, {size_text(size)}"
             facts = {"collective": name, "bytes": size, "ranks": ranks, "dtype": "float32"}
             rows.times("collectives", title, times, **facts)
+
+
+def pairs(rows: Rows) -> None:
+    """Measure a message from one GPU to another, of each pair in turn; the others wait."""
+    ranks = dist.get_world_size()
+    every = [(giver, taker) for giver in range(ranks) for taker in range(giver + 1, ranks)]
+    for size in PAIR_SIZES:
+        each_us = {}
+        for giver, taker in every:
+            if not agreed(not rows.is_over() and fits(size)):
+                text = f"stopped before {giver} to {taker}, {size_text(size)}"
+                rows.add("note", "pairs", text=text)
+                return
+            body = message(size, giver, taker)
+            times = host_us(body, 20 if size < LARGE_BYTES else 5, is_longest=True)
+            each_us[f"{giver} to {taker}"] = round(sorted(times)[len(times) // 2], 3)
+        title = f"{size_text(size)} between 2 of {ranks} GPUs"
+        rows.times("pairs", title, each_us.values(), bytes=size, ranks=ranks, each_us=each_us)
+
+
+def fits(size: int) -> bool:
+    """Return whether buffers of a size are a small part of the free memory."""
+    free, _ = torch.cuda.mem_get_info()
+    return size * 2 < free // MEMORY_SHARE
 
 
 def agreed(is_going_on: bool) -> bool:
@@ -42,9 +66,14 @@ def agreed(is_going_on: bool) -> bool:
     return bool(said.item())
 
 
-def host_us(body: Callable[[], object], number: int) -> list[float]:
-    """Return the mean time of a call over ranks, launched back to back, per repeat."""
-    for _ in range(5):
+def host_us(
+    body: Callable[[], object], number: int, *, warm_ups: int = 5, is_longest: bool = False
+) -> list[float]:
+    """Return the time of one of `number` calls, launched back to back, per repeat.
+
+    It is the mean over ranks, as nccl-tests has it, or the longest.
+    """
+    for _ in range(warm_ups):
         body()
     torch.cuda.synchronize()
     found = []
@@ -56,8 +85,8 @@ def host_us(body: Callable[[], object], number: int) -> list[float]:
             body()
         torch.cuda.synchronize()
         spent = torch.tensor([(time.perf_counter() - start) * 1e6 / number], device="cuda")
-        dist.all_reduce(spent)
-        found.append(spent.item() / dist.get_world_size())
+        dist.all_reduce(spent, op=dist.ReduceOp.MAX if is_longest else dist.ReduceOp.SUM)
+        found.append(spent.item() / (1 if is_longest else dist.get_world_size()))
     return found
 
 
@@ -112,6 +141,20 @@ def sendrecv(size: int) -> Callable[[], Any]:
         take_op = dist.P2POp(dist.irecv, take, (rank - 1) % ranks)
         for work in dist.batch_isend_irecv([send, take_op]):
             work.wait()
+
+    return body
+
+
+def message(size: int, giver: int, taker: int) -> Callable[[], Any]:
+    """Send `size` bytes from one rank to another; the other ranks do nothing."""
+    rank = dist.get_rank()
+    data, _ = buffers(size, 4)
+
+    def body() -> None:
+        operation, other = (dist.isend, taker) if rank == giver else (dist.irecv, giver)
+        if rank in (giver, taker):  # In a batch of one: of the communicator of all.
+            for work in dist.batch_isend_irecv([dist.P2POp(operation, data, other)]):
+                work.wait()
 
     return body
 

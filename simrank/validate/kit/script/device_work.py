@@ -135,13 +135,17 @@ def copies(rows: Rows) -> None:
 
 def copies_of(size: int, rows: Rows) -> None:
     """Measure copies of one size."""
-    on_device = torch.zeros(size, dtype=torch.uint8, device="cuda")
-    other = torch.zeros_like(on_device)
+    number = max(1, min(MOST_COPIES, COLD_BYTES // size))
+    each, others = (
+        [torch.zeros(size, dtype=torch.uint8, device="cuda") for _ in range(number)]
+        for _ in range(2)
+    )
+    on_device = each[0]
     pinned = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
     bodies: dict[str, Body] = {
         "pinned host to device": lambda _: on_device.copy_(pinned, non_blocking=True),
         "device to pinned host": lambda _: pinned.copy_(on_device, non_blocking=True),
-        "on the device": lambda _: other.copy_(on_device),
+        "on the device": lambda index: others[index % number].copy_(each[index % number]),
     }
     for name, body in bodies.items():
         rows.times("copies", f"{name}, {size_text(size)}", timed(body), bytes=size)

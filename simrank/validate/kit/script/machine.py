@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from simrank.validate.kit.script.rows import Rows
 
@@ -59,10 +59,8 @@ def machine() -> dict[str, Any]:
     """Return facts of GPUs, links, drivers, host and libraries; None where one is not known."""
     makers: dict[str, Callable[[], Any]] = {
         "gpus": gpus,
-        "links": lambda: links(command("nvidia-smi", "topo", "-m")),
-        "other_processes": lambda: len(
-            command("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").split()
-        ),
+        "links": lambda: links(command("nvidia-smi", "topo", "-m"), visible()),
+        "other_processes": lambda: len(smi("--query-compute-apps=pid").split()),
         "system": platform.system,
         "cpu": cpu,
         "cores": os.cpu_count,
@@ -100,21 +98,36 @@ def device() -> dict[str, Any]:
 def gpus() -> list[dict[str, str]]:
     """Return the facts of nvidia-smi about each GPU."""
     for names in (QUERY, QUERY[:MANY]):  # Old drivers do not know the last ones.
-        text = command("nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader")
+        text = smi(f"--query-gpu={','.join(names)}")
         lines = [line.split(", ") for line in text.splitlines() if line.strip()]
         if lines:
             return [dict(zip(names, line)) for line in lines]
     return []
 
 
-def links(table: str) -> list[list[str]]:
-    """Return the kinds of links between GPUs, of nvidia-smi's table."""
+def visible() -> list[str]:
+    """Return the numbers or names of the GPUs that CUDA_VISIBLE_DEVICES leaves; none: all."""
+    words = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return words if all(each.isdigit() or each.startswith("GPU-") for each in words) else []
+
+
+def smi(query: str) -> str:
+    """Return what nvidia-smi says of the visible GPUs; of all where it does not know them."""
+    words = ("nvidia-smi", query, "--format=csv,noheader")
+    some = command(*words, f"--id={','.join(visible())}") if visible() else ""
+    return some or command(*words)
+
+
+def links(table: str, kept: Sequence[str] = ()) -> list[list[str]]:
+    """Return the kinds of links between GPUs, of nvidia-smi's table; kept: numbers of some."""
     found = []
     for line in table.splitlines():
         words = re.sub(r"\x1b\[[0-9;]*m", "", line).split()
         if words and re.fullmatch(r"GPU\d+", words[0]) and len(words) > 1 and LINK.match(words[1]):
             found.append([word for word in words[1:] if LINK.match(word)])
-    return [row[: len(found)] for row in found]
+    some = [int(each) for each in kept if each.isdigit() and int(each) < len(found)]
+    numbers = some if some and len(some) == len(kept) else range(len(found))
+    return [[found[row][column] for column in numbers] for row in numbers]
 
 
 def cpu() -> str:

@@ -22,6 +22,7 @@ from simrank.validate.kit.script.result import (
     VALUES,
     chosen,
     differences,
+    flat,
     hang_of,
     hash_of_parts,
     merged,
@@ -50,7 +51,7 @@ ALONE = {
     "kernels": 60,
     "own kernels": 60,
 }
-TOGETHER_S = {"collectives": 60, "programs": 40, "own program": 60}
+TOGETHER_S = {"collectives": 60, "pairs": 40, "programs": 40, "own program": 60}
 HANG_S = 12.0  # Of each program that hangs, once all its ranks are ready.
 START_HANG_S = 60.0  # Until they are.
 PHASE_NAMES = (*ALONE, *TOGETHER_S, NCCL_TESTS, "hangs")
@@ -196,7 +197,8 @@ class Run:
         asked = [(phase, limit) for phase, limit in TOGETHER_S.items() if self._is_asked(phase)]
         for ranks in worlds(count):
             for phase, limit_s in asked:
-                self._phase(phase, ranks, limit_s)
+                if phase != "pairs" or ranks == max(worlds(count)):
+                    self._phase(phase, ranks, limit_s)
         if self._is_asked(NCCL_TESTS):
             self._say(NCCL_TESTS)
             rows, failed = nccl_tests(count, self._start + self._limit_s - LEAST_S)
@@ -250,7 +252,7 @@ class Run:
         predictions = {name: json.loads(text) for name, text in PARTS.items()}
         found = self.facts.get("device") or {"name": "", "num_sms": 0}
         name = chosen(predictions, found["name"], found["num_sms"])
-        times = predictions[name]["times"] if name else {}
+        times = flat(predictions[name]["times"]) if name else {}
         values = predictions.get(VALUES, {}).get("values", {})
         measured: dict[str, Any] = {
             "machine": self.facts,

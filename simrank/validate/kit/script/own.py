@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from simrank.validate.kit.script.children import HOME
+from simrank.validate.kit.script.collectives import host_us
 from simrank.validate.kit.script.device_work import graphed, surviving
 from simrank.validate.kit.script.machine import clean
 
@@ -49,19 +49,13 @@ def sampled(value: object) -> list[float]:
 
 
 def own_program(rows: Rows) -> None:
-    """Run the author's function on all ranks twice, and note values and the second time."""
+    """Run the author's function on all ranks: once for its values, then for its time."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     function = getattr(own_module("program", rank), OWN["function"])
     value = function(rank, ranks)
-    torch.cuda.synchronize()
-    dist.barrier()
-    start = time.perf_counter()
-    function(rank, ranks)
-    torch.cuda.synchronize()
-    spent_us = (time.perf_counter() - start) * 1e6
     title, facts = f"{OWN['function']} on {ranks} ranks", {"values": sampled(value), "calls": []}
     rows.add_of_each("part", "own program", name=title, rank=rank, **facts)
-    rows.times("own program", title, [spent_us])  # One time, of rank 0.
+    rows.times("own program", title, host_us(lambda: function(rank, ranks), 1, warm_ups=0))
 
 
 class Bench:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 FORMAT = "simrank kit result"
 VALUES = "values"  # The part of the predictions that no device changes.
-OTHERS = ("MIG", "PCIE", "NVL")  # In names of devices that are no modules.
+OTHERS = ("MIG", "PCIE", "NVL", "MAX")  # In names of devices that are no modules.
 SAME_SMS = 0.05
+SLOW = 1.5  # Times the median pair.
 CLOSE = 1e-3  # Of values of kernels, whose order of sums differs.
 
 
@@ -41,7 +42,7 @@ def chosen(predictions: Mapping[str, Any], device: str, num_sms: int = 0) -> str
     if set(words) & set(OTHERS):
         return ""
     for name, each in predictions.items():
-        if name != VALUES and each["models"][0] in words:
+        if name != VALUES and f" {each['models'][0]} " in f" {' '.join(words)} ":
             is_same = not num_sms or abs(num_sms - each["num_sms"]) <= SAME_SMS * each["num_sms"]
             return name if is_same else ""
     return ""
@@ -104,9 +105,11 @@ def notes_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def alike(mine: Sequence[float], theirs: Sequence[float]) -> bool:
     """Return whether samples are equal but for rounding."""
+    texts = [[each for each in both if isinstance(each, str)] for both in (mine, theirs)]
+    if len(mine) != len(theirs) or any(texts):  # With `nan` or `inf`: the same ones.
+        return list(mine) == list(theirs)
     large = max(map(abs, theirs), default=0.0) or 1.0
-    pairs = zip(mine, theirs)
-    return len(mine) == len(theirs) and all(abs(a - b) <= CLOSE * large for a, b in pairs)
+    return all(abs(a - b) <= CLOSE * large for a, b in zip(mine, theirs))
 
 
 def hang_of(rows: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
@@ -116,6 +119,26 @@ def hang_of(rows: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
     ]
     ended = sorted(row["rank"] for row in rows if row["kind"] == "end")
     return {"calls": calls, "ended": ended}
+
+
+def flat(times: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return predicted times by phase and name, of which those of several sizes share a line."""
+    found = {}
+    for name, each in times.items():
+        many = each.items() if isinstance(each, dict) else [("", each)]
+        found.update({f"{name}, {size}" if size else name: known for size, known in many})
+    return found
+
+
+def slow_pairs(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the pairs of GPUs whose messages take much longer than those of most."""
+    return [
+        f"GPU {pair}, {row['name']}: {time_us / row['time_us']:.2g} times the median"
+        for row in rows
+        if row["kind"] == "time" and row["phase"] == "pairs"
+        for pair, time_us in row["each_us"].items()
+        if time_us > SLOW * row["time_us"]
+    ]
 
 
 def summary(times: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -137,4 +160,4 @@ def summary(times: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
             f"{phase}: {len(found)} items, measured / predicted: median {median(ratios):.3g}, "
             f"{ratios[0]:.3g} to {ratios[-1]:.3g}{share}"
         )
-    return lines
+    return lines + slow_pairs(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class Rows:
 
     def add_of_each(self, kind: str, phase: str, **facts: Any) -> None:
         """Write a row on each rank."""
-        row = {"kind": kind, "phase": phase, **facts}
+        row = finite({"kind": kind, "phase": phase, **facts})
         self.kept.append(row)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
@@ -54,6 +55,15 @@ class Rows:
         median = each[len(each) // 2]
         spread = {"min_us": round(each[0], 3), "max_us": round(each[-1], 3)}
         self.add("time", phase, name=name, time_us=round(median, 3), **spread, **facts)
+
+
+def finite(value: Any) -> Any:
+    """Return a value with texts for numbers that JSON does not have: `nan`, `inf`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def size_text(size_bytes: int) -> str:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from simrank.validate.kit.script.children import READY
-from simrank.validate.kit.script.collectives import collectives
+from simrank.validate.kit.script.collectives import collectives, pairs
 from simrank.validate.kit.script.device_work import (
     attentions,
     copies,
@@ -40,6 +40,7 @@ SINGLE: dict[str, Callable[[Rows], None]] = {
 }
 TOGETHER: dict[str, Callable[[Rows], None]] = {
     "collectives": collectives,
+    "pairs": pairs,
     "programs": programs,
     "own program": own_program,
 }
