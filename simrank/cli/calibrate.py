@@ -98,9 +98,7 @@ def calibrate(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    console.print(_errors(found))
-    if not found.measured.all():
-        console.print("* no such size was measured: it rests on other machines")
+    _show_errors(found, console)
     for doubt in filter(None, found.doubts):
         typer.echo(f"warning: {doubt}", err=True)
     if out is None:
@@ -167,7 +165,8 @@ def _check_site(series: Sequence[TableSeries]) -> None:
         raise typer.BadParameter("--site takes one to three sizes up to 1 MiB")
 
 
-def _errors(found: Calibrated) -> Table:
+def _show_errors(found: Calibrated, console: Console) -> None:
+    """Show what the fit leaves, and how certain predictions with it are."""
     shown = Table(box=None, pad_edge=False)
     for column in ("residual errors", "collective", "ranks"):
         shown.add_column(column, no_wrap=True)
@@ -181,8 +180,10 @@ def _errors(found: Calibrated) -> Table:
         shown.add_row(each.table, each.collective, str(each.num_ranks), *cells)
     for each, widths, measured in zip(found.errors, found.intervals, found.measured, strict=True):
         cells = [
-            f"±{100 * width:.0f} %{'' if is_known else ' *'}"
+            f"+-{100 * width:.0f} %{'' if is_known else ' *'}"
             for width, is_known in zip(widths, measured, strict=True)
         ]
         shown.add_row("90 % interval", each.collective, str(each.num_ranks), *cells)
-    return shown
+    console.print(shown)
+    if not found.measured.all():
+        console.print("* no such size was measured: it rests on other machines")

@@ -112,7 +112,7 @@ def visible() -> list[str]:
 
 
 def smi(query: str) -> str:
-    """Return what nvidia-smi says of the visible GPUs; of all where it does not know them."""
+    """Return the answer of nvidia-smi for the visible GPUs; for all where it does not know them."""
     words = ("nvidia-smi", query, "--format=csv,noheader")
     some = command(*words, f"--id={','.join(visible())}") if visible() else ""
     return some or command(*words)

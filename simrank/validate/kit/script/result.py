@@ -103,7 +103,7 @@ def notes_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{row['phase']}: {row['text']}" for row in rows if row["kind"] == "note"]
 
 
-def alike(mine: Sequence[float], theirs: Sequence[float]) -> bool:
+def alike(mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
     """Return whether samples are equal but for rounding."""
     texts = [[each for each in both if isinstance(each, str)] for both in (mine, theirs)]
     if len(mine) != len(theirs) or any(texts):  # With `nan` or `inf`: the same ones.
