@@ -23,6 +23,7 @@ class _Route(NamedTuple):
     links: tuple[int, ...]
     demands: tuple[tuple[Resource, float], ...]
     latency_ps: int
+    bytes_per_s: float  # Of the narrowest link, when it is idle.
 
 
 class Pace(Protocol):
@@ -122,8 +123,7 @@ class Network:
 
     def route_bandwidth_bytes_per_s(self, src: int, dst: int) -> float:
         """Return the bandwidth of the narrowest link between two devices when it is idle."""
-        links = list(self._route(src, dst).links) or [self.cluster.num_links]
-        return float(self.cluster.link_bandwidth_bytes_per_s[links].min())
+        return self._route(src, dst).bytes_per_s
 
     def _route(self, src: int, dst: int) -> _Route:
         """Return the links from device to device; looked up once."""
@@ -133,7 +133,8 @@ class Network:
             links = tuple(int(i) for i in paths.links[0] if i != self.cluster.num_links)
             times = self._times(src, dst, links)
             demands = tuple((self.link(i), n) for i, n in zip(links, times, strict=True))
-            route = _Route(links, demands, int(paths.latency_ps[0]))
+            rates = self.cluster.link_bandwidth_bytes_per_s[list(links) or [self.cluster.num_links]]
+            route = _Route(links, demands, int(paths.latency_ps[0]), float(rates.min()))
             self._routes[src, dst] = route
         return route
 
@@ -165,7 +166,7 @@ class Network:
         Returns:
             What takes it out of flight, for a rank that was aborted.
         """
-        links, demands, latency_ps = self._route(src, dst)
+        links, demands, latency_ps, bytes_per_s = self._route(src, dst)
         start_ps = self.engine.now_ps
 
         def arrived() -> None:
@@ -177,8 +178,9 @@ class Network:
         max_rate = float("inf")
         if pace is not None and links:
             latency_ps = pace.latency_ps
-            beyond = self.route_bandwidth_bytes_per_s(src, dst) / pace.bytes_per_s
-            demands = tuple((link, times * max(beyond, 1.0)) for link, times in demands)
+            beyond = bytes_per_s / pace.bytes_per_s
+            if beyond > 1.0:
+                demands = tuple([(link, times * beyond) for link, times in demands])
             max_rate = size_bytes / pace.flow_ps if pace.flow_ps else max_rate
         work = float(size_bytes) if links else 0.0
         activity = Activity(work, demands, arrived, max_rate=max_rate)

@@ -344,6 +344,7 @@ class Stream:
         self.head: Operation | None = None
         self.race_agent: Agent | None = None  # Set where races are looked for.
         self.hardware_queue: HardwareQueue | None = None
+        self._follows: Stream | None = None  # All that is under way here waits for it, and no more.
         if is_counted:
             streams_of(chosen, require_program("Stream")).add(self)
         self.name = name or f"stream {self.cuda_stream}"
@@ -390,6 +391,8 @@ class Stream:
             launches.num_outstanding += 1
         if self.hardware_queue is not None:
             self.hardware_queue.issued(operation)
+        if self._follows is not None and type(operation) is not WaitOperation:
+            self._follows = None
         if self.head is None:
             self.head = operation
             self.start(operation)
@@ -487,6 +490,9 @@ class Stream:
         if self.device.races is not None and isinstance(handle, Operation):
             self.device.races.stream_waits(self, handle)
         if not handle.complete and handle is not self.tail:
+            awaited = handle.stream if isinstance(handle, Operation) else None
+            if self.head is None or self._follows is not awaited:
+                self._follows = awaited if self.head is None else None
             self.submit(WaitOperation(self, handle), cost_ps=0)
 
     def wait_event(self, event: Event) -> None:
@@ -497,11 +503,17 @@ class Stream:
         """Hold later operations until everything issued to `stream` so far has ended."""
         if self.device.races is not None:
             self.device.races.stream_waits_for_stream(self, stream)
+        elif stream._follows is self and stream.head is not None and not self._has_turns():
+            return  # What is under way there waits for what is under way here.
         tail: Handle | None = stream.tail
         if type(tail) is WaitOperation and stream.head is tail:
             tail = tail.target  # All that is left there is to wait for this.
         if tail is not None:
             self.wait_for(tail)
+
+    def _has_turns(self) -> bool:
+        """Whether more than the order of its operations decides when one begins."""
+        return self.hardware_queue is not None or self.device.engine.delays is not None
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record an event here and return it."""

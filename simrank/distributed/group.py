@@ -449,11 +449,12 @@ class Membership:
         coalescing: The open coalescing manager of each group that has one.
         callers: Who it is in the groups that it has called on, by the group's identity and whether
             its tensor lay on the host.
+        ways: How its messages went that it has sent or received, by what they depend on.
     """
 
     __slots__ = (
         "callers", "coalescing", "default", "epoch", "generation", "made", "num_groups",
-        "num_splits",
+        "num_splits", "ways",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -465,13 +466,19 @@ class Membership:
         self.num_splits: dict[ProcessGroup, int] = {}
         self.coalescing: dict[ProcessGroup, Any] = {}
         self.callers: dict[tuple[int, bool], Caller] = {}
+        self.ways: dict[Hashable, Any] = {}
+
+    def forget(self) -> None:
+        """Forget what was looked up: groups have changed, or the rank has."""
+        self.callers.clear()
+        self.ways.clear()
 
 
 def _of_fork(own: Membership) -> Membership:
     """Return a copy of a rank's groups, for a process that it forks."""
     made = copy(own)
     made.made = list(own.made)
-    made.callers = {}
+    made.callers, made.ways = {}, {}
     return made
 
 

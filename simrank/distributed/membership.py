@@ -140,7 +140,7 @@ def destroy_process_group(group: Group = None) -> None:
     for left in leaving:
         _finish_own(left, rank)
         left.destroy(rank)
-    state.callers.clear()
+    state.forget()
     if leaving[-1] is state.default:
         state.default = None
         give_port_back(program)
@@ -562,7 +562,7 @@ def _take_number(program: Program, world: World, device_index: int) -> None:
     task = program.task
     assert task is not None, "it runs"
     program.rank = task.rank = program.local[_KEY] = world.add(task, device_index)
-    membership(program).callers.clear()
+    membership(program).forget()
 
 
 def process_ended(program: Program, status: int) -> None:

@@ -101,6 +101,14 @@ class End:
         return self.operation
 
 
+def calls_text(ends: Sequence[End], ranks: Sequence[int]) -> str:
+    """Return `send to rank 3`, or the calls of a batch."""
+    if len(ends) > _MAX_NAMED:
+        return f"batch of {len(ends)} sends and recvs"
+    texts = [end.describe(ranks) for end in ends]
+    return texts[0] if len(ends) == 1 else f"batch of {len(ends)} ({', '.join(texts)})"
+
+
 class PeerOperation(Operation):
     """One call: a send, a receive, or a batch of them, which starts and ends as one.
 
@@ -120,28 +128,26 @@ class PeerOperation(Operation):
     holds_memory = True
     is_collective = False
 
-    def __init__(self, stream: Stream, boxes: Mailboxes, ends: Sequence[End], rank: int) -> None:
-        group = boxes.group
-        texts = [end.describe(group.ranks) for end in ends]
-        what = texts[0] if len(ends) == 1 else f"batch of {len(ends)} ({', '.join(texts)})"
-        if len(ends) > _MAX_NAMED:
-            what = f"batch of {len(ends)} sends and recvs"
-        touched = Accesses(
-            [end.tensor for end in ends if end.is_send],
-            [end.tensor for end in ends if not end.is_send],
-        )
-        super().__init__(stream, f"{what} on group '{group.name}'", None, touched)
-        self.group = group
+    def __init__(
+        self, stream: Stream, boxes: Mailboxes, ends: Sequence[End], rank: int, name: str
+    ) -> None:
+        sent: list[Buffer] = []
+        filled: list[Buffer] = []
+        size_bytes = 0
+        for end in ends:
+            (sent if end.is_send else filled).append(end.tensor)
+            size_bytes += end.tensor.nbytes
+            end.operation = self
+        super().__init__(stream, name, None, Accesses(sent, filled))
+        self.group = boxes.group
         self.boxes = boxes
         self.is_on_host = not boxes.posts_early
         self.is_launch = boxes.posts_early
         self.rank = rank
         self.ends = ends
         self.source_rank: int | None = None
-        self.details = {"bytes": sum(end.tensor.nbytes for end in ends)}
+        self.details = {"bytes": size_bytes}
         self._num_left = len(ends)
-        for end in ends:
-            end.operation = self
 
     def begin(self) -> None:
         """Become ready for the other ends."""
@@ -438,6 +444,9 @@ class Mailboxes:
     def _find(self, end: End) -> End | None:
         """Return the end that matches, taken out of its queue."""
         route = end.route
+        if route.src is not None and not self._any:  # Nearly always.
+            queue = self._waiting.get((route, not end.is_send))
+            return queue.popleft() if queue else None
         if route.src is None:
             queues = [
                 queue for (sent, is_send), queue in self._waiting.items()

@@ -15,7 +15,6 @@ from simrank.distributed.group import Caller, ProcessGroup, caller_of, membershi
 from simrank.distributed.host_meetings import meet_first
 from simrank.distributed.issue import (
     CoalescingManager,
-    after,
     after_writes,
     check_tensor,
     is_dense,
@@ -24,16 +23,20 @@ from simrank.distributed.issue import (
     stream_for,
 )
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
-from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of
+from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of, calls_text
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from simrank.device import Buffer, Tensor
+    from simrank.device import Buffer, Stream, Tensor
     from simrank.distributed.library import RecordedCall
+    from simrank.distributed.p2p import Mailboxes
     from simrank.distributed.work import Work
+
+
+_MAX_WAYS = 4096  # Assumed: pairs, types and tags of one rank; beyond, they are looked up again.
 
 
 class Peer(NamedTuple):
@@ -224,8 +227,63 @@ def _coalescing_manager(
 # ---- how ----
 
 
+class Way(NamedTuple):
+    """Where a call goes; that of a single message of nccl is looked up once for each pair.
+
+    Attributes:
+        caller: The member that calls.
+        rank: Its global rank.
+        stream: Its stream of the group; None: a new one for each call (gloo).
+        boxes: Where its messages are matched.
+        route: Of its first message.
+        name: The operation's, in the user's words.
+    """
+
+    caller: Caller
+    rank: int
+    stream: Stream | None
+    boxes: Mailboxes
+    route: Route
+    name: str
+
+
 def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> PeerOperation | None:
     """Issue one end of a message, or add it to the open batch."""
+    program = require_rank(call)
+    state = membership(program)
+    key: Hashable = None
+    way: Way | None = None
+    device = getattr(tensor, "cuda_device", None)
+    if device is not None and not state.coalescing and tensor.is_contiguous():
+        key = (call, id(state.default if group is None else group), peer, tag, tensor.dtype, device)
+        try:
+            way = state.ways.get(key)
+        except TypeError:  # An argument that cannot be hashed: the checks say what it should be.
+            key = None
+    if way is None or way.caller.group.device_indices[way.caller.group_rank] != device.index:
+        checked = _checked(call, tensor, peer, group, tag)
+        if checked is None:
+            return None
+        caller, route = checked
+        if route.batched:
+            batch = state.coalescing[caller.group]
+            batch.entries.append((caller, End(route, tensor, is_send=call == "isend")))
+            return None
+        way = _way_of(caller, [End(route, tensor, is_send=call == "isend")])
+        if key is not None and way.stream is not None:
+            if len(state.ways) >= _MAX_WAYS:
+                state.ways.clear()
+            state.ways[key] = way
+    return _submit(way, [End(way.route, tensor, is_send=call == "isend")])
+
+
+def _checked(
+    call: str, tensor: Buffer, peer: Peer, group: Group, tag: int
+) -> tuple[Caller, Route] | None:
+    """Return the caller and the route of a message, once its arguments are right.
+
+    None: the rank is no member.
+    """
     program = require_rank(call)
     check_tensor(tensor)
     chosen = member_group(call, group, program)
@@ -238,18 +296,12 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
         raise RuntimeError(f"{call[1:]}: tensor must be contiguous")
     if not is_dense(tensor):
         raise ValueError(f"{call[1:]}: Tensors must be contiguous")
-    batch = membership(program).coalescing.get(chosen)
-    if backend == GLOO:
-        batch = None
+    batched = backend != GLOO and chosen in membership(program).coalescing
     caller = caller_of(program, chosen, backend)
-    end = _end(call, tensor, peer, caller, tag, batched=batch is not None)
-    if batch is not None:
-        batch.entries.append((caller, end))
-        return None
-    return _submit(caller, [end])
+    return caller, _route(call, peer, caller, tag, batched=batched)
 
 
-def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> End:
+def _route(call: str, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> Route:
     group, own, backend, _ = caller
     is_send = call == "isend"
     if not is_send and peer.global_rank is None and peer.group_rank is None:
@@ -258,7 +310,7 @@ def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, bat
                 "ProcessGroupNCCL does not support recvAnysource: "
                 "recv from any source is not supported by the nccl backend"
             )
-        return End(Route(None, own, tag), tensor, is_send=False)
+        return Route(None, own, tag)
     other = peer_in_group(*peer, group)
     if other == own and not batched:
         role = "destination" if is_send else "source"
@@ -267,12 +319,12 @@ def _end(call: str, tensor: Buffer, peer: Peer, caller: Caller, tag: int, *, bat
             "current process."
         )
     src, dst = (own, other) if is_send else (other, own)
-    return End(Route(src, dst, 0 if backend == NCCL else tag, batched), tensor, is_send=is_send)
+    return Route(src, dst, 0 if backend == NCCL else tag, batched)
 
 
 def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> Work:
     """Issue a call; the host waits for pickled objects under any backend."""
-    return _as_work(_submit(caller, ends), is_staged=is_staged)
+    return _as_work(_submit(_way_of(caller, ends), ends), is_staged=is_staged)
 
 
 @overload
@@ -300,31 +352,42 @@ def _wait(operation: PeerOperation) -> None:
         stream_on(operation.stream.device).wait_for(operation)
 
 
-def _submit(caller: Caller, ends: Sequence[End]) -> PeerOperation:
-    """Give a call to its stream."""
+def _way_of(caller: Caller, ends: Sequence[End]) -> Way:
+    """Return where a call goes, the device of its tensors' communicator being noted."""
     group, own, backend, _ = caller
-    tensors = [end.tensor for end in ends]
-    current = stream_for(tensors[0])
-    if backend == GLOO:
+    route, stream = ends[0].route, None
+    if backend != GLOO:
+        device = stream_for(ends[0].tensor).device
+        group.use_device(own, device)
+        stream = group.stream(own, device, _stream_name(group, route))
+    name = f"{calls_text(ends, group.ranks)} on group '{group.name}'"
+    return Way(caller, caller.rank, stream, boxes_of(group, backend), route, name)
+
+
+def _submit(way: Way, ends: Sequence[End]) -> PeerOperation:
+    """Give a call to its stream."""
+    group, own, _, _ = way.caller
+    current, stream = stream_for(ends[0].tensor), way.stream
+    if stream is None:
         stream = new_stream(current.device, f"{group.name} (gloo p2p)", by_host=True)
-        after_writes(stream, current, tensors)
+        after_writes(stream, current, [end.tensor for end in ends])
     else:
-        group.use_device(own, current.device)
         if not group.is_eager:
-            route = ends[0].route
-            assert route.src is not None, "nccl has no receives from any source"
-            meet_first(group, own, None if route.batched else (route.src, route.dst))
-        stream = group.stream(own, current.device, _stream_name(group, ends))
-        after(stream, current)
+            src, dst, _, batched = way.route
+            assert src is not None, "nccl has no receives from any source"
+            meet_first(group, own, None if batched else (src, dst))
+        stream.wait_stream(current)
         stream.make_room()
-    boxes = boxes_of(group, backend)
-    entries = _tell(caller, ends)
-    operation = PeerOperation(stream, boxes, ends, caller.rank)
+    library = group.world.comm_library
+    entries: Sequence[RecordedCall] = ()
+    if library.recorder is not None or library.follower is not None:
+        entries = _tell(way.caller, ends)
+    operation = PeerOperation(stream, way.boxes, ends, way.rank, way.name)
     for entry in entries:
         entry.issued(operation)
-    boxes.issue(operation)
-    if ends[0].route.src is None:
-        group.world.comm_library.leaks.any_source[operation.issued_at] = None
+    way.boxes.issue(operation)
+    if way.route.src is None:
+        library.leaks.any_source[operation.issued_at] = None
     for end in ends:
         if not end.is_send:
             end.tensor.storage.note_write(operation, end.tensor.array)
@@ -342,8 +405,7 @@ def _tell(caller: Caller, ends: Sequence[End]) -> Sequence[RecordedCall]:
     return [] if recorder is None else recorder.messages(group, caller.rank, backend, ends)
 
 
-def _stream_name(group: ProcessGroup, ends: Sequence[End]) -> str:
-    route = ends[0].route
+def _stream_name(group: ProcessGroup, route: Route) -> str:
     if route.batched:
         return f"{group.name} (async)"
     assert route.src is not None, "nccl has no receives from any source"

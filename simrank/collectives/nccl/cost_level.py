@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from simrank.hardware import Cluster
 
 LEVEL = "nccl"
+_MAX_PAIRS = 65_536  # Assumed: pairs of devices, likewise, with the size: 20 MB.
 _MAX_MESSAGES = 1024  # Assumed: sizes of messages that a program sends again and again.
 
 # NCCL's algorithm, and the schedules that do what it does: the fastest of them is played. The first
@@ -129,6 +130,7 @@ class NcclLevel:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._messages: dict[tuple[bool, bool, int, int], MessageTime] = {}
+        self._pairs: dict[tuple[tuple[int, int], int, int], MessageTime | Literal[False]] = {}
 
     def admits(self, problem: Problem, devices: IntArray) -> bool:
         """Return whether NCCL could run it: two ranks or more, none of which share a device.
@@ -200,10 +202,22 @@ class NcclLevel:
             size: In bytes.
             num_members: Ranks of the communicator.
         """
+        known = self._pairs.get((devices, size, num_members))
+        if known is None:
+            known = self._message(devices, size, num_members)
+            if len(self._pairs) >= _MAX_PAIRS:
+                self._pairs.clear()
+            self._pairs[devices, size, num_members] = known
+        return known or None
+
+    def _message(
+        self, devices: tuple[int, int], size: int, num_members: int
+    ) -> MessageTime | Literal[False]:
+        """Return NCCL's time of a message; False without a path. Equal pairs share one."""
         pair = np.array(devices)
         nodes = self._cluster.node_of(pair)
         if devices[0] == devices[1] or not self._has_way(nodes):
-            return None
+            return False
         key = (int(nodes[0]) == int(nodes[1]), self._cluster.spans_pods(nodes), size, num_members)
         found = self._messages.get(key)
         if found is None:
