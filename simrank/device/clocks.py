@@ -32,8 +32,9 @@ class Agent:
 
     def step(self) -> int:
         """Count a step, and return its number."""
-        self.clock[self.number] = self.clock.get(self.number, 0) + 1
-        return self.clock[self.number]
+        number, clock = self.number, self.clock
+        found = clock[number] = clock.get(number, 0) + 1
+        return found
 
 
 class Turn:

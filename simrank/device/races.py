@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _MAX_WORK = 100_000  # assumed: numpy solves what programs slice in some hundred steps
 _KEY = HOST_CLOCK
+_new_tuple = tuple.__new__  # What a NamedTuple's constructor calls.
 _SMALL_BYTES = 1 << 20  # Source: c10's CUDACachingAllocator, kSmallSize: smaller ones have a pool.
 _MAX_ACCESSES = 64  # assumed: a storage with more unordered readers than this forgets the oldest
 
@@ -160,16 +161,15 @@ class RaceChecker:
         step = agent.step()
         operation.clock = dict(agent.clock)
         self.order.issued(operation, agent, host)
-        if operation.touched is not None:
+        touched = operation.touched
+        if touched is not None:
             accessor = _Accessor(operation.name, stream.name, operation.issued_at)
-            views = list(_views(operation.touched))
-            waits = operation.touched.waits_for_flags
-            looked_at = {storage for storage, _, _ in views} if waits else None
-            for storage, view, is_write in views:
-                each = _Step(
-                    agent, step, host.number, is_write, operation.turn, operation.holds_memory
-                )
-                self._check(storage, view, each, accessor, looked_at)
+            waits, holds, turn = touched.waits_for_flags, operation.holds_memory, operation.turn
+            looked_at = {storage for storage, _, _ in _views(touched)} if waits else None
+            for buffers, is_write in ((touched.reads, False), (touched.writes, True)):
+                for buffer in buffers:
+                    each = _Step(agent, step, host.number, is_write, turn, holds)
+                    self._check(buffer.storage, buffer.array, each, accessor, looked_at)
             if waits:
                 self._waiting.setdefault(agent.number, step)
 
@@ -350,29 +350,30 @@ class RaceChecker:
         low, high = storage.bounds(view)
         signals = dict(agent.clock) if is_write and view.dtype.kind in "iu" else None
         waits = looked_at is not None
-        access = _Access(
+        has_waited = bool(self._waiting) and self._has_waited(agent)
+        access = _new_tuple(_Access, (
             program, agent.number, number, low, high, is_write, accessor, view, waits, signals,
-            self._has_waited(agent), turn, holds,
-        )  # fmt: skip
-        is_dense = view.flags.c_contiguous
+            has_waited, turn, holds,
+        ))  # fmt: skip
         history = self._history.setdefault(storage.history_key, [])
-        kept = []
+        kept, clock, is_dense = [], agent.clock, view.flags.c_contiguous
         for other in history:
-            ordered = agent.clock.get(other.agent, 0) >= other.step or other.program != program
-            overlaps = other.low < high and low < other.high
-            is_conflict = overlaps and not ordered and (is_write or other.is_write)
-            if is_conflict and share_bytes(view, other.view):
-                signalled = other.waits and is_write
-                if signalled or self._is_signalled(other, looked_at or ()):
-                    pass
-                elif access.waited or other.waited:
-                    self._doubt(storage, other, access)
-                else:
-                    self._report(storage, other, access)
-            covered = is_dense and low <= other.low and other.high <= high
-            # What is ordered before a write that covers it can race with nothing new.
-            if not (ordered and covered and (is_write or not other.is_write)):
-                kept.append(other)
+            if clock.get(other.agent, 0) >= other.step or other.program != program:
+                covered = is_dense and low <= other.low and other.high <= high
+                # What is ordered before a write that covers it can race with nothing new.
+                if covered and (is_write or not other.is_write):
+                    continue
+            elif (
+                (is_write or other.is_write)
+                and other.low < high
+                and low < other.high
+                and share_bytes(view, other.view)
+                and not (other.waits and is_write)
+                and not self._is_signalled(other, looked_at or ())
+            ):
+                found = self._doubt if has_waited or other.waited else self._report
+                found(storage, other, access)
+            kept.append(other)
         history[:] = [*kept[-_MAX_ACCESSES:], access]
 
     def _has_waited(self, agent: Agent) -> bool:

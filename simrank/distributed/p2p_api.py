@@ -246,6 +246,10 @@ class Way(NamedTuple):
     route: Route
     name: str
 
+    def device_index(self) -> int:
+        """Return the index of the device that the member's communicator is on now."""
+        return self.caller.group.device_indices[self.caller.group_rank]
+
 
 def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> PeerOperation | None:
     """Issue one end of a message, or add it to the open batch."""
@@ -260,7 +264,7 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
             way = state.ways.get(key)
         except TypeError:  # An argument that cannot be hashed: the checks say what it should be.
             key = None
-    if way is None or way.caller.group.device_indices[way.caller.group_rank] != device.index:
+    if way is None or device is None or way.device_index() != device.index:
         checked = _checked(call, tensor, peer, group, tag)
         if checked is None:
             return None

@@ -26,6 +26,7 @@ _WAIT = "wait: "
 _CALL = re.compile(r"(?P<name>.*?) #(?P<number>\d+)(?: on group '(?P<group>[^']*)')?")
 _LINKS = 1 << 30  # The process that shows links, behind all ranks.
 _GB = 1e9
+_new_tuple = tuple.__new__  # What a NamedTuple's constructor calls.
 
 
 class _Slice(NamedTuple):
@@ -149,9 +150,10 @@ class Timeline:
         rank = operation.rank
         if rank is None:
             rank = operation.stream.device.index
-        if operation.kind in _SKIPPED_KINDS or not self._shown(rank):
+        kind, details = operation.kind, operation.details
+        if kind in _SKIPPED_KINDS or not (self._ranks is None or rank in self._ranks):
             return
-        details = {"kind": operation.kind, **(operation.details or {})}
+        details = {"kind": kind, **details} if details else {"kind": kind}
         span_ps = operation.start_ps, operation.complete_ps
         site = operation.issued_at
         made = self._slice(rank, operation.stream.name, operation.name, span_ps, site, details)
@@ -161,7 +163,7 @@ class Timeline:
             if collective is None:
                 collective = _collective(operation, call, with_links=self._ranks is None)
                 self._collectives[call] = collective
-            collective.parts.append(_Part(*made.span_ps, rank, made.track))
+            collective.parts.append(_new_tuple(_Part, (*made.span_ps, rank, made.track)))
 
     def on_transfer(
         self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
@@ -195,13 +197,14 @@ class Timeline:
         details: dict[str, Any],
     ) -> _Slice:
         key = (rank, track)
-        if key not in self._tracks:
+        number = self._tracks.get(key)
+        if number is None:
             on_rank = sum(1 for known, name_ in self._tracks if known == rank and name_ != "host")
-            self._tracks[key] = _HOST_TRACK if track == "host" else on_rank + 1
+            number = self._tracks[key] = _HOST_TRACK if track == "host" else on_rank + 1
         if self._offset_ps:
             span_ps = span_ps[0] + self._offset_ps, span_ps[1] + self._offset_ps
         self._last_ps = max(self._last_ps, span_ps[1])
-        made = _Slice(rank, self._tracks[key], text, span_ps, site, details, self._section)
+        made = _new_tuple(_Slice, (rank, number, text, span_ps, site, details, self._section))
         self._slices.append(made)
         return made
 
