@@ -273,9 +273,10 @@ class WaitOperation(Operation):
 
     Attributes:
         target: What that is.
+        is_awaited: Whether another wait is for this one.
     """
 
-    __slots__ = ("target",)
+    __slots__ = ("is_awaited", "target")
     kind = "wait"
     is_launch = False
     is_implied = True
@@ -284,15 +285,27 @@ class WaitOperation(Operation):
     def __init__(self, stream: Stream, target: Handle) -> None:
         super().__init__(stream, "wait")
         self.target = target
+        self.is_awaited = False
+        if type(target) is WaitOperation:
+            target.is_awaited = True
 
     def begin(self) -> None:
         """End when the target is complete."""
         self.target.on_complete(self._ended)
 
+    def extend(self, target: Handle) -> bool:
+        """Wait for a later operation of the target's stream instead, unless something waits."""
+        if self.is_awaited or self._waiters is not None or self._callbacks is not None:
+            return False
+        self.target = target
+        return True
+
     def _ended(self) -> None:
         if self.stream.head is not self:  # Its stream was dropped meanwhile.
             return
-        if self.target.error is None:
+        if not self.target.complete:  # It was extended.
+            self.target.on_complete(self._ended)
+        elif self.target.error is None:
             if self.run is not None and isinstance(self.target, Operation):
                 join(self.run, self.target.run or {})
             self.end()
@@ -489,11 +502,24 @@ class Stream:
         """Hold later operations of this stream until `handle` is complete; free for the host."""
         if self.device.races is not None and isinstance(handle, Operation):
             self.device.races.stream_waits(self, handle)
-        if not handle.complete and handle is not self.tail:
-            awaited = handle.stream if isinstance(handle, Operation) else None
-            if self.head is None or self._follows is not awaited:
-                self._follows = awaited if self.head is None else None
-            self.submit(WaitOperation(self, handle), cost_ps=0)
+        tail = self._queue[-1] if self._queue else self.head
+        if handle.complete or handle is tail:
+            return
+        awaited = handle.stream if isinstance(handle, Operation) else None
+        if tail is None:
+            self._follows = awaited
+        elif self._follows is not awaited:
+            self._follows = None
+        elif (
+            type(tail) is WaitOperation
+            and awaited is not None
+            and awaited.tail is handle
+            and self.device.races is None
+            and not self._has_turns()
+            and tail.extend(handle)
+        ):
+            return  # Nothing was issued between the two waits.
+        self.submit(WaitOperation(self, handle), cost_ps=0)
 
     def wait_event(self, event: Event) -> None:
         """Hold later operations until `event`, as last recorded, has happened."""

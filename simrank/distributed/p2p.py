@@ -222,11 +222,16 @@ class Message:
     the buffer, and every one of gloo's, starts when both ends are ready.
     """
 
+    __slots__ = (
+        "__weakref__", "_arrived", "_boxes", "_group", "_has_receiver", "_has_sender", "_in_buffer",
+        "_order", "_started", "ends",
+    )  # fmt: skip
+
     def __init__(self, boxes: Mailboxes) -> None:
         self._boxes = boxes
         self._group = boxes.group
         self.ends: dict[bool, End] = {}
-        self._ready: set[bool] = set()
+        self._has_sender = self._has_receiver = False  # Whether their streams have reached it.
         self._started = False
         self._arrived: Array | None = None
         self._in_buffer = False
@@ -234,12 +239,15 @@ class Message:
 
     def ready(self, end: End) -> None:
         """Note that an end's stream has reached it."""
-        self._ready.add(end.is_send)
-        send = self.ends.get(True)
+        if end.is_send:
+            self._has_sender = True
+        else:
+            self._has_receiver = True
         if self._in_buffer:
             self._deliver()
-        elif not self._started and send is not None and True in self._ready:
-            if False in self._ready:
+        elif not self._started and self._has_sender:
+            send = self.ends[True]
+            if self._has_receiver:
                 self._start(send)
                 self._give_room()
             else:
@@ -253,10 +261,12 @@ class Message:
 
     def _give_room(self) -> None:
         """Start buffered messages that find room, now that one was received."""
-        self._go_on(self._boxes.early.drop(self._pair(), self))
+        early = self._boxes.early
+        if not early.is_empty:
+            self._go_on(early.drop(self._pair(), self))
 
     @staticmethod
-    def _go_on(messages: Iterator[Message]) -> None:
+    def _go_on(messages: Sequence[Message]) -> None:
         for message in messages:
             message._start(message.ends[True])  # noqa: SLF001 - of this class
 
@@ -312,7 +322,7 @@ class Message:
 
     def _deliver(self) -> None:
         receive = self.ends.get(False)
-        if receive is None or False not in self._ready or receive.done:
+        if receive is None or not self._has_receiver or receive.done:
             return
         operation = receive.operation
         if operation is None or operation.stream.head is not operation:
@@ -536,33 +546,40 @@ class EarlyMessages:
         self._room_bytes = room_bytes
         self._buffers: dict[Pair, _Buffer] = {}
 
-    def admit(self, pair: Pair, message: Message, size_bytes: int) -> Iterator[Message]:
-        """Yield a message if it may leave now; else it waits for room, or for its receiver."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is in a buffer, or waits for room."""
+        return not self._buffers
+
+    def admit(self, pair: Pair, message: Message, size_bytes: int) -> Sequence[Message]:
+        """Return a message if it may leave now; else it waits for room, or for its receiver."""
         if self._room_bytes < 0:
-            return
+            return ()
         buffer = self._buffers.get(pair)
         if buffer is None:
             buffer = self._buffers[pair] = _Buffer()
         buffer.waiting[message] = size_bytes
-        yield from self._leaving(buffer)
+        return self._leaving(buffer)
 
-    def drop(self, pair: Pair, message: Message) -> Iterator[Message]:
-        """Forget a message, which its receiver takes; yield those that may leave now."""
+    def drop(self, pair: Pair, message: Message) -> Sequence[Message]:
+        """Forget a message, which its receiver takes; return those that may leave now."""
         buffer = self._buffers.get(pair)
         if buffer is None:
-            return
+            return ()
         buffer.waiting.pop(message, None)
         buffer.held_bytes -= buffer.held.pop(message, 0)
-        yield from self._leaving(buffer)
         if not buffer.held and not buffer.waiting:
-            self._buffers.pop(pair, None)
+            del self._buffers[pair]
+        return self._leaving(buffer)
 
-    def _leaving(self, buffer: _Buffer) -> Iterator[Message]:
-        while buffer.waiting:
-            message, size_bytes = next(iter(buffer.waiting.items()))
+    def _leaving(self, buffer: _Buffer) -> Sequence[Message]:
+        leaving = []
+        for message, size_bytes in buffer.waiting.items():
             if buffer.held_bytes + size_bytes > self._room_bytes:
-                return
-            del buffer.waiting[message]
+                break
+            leaving.append(message)
             buffer.held[message] = size_bytes
             buffer.held_bytes += size_bytes
-            yield message
+        for message in leaving:
+            del buffer.waiting[message]
+        return leaving
