@@ -389,7 +389,7 @@ class LaunchQueue:
             finally:
                 if not room.complete:  # The rank was aborted.
                     self.waiting.remove(room)
-                elif self.num_outstanding < self.capacity:
+                elif self.waiting and self.num_outstanding < self.capacity:
                     self.let_go_on(1)  # The next one looks too: this host may end without a launch.
 
     def let_go_on(self, num_hosts: int) -> None:
