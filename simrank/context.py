@@ -20,7 +20,7 @@ from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
 from simrank.distributed.findings import explain_hang
 from simrank.distributed.library import CollectiveLibrary
-from simrank.distributed.reduce_op import COLLECTIVES
+from simrank.distributed.request import COLLECTIVES
 from simrank.engine import Engine, Handle, Task
 from simrank.engine.report import report_unreceived, run_out
 from simrank.engine.task import check_carrier

@@ -30,14 +30,12 @@ PAGES = sorted(
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
     "collectives/nccl/pool_fit.py": "collectives/nccl/test_pool.py",
-    "collectives/nccl/pool_files.py": "bench/test_pooling.py",
     "bench/row.py": "bench/test_run.py",
     "bench/grid.py": "bench/test_sweep.py",
     "distributed/library.py": "distributed/test_planner.py",
     "engine/interface.py": "engine/test_loop.py",
     "engine/lockstep.py": "engine/test_carrier.py",
     "device/host_reads.py": "device/test_buffer.py",
-    "device/network.py": "device/test_copies.py",
     "config/folders.py": "config/test_locate.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.placement import Shape
+    from simrank.collectives.nccl.machine import Shape
     from simrank.config.load import ClusterRef
 
 SIZES_BYTES = tuple(2**power for power in range(10, 34))  # 1 KiB to 8 GiB.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl import Communicator
-    from simrank.collectives.nccl.placement import Shape
+    from simrank.collectives.nccl.machine import Shape
     from simrank.collectives.nccl.pool import Constants
     from simrank.config.cluster import ClusterConfig
     from simrank.config.foreign.nccl_graph import Found

@@ -26,7 +26,7 @@ from simrank.bench.pooling import observed_of
 from simrank.cli.common import progress_bar
 from simrank.cli.measured_tables import texts_of
 from simrank.collectives.nccl.evidence import shipped_pool
-from simrank.collectives.nccl.pool_files import pooled_tables
+from simrank.collectives.nccl.pool import pooled_tables
 from simrank.collectives.nccl.pool_fit import fit_pool
 from simrank.collectives.nccl.size_classes import NAMES
 from simrank.config.files import write_text

@@ -21,7 +21,7 @@ from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl import size_classes
-from simrank.collectives.nccl.pool_files import pooled_tables, write_pool
+from simrank.collectives.nccl.pool import pooled_tables, write_pool
 from simrank.config.files import write_text
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from simrank.collectives.data_stacked import play_stacked
-from simrank.collectives.reduction import AnyArray, Reduction, divide_towards_zero, reduction
+from simrank.collectives.problem import AnyArray, Reduction, divide_towards_zero, reduction
 from simrank.collectives.schedule import (
     Buffer,
     ChunkTable,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simrank.collectives.reduction import AnyArray, Reduction
+from simrank.collectives.problem import AnyArray, Reduction
 from simrank.collectives.schedule import (
     Buffer,
     IntArray,

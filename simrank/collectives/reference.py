@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from simrank.collectives.problem import REDUCING, Problem
-from simrank.collectives.reduction import (
+from simrank.collectives.problem import (
     FLOAT8,
     FLOATS,
+    REDUCING,
     AnyArray,
+    Problem,
     divide_towards_zero,
     reduction,
 )

@@ -18,9 +18,17 @@ from simrank.collectives.schedule import (
     crosses_links,
     step_elements,
 )
-from simrank.collectives.time_network import Interconnect, Lane, StepCosts, known_or_marked
+from simrank.collectives.time_network import (
+    MEETS,
+    Ends,
+    Interconnect,
+    Lane,
+    StepCosts,
+    known_or_marked,
+    timed_rounds,
+    window_gates,
+)
 from simrank.collectives.time_ring import RingCosts, Run, play_phase
-from simrank.collectives.time_windows import MEETS, Ends, timed_rounds, window_gates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +81,7 @@ def play_time(
 
     Messages are eager as long as they fit the buffer between two lanes: they leave when their
     sender is ready. Further ones wait until the receiver has taken as much as they need, and one
-    that is larger than the buffer starts when both ends are ready (see `time_windows`). A schedule
+    that is larger than the buffer starts when both ends are ready (see `time_network`). A schedule
     of fewer lanes than the library has channels stands for all of them, so its lanes share their
     buffers: each has `buffer_bytes * num_channels` of the library over its own number of channels.
 

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from simrank.device.clocks import join
+from simrank.device.races import join
 from simrank.engine import Activity, Handle, Resource, limits
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.delays import STREAM
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from simrank.device.clocks import Agent, Clock, Turn
     from simrank.device.device import Device, HardwareQueue
     from simrank.device.memory import Touched
+    from simrank.device.races import Agent, Clock, Turn
     from simrank.engine import CallSite
 
 
@@ -635,30 +635,18 @@ class Event:
 
 
 _KEY = "current_stream"
-
-
 _NONE: Mapping[int, ProgramStreams] = {}
-
-
-class DevicesByIndex(Protocol):
-    """The devices of a cluster, by index."""
-
-    def __len__(self) -> int:
-        """Return the number of entries."""
-
-    def __getitem__(self, index: int) -> Device:
-        """Return one of them."""
 
 
 class ContextOfDevices(Protocol):
     """The part of a Context that this layer uses."""
 
     @property
-    def devices(self) -> DevicesByIndex:
-        """Return the devices of the cluster."""
+    def devices(self) -> Sequence[Device]:
+        """Return the devices of the cluster, by index."""
 
 
-def devices_of(program: Program) -> DevicesByIndex:
+def devices_of(program: Program) -> Sequence[Device]:
     """Return the devices of a program's cluster."""
     return cast("ContextOfDevices", program.context).devices
 

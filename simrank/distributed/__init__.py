@@ -48,8 +48,8 @@ from simrank.distributed.membership import (
     new_subgroups_by_enumeration,
     split_group,
 )
-from simrank.distributed.reduce_op import ReduceOp
-from simrank.distributed.reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
+from simrank.distributed.request import ReduceOp
+from simrank.distributed.request import _make_nccl_premul_sum as _make_nccl_premul_sum
 from simrank.distributed.work import Work
 from simrank.errors import DistBackendError, DistNetworkError
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         set_active_ranks,
         shrink_group,
     )
-    from simrank.distributed.monitored import monitored_barrier
+    from simrank.distributed.host_meetings import monitored_barrier
     from simrank.distributed.objects import (
         all_gather_object,
         broadcast_object_list,
@@ -94,7 +94,7 @@ _PLACES = {
     "gather_object": "objects",
     "irecv": "p2p_api",
     "isend": "p2p_api",
-    "monitored_barrier": "monitored",
+    "monitored_barrier": "host_meetings",
     "recv": "p2p_api",
     "recv_object_list": "objects",
     "scatter_object_list": "objects",

@@ -23,8 +23,15 @@ from simrank.distributed.issue import (
     simple_request,
 )
 from simrank.distributed.membership import Group, peer_in_group
-from simrank.distributed.reduce_op import PremulSum, ReduceOp, as_reduce_op
-from simrank.distributed.request import UNEVEN, Request, Signature, staging
+from simrank.distributed.request import (
+    UNEVEN,
+    PremulSum,
+    ReduceOp,
+    Request,
+    Signature,
+    as_reduce_op,
+    staging,
+)
 from simrank.ranks import Program, require_rank
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.distributed.reduce_op import PremulSum, ReduceOp
+from simrank.distributed.request import PremulSum, ReduceOp
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:

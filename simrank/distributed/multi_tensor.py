@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from simrank.distributed.api import reduction_of
 from simrank.distributed.issue import enter_call, issue
 from simrank.distributed.membership import Group, peer_in_group
-from simrank.distributed.reduce_op import ReduceOp
-from simrank.distributed.request import Request, Signature, staging
+from simrank.distributed.request import ReduceOp, Request, Signature, staging
 from simrank.errors import UnsupportedError
 
 if TYPE_CHECKING:

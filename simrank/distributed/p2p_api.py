@@ -228,7 +228,7 @@ def _coalescing_manager(
 
 
 class Way(NamedTuple):
-    """Where a call goes; that of a single message of nccl is looked up once for each pair.
+    """The group, stream and matching of a message; looked up once per pair with nccl.
 
     Attributes:
         caller: The member that calls.
@@ -357,7 +357,7 @@ def _wait(operation: PeerOperation) -> None:
 
 
 def _way_of(caller: Caller, ends: Sequence[End]) -> Way:
-    """Return where a call goes, the device of its tensors' communicator being noted."""
+    """Return the way of a call, and note the device of its tensors' communicator."""
     group, own, backend, _ = caller
     route, stream = ends[0].route, None
     if backend != GLOO:

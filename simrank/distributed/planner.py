@@ -21,7 +21,7 @@ from simrank.device.memory import give_values
 from simrank.distributed.flight import Carried, Flow, Landing, LinkLoads, landings
 from simrank.distributed.group import NO_MEMBERS
 from simrank.distributed.library import MADE_OF, CollectiveLibrary
-from simrank.distributed.reduce_op import ReduceOp
+from simrank.distributed.request import ReduceOp
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from greenlet import getcurrent
 
-from simrank.engine.introspection import attributes_of, is_real
+from simrank.engine.callsite import attributes_of, is_real
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,8 +20,7 @@ from time import process_time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine.callsite import in_debugger
-from simrank.engine.introspection import attributes_of, is_real
+from simrank.engine.callsite import attributes_of, in_debugger, is_real
 from simrank.engine.report import states_at
 from simrank.errors import RankState, SimulationError, states_text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine.introspection import attributes_of, is_real, module_text
+from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.isolation import libraries
 from simrank.ranks.program_modules import KNOWING, PerModule, is_programs_own, is_programs_own_file
 

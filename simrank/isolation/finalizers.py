@@ -19,7 +19,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import collector
-from simrank.engine.introspection import attributes_of, is_real
+from simrank.engine.callsite import attributes_of, is_real
 from simrank.ranks.current import rank_program, running_as
 
 if TYPE_CHECKING:

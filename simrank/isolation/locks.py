@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, limits
-from simrank.engine.callsite import is_importing
-from simrank.engine.introspection import attributes_of, is_real, module_text
+from simrank.engine.callsite import attributes_of, is_importing, is_real, module_text
 from simrank.engine.report import deadlock_error
 from simrank.isolation import shared_reads
 from simrank.ranks.current import (

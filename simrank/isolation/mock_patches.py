@@ -19,7 +19,7 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine.introspection import is_real, module_text
+from simrank.engine.callsite import is_real, module_text
 from simrank.engine.task import SwitchObserver
 from simrank.ranks.current import running_task
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from simrank.engine import collector, user_site
-from simrank.engine.introspection import attributes_of, is_real, module_text
+from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.engine.task import SwitchObserver
 from simrank.errors import RankState, SimrankError, SpawnException
 from simrank.errors.base import at_text

@@ -13,8 +13,7 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.engine.callsite import depth_of_user
-from simrank.engine.introspection import attributes_of, is_real, module_text
+from simrank.engine.callsite import attributes_of, depth_of_user, is_real, module_text
 from simrank.isolation import main_modules
 from simrank.isolation.private_modules import is_within, modules_stamp, place_within
 from simrank.ranks.program_modules import KNOWING, STATEFUL, PerModule, is_installed, own_modules

@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from simrank.engine.introspection import attributes_of, is_real, module_text
+from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.isolation import finalizers
 from simrank.ranks.current import rank_program
 from simrank.ranks.program_modules import KNOWING, is_programs_own_file

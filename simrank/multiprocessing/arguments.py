@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
-from simrank.engine.introspection import is_real
+from simrank.engine.callsite import is_real
 from simrank.errors.pickling import add_note
 from simrank.ranks.current import rank_program
 

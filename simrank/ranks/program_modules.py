@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from simrank.engine.introspection import attributes_of, module_text
+from simrank.engine.callsite import attributes_of, module_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,11 @@ from simrank.collectives.nccl.pool import (
     ONE_NODE_UNSEEN,
     SEVERAL_NODES,
     SEVERAL_NODES_UNSEEN,
+    pooled_path,
+    pooled_tables,
+    read_pool,
+    write_pool,
 )
-from simrank.collectives.nccl.pool_files import pooled_path, pooled_tables, read_pool, write_pool
 from simrank.errors import ConfigError
 
 # Mean errors of left-out sites in percent, by class of size, that are reached and stay so.

@@ -7,7 +7,7 @@ import pytest
 from simrank.collectives import Problem, build
 from simrank.collectives import data as module
 from simrank.collectives.data import FoldPlayer
-from simrank.collectives.reduction import reduction
+from simrank.collectives.problem import reduction
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "one_shot", "two_shot", "halving_doubling"])

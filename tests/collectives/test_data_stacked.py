@@ -6,8 +6,7 @@ import pytest
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.data import FoldPlayer
 from simrank.collectives.data_stacked import play_stacked
-from simrank.collectives.problem import COLLECTIVES, GATHERED
-from simrank.collectives.reduction import reduction
+from simrank.collectives.problem import COLLECTIVES, GATHERED, reduction
 
 CASES = [(coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 16)]
 

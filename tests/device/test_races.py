@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import simrank
 import simrank.distributed as dist
 from simrank.device import races
+from simrank.device.races import join
 from simrank.errors import RaceError, SpawnException
 
 
@@ -477,3 +478,17 @@ def test_two_views_share_bytes_if_marking_them_says_so(data):
         expected = bool(sets[0] & sets[1])
         assert races._share_marks(*views) == expected
     assert races.share_bytes(*views) == expected
+
+
+# ---- vector clocks ----
+
+CLOCKS = st.dictionaries(st.integers(0, 5), st.integers(1, 9))
+
+
+@given(one=CLOCKS, other=CLOCKS)
+def test_whoever_joins_is_behind_all_that_both_were_behind(one, other):
+    """The later step counts, of each; the other clock stays as it is."""
+    joined, kept = dict(one), dict(other)
+    join(joined, other)
+    assert other == kept
+    assert joined == {n: max(one.get(n, 0), other.get(n, 0)) for n in {*one, *other}}

@@ -1,7 +1,6 @@
 """Names of the collective library's kernels."""
 
-from simrank.distributed.reduce_op import COLLECTIVES, module_of
-from simrank.distributed.request import Signature
+from simrank.distributed.request import COLLECTIVES, Signature, module_of
 
 
 def test_what_reduces_has_a_kernel_per_reduction_and_type():

@@ -4,8 +4,7 @@ import pytest
 
 import simrank
 from simrank.distributed.active_members import check_narrow, narrow
-from simrank.distributed.reduce_op import DTYPES, REDUCTIONS
-from simrank.distributed.request import Request, Signature
+from simrank.distributed.request import DTYPES, REDUCTIONS, Request, Signature
 from simrank.errors import UnsupportedError
 
 

@@ -12,7 +12,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 import simrank.multiprocessing as mp
-from simrank.distributed.reduce_op import DTYPES
+from simrank.distributed.request import DTYPES
 from simrank.errors import (
     DeadlockError,
     IllegalTransportError,

@@ -7,8 +7,17 @@ from hypothesis import strategies as st
 
 from simrank.collectives import algorithms_for, build, play_data
 from simrank.collectives import data as play_module
-from simrank.collectives.problem import COLLECTIVES, GATHERED, REDUCING, ROOTED, Problem
-from simrank.collectives.reduction import DTYPES, FLOATS, REDUCE_OPS, admits
+from simrank.collectives.problem import (
+    COLLECTIVES,
+    DTYPES,
+    FLOATS,
+    GATHERED,
+    REDUCE_OPS,
+    REDUCING,
+    ROOTED,
+    Problem,
+    admits,
+)
 from simrank.collectives.reference import count_wrong
 
 FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=10)

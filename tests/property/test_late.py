@@ -10,8 +10,8 @@ from simrank.collectives.choice import chooser_of
 from simrank.collectives.cost import Stretch, cost_level
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
 from simrank.collectives.schedule import step_elements
+from simrank.collectives.time_network import Ends
 from simrank.collectives.time_rounds import TimePlayer
-from simrank.collectives.time_windows import Ends
 from simrank.hardware import load_cluster
 
 FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=8)

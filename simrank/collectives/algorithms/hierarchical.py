@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from simrank.collectives.algorithms.layout import local_only
-from simrank.collectives.algorithms.ring_rounds import Rings, gather_rounds, reduce_rounds
+from simrank.collectives.algorithms.ring import Rings, gather_rounds, reduce_rounds
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
 

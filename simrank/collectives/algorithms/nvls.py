@@ -17,7 +17,7 @@ import numpy as np
 
 from simrank.collectives.algorithms import tree
 from simrank.collectives.algorithms.layout import local_only
-from simrank.collectives.algorithms.pipeline import Hops, node_ranks, num_pieces
+from simrank.collectives.algorithms.ring import Hops, node_ranks, num_pieces
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Schedule
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from simrank.collectives.algorithms.layout import local_copy
-from simrank.collectives.algorithms.ring_rounds import MAX_CHANNELS, num_rails, ring_orders
+from simrank.collectives.algorithms.ring import MAX_CHANNELS, num_rails, ring_orders
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import (
     Buffer,

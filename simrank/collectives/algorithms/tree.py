@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simrank.collectives.algorithms.layout import local_copy, local_only
-from simrank.collectives.algorithms.pipeline import NO_FAN, Hops, node_ranks, num_pieces
+from simrank.collectives.algorithms.ring import NO_FAN, Hops, node_ranks, num_pieces
 from simrank.collectives.problem import Problem
 from simrank.collectives.schedule import Buffer, ChunkTable, IntArray, Op, Round, Schedule
 

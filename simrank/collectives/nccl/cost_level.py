@@ -23,8 +23,7 @@ from simrank.collectives.nccl.constants import (
 )
 from simrank.collectives.nccl.evidence import constants_on
 from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
-from simrank.collectives.nccl.machine import shape_on, spec_within
-from simrank.collectives.nccl.placement import Shape
+from simrank.collectives.nccl.machine import Shape, shape_on, spec_within
 from simrank.collectives.nccl.prediction import predict_times
 from simrank.collectives.nccl.tuner import candidates
 from simrank.units import PS_PER_US

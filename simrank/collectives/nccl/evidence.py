@@ -32,7 +32,7 @@ from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.placement import Shape
+    from simrank.collectives.nccl.machine import Shape
     from simrank.collectives.nccl.pool import Labels, Pool
     from simrank.config.calibration import CalibrationConfig
     from simrank.hardware import Cluster
@@ -167,7 +167,7 @@ def _noises(fitted: CalibrationConfig) -> Floats:
 @lru_cache(maxsize=1)
 def shipped_pool() -> Pool:
     """Return the pooled constants that simrank ships."""
-    from simrank.collectives.nccl.pool_files import read_pool  # noqa: PLC0415 - it is slow to import
+    from simrank.collectives.nccl.pool import read_pool  # noqa: PLC0415 - it is slow to import
 
     return read_pool()
 

@@ -37,7 +37,7 @@ from simrank.collectives.nccl.constants import (
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from simrank.collectives.nccl.placement import Shape
+    from simrank.collectives.nccl.machine import Shape
     from simrank.hardware.spec import NcclSpec
 
 Floats = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.placement import Shape
+    from simrank.collectives.nccl.machine import Shape
     from simrank.collectives.nccl.tuner import Candidate
     from simrank.config.tuner import TunerRow
     from simrank.hardware.spec import NcclSpec

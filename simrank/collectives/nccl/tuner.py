@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Communicator, Floats
-    from simrank.collectives.nccl.placement import Shape
+    from simrank.collectives.nccl.machine import Shape
     from simrank.hardware.spec import NcclSpec
 
 _GBPS = 1e9

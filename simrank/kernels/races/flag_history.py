@@ -10,14 +10,14 @@ import operator
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.device.clocks import join
+from simrank.device.races import join
 from simrank.device.watch import end_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
+    from simrank.device.races import Clock
     from simrank.engine import CallSite
 
 _MAX_VALUES = 128  # Per flag; the history before them is dropped.

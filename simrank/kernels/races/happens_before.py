@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simrank.device.clocks import ALL_DEVICES, join
+from simrank.device.races import ALL_DEVICES, join
 from simrank.engine import user_site
 from simrank.kernels.machine.protocols import Asked
 from simrank.kernels.races.findings import ProgramFindingError, access_at, created_at
@@ -34,9 +34,8 @@ from simrank.kernels.races.shadow_memory import Alike, Elements, Launched, Name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
-    from simrank.device.races import RaceChecker
+    from simrank.device.races import Clock, RaceChecker
     from simrank.device.stream import Operation
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order

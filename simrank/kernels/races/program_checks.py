@@ -14,8 +14,8 @@ from simrank.kernels.races.shadow_memory import IDLE, MIXED, Elements, Shadow, S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
+    from simrank.device.races import Clock
     from simrank.kernels.machine.arrays import Array
     from simrank.kernels.races.happens_before import ProgramRaces
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
+    from simrank.device.races import Clock
     from simrank.kernels.machine.arrays import Array
 
 

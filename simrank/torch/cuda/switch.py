@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from simrank.engine.callsite import attributes_of, is_real
 from simrank.engine.collector import look_at_all
-from simrank.engine.introspection import attributes_of, is_real
 from simrank.errors import UnsupportedError
 from simrank.ranks.program_modules import PerModule, is_programs_own, own_modules
 from simrank.torch.cuda import bindings, graphs, memory

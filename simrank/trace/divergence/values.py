@@ -10,7 +10,7 @@ import numpy as np
 
 from simrank.device import Tensor
 from simrank.device.tensors.printing import READERS, tensor_text
-from simrank.engine.introspection import attributes_of, is_real
+from simrank.engine.callsite import attributes_of, is_real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simrank.collectives.algorithms.ring_rounds import MAX_RANKS, disjoint_rings
+from simrank.collectives.algorithms.ring import MAX_RANKS, disjoint_rings
 
 
 @pytest.mark.parametrize("num_ranks", range(2, MAX_RANKS + 1))

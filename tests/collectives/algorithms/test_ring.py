@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from simrank.collectives import Problem, build, play_data
-from simrank.collectives.schedule import Buffer
+from simrank.collectives.algorithms.ring import (
+    NO_FAN,
+    Hops,
+    Rings,
+    gather_rounds,
+    node_ranks,
+    num_pieces,
+    reduce_rounds,
+)
+from simrank.collectives.schedule import Buffer, Op
 from simrank.collectives.traffic import link_bytes
 from simrank.hardware import load_cluster
 
@@ -97,3 +106,90 @@ def test_rings_of_a_mesh_sum_everything(size):
     outputs = [np.empty(101, dtype=np.int64) for _ in range(size)]
     play_data(build(problem, "ring"), list(inputs), outputs=outputs)
     assert all((output == inputs.sum(axis=0)).all() for output in outputs)
+
+
+# ---- what rounds of rings share ----
+
+TWO_RINGS = np.array([[[0, 2, 4], [1, 3, 5]]])
+
+
+def test_chunks_go_around_each_ring():
+    """Position p sends what belongs to the one `shift` before it, on its own ring."""
+    rings = Rings(TWO_RINGS, TWO_RINGS * 10, num_chunks=10)
+    assert rings.src.tolist() == [0, 2, 4, 1, 3, 5]
+    assert rings.dst.tolist() == [2, 4, 0, 3, 5, 1]
+    assert rings.chunks(1).tolist() == [40, 0, 20, 50, 10, 30]
+    assert rings.phase(2).num_rounds == 4
+
+
+def test_sums_end_where_their_owner_is():
+    """After m - 1 hops, each has passed everybody."""
+    rings = Rings(TWO_RINGS, TWO_RINGS, source=Buffer.OUTPUT)
+    *_, last = reduce_rounds(rings, first_shift=1, last=lambda chunk: chunk)
+    assert np.array_equal(last.dst_chunk, last.dst)
+    first, *_ = gather_rounds(rings, first_shift=0)
+    assert np.array_equal(first.src_chunk, first.src)
+    assert set(last.operand_buffer.tolist()) == {Buffer.OUTPUT}
+
+
+# ---- pipelines: pieces, and the rounds that follow from hops ----
+
+
+def hops_of(begins, part=0):
+    """Return hops along a line of ranks that begin in given rounds."""
+    number = len(begins)
+    column = np.full(number, Buffer.OUTPUT, dtype=np.int64)
+    return Hops(
+        src=np.arange(number),
+        dst=np.arange(number) + 1,
+        src_buffer=column,
+        dst_buffer=column,
+        op=np.full(number, Op.COPY),
+        part=np.full(number, part),
+        begin=np.array(begins),
+        fan=np.full(number, NO_FAN),
+    )
+
+
+def test_every_piece_takes_every_hop_in_its_round():
+    """Piece p takes a hop p rounds after the first piece."""
+    taken = [
+        (number, int(src), int(chunk))
+        for number, steps in enumerate(hops_of([0, 1, 2]).rounds(2))
+        for src, chunk in zip(steps.src, steps.src_chunk, strict=True)
+    ]
+    assert taken == [(0, 0, 0), (1, 0, 1), (1, 1, 0), (2, 1, 1), (2, 2, 0), (3, 2, 1)]
+
+
+def test_parts_are_lanes_with_chunks_of_their_own():
+    """Part q of p pieces has chunks q p to q p + p - 1."""
+    both = Hops.join([hops_of([0]), hops_of([0], part=3)])
+    first, second = both.rounds(2)
+    assert first.channel.tolist() == [0, 3]
+    assert first.src_chunk.tolist() == [0, 6]
+    assert second.src_chunk.tolist() == [1, 7]
+    assert both.num_hops == 2
+    assert first.fan is None
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "wanted", "num_hops", "pieces"),
+    [
+        (8, 0, 10, 1),
+        (10 * 64 * 1024, 0, 10, 10),
+        (1 << 30, 0, 10, 32),
+        (1 << 30, 0, 5_000, 4),
+        (1 << 30, 0, 10**6, 1),
+        (8, 7, 10**6, 7),
+    ],
+)
+def test_pieces_are_no_smaller_and_no_more_than_is_worth_it(size_bytes, wanted, num_hops, pieces):
+    """Unless a number is asked for."""
+    problem = Problem("all_reduce", 2, size_bytes, itemsize=1)
+    assert num_pieces(problem, wanted, num_parts=1, num_hops=num_hops) == pieces
+
+
+def test_ranks_of_uneven_nodes_are_nodes_themselves():
+    """Equal nodes are rows."""
+    assert node_ranks(Problem("all_reduce", 4, 1, node_size=2)).tolist() == [[0, 1], [2, 3]]
+    assert node_ranks(Problem("all_reduce", 3, 1)).tolist() == [[0], [1], [2]]
