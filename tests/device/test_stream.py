@@ -203,3 +203,45 @@ def test_streams_of_a_device_have_numbers_and_the_default_stream_is_zero(ctx):
     assert streams[0].cuda_stream == 0
     assert len({stream.cuda_stream for stream in streams}) == 4
     assert streams[1].name == f"stream {streams[1].cuda_stream}"
+
+
+def test_one_wait_stands_for_waits_for_later_operations_of_a_stream(ctx):
+    """What follows them waits for the last; a stream that waited between them does not."""
+    main, side, other = ctx.Stream(), ctx.Stream(), ctx.Stream()
+    slow, fast, x = ctx.empty(64 * 2**20), ctx.empty(1), ctx.empty(1)
+    ctx.synchronize()
+    with ctx.stream(side):
+        fast.fill_(1)
+    main.wait_stream(side)
+    other.wait_stream(main)
+    with ctx.stream(other):
+        x.fill_(2)
+        early = other.record_event(ctx.Event(enable_timing=True))
+    with ctx.stream(side):
+        slow.fill_(3)
+    main.wait_stream(side)
+    with ctx.stream(main):
+        fast.add_(1)
+        late = main.record_event(ctx.Event(enable_timing=True))
+    ctx.synchronize()
+    assert early.elapsed_time(late) > 0.01
+    assert fast.item() == 2
+
+
+def test_a_stream_that_only_waits_for_another_does_not_hold_it(ctx):
+    """Unless it was given work of its own meanwhile."""
+    main, side = ctx.Stream(), ctx.Stream()
+    x = ctx.zeros(64 * 2**20)
+    ctx.synchronize()
+    for own_work in (False, True):
+        with ctx.stream(side):
+            x.add_(1)
+        main.wait_stream(side)
+        if own_work:
+            with ctx.stream(main):
+                x.mul_(10)
+        side.wait_stream(main)
+        with ctx.stream(side):
+            x.add_(1)
+        ctx.synchronize()
+    assert x[0].item() == 31

@@ -138,3 +138,41 @@ def test_wrong_batches_get_torchs_errors(run):
         assert "isend" in repr(entries[0])
 
     run(program, 2)
+
+
+def test_a_message_heeds_what_changed_since_the_last_one_of_its_pair(run):
+    """The current stream, an open batch, another dtype, the layout, the group of the same name."""
+
+    def exchange(rank, x, y):
+        if rank:
+            dist.recv(y, 0)
+            dist.send(x, 0)
+        else:
+            dist.send(x, 1)
+            dist.recv(y, 1)
+        return y.tolist()
+
+    def program(rank, ctx):
+        for backend in ("nccl", "gloo", "nccl"):
+            dist.init_process_group(backend)
+            device = "cpu" if backend == "gloo" else "cuda"
+            for dtype in ("float32", "int64"):
+                for _ in range(2):
+                    x = ctx.full((2,), 3 + rank, dtype=dtype, device=device)
+                    y = ctx.zeros(2, dtype=dtype, device=device)
+                    assert exchange(rank, x, y) == [4 - rank] * 2
+            dist.destroy_process_group()
+        dist.init_process_group("nccl")
+        x, y = ctx.full((2,), 5.0 + rank), ctx.zeros(2)
+        assert exchange(rank, x, y) == [6.0 - rank] * 2
+        with ctx.stream(ctx.Stream()):
+            x.add_(10)  # The message waits for this stream, and no more for the default one.
+            assert exchange(rank, x, y) == [16.0 - rank] * 2
+        ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        assert exchange(rank, x, y) == [16.0 - rank] * 2
+        with pytest.raises(ValueError, match="contiguous"):
+            dist.send(ctx.zeros(4, 4)[:, :2], 1 - rank)
+
+    run(program, 2)
