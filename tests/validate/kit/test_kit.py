@@ -18,6 +18,7 @@ from simrank.validate.kit.assemble import Own, script
 from simrank.validate.kit.evidence import read_evidence
 from simrank.validate.kit.predictions import predicted
 from simrank.validate.kit.script.machine import clean, links, visible
+from simrank.validate.kit.script.main import worlds
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -120,6 +121,12 @@ def test_links_and_processes_are_those_of_the_gpus_that_the_run_may_use(monkeypa
     for value, found in (("1, 2", ["1", "2"]), ("GPU-8a", ["GPU-8a"]), ("MIG-1/2", []), ("", [])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
         assert visible() == found
+
+
+def test_all_gpus_are_measured_together_for_any_number_of_them():
+    """Those of 2, 4 and 8 have predictions."""
+    numbers = {count: list(worlds(count)) for count in (2, 3, 4, 6, 8)}
+    assert numbers == {2: [2], 3: [3, 2], 4: [4, 2], 6: [6, 4, 2], 8: [8, 4, 2]}
 
 
 @pytest.mark.slow  # 8 processes that import torch.

@@ -289,8 +289,8 @@ def free(path: Path) -> Path:
 
 
 def worlds(count: int) -> Iterator[int]:
-    """Yield the numbers of ranks to measure: the most first."""
-    yield from (ranks for ranks in (8, 4, 2) if ranks <= count)
+    """Yield the numbers of ranks to measure: all, of which some have predictions, then fewer."""
+    yield from sorted({count, *(ranks for ranks in (8, 4, 2) if ranks < count)}, reverse=True)
 
 
 if __name__ == "__main__":
