@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray, Schedule
     from simrank.collectives.time_network import Interconnect
 
+_known: WeakKeyDictionary[Schedule, int] = WeakKeyDictionary()  # Elements read and written.
 # Of the bytes that rings send, the part that is added to what is there.
 _REDUCED_PART = {"all_reduce": 0.5, "reduce_scatter": 1.0, "reduce": 1.0}
 
@@ -147,7 +149,10 @@ def memory_bytes(schedule: Schedule, itemsize: int) -> int:
             for phase in schedule.phases
         )
         return round(sent * accesses) * itemsize
-    total = sum(_accessed(schedule, steps) for steps in schedule.rounds())
+    total = _known.get(schedule)
+    if total is None:  # Groups of one size share a schedule.
+        total = sum(_accessed(schedule, steps) for steps in schedule.rounds())
+        _known[schedule] = total
     return -(-total // schedule.world_size) * itemsize
 
 
