@@ -6,7 +6,9 @@ import ast
 import io
 import re
 import tokenize
-from typing import TYPE_CHECKING
+from functools import cache
+from inspect import cleandoc
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +44,8 @@ REWRITES = {
     r"\btakes of each\b": "time per resource",
 }
 _PATTERN = {re.compile(pattern): rewrite for pattern, rewrite in REWRITES.items()}
+_ANY = re.compile("|".join(f"(?:{pattern})" for pattern in REWRITES))
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _NO_PROSE = re.compile(
     r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)|\[\d{4}-[^\]]*\]", re.DOTALL | re.MULTILINE
 )
@@ -83,17 +87,52 @@ def breaches_of_page(text: str) -> Iterator[str]:
         yield from (f"line {number}: {breach}" for breach in _breaches(line))
 
 
-def breaches_of_source(source: str) -> Iterator[str]:
-    """Yield each phrase that has a rewrite, in strings and comments of a module."""
+class Words(NamedTuple):
+    """The words of a module.
+
+    Attributes:
+        strings: With their lines.
+        docstrings: Those of the module, its classes and functions.
+        comments: With their lines.
+        names: Identifiers, and the words of strings on one line.
+    """
+
+    strings: list[tuple[int, str]]
+    docstrings: list[str]
+    comments: list[tuple[int, str]]
+    names: set[str]
+
+
+@cache
+def words_of(source: str) -> Words:
+    """Return the words of a module, which several rules look at."""
+    found = Words([], [], [], set())
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from (f"line {node.lineno}: {breach}" for breach in _breaches(node.value))
+            found.strings.append((node.lineno, node.value))
+        elif isinstance(node, DOCUMENTED):
+            docstring = ast.get_docstring(node, clean=False)
+            found.docstrings.extend([] if docstring is None else [docstring])
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield from (f"line {token.start[0]}: {breach}" for breach in _breaches(token.string))
+        if token.type == tokenize.NAME:
+            found.names.add(token.string)
+        elif token.type == tokenize.COMMENT:
+            found.comments.append((token.start[0], token.string))
+        elif token.type == tokenize.STRING and '"""' not in token.string:
+            found.names.update(re.findall(r"\w+", token.string))
+    return found
+
+
+def breaches_of_source(source: str) -> Iterator[str]:
+    """Yield each phrase that has a rewrite, in strings and comments of a module."""
+    words = words_of(source)
+    for number, text in [*words.strings, *words.comments]:
+        yield from (f"line {number}: {breach}" for breach in _breaches(text))
 
 
 def _breaches(text: str) -> Iterator[str]:
+    if not _ANY.search(text):  # Nearly always.
+        return
     for pattern, rewrite in _PATTERN.items():
         for found in pattern.finditer(text):
             yield f"{found[0]!r}; to fix: {rewrite}"
@@ -111,37 +150,17 @@ def breaches_of_subject(subject: str) -> Iterator[str]:
     yield from _breaches(subject)
 
 
-def _documented(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
-    for node in ast.walk(tree):
-        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
-            yield node
-
-
-def poor_first_lines(tree: ast.Module) -> list[str]:
+def poor_first_lines(source: str) -> list[str]:
     """Return first lines of docstrings that are too long, or that no plain verb begins."""
-    lines = [(ast.get_docstring(node) or "").partition("\n")[0] for node in _documented(tree)]
+    lines = [cleandoc(text).partition("\n")[0] for text in words_of(source).docstrings]
     return [line for line in lines if len(line) > MAX_FIRST_LINE or _NO_NOUN.match(line)]
 
 
 _NAME = re.compile(r"`([a-z_]\w*(?:\.\w+)*)(?:\(\))?`")
 
 
-def names_in(source: str) -> set[str]:
-    """Return the identifiers of a module, and the words of its strings without docstrings."""
-    found = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
-            found.add(token.string)
-        elif token.type == tokenize.STRING and '"""' not in token.string:
-            found.update(re.findall(r"\w+", token.string))
-    return found
-
-
 def quoted_names(source: str) -> Iterator[str]:
     """Yield the lower-case names in backticks of docstrings and comments."""
-    texts = [node.body[0].value.value for node in _documented(ast.parse(source))]
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    texts += [token.string for token in tokens if token.type == tokenize.COMMENT]
-    for text in texts:
+    words = words_of(source)
+    for text in [*words.docstrings, *(comment for _, comment in words.comments)]:
         yield from (found[1] for found in _NAME.finditer(text))

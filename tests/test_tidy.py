@@ -316,7 +316,7 @@ def test_names_in_backticks_exist():
     """Docstrings and comments name functions, attributes and modules that are there."""
     known = set()
     for path in [*SOURCES, *TESTS]:
-        known |= {*path.with_suffix("").parts, *language.names_in(path.read_text())}
+        known |= {*path.with_suffix("").parts, *language.words_of(path.read_text()).names}
     dead = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in SOURCES
@@ -326,14 +326,13 @@ def test_names_in_backticks_exist():
     assert dead == []
 
 
-def poor_first_lines(path):
-    """Return the first lines of a module's docstrings that break rule 1 of plain words."""
-    return language.poor_first_lines(parsed(path))
-
-
 def test_first_lines_of_docstrings_name_their_object():
     """An imperative verb and a concrete object, or a noun; at most 90 characters."""
-    found = [f"{path.name}: {line}" for path in SOURCES for line in poor_first_lines(path)]
+    found = [
+        f"{path.name}: {line}"
+        for path in SOURCES
+        for line in language.poor_first_lines(path.read_text())
+    ]
     assert found == [], "to fix: name the object in its field's term"
 
 
