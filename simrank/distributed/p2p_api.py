@@ -259,7 +259,8 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
     way: Way | None = None
     device = getattr(tensor, "cuda_device", None)
     if device is not None and not state.coalescing and tensor.is_contiguous():
-        key = (call, id(state.default if group is None else group), peer, tag, tensor.dtype, device)
+        named = state.default if group is None else group
+        key = (call, named, peer, tag, tensor.dtype, device)
         try:
             way = state.ways.get(key)
         except TypeError:  # An argument that cannot be hashed: the checks say what it should be.
