@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from simrank.device.stream import new_stream, stream_on
+from simrank.device.stream import new_stream
 from simrank.distributed.backends import GLOO, NCCL, check_dtype
 from simrank.distributed.group import Caller, ProcessGroup, caller_of, membership
 from simrank.distributed.host_meetings import meet_first
@@ -69,9 +69,7 @@ def send(
         ValueError: The destination is this rank.
         CollectiveMismatchError: The matching recv has another dtype or size.
     """
-    operation = _start("isend", tensor, Peer("dst", dst, group_dst), group, tag)
-    if operation is not None:
-        _wait(operation)
+    _start("isend", tensor, Peer("dst", dst, group_dst), group, tag, waits=True)
 
 
 def recv(
@@ -88,10 +86,9 @@ def recv(
         UnsupportedError: No source is given: any-source receives do not exist in NCCL.
         CollectiveMismatchError: The matching send has another dtype or size.
     """
-    operation = _start("irecv", tensor, Peer("src", src, group_src), group, tag)
+    operation = _start("irecv", tensor, Peer("src", src, group_src), group, tag, waits=True)
     if operation is None:
         return -1
-    _wait(operation)
     if src is not None:
         return src
     source = operation.source_rank if group_src is None else group_src
@@ -251,8 +248,10 @@ class Way(NamedTuple):
         return self.caller.group.device_indices[self.caller.group_rank]
 
 
-def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> PeerOperation | None:
-    """Issue one end of a message, or add it to the open batch."""
+def _start(
+    call: str, tensor: Buffer, peer: Peer, group: Group, tag: int, *, waits: bool = False
+) -> PeerOperation | None:
+    """Issue one end of a message and perhaps wait for it, or add it to the open batch."""
     program = require_rank(call)
     state = membership(program)
     key: Hashable = None
@@ -279,7 +278,7 @@ def _start(call: str, tensor: Buffer, peer: Peer, group: Group, tag: int) -> Pee
             if len(state.ways) >= _MAX_WAYS:
                 state.ways.clear()
             state.ways[key] = way
-    return _submit(way, [End(way.route, tensor, is_send=call == "isend")])
+    return _submit(way, [End(way.route, tensor, is_send=call == "isend")], waits=waits)
 
 
 def _checked(
@@ -348,15 +347,6 @@ def _as_work(operation: PeerOperation | None, *, is_staged: bool = False) -> Wor
     return make_work(operation.group, operation, tensors, blocks_host=blocks)
 
 
-def _wait(operation: PeerOperation) -> None:
-    """Wait for a message as `Work.wait` does."""
-    if operation.is_on_host:
-        operation.group.engine.wait(operation)
-        operation.host_ordered()
-    else:
-        stream_on(operation.stream.device).wait_for(operation)
-
-
 def _way_of(caller: Caller, ends: Sequence[End]) -> Way:
     """Return the way of a call, and note the device of its tensors' communicator."""
     group, own, backend, _ = caller
@@ -369,8 +359,8 @@ def _way_of(caller: Caller, ends: Sequence[End]) -> Way:
     return Way(caller, caller.rank, stream, boxes_of(group, backend), route, name)
 
 
-def _submit(way: Way, ends: Sequence[End]) -> PeerOperation:
-    """Give a call to its stream."""
+def _submit(way: Way, ends: Sequence[End], *, waits: bool = False) -> PeerOperation:
+    """Give a call to its stream; wait for it as `Work.wait` does, if asked."""
     group, own, _, _ = way.caller
     current, stream = stream_for(ends[0].tensor), way.stream
     if stream is None:
@@ -397,6 +387,11 @@ def _submit(way: Way, ends: Sequence[End]) -> PeerOperation:
         if not end.is_send:
             end.tensor.storage.note_write(operation, end.tensor.array)
     stream.submit(operation)
+    if waits and way.stream is not None:
+        current.wait_for(operation)
+    elif waits:
+        group.engine.wait(operation)
+        operation.host_ordered()
     return operation
 
 
