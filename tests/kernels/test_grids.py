@@ -2,8 +2,7 @@
 
 import pytest
 
-pytest.importorskip("triton")
-grid_sizes = pytest.importorskip("simrank.kernels.launch").grid_sizes
+from simrank.kernels.launch import grid_sizes
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402 - it needs triton
+from simrank.kernels.memory.illegal import IllegalAccessError
 
 
 @triton.jit

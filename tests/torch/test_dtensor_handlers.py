@@ -1,13 +1,10 @@
 """Handlers of DTensor's operators: each rank adds and takes away its own."""
 
-import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh  # noqa: E402
-from torch.distributed.tensor.parallel import loss_parallel  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812 - torch's custom.
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional as F  # noqa: N812 - torch's custom.
 
 
 def test_a_rank_that_leaves_loss_parallel_takes_it_from_nobody(spawn):

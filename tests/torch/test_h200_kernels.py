@@ -7,8 +7,6 @@ from statistics import fmean
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 from simrank.config.folders import configs_dir
 from simrank.hardware.load import load_cluster
 from simrank.torch.cuda.operations import OperationFlag

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 from simrank.torch.devices.costs import changes_in_place, computes_offsets, is_reduction
 from tests.torch.devices.test_costs import BFLOAT16, operation, tensor
 

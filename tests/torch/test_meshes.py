@@ -4,18 +4,18 @@ import os
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402 - only where torch is installed
-import torch.nn.functional as F  # noqa: E402, N812
-from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
-from torch.distributed.tensor.parallel import (  # noqa: E402
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     SequenceParallel,

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 PROGRAM = Path(__file__).with_name("step_program.py")
 WIDTH, BATCH = 512, 256
 

@@ -6,8 +6,6 @@ import shlex
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 from simrank.cli import main
 
 BEGIN = """

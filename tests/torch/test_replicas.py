@@ -3,13 +3,11 @@
 import warnings
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402 - only where torch is installed
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-
-import simrank  # noqa: E402
+import simrank
 
 with warnings.catch_warnings():  # Its package compiles with torch.jit.script, which is deprecated.
     warnings.simplefilter("ignore")

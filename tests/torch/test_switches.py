@@ -1,9 +1,5 @@
 """Switches of torch that a Context turns on."""
 
-import pytest
-
-pytest.importorskip("torch", reason="torch is not installed")
-
 from simrank.torch.rank_state.settings import Switch
 
 

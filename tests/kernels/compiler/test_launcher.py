@@ -1,14 +1,12 @@
 """What triton has compiled is launched, and says what it takes."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.compiler import ASTSource
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.compiler import ASTSource  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import UnsupportedError  # noqa: E402
+import simrank
+from simrank.errors import UnsupportedError
 
 
 @triton.jit

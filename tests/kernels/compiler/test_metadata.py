@@ -4,22 +4,19 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import simrank
 from simrank.errors import UnsupportedError
+from tests.quick import slow_after
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-from triton.compiler.errors import CompilationError  # noqa: E402
-from triton.runtime.errors import OutOfResources  # noqa: E402
-from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
-
-from tests.quick import slow_after  # noqa: E402
-
-from ..corpus_runs import RUNS, Bench  # noqa: E402
+from ..corpus_runs import RUNS, Bench
 
 TARGET = GPUTarget("cuda", 90, 32)
 NAMES = {

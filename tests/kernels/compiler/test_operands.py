@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-operands = pytest.importorskip("simrank.kernels.compiler.metadata")
+from simrank.kernels.compiler import metadata as operands
 
 MULTIPLY = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};\n"
 READ = "ldmatrix.sync.aligned.m8n8.x{}.shared.b16 {{%r1}}, [%r2];\n"

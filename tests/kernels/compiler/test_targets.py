@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.compiler.targets import nvidia_target_of, target_of
 
 

@@ -4,8 +4,7 @@ import pytest
 
 import simrank
 from simrank.device.memory import Storage
-
-accesses = pytest.importorskip("simrank.kernels.cost.accesses")
+from simrank.kernels.cost import accesses
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.cost.launches import busiest_share  # noqa: E402
-from simrank.kernels.machine.statistics import Load  # noqa: E402
+from simrank.kernels.cost.launches import busiest_share
+from simrank.kernels.machine.statistics import Load
 
 
 def loads_of(works):

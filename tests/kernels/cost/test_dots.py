@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
-
-dots = pytest.importorskip("simrank.kernels.cost.launches")
-cost = pytest.importorskip("simrank.kernels.cost.launches")
-machine = pytest.importorskip("simrank.kernels.machine")
+from simrank.kernels import machine
+from simrank.kernels.cost import launches as cost
+from simrank.kernels.cost import launches as dots
 
 FLOPS = 1 << 40
 DEVICES = {name: simrank.Context(name).devices[0] for name in ("hgx_h100", "hgx_a100")}

@@ -1,16 +1,15 @@
 """What a launch costs: roofline, waves, links, and never faster than the library's products."""
 
 import pytest
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simrank
 from simrank.hardware.roofline import library_product_ps, started_ps
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-cost = pytest.importorskip("simrank.kernels.cost.launches")
-machine = pytest.importorskip("simrank.kernels.machine")
+from simrank.kernels import machine
+from simrank.kernels.cost import launches as cost
 
 
 @triton.jit

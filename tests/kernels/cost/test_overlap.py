@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
-
-overlap = pytest.importorskip("simrank.kernels.cost.overlap")
+from simrank.kernels.cost import overlap
 
 TIMES_PS = st.integers(0, 1 << 40)
 

@@ -1,15 +1,14 @@
 """No kernel is faster than what it needs of memory, links, tensor cores and vector units."""
 
 import pytest
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-cost = pytest.importorskip("simrank.kernels.cost.launches")
-machine = pytest.importorskip("simrank.kernels.machine")
+from simrank.kernels import machine
+from simrank.kernels.cost import launches as cost
 
 DEVICES = {name: simrank.Context(name).devices for name in ("hgx_h100", "hgx_a100", "mi300x")}
 

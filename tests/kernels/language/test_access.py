@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.language import access
 from simrank.kernels.values.block import constant
 

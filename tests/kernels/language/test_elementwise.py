@@ -1,9 +1,6 @@
 """Elementwise functions promote as in Triton."""
 
 import pytest
-
-pytest.importorskip("triton")
-
 import triton
 import triton.language as tl
 

@@ -5,20 +5,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
+from simrank.errors import UnsupportedError
+from simrank.kernels.language import rounding
+from simrank.kernels.language.libdevice import BY_MODULE
+from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
-from triton.language.extra import libdevice  # noqa: E402
-
-from simrank.errors import UnsupportedError  # noqa: E402
-from simrank.kernels.language import rounding  # noqa: E402
-from simrank.kernels.language.libdevice import BY_MODULE  # noqa: E402
-from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED  # noqa: E402
-from simrank.kernels.values import types  # noqa: E402
-from simrank.kernels.values.block import Block  # noqa: E402
-
-from . import ulps  # noqa: E402
+from . import ulps
 
 N = 256
 

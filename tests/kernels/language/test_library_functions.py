@@ -1,9 +1,6 @@
 """Functions that another library computes where a program's tensors are its."""
 
 import numpy as np
-import pytest
-
-pytest.importorskip("triton")
 
 from simrank.kernels import library_tensors
 from simrank.kernels.language.library_functions import shared

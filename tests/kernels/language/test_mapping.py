@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 from simrank.errors import UnsupportedError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 MODES = ("one-by-one", "batched", "masked", "tasks")
 

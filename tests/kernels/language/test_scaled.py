@@ -3,15 +3,14 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 from simrank.errors import UnsupportedError
+from simrank.kernels import machine
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-machine = pytest.importorskip("simrank.kernels.machine")
-
-from ..cases import scaled_product  # noqa: E402
+from ..cases import scaled_product
 
 M, N, K = 16, 16, 64
 STORED = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "e4m3": ml_dtypes.float8_e4m3fn,

@@ -1,13 +1,8 @@
 """What kernels ask about their device."""
 
-import pytest
-
-import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language.extra.cuda import (  # noqa: E402
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import (
     gdc_launch_dependents,
     gdc_wait,
     globaltimer,
@@ -15,6 +10,8 @@ from triton.language.extra.cuda import (  # noqa: E402
     num_warps,
     smid,
 )
+
+import simrank
 
 
 @triton.jit

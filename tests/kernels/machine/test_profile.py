@@ -1,15 +1,12 @@
 """What each line of a kernel did: counted where somebody collects, shown beside the source."""
 
-import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-profile = pytest.importorskip("simrank.kernels.machine.profile")
-
-from simrank.trace.kernel_report import headline  # noqa: E402
+from simrank.kernels.machine import profile
+from simrank.trace.kernel_report import headline
 
 PADS = {}
 

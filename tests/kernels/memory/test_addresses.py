@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from simrank.device.memory import Storage
-
-addresses = pytest.importorskip("simrank.kernels.memory.addresses")
-machine = pytest.importorskip("simrank.kernels.machine")
-types = pytest.importorskip("simrank.kernels.values.types")
-
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402 - it needs triton
+from simrank.kernels import machine
+from simrank.kernels.memory import addresses
+from simrank.kernels.memory.illegal import IllegalAccessError
+from simrank.kernels.values import types
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import traceback
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
+from simrank.kernels.memory.illegal import IllegalAccessError
 
 N = 256
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 N = 256
 
 

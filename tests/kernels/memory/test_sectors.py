@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-sectors = pytest.importorskip("simrank.kernels.memory.loads_stores")
+from simrank.kernels.memory import loads_stores as sectors
+
 sector_waste = sectors.sector_waste
 
 

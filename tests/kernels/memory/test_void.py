@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-VoidView = pytest.importorskip("simrank.kernels.memory.addresses").VoidView
+from simrank.kernels.memory.addresses import VoidView
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8", "u1", "u2"])

@@ -1,15 +1,13 @@
 """What instructions do to memory."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402 - it needs triton
+from simrank.kernels.memory.illegal import IllegalAccessError
 
 
 @triton.jit

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..assembly import applied  # noqa: E402
+from ..assembly import applied
 
 
 def test_conversions_round_and_saturate(run):

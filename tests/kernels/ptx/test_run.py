@@ -1,11 +1,9 @@
 """Lanes that go round a loop."""
 
-import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

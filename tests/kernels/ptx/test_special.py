@@ -1,14 +1,13 @@
 """Special registers: who a lane is, and what time it is."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 from simrank.errors import UnsupportedError
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..assembly import unary  # noqa: E402
+from ..assembly import unary
 
 
 @triton.jit

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
 
 import simrank
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
-
-from ..warps import ballot, take, thread  # noqa: E402
+from ..warps import ballot, take, thread
 
 
 @core.extern

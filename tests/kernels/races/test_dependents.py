@@ -1,13 +1,11 @@
 """Launches that begin before the one in front of them has ended."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # noqa: E402
 
 
 @triton.jit

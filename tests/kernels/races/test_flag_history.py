@@ -1,15 +1,13 @@
 """What a flag carried when it first might have ended a wait."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 from simrank.errors import DeadlockError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.races import flag_history as values_of  # noqa: E402
-from simrank.kernels.races.flag_history import FlagValues, Look, Wait  # noqa: E402
+from simrank.kernels.races import flag_history as values_of
+from simrank.kernels.races.flag_history import FlagValues, Look, Wait
 
 
 def flags(*values):

@@ -2,21 +2,19 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import RaceError, SpawnException
+from simrank.kernels import channels
+from simrank.kernels.algorithms import KernelAlgorithm
+from simrank.kernels.races.findings import ProgramRaceError
+from simrank.kernels.races.happens_before import races_of
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels import channels  # noqa: E402 - it needs triton
-from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402
-from simrank.kernels.races.findings import ProgramRaceError  # noqa: E402
-from simrank.kernels.races.happens_before import races_of  # noqa: E402
-
-from .. import published  # noqa: E402
+from .. import published
 
 
 @triton.jit

@@ -1,11 +1,10 @@
 """What lanes of one program do to the same memory."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

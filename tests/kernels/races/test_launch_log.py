@@ -1,14 +1,13 @@
 """Programs of one launch that store different values to one address: found in lockstep too."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank.distributed as dist
 from simrank.distributed import symmetric_memory
 from simrank.errors import SpawnException
 from simrank.kernels.races.findings import ProgramRaceError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

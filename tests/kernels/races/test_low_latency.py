@@ -1,16 +1,14 @@
 """Low-latency protocols: the flag sits in the data's own word, and no fence is needed."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank import multiprocessing as mp
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels import channels  # noqa: E402 - it needs triton
+from simrank.kernels import channels
 
 
 @triton.jit

@@ -4,8 +4,6 @@ import random
 
 import pytest
 
-pytest.importorskip("triton")
-
 from ..planted import MISTAKES, PROGRAMS, body
 
 SEED = 12

@@ -1,15 +1,13 @@
 """Flags that are never reset: found in the launch that takes an old signal for a new one."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels import channels  # noqa: E402 - it needs triton
-from simrank.kernels.races.happens_before import StaleSignalError  # noqa: E402
+from simrank.kernels import channels
+from simrank.kernels.races.happens_before import StaleSignalError
 
 
 @triton.jit

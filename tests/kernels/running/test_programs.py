@@ -3,14 +3,14 @@
 import contextlib
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 from simrank.errors import DeadlockError
 from simrank.kernels import machine
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 PADS = {}
 
 

@@ -3,13 +3,12 @@
 import time
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 from simrank.errors import SpawnException, UnsupportedError
 from simrank.kernels.running import sample
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 N = 1 << 20  # Of four bytes: more than shape-only tensors with values have.
 

@@ -2,19 +2,17 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
+from triton.language.core import _aggregate as aggregate
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import UnsupportedError
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
-from triton.language.core import _aggregate as aggregate  # noqa: E402
-
-from ..warps import ballot, take, thread  # noqa: E402
+from ..warps import ballot, take, thread
 
 
 @core.extern

@@ -1,13 +1,12 @@
 """How a program waits: what ends a wait, and what its report says."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import DeadlockError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

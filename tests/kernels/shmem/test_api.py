@@ -1,15 +1,14 @@
 """SHMEM names in kernels: substituted by module and name, whatever the module really is."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..fake_libraries import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in
 
 nv = None  # Set by the fixture: what kernels call.
 

@@ -1,17 +1,15 @@
 """External functions by their symbols."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
-
-from ..fake_libraries import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in
 
 nv = None  # Set by the fixture: what kernels call.
 

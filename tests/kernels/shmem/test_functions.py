@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.shmem.functions import by_symbol
 
 

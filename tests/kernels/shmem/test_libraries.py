@@ -1,14 +1,13 @@
 """What stands for the functions of a library."""
 
 import pytest
+import triton
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 
-triton = pytest.importorskip("triton")
-
-from ..fake_libraries import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in
 
 nv = None  # Set by the fixture: what kernels call.
 

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels import channels  # noqa: E402 - it needs triton
+from simrank.kernels import channels
 
 
 @triton.jit

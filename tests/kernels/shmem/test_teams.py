@@ -3,16 +3,15 @@
 from contextlib import nullcontext
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import DeadlockError
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..fake_libraries import library_in  # noqa: E402
+from ..fake_libraries import library_in
 
 dl = simt = shmem = hip = None  # Set by the fixture: what kernels call.
 

@@ -1,15 +1,13 @@
 """Aggregates: classes of several values whose methods are device functions."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.language.core import _aggregate as aggregate
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language.core import _aggregate as aggregate  # noqa: E402 - it needs triton
 
 
 @aggregate

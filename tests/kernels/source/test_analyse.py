@@ -1,11 +1,10 @@
 """What a kernel does is read off its source, and that of what it calls."""
 
-import pytest
+import triton
+import triton.language as tl
 
 import simrank
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 NEGATE = tl.constexpr("neg.f32 $0, $1;")
 SPIN = "{\n.reg .pred %p;\nspin: ld.global.u32 $0, [$1];\nsetp.eq.u32 %p, $0, 0;\n@%p bra spin;\n}"
 

@@ -1,9 +1,5 @@
 """Coverage of triton.language: nothing that kernels use is missing."""
 
-import pytest
-
-pytest.importorskip("triton")
-
 import triton.language as tl
 
 from simrank.kernels.source import coverage

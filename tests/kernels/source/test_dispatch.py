@@ -6,14 +6,12 @@ import types
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
 
 import simrank
 from simrank.errors import UnsupportedError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
 
 
 @core.extern

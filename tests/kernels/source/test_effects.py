@@ -4,8 +4,6 @@ import ast
 
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.source.analyse import effects_of
 
 

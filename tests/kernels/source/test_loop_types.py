@@ -5,8 +5,6 @@ import ast
 import numpy as np
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.source import loop_types
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, constant

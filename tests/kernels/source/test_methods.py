@@ -1,14 +1,11 @@
 """Blocks have the methods of Triton's tensors."""
 
-import pytest
+import triton
+import triton.language as tl
+from triton.language import core
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
-
-from simrank.kernels.source import bind  # noqa: E402, F401 - it attaches them
-from simrank.kernels.values.block import Block  # noqa: E402
+from simrank.kernels.source import bind  # noqa: F401 - it attaches them
+from simrank.kernels.values.block import Block
 
 
 def test_every_public_method_of_a_tensor_is_there():

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import utils
 
 from simrank.errors import UnsupportedError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language.extra.cuda import utils  # noqa: E402
 
 N = 256
 

@@ -1,10 +1,9 @@
 """What of the source Python would run otherwise."""
 
 import numpy as np
-import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 N = 256
 
 

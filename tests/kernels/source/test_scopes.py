@@ -1,10 +1,9 @@
 """What names mean in the source of a kernel."""
 
 import numpy as np
-import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 N = 256
 
 

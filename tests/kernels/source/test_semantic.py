@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.errors import UnsupportedError
 from simrank.kernels.source.bind import SEMANTIC
 

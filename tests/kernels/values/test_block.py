@@ -3,9 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 N = 256
 BF16 = ml_dtypes.bfloat16
 

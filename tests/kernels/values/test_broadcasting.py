@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.values.broadcasting import (
     MAX_NUMEL,
     aligned,

@@ -5,8 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, cast_to
 from simrank.kernels.values.conversions import odd_sum, to_float32

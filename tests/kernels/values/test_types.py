@@ -2,9 +2,6 @@
 
 import pytest
 
-pytest.importorskip("triton")
-
-
 from ..promotion import DTYPES, ours, outcome, semantic, theirs
 
 NUMBERS = (True, 1, -1, 300, 2**31, 2**40, 1.5, 1e-3)

@@ -3,17 +3,17 @@
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
-from simrank.errors import RaceError, SpawnException  # noqa: E402
+from simrank.errors import RaceError, SpawnException
 
 COUNT = 1 << 20
 

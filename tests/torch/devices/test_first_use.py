@@ -8,16 +8,16 @@ import time
 import warnings
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.utils.checkpoint as _  # noqa: E402, F401 - it is used below
+import torch.utils.checkpoint as _  # noqa: F401 - it is used below
 
-import simrank  # noqa: E402
-from simrank.torch import cuda  # noqa: E402
-from simrank.torch.devices import activation  # noqa: E402
+import simrank
+from simrank.torch import cuda
+from simrank.torch.devices import activation
 
 USES = [
     "torch.cuda.get_rng_state()",

@@ -6,8 +6,8 @@ import time
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 triton = pytest.importorskip("triton", reason="triton is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)

@@ -3,10 +3,9 @@
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from simrank.torch.devices.memory_kinds import DeviceKinds, Held  # noqa: E402
+from simrank.torch.devices.memory_kinds import DeviceKinds, Held
 
 MIB = 1 << 20
 

@@ -3,15 +3,15 @@
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from simrank.torch import cuda  # noqa: E402
-from simrank.torch.devices import buffers, pending  # noqa: E402
+from simrank.torch import cuda
+from simrank.torch.devices import buffers, pending
 
 
 def test_an_operation_waits_for_what_it_touches_and_for_nothing_else(spawn):

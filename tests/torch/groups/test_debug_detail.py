@@ -1,11 +1,10 @@
 """At debug level DETAIL members compare their calls, and all of them learn of a difference."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from simrank.errors import DeadlockError
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-import torch.distributed as dist  # noqa: E402
 
 MISMATCH = "Detected mismatch between collectives on ranks. Rank "
 

@@ -1,16 +1,15 @@
 """Errors of calls with wrong roots and sizes are gloo's own, on every member alike."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+from simrank.errors import UnsupportedError
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # New names of collectives.
     pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
 ]
-
-import torch.distributed as dist  # noqa: E402
-
-from simrank.errors import UnsupportedError  # noqa: E402
 
 ROOTED = {
     "broadcast": lambda root: dist.broadcast(torch.ones(1), src=root),

@@ -3,13 +3,12 @@
 from datetime import timedelta
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException
+
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
-
-import torch.distributed as dist  # noqa: E402
-
-from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException  # noqa: E402
 
 
 def error_of(failure):

@@ -5,11 +5,10 @@ import time
 from datetime import timedelta
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-import torch.distributed as dist  # noqa: E402
-
-from simrank.errors import DeadlockError, SpawnException, UnsupportedError  # noqa: E402
+from simrank.errors import DeadlockError, SpawnException, UnsupportedError
 
 
 def test_members_meet_in_a_store(spawn, tmp_path):

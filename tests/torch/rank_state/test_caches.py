@@ -1,12 +1,10 @@
 """Caches and trackers of torch's libraries: each rank has its own."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor import (  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
     DTensor,
     Replicate,
     Shard,

@@ -2,14 +2,11 @@
 
 import threading
 
-import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-
-from simrank.ranks.current import current_engine  # noqa: E402
+from simrank.ranks.current import current_engine
 
 
 def one_layer():

@@ -5,22 +5,22 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor  # noqa: E402
-from torch.distributed.tensor import _sharding_prop as propagation  # noqa: E402
-from torch.distributed.tensor.parallel import (  # noqa: E402
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import _sharding_prop as propagation
+from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     parallelize_module,
 )
 
-from simrank.torch.rank_state import sharding  # noqa: E402
+from simrank.torch.rank_state import sharding
 
 
 def _model():

@@ -3,11 +3,9 @@
 import queue
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch import nn
 
 
 def draws(spawn, **settings):
