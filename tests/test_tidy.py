@@ -42,15 +42,6 @@ TESTED_ELSEWHERE = {
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",
     "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
-    "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
-    "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
-    "kernels/language/rounding.py": "kernels/language/test_libdevice.py",
-    "kernels/language/series.py": "kernels/language/test_libdevice.py",
-    "kernels/races/accesses.py": "kernels/races/test_launch_log.py",
-    "kernels/races/shadow_memory.py": "kernels/races/test_happens_before.py",
-    "kernels/races/program_checks.py": "kernels/races/test_pairs.py",
-    "kernels/machine/protocols.py": "kernels/running/test_spins.py",
-    "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
     "multiprocessing/parcels.py": "multiprocessing/test_shared.py",

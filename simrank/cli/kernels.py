@@ -40,7 +40,7 @@ def _kernels() -> None:
 def coverage() -> None:
     """List the names of triton.language and how each is emulated."""
     triton = _triton()
-    from simrank.kernels.source import coverage as names  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.source import names  # noqa: PLC0415 - it needs triton
 
     states = names.coverage()
     shown = Table(box=None, pad_edge=False)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 import simrank
-from simrank.kernels.memory.illegal import IllegalAccessError
+from simrank.kernels.memory.addresses import IllegalAccessError
 
 
 @triton.jit

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simrank.engine import user_site
-from simrank.kernels.machine.vectors import NUM_UNITS
+from simrank.kernels.machine.running import NUM_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from simrank.device.device import Device
     from simrank.device.memory import Storage
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 
 class Roof(NamedTuple):
@@ -76,7 +76,7 @@ class Line:
         num_lanes: Lanes of loads and stores.
         num_masked_lanes: Those that were masked off.
         flops: Of dots.
-        operations: Of vector units, by unit, see `vectors`.
+        operations: Of vector units, by unit, see `SIMPLE`.
         num_atomics: Atomic operations.
         parked_ps: Time that programs waited here, all together.
     """

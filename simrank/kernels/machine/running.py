@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.device import Device
-    from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import AccessLog, Lanes, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Array, Lanes, Sync, Value
     from simrank.kernels.machine.statistics import Statistics
-
 
 _ndarray = np.ndarray
 ALL_PROGRAMS = -2  # Stands for all programs of a batch, where they do the same.
@@ -86,8 +84,9 @@ class Programs:
         log: Where their accesses are noted; None where races are not looked for.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
-            see `masked`; None for all.
-        counts_scalars: Whether scalars cost: programs are elements of a block, see `mapping`.
+            see `guarded`; None for all.
+        counts_scalars: Whether scalars cost: programs are elements of a block, see
+            `map_elementwise`.
         copies: How many programs each of those elements is computed in.
     """
 
@@ -177,7 +176,7 @@ def spend(unit: int, values: Value, each: int = 1) -> None:
     """Count operations for each element of a block; scalars run on other units.
 
     Args:
-        unit: What kind of operation, see `vectors`.
+        unit: What kind of operation, see `SIMPLE`.
         values: Of the block: one row for all programs, or one for each.
         each: How many for an element.
     """
@@ -233,3 +232,15 @@ def run(programs: Programs, body: Callable[[], Any]) -> None:
             body()
     finally:
         set_running(before)
+
+
+# ---- units of an SM for operations on blocks, by throughput ----
+# Tensor cores are not alone in a kernel: between two dots of attention stand exponentials, maxima
+# and conversions, and those take their time (rule K4). Integers are mostly addresses, of which one
+# is computed for 16 bytes side by side, and masks: neither is counted.
+
+# Rows of the programming guide's table of throughputs.
+FUSED = 0  # Additions and multiplications of floats: two of them mostly become one instruction.
+SIMPLE = 1  # Comparisons, choices, conversions, bits of integers, steps of reductions.
+SPECIAL = 2  # Exponentials, logarithms, roots, divisions, sines.
+NUM_UNITS = 3

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.kernels.machine.running import now
-from simrank.kernels.machine.vectors import NUM_UNITS
+from simrank.kernels.machine.running import NUM_UNITS, now
 
 if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
-    from simrank.kernels.machine.arrays import Array
     from simrank.kernels.machine.profile import KernelProfile, Line
-    from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.machine.protocols import Array, Sync
 
 
 class Extent(NamedTuple):
@@ -126,7 +124,7 @@ class Statistics:
         parts: Where arguments are parts of storages: their bytes in order, [begin, end), by the
             storage's address. What lies in none of them counts as the storage.
         flops: Operations of dots, by their type and shape.
-        operations: Of the vector units, by unit, see `vectors`.
+        operations: Of the vector units, by unit, see `SIMPLE`.
         loads: Which programs did how much of it.
         dot_outputs: Most elements that the result of a dot has had in one program.
         dot_inputs_bytes: Most bytes that the operands of a dot have had in one program.

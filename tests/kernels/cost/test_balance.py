@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
-from simrank.kernels.cost.launches import busiest_share
+from simrank.kernels.cost import busiest_share
 from simrank.kernels.machine.statistics import Load
 
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
-from simrank.kernels import machine
-from simrank.kernels.cost import launches as cost
-from simrank.kernels.cost import launches as dots
+from simrank.kernels import cost, machine
+from simrank.kernels import cost as dots
 
 FLOPS = 1 << 40
 DEVICES = {name: simrank.Context(name).devices[0] for name in ("hgx_h100", "hgx_a100")}

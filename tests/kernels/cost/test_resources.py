@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simrank
-from simrank.kernels import machine
-from simrank.kernels.cost import launches as cost
+from simrank.kernels import cost, machine
 
 DEVICES = {name: simrank.Context(name).devices for name in ("hgx_h100", "hgx_a100", "mi300x")}
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.language import rounding
+from simrank.kernels.language import special
 from simrank.kernels.language.libdevice import BY_MODULE
 from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED
 from simrank.kernels.values import types
@@ -110,7 +110,7 @@ EXACT = {
     "llrint", "llround", "nextafter", "erfinv",
     "erfcinv", "normcdfinv", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "ilogb", "byte_perm",
     "mul24", "hadd", "rhadd", "sad", "rcp64h",
-} | set(rounding.arithmetic())  # fmt: skip
+} | set(special.arithmetic())  # fmt: skip
 
 
 def computed(name, *columns):

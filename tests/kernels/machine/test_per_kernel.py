@@ -5,7 +5,7 @@ import gc
 import pickle
 import weakref
 
-from simrank.kernels.machine.jit import kept
+from simrank.kernels.machine.protocols import kept
 
 
 class Owner:

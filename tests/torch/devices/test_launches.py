@@ -17,7 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 
 from simrank.errors import RaceError, SpawnException  # noqa: E402
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
+from simrank.kernels.memory.addresses import IllegalAccessError  # noqa: E402
 
 
 @triton.jit

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simrank.kernels.races.reads import Reads
+from simrank.kernels.races.program_checks import Reads
 
 ITEM = 4
 LOADS = st.lists(
