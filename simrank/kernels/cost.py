@@ -1,4 +1,4 @@
-"""Simulated cost of kernels: launches, one program's accesses, overlap of its work (rule K4).
+"""Simulated cost of kernels: launches, accesses of one program, overlap (rule K4).
 
 `kernel_cost` is that of a whole launch, from its statistics: traffic and arithmetic, in waves over
 the SMs. `AccessCosts` are those of a program that runs as a task of its own.

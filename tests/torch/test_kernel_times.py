@@ -6,7 +6,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's custom
 
 from simrank.hardware.load import load_cluster
 from simrank.torch.cuda.operations import OperationFlag
-from simrank.torch.devices import operations
+from simrank.torch.devices import rank_devices
 from simrank.torch.devices.costs import (
     Attention,
     SoftmaxRows,
@@ -168,15 +168,15 @@ def test_a_program_that_disables_cudnn_takes_flash(spawn, monkeypatch):
     from torch.nn.attention import sdpa_kernel as enabled
 
     flags = []
-    original = operations.cost_of
+    original = rank_devices.cost_of
 
     def cost_of(spec, operation):
         if "attention" in operation.name:
             flags.append(operation.flags)
         return original(spec, operation)
 
-    monkeypatch.setattr(operations, "cost_of", cost_of)
-    monkeypatch.setattr(operations, "_forms", {})
+    monkeypatch.setattr(rank_devices, "cost_of", cost_of)
+    monkeypatch.setattr(rank_devices, "_forms", {})
 
     def program(rank):
         q = torch.randn(1, 1, 256, 64, device="cuda", dtype=torch.bfloat16)
@@ -191,7 +191,7 @@ def test_a_program_that_disables_cudnn_takes_flash(spawn, monkeypatch):
 def test_attention_of_a_program_is_charged_as_attention(spawn, monkeypatch):
     """Forward and backward, causal or not, eagerly and replayed: by what the operator was given."""
     seen = []
-    original = operations.cost_of
+    original = rank_devices.cost_of
 
     def cost_of(spec, operation):
         cost = original(spec, operation)
@@ -199,8 +199,8 @@ def test_attention_of_a_program_is_charged_as_attention(spawn, monkeypatch):
             seen.append((operation.name, operation.flags, cost.duration_ps))
         return cost
 
-    monkeypatch.setattr(operations, "cost_of", cost_of)
-    monkeypatch.setattr(operations, "_forms", {})
+    monkeypatch.setattr(rank_devices, "cost_of", cost_of)
+    monkeypatch.setattr(rank_devices, "_forms", {})
 
     def program(rank):
         q, k, v = (
@@ -238,14 +238,14 @@ def test_attention_of_a_program_is_charged_as_attention(spawn, monkeypatch):
 def test_products_of_a_program_are_rounded_where_it_allows_it(spawn, monkeypatch):
     """By old and new settings; convolutions unless it forbids it."""
     flags = {}
-    original = operations.cost_of
+    original = rank_devices.cost_of
 
     def cost_of(spec, operation):
         flags.setdefault(operation.name, []).append(operation.flags & OperationFlag.TF32)
         return original(spec, operation)
 
-    monkeypatch.setattr(operations, "cost_of", cost_of)
-    monkeypatch.setattr(operations, "_forms", {})
+    monkeypatch.setattr(rank_devices, "cost_of", cost_of)
+    monkeypatch.setattr(rank_devices, "_forms", {})
 
     def program(rank):
         x = torch.ones(4, 4, device="cuda")

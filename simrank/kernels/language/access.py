@@ -29,11 +29,9 @@ class BlockWindow(Protocol):
 
     def load_block(self, boundary_check: Any, padding_option: str) -> Block:
         """Load the block."""
-        ...
 
     def store_block(self, value: Operand, boundary_check: Any) -> None:
         """Store the block."""
-        ...
 
 
 _LOAD_MODIFIERS = ("", ".ca", ".cg", ".cs", ".cv")

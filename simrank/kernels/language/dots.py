@@ -1,4 +1,4 @@
-"""Matrix products, also scaled ones: the compiler's types and limits, fp32 accumulation (K3)."""
+"""Matrix products, also scaled ones: the compiler's types and limits, accumulation (K3)."""
 
 from __future__ import annotations
 

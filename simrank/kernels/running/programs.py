@@ -52,11 +52,9 @@ class Run(Protocol):
 
     def clock_of(self, number: int) -> ProgramClock | None:
         """Return a program's clock for race checks; None without them."""
-        ...
 
     def waiting_programs(self, storage: Storage) -> str:
         """Return the waiting programs by bytes of a storage, for reports."""
-        ...
 
 
 class ProgramSync:

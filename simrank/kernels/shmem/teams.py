@@ -1,4 +1,4 @@
-"""Teams of ranks in kernels: barriers, collectives and multicast addresses of SHMEM libraries."""
+"""Teams of ranks in kernels: barriers, collectives, multicast addresses of SHMEM libraries."""
 
 from __future__ import annotations
 

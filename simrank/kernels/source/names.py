@@ -1,4 +1,4 @@
-"""Table of emulated Triton functions, by module and name, and the state of every public name."""
+"""Table of emulated Triton functions, by module and name, and the state of each name."""
 
 from __future__ import annotations
 

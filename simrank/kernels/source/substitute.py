@@ -52,11 +52,9 @@ class Bound(Protocol):
     @property
     def function(self) -> Callable[..., Any]:
         """Function that runs it."""
-        ...
 
     def is_stale(self, seen: set[int]) -> bool:
         """Return whether a captured name has been rebound."""
-        ...
 
 
 class Binder(NamedTuple):

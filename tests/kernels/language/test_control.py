@@ -16,12 +16,7 @@ from triton.language.extra.cuda import (
 import simrank
 from simrank.errors import UnsupportedError
 
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
+from ..assembly import launch
 
 
 @triton.jit

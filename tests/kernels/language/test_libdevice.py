@@ -16,16 +16,10 @@ from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block
 
+from ..assembly import launch
 from . import ulps
 
 N = 256
-
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
 
 
 LIBDEVICE = {

@@ -10,7 +10,7 @@ import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.kernels.memory.addresses import IllegalAccessError
 
-from ..fake_libraries import library_in
+from ..fake_libraries import library_in, symmetric
 
 
 @triton.jit
@@ -189,14 +189,6 @@ def add_everywhere_by_thread(buffer):
         reduce_one_part(everywhere)
         if thread == 0:
             reduce_one_part(everywhere)
-
-
-def symmetric(shape, dtype):
-    tensor = symm_mem.empty(shape, dtype=dtype)
-    tensor.fill_(0)
-    symm_mem.rendezvous(tensor)
-    dist.barrier()
-    return tensor
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -563,7 +563,8 @@ def test_a_counter_that_is_never_reset_is_named(is_reset):
     assert len(advice) == (not is_reset)
     for line in advice:
         assert (
-            "set back the counter at byte 0 of a buffer (allocated at test_flag_history.py:" in line
+            "set back the counter at byte 0 of a buffer (allocated at test_happens_before.py:"
+            in line
         )
         assert "it held 8 as this launch began" in line
 

@@ -32,17 +32,6 @@ def branch_per_tile_kernel(x_ptr, out_ptr, num_tiles):
             tl.store(out_ptr + tile, -x)
 
 
-@pytest.fixture
-def on_rank():
-    """Run a function on one rank of a fresh Context."""
-
-    def run(body):
-        with simrank.Context("hgx_h100") as ctx:
-            ctx.multiprocessing.spawn(lambda rank: body(ctx), nprocs=1)
-
-    return run
-
-
 @pytest.mark.parametrize("mode", ["batched", "one-by-one"])
 def test_programs_that_go_different_ways_are_split_and_their_stores_undone(on_rank, mode):
     """Every program stores at every step of a loop of its own length."""

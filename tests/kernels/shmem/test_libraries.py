@@ -7,10 +7,9 @@ from triton.language import core
 
 import simrank
 import simrank.distributed as dist
-import simrank.distributed.symmetric_memory as symm_mem
 from simrank.kernels.shmem.libraries import by_symbol
 
-from ..fake_libraries import nvshmem_in
+from ..fake_libraries import nvshmem_in, parts
 
 nv = None  # Set by the fixture: what kernels call.
 
@@ -33,15 +32,6 @@ def put_fence_signal(dst, src, signal, n):
 @triton.jit
 def scan_all(dst, src):
     nv.scan(0, dst, src)
-
-
-def parts(ctx, rank):
-    """Return a buffer to receive into, one to send from, and the signal pad as int64."""
-    dist.init_process_group("nccl")
-    both = [symm_mem.empty(8, dtype=simrank.float32) for _ in range(2)]
-    handles = [symm_mem.rendezvous(tensor) for tensor in both]
-    both[1].fill_(float(rank))
-    return both[0], both[1], handles[0].get_signal_pad(rank, dtype=simrank.int64), handles
 
 
 def test_what_is_not_done_is_refused_by_name(run, nvshmem):

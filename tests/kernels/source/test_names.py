@@ -9,14 +9,9 @@ from triton.language.extra.cuda import utils
 from simrank.errors import UnsupportedError
 from simrank.kernels.source import names
 
+from ..assembly import launch
+
 N = 256
-
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
 
 
 @triton.jit

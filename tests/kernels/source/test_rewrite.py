@@ -17,14 +17,9 @@ from simrank.kernels.source.rewrite import (
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, constant
 
+from ..assembly import launch
+
 N = 256
-
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
 
 
 @triton.jit

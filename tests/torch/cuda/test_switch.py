@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import gc
+import importlib
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simrank.errors import UnsupportedError
 from simrank.torch import cuda as simulated
-from simrank.torch.cuda.switch import Layout
+from simrank.torch.cuda.switch import CALLED, REPLACED, Layout
 
 GIB = 1 << 30
 
@@ -370,3 +371,50 @@ def test_native_threads_inherit_the_rank(devices):
 
     results, _ = _in_lockstep(2, program)
     assert results == {0: (0, 6.0), 1: (1, 6.0)}
+
+
+# ---- what devices say of themselves ----
+
+
+def test_properties_are_the_callers():
+    """Name, memory and processors are those that were given, and count for random numbers."""
+    properties = simulated.DeviceProperties(
+        name="NVIDIA A100", major=8, minor=0, total_memory=40 << 30, multi_processor_count=108
+    )
+    with simulated.standalone(1, properties=properties):
+        assert torch.cuda.get_device_name() == "NVIDIA A100"
+        assert torch.cuda.get_device_capability() == (8, 0)
+        assert torch.cuda.mem_get_info()[1] == 40 << 30
+        shown = repr(torch.cuda.get_device_properties(0))
+        assert "total_memory=40960MB, multi_processor_count=108" in shown
+        assert properties.gcnArchName == "NVIDIA A100"
+        threads = 108 * 8 * 256
+        generator = torch.cuda.default_generators[0]
+        generator.set_offset(0)
+        torch.rand(4 * threads + 1, device="cuda")
+        assert generator.get_offset() == 8
+
+
+# ---- the private names of torch that are needed exist in the installed version ----
+
+
+@pytest.mark.parametrize(("module", "name"), REPLACED + CALLED)
+def test_it_exists(module, name):
+    """A name that torch dropped would be replaced for nobody."""
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_everything_that_is_replaced_is_listed(cuda):
+    """What `enable` replaced, and torch had, stands in the list."""
+    from simrank.torch.cuda import switch
+    from simrank.torch.cuda.switch import _ABSENT
+
+    listed = {name for _, name in REPLACED}
+    replaced = {
+        name
+        for owner, name, before in switch._patches._before
+        if before is not _ABSENT and getattr(owner, "__name__", "").startswith("torch.cuda")
+    }
+    exported = {"Stream", "Event", "ExternalStream"}
+    legacy = {name for name in replaced if name.endswith("Tensor")}
+    assert replaced - legacy - exported <= listed
