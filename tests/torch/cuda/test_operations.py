@@ -207,3 +207,25 @@ def test_an_exception_survives_memory_that_dies_with_it():
         with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
             (x + 1).mm(x[:5])
         assert freed
+
+
+# ---- ranges in flight are kept by id ----
+
+
+def test_an_id_may_have_several_ranges():
+    """Removing it removes all of them, and no others."""
+    seen = []
+    callbacks = simulated.Callbacks(on_pending=lambda *wait: seen.append(wait[3]))
+    with simulated.standalone(1, callbacks=callbacks):
+        x, y = (torch.ones(4, device="cuda") for _ in range(2))
+        simulated.pending_add(x.data_ptr(), 16, writes=True, pending_id=1)
+        simulated.pending_add(y.data_ptr(), 16, writes=True, pending_id=1)
+        simulated.pending_add(y.data_ptr(), 16, writes=True, pending_id=2)
+        x + y
+        assert seen == [1, 1, 2]
+        simulated.pending_remove(1)
+        x + y
+        assert seen == [1, 1, 2, 2]
+        simulated.pending_remove(2)
+        x + y
+        assert len(seen) == 4
