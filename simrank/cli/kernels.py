@@ -74,7 +74,7 @@ def report(
 ) -> None:
     """Run a script or one of its functions, and report the cost of each kernel line."""
     _triton()
-    from simrank.kernels.machine.profile import collected  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.machine.statistics import collected  # noqa: PLC0415 - it needs triton
 
     check_writable(html)
     file, _, name = target.partition("::")

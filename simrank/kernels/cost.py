@@ -17,7 +17,7 @@ from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import library_product_ps, peak_flops, started_ps
 from simrank.kernels import machine
 from simrank.kernels.machine import SPECIAL, Dot, Extent, Statistics
-from simrank.kernels.machine.profile import Roof
+from simrank.kernels.machine.statistics import Roof
 from simrank.units import ceil_ps
 
 if TYPE_CHECKING:

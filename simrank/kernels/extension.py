@@ -100,8 +100,10 @@ def _install_graph_bench(owner: Any) -> None:
 
 def _install_tuners(module: ModuleType) -> None:
     """Patch autotuners: each program keeps its own results."""
+    from simrank.kernels.compiler import tuning  # noqa: PLC0415 - it needs triton
+
     owner: Any = module
-    install_tuners(owner.Autotuner)
+    tuning.install(owner.Autotuner)
 
 
 def _install_driver(module: ModuleType) -> None:
@@ -158,75 +160,3 @@ class KernelExtension(Extension):
         """Register access checks of kernels with a Context's race checker."""
         if context.race_checker is not None:
             import_module("simrank.kernels.races.operations").accesses_of(context.race_checker)
-
-
-# ---- autotuners of triton with separate results per program ----
-# A tuner's results hold for the device that it measured: ranks tune separately, and another
-# Context may have another cluster. Results are not cached on disk, where a run on a real GPU
-# would find them.
-
-_KEY = "autotuners of triton"  # In `Program.local`.
-# Attributes that a tuner sets while it runs, in triton 3.0 to 3.9; users read the first ones.
-_SHOWN = ("best_config", "configs_timings", "bench_time")
-_NAMES = (*_SHOWN, "nargs", "cache", "restore_copies")
-
-
-def _state(tuner: Any) -> dict[str, Any]:
-    """Return a tuner's state in the running program; outside Contexts its own attributes."""
-    program = current_program()
-    if program is None:
-        outside: dict[str, Any] = vars(tuner)
-        return outside
-    own: dict[Any, dict[str, Any]] = program.local.setdefault(_KEY, {})
-    if tuner not in own:
-        own[tuner] = {"cache": {}}
-    return own[tuner]
-
-
-class _PerProgramAttribute:
-    """An attribute of tuners with a value per program.
-
-    Attributes that users read fall back to the last value of any program.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, tuner: Any, owner: type | None = None) -> Any:
-        if tuner is None:
-            return self
-        for known in (_state(tuner), vars(tuner)):
-            if self._name in known:
-                return known[self._name]
-        raise AttributeError(f"'{type(tuner).__name__}' object has no attribute '{self._name}'")
-
-    def __set__(self, tuner: Any, value: object) -> None:
-        _state(tuner)[self._name] = value
-        if self._name in _SHOWN:
-            vars(tuner)[self._name] = value
-
-
-def _check_disk_cache(original: Callable[..., bool]) -> Callable[..., bool]:
-    def check_disk_cache(
-        self: Any,
-        tuning_key: object,
-        configs: object,
-        bench_fn: Callable[[], None],
-    ) -> bool:
-        if current_program() is None:
-            return original(self, tuning_key, configs, bench_fn)
-        bench_fn()
-        return False
-
-    return check_disk_cache
-
-
-def install_tuners(tuners: type[Any]) -> None:
-    """Give a class of tuners separate state per program, once."""
-    if isinstance(vars(tuners).get("cache"), _PerProgramAttribute):
-        return
-    for name in _NAMES:
-        setattr(tuners, name, _PerProgramAttribute(name))
-    known: Any = tuners
-    if hasattr(known, "check_disk_cache"):  # Since triton 3.2.
-        known.check_disk_cache = _check_disk_cache(known.check_disk_cache)

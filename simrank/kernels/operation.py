@@ -21,7 +21,7 @@ from simrank.kernels.compiler.metadata import (
     warm_kernel,
 )
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
-from simrank.kernels.machine.profile import profile_of
+from simrank.kernels.machine.statistics import profile_of
 from simrank.kernels.races.launch_log import LaunchAccesses, dependence_of, lanes_of
 from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads

@@ -15,7 +15,7 @@ from simrank.kernels import machine
 from simrank.kernels.compiler.driver import nvidia_target_of
 from simrank.kernels.language.shapes import with_program_axis
 from simrank.kernels.machine import Programs, Setting
-from simrank.kernels.machine.number_text import MAX_SHOWN, programs_text
+from simrank.kernels.machine.running import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
 from simrank.kernels.values.types import int32, int64
 

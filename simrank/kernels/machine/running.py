@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
     from simrank.kernels.machine.protocols import AccessLog, Array, Lanes, Sync, Value
@@ -244,3 +244,45 @@ FUSED = 0  # Additions and multiplications of floats: two of them mostly become 
 SIMPLE = 1  # Comparisons, choices, conversions, bits of integers, steps of reductions.
 SPECIAL = 2  # Exponentials, logarithms, roots, divisions, sines.
 NUM_UNITS = 3
+
+
+# ---- numbers of programs and bytes as text, for reports ----
+
+MAX_SHOWN = 8  # of programs, bytes and values, in reports
+
+
+def first_few(result: Sequence[object]) -> str:
+    """Return the first items as text, for example `0, 16, 32`."""
+    return ", ".join(map(str, result[:MAX_SHOWN])) + ", ..." * (len(result) > MAX_SHOWN)
+
+
+def programs_text(ids: Sequence[int]) -> str:
+    """Return program ids as text, for example `program 0, 1`."""
+    return f"program {first_few(ids)}"
+
+
+def ids_text(ids: list[int]) -> str:
+    """Return numbers as ranges, for example `0-3, 7`."""
+    parts: list[str] = []
+    start = previous = ids[0]
+    for number in [*ids[1:], -1]:
+        if number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    return ", ".join(parts)
+
+
+def waiting_text(lows: dict[int, int], changes: list[str]) -> str:
+    """Return the text of waiting programs and their bytes.
+
+    Args:
+        lows: By program, the first byte that it waits for.
+        changes: From which value to which, where that is known.
+    """
+    verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
+    starts = list(dict.fromkeys(lows.values()))
+    bytes_ = f"byte{'s' * (len(starts) > 1)} {first_few(starts)}"
+    values = f" from {first_few(changes)}" if changes else ""
+    return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}{values}"

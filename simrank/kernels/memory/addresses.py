@@ -9,7 +9,7 @@ import numpy as np
 from simrank.engine import user_site
 from simrank.errors import SimrankError
 from simrank.kernels.machine import ALL_PROGRAMS
-from simrank.kernels.machine.number_text import MAX_SHOWN, programs_text
+from simrank.kernels.machine.running import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Anchor, Block
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.kernels import machine, memory
 from simrank.kernels.machine import Order
-from simrank.kernels.machine.number_text import programs_text
+from simrank.kernels.machine.running import programs_text
 from simrank.kernels.memory.addresses import check_vectors
 from simrank.kernels.memory.atomics import modify, replaced, swap_if_equal, unchanged
 from simrank.kernels.ptx.compute import PACKED, TYPES, bits_of, read_as

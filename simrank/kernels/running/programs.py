@@ -15,7 +15,7 @@ from simrank.engine.limits import PollReason
 from simrank.kernels import machine
 from simrank.kernels.cost import ATOMIC_PS, AccessCosts, Work, num_beside
 from simrank.kernels.machine import Programs
-from simrank.kernels.machine.number_text import waiting_text
+from simrank.kernels.machine.running import waiting_text
 from simrank.kernels.races.happens_before import races_of
 from simrank.kernels.values.block import Block
 from simrank.ranks import set_program
