@@ -105,6 +105,6 @@ for _module, _place, _name in (
     ("torch.distributed.tensor._api", "torch.rank_state.caches", "of_dtensors"),
     ("torch.distributed.tensor._random", "torch.rank_state.caches", "of_random"),
     ("torch.distributed.tensor._redistribute", "torch.rank_state.caches", "of_redistribution"),
-    ("torch.distributed.tensor._sharding_prop", "torch.rank_state.caches", "of_sharding"),
+    ("torch.distributed.tensor._sharding_prop", "torch.rank_state.sharding", "of_sharding"),
 ):
     libraries.register_part(_module, partial(_patches_of, _place, _name))

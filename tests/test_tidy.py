@@ -50,6 +50,8 @@ TESTED_ELSEWHERE = {
     "isolation/import_hooks.py": "isolation/test_blocking_calls.py",
     "isolation/libraries.py": "isolation/test_threads.py",
     "torch/dynamo.py": "torch/test_compiling.py",
+    "torch/devices/main_program.py": "torch/devices/test_first_use.py",
+    "torch/rank_state/sharding.py": "torch/rank_state/test_caches.py",
     # The kit runs as a whole.
     "validate/kit/assemble.py": "validate/kit/test_kit.py",
     "validate/kit/predictions.py": "validate/kit/test_kit.py",

@@ -25,7 +25,7 @@ from simrank.errors import ProcessExitedException, SpawnException
 from simrank.isolation import private_modules
 from simrank.isolation.private_modules import own_copy
 from simrank.ranks import require_rank
-from simrank.torch.devices.first_use import show_devices
+from simrank.torch.devices.main_program import show_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F  # noqa: N812 - torch's custom.
 
-from simrank.torch.rank_state import caches
+from simrank.torch.rank_state import sharding
 
 
 def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
@@ -100,7 +100,7 @@ def test_a_tensor_of_the_main_program_is_planned_as_ever():
     assert not dist.is_initialized()
 
 
-# ---- dTensor's searches for shardings, shared by ranks whose meshes are alike ----
+# ---- DTensor's searches for shardings, shared by ranks whose meshes are alike ----
 
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
@@ -140,7 +140,7 @@ def test_results_are_those_of_separate_searches(spawn, monkeypatch):
     """Values of an embedding in parts, which has a mask of its rank, and uneven shards."""
     shared, separate = {}, {}
     spawn(_train, 4, shared)
-    monkeypatch.setattr(caches, "_is_of_rank", lambda *_: True)
+    monkeypatch.setattr(sharding, "_is_of_rank", lambda *_: True)
     spawn(_train, 4, separate)
     assert shared == separate
     assert shared[0][0] != shared[2][0]
