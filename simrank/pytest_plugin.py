@@ -24,7 +24,7 @@ import pytest
 
 from simrank.equality import marker as equal
 from simrank.suites import marker
-from simrank.suites.options import add_options, driver_for
+from simrank.suites.marker import add_options, driver_for
 
 # Everything else of simrank is imported when the first marked test needs it: pytest loads this
 # file in every run, marked tests or not.
@@ -223,11 +223,11 @@ def pytest_runtest_makereport(
     """Show the suite's own frames of a failure on ranks, without those of torch and simrank."""
     if call.excinfo is None or "simrank.engine.callsite" not in sys.modules:
         return (yield)
-    from simrank.suites import frames  # noqa: PLC0415 - see above
+    from simrank.suites.outcomes import folded, name_the_test  # noqa: PLC0415 - see above
 
-    with frames.folded(item, call.excinfo):
+    with folded(item, call.excinfo):
         report = yield
-        frames.name_the_test(report, item, call.excinfo)
+        name_the_test(report, item, call.excinfo)
     return report
 
 

@@ -40,7 +40,7 @@ def _kernels() -> None:
 def coverage() -> None:
     """List the names of triton.language and how each is emulated."""
     triton = _triton()
-    from simrank.kernels.source import coverage as names  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.source import names  # noqa: PLC0415 - it needs triton
 
     states = names.coverage()
     shown = Table(box=None, pad_edge=False)
@@ -74,7 +74,7 @@ def report(
 ) -> None:
     """Run a script or one of its functions, and report the cost of each kernel line."""
     _triton()
-    from simrank.kernels.machine.profile import collected  # noqa: PLC0415 - it needs triton
+    from simrank.kernels.machine.statistics import collected  # noqa: PLC0415 - it needs triton
 
     check_writable(html)
     file, _, name = target.partition("::")

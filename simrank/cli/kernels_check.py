@@ -198,8 +198,8 @@ def _compiled(
     launches: Sequence[RecordedLaunch], target: str | None, cluster: str
 ) -> Iterator[tuple[Any, str, list[str]]]:
     """Yield each launched kernel with a target, and its compiler's error."""
+    from simrank.kernels.compiler.driver import parse_target, target_of  # noqa: PLC0415 - likewise
     from simrank.kernels.compiler.metadata import problem_of  # noqa: PLC0415 - it needs triton
-    from simrank.kernels.compiler.targets import parse_target, target_of  # noqa: PLC0415 - likewise
 
     if target is None:
         with Context(cluster) as context:

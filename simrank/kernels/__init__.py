@@ -5,7 +5,7 @@ Read `launch`, then `operation`, then the packages from top to bottom; each impo
 - `source/`: the kernel's source, rewritten and bound to the emulation
 - `ptx/`, `shmem/`, `language/`: inline assembly, symmetric memory, the functions of `tl`
 - `memory/`, `running/`, `compiler/`: loads and stores, execution of programs, Triton's compiler
-- `races/`, `cost/`: race checks, simulated time
+- `races/`, `cost`: race checks, simulated time
 - `values/`, `machine/`: blocks and types, the running programs and their counts
 
 No module except `extension` is imported before a program imports triton.

@@ -12,7 +12,7 @@ from triton.backends import backends
 from triton.runtime import jit
 
 from simrank.device import Tensor
-from simrank.kernels.language import windows
+from simrank.kernels.language import access
 from simrank.kernels.machine.running import Argument
 from simrank.kernels.source.bind import in_kernel
 from simrank.kernels.values import types
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from simrank.device.device import Device
     from simrank.device.memory import AddressSpace, Storage
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 _TensorWrapper: Any = jit.TensorWrapper  # What `triton.reinterpret` returns.
 _MOST_POINTERS = 1024  # assumed: more groups than any grouped kernel has
@@ -232,7 +232,7 @@ def _argument(value: Any, name: str, annotated: str | None) -> Any:  # noqa: PLR
     if isinstance(value, tuple | list):
         return _tuple(value, name)
     if hasattr(value, "block_shape") and hasattr(value, "base"):
-        return windows.of_host(value, _pointer(value.base, name))
+        return access.of_host(value, _pointer(value.base, name))
     result = in_kernel(value)
     if result is value and not callable(value) and not isinstance(value, type):
         raise _refused(value, name)

@@ -25,7 +25,7 @@ from simrank.ranks import current_program, require_program
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 
 # ---- Grids ----

@@ -9,7 +9,9 @@ from simrank.device import Operation, Tensor
 from simrank.device.races import checker_of
 from simrank.engine import Activity
 from simrank.kernels import arguments
+from simrank.kernels import cost as costs
 from simrank.kernels.compiler.compilation_errors import raising
+from simrank.kernels.compiler.driver import target_of
 from simrank.kernels.compiler.metadata import (
     COMPILER_OPTIONS,
     Pointer,
@@ -18,12 +20,9 @@ from simrank.kernels.compiler.metadata import (
     resources,
     warm_kernel,
 )
-from simrank.kernels.compiler.targets import target_of
-from simrank.kernels.cost import launches as costs
 from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
-from simrank.kernels.machine.profile import profile_of
-from simrank.kernels.races.lanes import lanes_of
-from simrank.kernels.races.launch_log import LaunchAccesses, dependence_of
+from simrank.kernels.machine.statistics import profile_of
+from simrank.kernels.races.launch_log import LaunchAccesses, dependence_of, lanes_of
 from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid

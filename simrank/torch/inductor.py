@@ -20,7 +20,7 @@ import torch
 from simrank.engine.callsite import skip_folder
 from simrank.ranks.current import in_ranks, rank_program
 from simrank.torch import fused_lines
-from simrank.torch.cuda import graphs
+from simrank.torch.cuda.streams import as_one_launch, captured_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -145,11 +145,11 @@ def _replaying(model: Callable[[list[Any]], Any], *_: object, **__: object) -> C
 
     def run(inputs: list[Any]) -> Any:
         nonlocal is_first
-        if is_first or graphs.captured() is not None:
+        if is_first or captured_graph() is not None:
             is_first = False
             return model(inputs)
         results: list[Any] = []
-        graphs.as_one_launch(lambda: results.append(model(inputs)))
+        as_one_launch(lambda: results.append(model(inputs)))
         return results[0]
 
     return run

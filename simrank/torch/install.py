@@ -109,13 +109,14 @@ def _lasting() -> Patches:
 def _make() -> Patches:
     from simrank.torch import compiling, profiler, unsupported  # noqa: PLC0415 - it needs torch
     from simrank.torch.groups import dispatch, flight_records  # noqa: PLC0415 - it needs torch
-    from simrank.torch.rank_state import class_patches, custom_operators, data_loader, settings  # noqa: PLC0415 - it needs torch
+    from simrank.torch.rank_state import custom_operators, data_loader, settings  # noqa: PLC0415 - it needs torch
+    from simrank.torch.rank_state.turns import look_at_classes  # noqa: PLC0415 - it needs torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.patches(), *settings.patches(),
         (_Shared(), "is_on", True),
-        (Switch(lambda is_on: class_patches.look() if is_on else None), "is_on", True),
+        (Switch(lambda is_on: look_at_classes() if is_on else None), "is_on", True),
         *compiling.patches(), *data_loader.patches(),
         *flight_records.patches(), *unsupported.patches(),
         *dispatch.patches(), *custom_operators.patches(),
@@ -171,7 +172,7 @@ def _address_of(value: object) -> int | None:
 
 
 def _of_distributed() -> Patches:
-    from simrank.torch.cuda import nccl  # noqa: PLC0415 - it needs torch
+    from simrank.torch.cuda.bindings import nccl_versions  # noqa: PLC0415 - it needs torch
     from simrank.torch.groups import group, registry, stores  # noqa: PLC0415 - it needs torch
 
     c10d: Any = import_module("torch.distributed.distributed_c10d")
@@ -199,7 +200,7 @@ def _of_distributed() -> Patches:
     replaced += registry.patches((c10d, dist)) + group.patches()
     bindings: Any = import_module("torch._C")
     if not hasattr(bindings, "_nccl_version"):
-        replaced += [(bindings, name, answer) for name, answer in nccl.versions().items()]
+        replaced += [(bindings, name, answer) for name, answer in nccl_versions().items()]
     constants: Any = import_module("torch.distributed.constants")
     for owner in (c10d, constants):
         if owner.default_pg_nccl_timeout is None:
@@ -214,7 +215,7 @@ def _of_distributed() -> Patches:
 
 
 def _of_parallel() -> Patches:
-    from simrank.torch import replicas  # noqa: PLC0415 - it needs torch
+    from simrank.torch.optimizer_steps import recording_init  # noqa: PLC0415 - it needs torch
 
     parallel: Any = import_module("torch.nn.parallel")
     kind: Any = parallel.DistributedDataParallel
@@ -248,7 +249,7 @@ def _of_parallel() -> Patches:
         dist._register_comm_hook(self.reducer, self.process_group, hook)  # noqa: SLF001 - likewise
 
     return [
-        (kind, "__init__", replicas.recording_init(kind.__init__)),
+        (kind, "__init__", recording_init(kind.__init__)),
         (kind, "_get_ddp_logging_data", logged),
         (kind, "_register_builtin_comm_hook", registered),
         # Ranks whose forwards interleave leave one of their models there: it goes with the Context.

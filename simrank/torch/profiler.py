@@ -22,7 +22,7 @@ from simrank.engine.task import SwitchObserver
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch.devices import activation
-from simrank.torch.devices.operations import TorchOperation
+from simrank.torch.devices.rank_devices import TorchOperation
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:

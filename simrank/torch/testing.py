@@ -25,7 +25,7 @@ from simrank.errors import ProcessExitedException, SpawnException
 from simrank.isolation import private_modules
 from simrank.isolation.private_modules import own_copy
 from simrank.ranks import require_rank
-from simrank.torch.devices import main_program
+from simrank.torch.devices.main_program import show_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ def simulate(**settings: Any) -> None:
         **settings: Of the Context that each test runs in; see `simrank.Context`.
     """
     read_rewritten_tests()
-    main_program.show_devices(settings.get("cuda_devices"))
+    show_devices(settings.get("cuda_devices"))
     _settings.clear()
     _settings.update(settings)
     common: Any = import_module("torch.testing._internal.common_distributed")

@@ -24,7 +24,7 @@ from simrank.units import PS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.kernels.machine.profile import KernelProfile, Roof
+    from simrank.kernels.machine.statistics import KernelProfile, Roof
     from simrank.trace.kernel_report import SourceLine
 
 _LEAST_PART = 1e-3  # Of the longest line: what is shorter would not be seen.

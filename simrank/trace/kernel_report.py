@@ -14,7 +14,7 @@ from simrank.units import format_size, format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from simrank.kernels.machine.profile import KernelProfile, Line
+    from simrank.kernels.machine.statistics import KernelProfile, Line
 
 PARTS = ("tensor", "vector", "special", "memory", "L2", "links", "waiting")
 COLUMNS = ("most time", "local", "links", "masked", "flops", "atomics", "parked")

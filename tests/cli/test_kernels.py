@@ -10,7 +10,7 @@ from simrank.cli import app, main
 pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from simrank.kernels.source import coverage  # noqa: E402 - it needs triton
+from simrank.kernels.source import names  # noqa: E402 - it needs triton
 
 SCRIPT = """
 import triton, triton.language as tl
@@ -100,6 +100,6 @@ pytest.importorskip("triton")
 def test_the_command_counts_the_names():
     """The last line is the sum."""
     found = CliRunner().invoke(app, ["kernels", "coverage"])
-    absent = (coverage.MISSING, coverage.REFUSED_BY_NAME)
-    num_covered = sum(state not in absent for state in coverage.coverage().values())
+    absent = (names.MISSING, names.REFUSED_BY_NAME)
+    num_covered = sum(state not in absent for state in names.coverage().values())
     assert f"{num_covered} of {len(tl.__all__)} names" in found.output

@@ -1,4 +1,4 @@
-"""What tests of inline assembly share: one instruction on an array."""
+"""What tests of kernels share: launches on arrays, and one instruction on an array."""
 
 import triton
 import triton.language as tl
@@ -27,3 +27,10 @@ def applied(run, asm, values, *, kind, constraints="=r,r", out=None):
 
     run(body, 1)
     return found[0]
+
+
+def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
+    """Launch on arrays; return the output as an array."""
+    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
+    kernel[grid](*tensors, **constants)
+    return tensors[-1].numpy()

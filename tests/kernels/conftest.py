@@ -1,8 +1,12 @@
-"""What tests of kernels share: a function on one rank, in a Context of its own."""
+"""Tests of kernels need triton; what they share: a function on one rank, in its own Context."""
+
+from importlib.util import find_spec
 
 import pytest
 
 import simrank
+
+collect_ignore_glob = [] if find_spec("triton") else ["*.py"]
 
 
 @pytest.fixture

@@ -3,6 +3,10 @@
 import importlib.util
 import sys
 
+import simrank
+import simrank.distributed as dist
+import simrank.distributed.symmetric_memory as symm_mem
+
 OPS = """
 from triton.language import core
 
@@ -170,3 +174,20 @@ def nvshmem_in(names, tmp_path_factory):
     spec.loader.exec_module(module)
     yield module
     del sys.modules[NAME]
+
+
+def symmetric(shape, dtype):
+    tensor = symm_mem.empty(shape, dtype=dtype)
+    tensor.fill_(0)
+    symm_mem.rendezvous(tensor)
+    dist.barrier()
+    return tensor
+
+
+def parts(ctx, rank):
+    """Return a buffer to receive into, one to send from, and the signal pad as int64."""
+    dist.init_process_group("nccl")
+    both = [symm_mem.empty(8, dtype=simrank.float32) for _ in range(2)]
+    handles = [symm_mem.rendezvous(tensor) for tensor in both]
+    both[1].fill_(float(rank))
+    return both[0], both[1], handles[0].get_signal_pad(rank, dtype=simrank.int64), handles

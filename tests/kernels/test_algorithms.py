@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
-
 import simrank
 import simrank.distributed as dist
 from simrank.errors import DeadlockError, SpawnException, UnsupportedError

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 TILE, K, N = 16, 32, 32
 

@@ -5,16 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.backends.nvidia.compiler import CUDAOptions
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.backends.nvidia.compiler import CUDAOptions  # noqa: E402
-from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
-
-from simrank.kernels import arguments  # noqa: E402
+from simrank.kernels import arguments
 
 N = 256
 

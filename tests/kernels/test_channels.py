@@ -4,18 +4,16 @@ import re
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 from simrank.collectives import Problem
 from simrank.collectives.reference import count_wrong
 from simrank.errors import DeadlockError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels import channels  # noqa: E402 - it needs triton
-from simrank.kernels.algorithms import KernelAlgorithm  # noqa: E402
+from simrank.kernels import channels
+from simrank.kernels.algorithms import KernelAlgorithm
 
 KERNELS = ("ring_all_reduce", "one_shot_all_reduce", "two_shot_all_reduce", "all_gather",
            "reduce_scatter", "all_to_all")  # fmt: skip

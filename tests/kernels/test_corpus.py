@@ -5,8 +5,6 @@ import pytest
 
 import simrank
 
-pytest.importorskip("triton")
-
 from .corpus_runs import RUNS, Bench
 
 MODES = ("batched", "one-by-one", "masked", "shuffled")

@@ -6,11 +6,10 @@ import sys
 import weakref
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.autotune(

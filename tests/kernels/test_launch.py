@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402 - it needs triton
+from simrank.kernels.launch import grid_sizes
+from simrank.kernels.memory.addresses import IllegalAccessError
 
 
 @triton.jit
@@ -40,17 +39,6 @@ def optional_start_kernel(start_ptr, out_ptr):
     if not start_ptr:
         start = -1
     tl.store(out_ptr + pid, start)
-
-
-@pytest.fixture
-def on_rank():
-    """Run a function on one rank of a fresh Context."""
-
-    def run(body):
-        with simrank.Context("hgx_h100") as ctx:
-            ctx.multiprocessing.spawn(lambda rank: body(ctx), nprocs=1)
-
-    return run
 
 
 @pytest.mark.parametrize("mode", ["batched", "one-by-one"])
@@ -157,3 +145,81 @@ def test_an_operation_that_has_ended_keeps_no_memory(on_rank, mode):
         assert operation.statistics.num_masked_lanes == 3 * 120
 
     on_rank(body)
+
+
+# ---- hooks around launches are called, with what the kernel says of the launch ----
+
+
+def _described(grid, kernel, arguments):
+    return {"name": f"{kernel.name} {grid[0]}x{kernel.num_warps}", "flops": arguments["n"]}
+
+
+@triton.jit(launch_metadata=_described)
+def filled(x_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + offs, 1.0, mask=offs < n)
+
+
+def test_hooks_are_called_around_each_launch(run):
+    """Nobody has to set both; names come from the kernel's own metadata."""
+    seen = []
+
+    def enter(metadata):
+        seen.append(("enter", metadata.get()["name"], metadata.get()["flops"]))
+
+    def leave(metadata):
+        seen.append(("leave", metadata.get()["name"], metadata.get()["flops"]))
+
+    def body(rank, ctx):
+        runtime, x = triton.knobs.runtime, ctx.zeros(100)
+        runtime.launch_enter_hook.add(enter)
+        try:
+            filled[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, 100, BLOCK=64, num_warps=2)
+            runtime.launch_exit_hook.add(leave)
+            filled[2,](x, 100, BLOCK=64)
+        finally:
+            runtime.launch_enter_hook.remove(enter)
+            runtime.launch_exit_hook.remove(leave)
+        filled[2,](x, 100, BLOCK=64)
+        assert x.tolist() == [1.0] * 100
+
+    run(body, 1)
+    assert seen == [
+        ("enter", "filled 2x2", 100),
+        ("enter", "filled 2x4", 100),
+        ("leave", "filled 2x4", 100),
+    ]
+
+
+# ---- grids: three numbers, whatever was given ----
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (5, (5, 1, 1)),
+        ((2, 3), (2, 3, 1)),
+        ([2, 3, 4], (2, 3, 4)),
+        (lambda meta: (meta["n"] // 2,), (4, 1, 1)),
+        (0, (0, 1, 1)),
+    ],
+)
+def test_a_grid_has_three_axes(given, expected):
+    """Of a number, of some, or of a function of the arguments."""
+    assert grid_sizes(given, {"n": 8}) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ((1, 2, 3, 4), ValueError, "one to three axes"),
+        ((), ValueError, "one to three axes"),
+        (1.5, TypeError, "divide with triton.cdiv"),
+        (-1, ValueError, "no negative size"),
+        ((1, 65536), ValueError, "use the first axis for what is long"),
+    ],
+)
+def test_other_grids_are_refused(given, error, message):
+    """As CUDA would at the launch, with the cure."""
+    with pytest.raises(error, match=message):
+        grid_sizes(given, {})

@@ -1,11 +1,10 @@
 """What a launch returns: what it took, and the same kernel once more."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

@@ -3,16 +3,15 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import DeadlockError
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from . import published  # noqa: E402 - it needs triton
+from . import published
 
 
 def inputs_of(num_ranks, numel):

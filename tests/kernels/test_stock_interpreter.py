@@ -11,10 +11,7 @@ import pytest
 
 import simrank
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from .cases import CASES  # noqa: E402 - it needs triton
+from .cases import CASES
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,8 @@
 import triton.language as tl
 from triton.language import core
 
+import simrank
+
 
 @core.extern
 def read_register(name: core.constexpr, _semantic=None):
@@ -43,3 +45,22 @@ def ballot(condition, _semantic=None):
         pack=1,
         _semantic=_semantic,
     )
+
+
+@core.extern
+def put(ptr, value, _semantic=None):
+    return tl.inline_asm_elementwise(
+        asm="st.release.sys.global.b32 [$1], $2; mov.u32 $0, 0;",
+        constraints="=r,l,r",
+        args=[ptr, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+        _semantic=_semantic,
+    )
+
+
+def launched(ctx, kernel, size, *args, **options):
+    out = simrank.zeros(size, dtype=simrank.int32)
+    kernel[(1,)](out, *args, **options)
+    return out.numpy()

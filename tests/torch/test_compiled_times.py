@@ -4,14 +4,13 @@ import csv
 from statistics import fmean
 
 import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - torch's habit
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+import simrank
+from simrank.config.folders import configs_dir
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
-
-from torch.nn import functional as F  # noqa: E402, N812 - torch's habit
-
-import simrank  # noqa: E402
-from simrank.config.folders import configs_dir  # noqa: E402
 
 TOKENS, WIDTH = 2048, 4096
 GAP_US = 0.74  # Between kernels that follow each other; a measured time is that of kernels alone.

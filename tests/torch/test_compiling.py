@@ -4,23 +4,22 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-# A second for each, as Dynamo takes; those of many graphs are slow.
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its imports and of TF32.
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.distributed.tensor.parallel import (  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     parallelize_module,
 )
-from torch.nn import functional as F  # noqa: E402, N812 - torch's habit
+from torch.nn import functional as F  # noqa: N812 - torch's habit
 
-import simrank  # noqa: E402
+import simrank
+
+# A second for each, as Dynamo takes; those of many graphs are slow.
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its imports and of TF32.
 
 VOCABULARY, WIDTH, LENGTH = 64, 32, 16
 

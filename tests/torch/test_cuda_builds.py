@@ -3,16 +3,16 @@
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-import simrank  # noqa: E402
-from simrank.errors import UnsupportedError  # noqa: E402
-from simrank.torch.devices import activation  # noqa: E402
+import simrank
+from simrank.errors import UnsupportedError
+from simrank.torch.devices import activation
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Planted bugs in torch programs: reports name the line at which ranks parted, and its values."""
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402 - only where torch is installed
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-
-import simrank  # noqa: E402
+import simrank
 
 NPROCS = 3
 

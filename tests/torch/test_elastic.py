@@ -1,20 +1,19 @@
 """torch programs whose ranks sit out: options, the tensor of active ranks, every collective."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
-
-import torch.distributed as dist  # noqa: E402
-
-from simrank.distributed import (  # noqa: E402
+from simrank.distributed import (
     ElasticOptions,
     active_ranks,
     deactivate_rank,
     set_active_ranks,
     shrink_group,
 )
-from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
+from simrank.errors import SpawnException, UnsupportedError
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
 
 
 def test_a_program_with_a_tensor_of_active_ranks_goes_on_without_a_dead_one(spawn):

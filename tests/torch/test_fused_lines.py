@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
+from simrank.errors import UnsupportedError
+from simrank.torch import fused_lines
 
-from simrank.errors import UnsupportedError  # noqa: E402
-from simrank.torch import fused_lines  # noqa: E402
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
 
 PROGRAM = """import torch
 import torch.nn.functional as F

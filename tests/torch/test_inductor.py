@@ -1,13 +1,12 @@
 """Graphs that inductor compiles for a simulated GPU: equal to eager, or refused by name."""
 
 import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - torch's habit
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+from tests.torch.random_graphs import compare
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
-
-from torch.nn import functional as F  # noqa: E402, N812 - torch's habit
-
-from tests.torch.random_graphs import compare  # noqa: E402
 
 
 def _masked_fill(x, y):

@@ -6,17 +6,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+import simrank
+from simrank.errors import UnsupportedError
+from simrank.torch import install
+from simrank.torch.install import check_version
+
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
-
-import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import UnsupportedError  # noqa: E402
-from simrank.torch import install  # noqa: E402
-from simrank.torch.install import check_version  # noqa: E402
 
 
 def test_everything_that_is_replaced_is_given_back():

@@ -9,16 +9,16 @@ import shutil
 import warnings
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if importlib.util.find_spec("megatron") is None:
     pytest.skip("megatron-core is not installed", allow_module_level=True)
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-import simrank  # noqa: E402
+import simrank
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

@@ -4,13 +4,10 @@
 import sys
 
 import pytest
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import SimrankError, SpawnException  # noqa: E402
+import simrank
+from simrank.errors import SimrankError, SpawnException
 
 LIBRARY = """
 import torch

@@ -6,9 +6,8 @@ import shlex
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 from simrank.cli import main
+from simrank.torch.rank_state.settings import Switch
 
 BEGIN = """
 import torch
@@ -170,3 +169,18 @@ def test_a_hang_is_explained_by_its_line_and_recorded(run, tmp_path):
     assert "diverged at program.py:8 `if step * rank == 4:`: ranks 0-1 did not" in err
     assert "rank 2 took it (step = 2, rank = 2)" in err
     assert len(list((tmp_path / "records").iterdir())) == 3
+
+
+# ---- switches of torch that a Context turns on ----
+
+
+def test_setting_it_back_turns_it_off():
+    """As putting back what stood there does."""
+    turned = []
+    switch = Switch(turned.append)
+    assert not switch.is_on
+    switch.is_on = True
+    assert switch.is_on
+    switch.is_on = False
+    assert not switch.is_on
+    assert turned == [True, False]

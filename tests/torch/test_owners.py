@@ -3,13 +3,11 @@
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import SimrankError, SpawnException  # noqa: E402
+import simrank
+from simrank.errors import SimrankError, SpawnException
 
 LIBRARY = """
 class State:

@@ -3,15 +3,13 @@
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.fsdp import _fsdp_extensions
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402 - only where torch is installed
-import torch.distributed.checkpoint as dcp  # noqa: E402
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType  # noqa: E402
-from torch.distributed.fsdp import _fsdp_extensions  # noqa: E402
-
-from simrank.torch.rank_state.turns import NAMES  # noqa: E402
+from simrank.torch.rank_state.turns import NAMES
 
 
 def saves(rank, folder):

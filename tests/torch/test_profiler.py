@@ -5,12 +5,10 @@ import json
 import shutil
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-
-from simrank.torch.devices import activation  # noqa: E402
+from simrank.torch.devices import activation
 
 
 def test_collectives_are_events_of_simulated_length(spawn, tmp_path):

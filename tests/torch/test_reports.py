@@ -1,15 +1,13 @@
 """Hangs and mismatches of torch programs: reported with the program's own lines, not torch's."""
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402 - only where torch is installed
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import (  # noqa: E402
+import simrank
+from simrank.errors import (
     CollectiveMismatchError,
     DeadlockError,
     SpawnException,

@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("expecttest", reason="PyTorch's test classes need expecttest")
 
 SUITE = """

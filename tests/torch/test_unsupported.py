@@ -3,13 +3,11 @@
 import shutil
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import SpawnException  # noqa: E402
+import simrank
+from simrank.errors import SpawnException
 
 needs_devices = pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 

@@ -4,7 +4,7 @@ import pytest
 
 from simrank.trace.kernel_page import report_html
 
-profile = pytest.importorskip("simrank.kernels.machine.profile")
+profile = pytest.importorskip("simrank.kernels.machine.statistics")
 
 
 @pytest.fixture

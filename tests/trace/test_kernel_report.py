@@ -4,7 +4,7 @@ import pytest
 
 from simrank.trace.kernel_report import PARTS, report_text, source_lines, summary
 
-profile = pytest.importorskip("simrank.kernels.machine.profile")
+profile = pytest.importorskip("simrank.kernels.machine.statistics")
 
 
 def one(**lines):

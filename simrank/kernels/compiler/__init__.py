@@ -1,5 +1,5 @@
 """Triton's driver interface and compiler metadata (rule K5).
 
-Read `driver` (benchmarks in simulated time), `tuning` (autotuners), `targets` (compile targets of
-devices), then `metadata` (registers, shared memory).
+Read `driver` (benchmarks in simulated time, compile targets of devices) and `tuning` (autotuners),
+then `metadata` (registers, shared memory).
 """

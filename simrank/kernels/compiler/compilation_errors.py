@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 
 class CompilationValueError(CompilationError, ValueError):  # type: ignore[misc] # Triton's class.

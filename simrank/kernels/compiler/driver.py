@@ -1,4 +1,4 @@
-"""Triton's driver for the simulated device of the running program.
+"""Triton's driver for the simulated device of the running program, and its compile target.
 
 Programs that query the active device at import time, autotuning, and `triton.testing.do_bench` work
 without a GPU; their measurements are simulated time.
@@ -6,25 +6,179 @@ without a GPU; their measurements are simulated time.
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+import triton
+from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
 from simrank.device import current_device, current_stream
 from simrank.device.stream import devices_of
-from simrank.errors import UnsupportedError
+from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
+from simrank.hardware.capability import compute_capability
 from simrank.kernels import library_tensors
-from simrank.kernels.compiler.launcher import SimulatedLauncher, binary_resources
-from simrank.kernels.compiler.targets import most_shared_bytes, target_of
 from simrank.ranks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
     from simrank.device.device import Device
     from simrank.device.tensors.namespace import CudaNames
+    from simrank.hardware.spec import DeviceSpec
+
+
+# ---- launches of kernels that triton has compiled ----
+# `triton.compile(...)` and `kernel.warmup(...)` return triton's objects, which get this launcher
+# from the driver. The kernel's source is run; the binary only gives the resources.
+
+_USED = re.compile(r"REG:(\d+) STACK:(\d+)")
+_BYTES_PER_REGISTER = 4
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+
+
+class BinaryResources(NamedTuple):
+    """Resources of a thread of a binary.
+
+    Attributes:
+        registers: Number of registers.
+        spills: Number of spilled registers.
+    """
+
+    registers: int
+    spills: int
+
+
+def binary_resources(cubin: bytes) -> BinaryResources:
+    """Read the resources of a binary with NVIDIA's tool.
+
+    Raises:
+        UnsupportedError: The output of triton's cuobjdump has no registers.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = triton.knobs.nvidia.cuobjdump.path
+        command = [tool, "--dump-resource-usage", file.name]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    match = _USED.search(shown)
+    if match is None:
+        raise UnsupportedError(f"cuobjdump says nothing of registers: {shown!r}")
+    return BinaryResources(int(match.group(1)), int(match.group(2)) // _BYTES_PER_REGISTER)
+
+
+class SimulatedLauncher:
+    """Launches a compiled kernel: its source, with its constants and options.
+
+    Args:
+        source: The compiled source.
+        metadata: The compiler's metadata, options included.
+
+    Raises:
+        UnsupportedError: The source is not a kernel but a file in the compiler's own language.
+    """
+
+    def __init__(self, source: ASTSource, metadata: Any) -> None:
+        self._jit: Any = getattr(source, "fn", None)
+        if not isinstance(self._jit, triton.JITFunction):
+            raise UnsupportedError(
+                f"launch of '{metadata.name}', which was compiled from no kernel's source\n"
+                "  to fix: compile or call the @triton.jit function"
+            )
+        names = self._jit.arg_names
+        constants = {(names.index(k),) if isinstance(k, str) else k: v
+                     for k, v in source.constants.items()}  # fmt: skip
+        self._constants = {names[path[0]]: v for path, v in constants.items() if len(path) == 1}
+        given = {name: getattr(metadata, name, None) for name in _OPTIONS}
+        self._options = {k: v for k, v in given.items() if v is not None and k not in names}
+
+    def __call__(self, *given: Any) -> None:
+        """Launch the kernel on the current stream.
+
+        Args:
+            *given: As triton passes them: the grid's three sizes, the stream, the binary's handle,
+                    its packed metadata, metadata of the launch, two hooks, and all arguments of
+                    the kernel; constants among them are ignored.
+        """
+        grid, stream, args = given[:3], given[3], given[9:]
+        driver = triton.runtime.driver.active
+        current = driver.get_current_stream(driver.get_current_device())
+        if stream not in (None, current):
+            raise UnsupportedError(
+                f"launch of a compiled kernel on stream {stream:#x}, which is not the current one\n"
+                "  to fix: make it the current stream"
+            )
+        named = dict(zip(self._jit.arg_names, args, strict=True)) | self._constants
+        self._jit.run(grid=grid, warmup=False, **self._options, **named)
+
+
+# ---- compile targets by device name ----
+
+# By a part of the device's name; NVIDIA's are in `hardware/capability.py`.
+_OTHERS = (
+    ("MI300", GPUTarget("hip", "gfx942", 64)),
+    ("MI325", GPUTarget("hip", "gfx942", 64)),
+    ("MI35", GPUTarget("hip", "gfx950", 64)),
+)
+_HOPPER = GPUTarget("cuda", 90, 32)
+
+# Shared memory per SM, and the part per program that the system reserves.
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+_SHARED_BYTES = {80: 164 * 1024, 89: 100 * 1024}
+_SHARED_BYTES_OF_OTHERS = 228 * 1024  # 9.0 to 10.3
+SHARED_BYTES_RESERVED = 1024
+
+
+def shared_bytes_of_sm(arch: int) -> int:
+    """Return the shared memory of an NVIDIA SM in bytes."""
+    return _SHARED_BYTES.get(arch, _SHARED_BYTES_OF_OTHERS)
+
+
+def most_shared_bytes(arch: int) -> int:
+    """Return the largest shared memory of a program in bytes."""
+    return shared_bytes_of_sm(arch) - SHARED_BYTES_RESERVED
+
+
+def target_of(spec: DeviceSpec) -> GPUTarget:
+    """Return the compile target of a device; an H100's for unknown names."""
+    return _target(spec.name)
+
+
+@cache
+def _target(name: str) -> GPUTarget:
+    capability = compute_capability(name)
+    if capability is not None:
+        return GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+    return next((target for part, target in _OTHERS if part in name.upper()), _HOPPER)
+
+
+def nvidia_target_of(spec: DeviceSpec) -> GPUTarget:
+    """Return the NVIDIA target of a device as seen by kernels; an H100's for other vendors."""
+    target = target_of(spec)
+    return target if target.backend == "cuda" else _HOPPER
+
+
+def parse_target(text: str) -> GPUTarget:
+    """Parse a target name such as sm_90 or gfx942.
+
+    Raises:
+        ConfigError: The name is not a target.
+    """
+    name = text.strip()
+    if name.startswith("sm_") and name[3:].rstrip("a").isdecimal():
+        return GPUTarget("cuda", int(name[3:].rstrip("a")), 32)
+    if name.startswith("gfx") and len(name) > 5:
+        return GPUTarget("hip", name, 64 if name.startswith("gfx9") else 32)
+    expected = "names of targets such as sm_90,gfx942"
+    raise ConfigError(ConfigProblem("command line", None, "--target", expected, text))
+
+
+# ---- the driver ----
 
 _MAX_THREADS = 1024  # per program: CUDA C++ Programming Guide, since compute capability 2.0
 _NUM_TIMED = 3  # runs of a benchmark: simulated times repeat, but the first may find cold clocks

@@ -1,8 +1,7 @@
 """Compiler metadata of a kernel: registers, shared memory, programs per SM (rule K5).
 
 No GPU is needed. The first compilation of a process takes a third of a second, so kernels are
-compiled
-only if the result matters: for the number of programs at once, or on request of a launch.
+compiled only if the result matters: for the number of programs at once, or on request of a launch.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from triton.runtime.jit import MockTensor
 
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
-from simrank.kernels.compiler.launcher import binary_resources
-from simrank.kernels.compiler.targets import (
+from simrank.kernels.compiler.driver import (
     SHARED_BYTES_RESERVED,
+    binary_resources,
     most_shared_bytes,
     shared_bytes_of_sm,
     target_of,
 )
-from simrank.kernels.machine.jit import kept
+from simrank.kernels.machine.protocols import kept
 from simrank.kernels.values.types import element_type, of_memory, type_of_number
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
 
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 # Per SM of compute capability 8.0 and 9.0 to 10.3; 8.9 has fewer threads and less shared memory.
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.

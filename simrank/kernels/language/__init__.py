@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.kernels.language import (
     access,
-    atomics,
     control,
     dots,
     elementwise,
     libdevice,
-    mapping,
     reductions,
-    scaled,
     shapes,
-    target,
-    windows,
 )
 
 if TYPE_CHECKING:
@@ -32,11 +27,7 @@ CORE: dict[str, Callable[..., Any]] = {
     **elementwise.FUNCTIONS,
     **reductions.FUNCTIONS,
     **access.FUNCTIONS,
-    **atomics.FUNCTIONS,
     **dots.FUNCTIONS,
-    **scaled.FUNCTIONS,
-    **mapping.FUNCTIONS,
-    **windows.FUNCTIONS,
     **control.FUNCTIONS,
     "range": control.Range,
     "static_range": control.static_range,
@@ -44,7 +35,7 @@ CORE: dict[str, Callable[..., Any]] = {
 MATH: dict[str, Callable[..., Any]] = elementwise.MATH
 # Functions written in Triton itself, emulated here as a whole.
 STANDARD: dict[str, Callable[..., Any]] = reductions.STANDARD
-TARGET: dict[str, Callable[..., Any]] = target.FUNCTIONS
+TARGET: dict[str, Callable[..., Any]] = control.TARGET
 EXTRA: dict[str, dict[str, Callable[..., Any]]] = libdevice.BY_MODULE
 # Names that exist but are not emulated.
 REFUSED = ("float8e4b15",)

@@ -8,22 +8,49 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import triton.language as tl
 
+from simrank.kernels import library_tensors
 from simrank.kernels.language import special
-from simrank.kernels.language.library_functions import shared
-from simrank.kernels.machine.running import spend
-from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
+from simrank.kernels.machine.running import FUSED, SIMPLE, SPECIAL, spend
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
-from simrank.kernels.values.broadcasting import aligned, check_broadcast, with_axes
-from simrank.kernels.values.conversions import odd_sum, to_float32
-from simrank.kernels.values.operators import operands
-from simrank.kernels.values.types import ElementType, float32, float64, int1
+from simrank.kernels.values.operators import aligned, check_broadcast, operands, with_axes
+from simrank.kernels.values.types import ElementType, float32, float64, int1, odd_sum, to_float32
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
     from simrank.kernels.values.block import Operand
+
+
+# ---- functions that kernels share with the tensors of another library: bit-identical results ----
+# torch on CUDA and Triton use the same libdevice. Where a program's tensors belong to another
+# library, kernels use that library's function; otherwise numpy's, or one written here.
+
+_FLOATS = (np.float32, np.float64)
+
+
+def shared(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a float function that prefers the running program's tensor library.
+
+    Args:
+        name: Name of the function in torch.
+        compute: The fallback.
+    """
+
+    def function(*values: Any) -> Any:
+        library = library_tensors.running()
+        own = None if library is None else library.function(name)
+        if own is None or any(value.dtype not in _FLOATS for value in values):
+            return compute(*values)
+        result = own(*(np.ascontiguousarray(value) for value in values))
+        is_block = any(type(value) is np.ndarray for value in values)
+        return result if is_block else result.reshape(())[()]
+
+    return function
+
+
+# ---- arithmetic, comparisons, transcendental functions ----
 
 
 def _pair(

@@ -15,14 +15,11 @@ import numpy as np
 import triton.language.extra.libdevice  # noqa: F401 - kernels find it as an attribute
 
 from simrank.kernels import machine
-from simrank.kernels.language import rounding, series, special
-from simrank.kernels.language.elementwise import fused_in
-from simrank.kernels.language.library_functions import shared
-from simrank.kernels.language.numbers import bytes_of_both
-from simrank.kernels.language.special import in_wider, of_each, through_float64
+from simrank.kernels.language import special
+from simrank.kernels.language.elementwise import fused_in, shared
+from simrank.kernels.language.special import bytes_of_both, in_wider, of_each, through_float64
 from simrank.kernels.values.block import Block, as_block
-from simrank.kernels.values.broadcasting import aligned, check_broadcast
-from simrank.kernels.values.conversions import to_integer
+from simrank.kernels.values.operators import aligned, check_broadcast
 from simrank.kernels.values.types import (
     ElementType,
     float32,
@@ -30,6 +27,7 @@ from simrank.kernels.values.types import (
     int1,
     int32,
     int64,
+    to_integer,
     uint32,
     uint64,
 )
@@ -38,7 +36,7 @@ from simrank.units import PS_PER_NS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.arrays import Value
+    from simrank.kernels.machine.protocols import Value
 
     Compute = Callable[..., Any]
     Signatures = dict[tuple[ElementType, ...], ElementType]
@@ -230,7 +228,7 @@ _TRANSCENDENTAL: dict[str, Compute] = {
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
 }  # fmt: skip
-_ERFC_INVERSE = series.erfc_inverse(special.inverse_of_erf)
+_ERFC_INVERSE = special.erfc_inverse(special.inverse_of_erf)
 _UNARY: dict[str, Compute] = {
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint,
     "round": special.rounded_away, "nearbyint": np.rint, "sqrt": np.sqrt, "sqrt_rn": np.sqrt,
@@ -242,12 +240,13 @@ _UNARY: dict[str, Compute] = {
     "sinpi": through_float64(special.sine_of_pi), "cospi": through_float64(special.cosine_of_pi),
     "erf": special.erf, "erfc": of_each(math.erfc), "erfinv": special.erfinv,
     "normcdf": of_each(special.normal_cdf), "lgamma": of_each(special.log_gamma),
-    "tgamma": of_each(series.gamma), "erfcx": of_each(series.erfcx),
+    "tgamma": of_each(special.gamma), "erfcx": of_each(special.erfcx),
     "erfcinv": of_each(_ERFC_INVERSE),
     "normcdfinv": of_each(lambda p: -math.sqrt(2) * _ERFC_INVERSE(2 * p)),
-    "j0": of_each(partial(series.j, 0)), "j1": of_each(partial(series.j, 1)),
-    "y0": of_each(partial(series.y, 0)), "y1": of_each(partial(series.y, 1)),
-    "cyl_bessel_i0": of_each(partial(series.i, 0)), "cyl_bessel_i1": of_each(partial(series.i, 1)),
+    "j0": of_each(partial(special.bessel_j, 0)), "j1": of_each(partial(special.bessel_j, 1)),
+    "y0": of_each(partial(special.bessel_y, 0)), "y1": of_each(partial(special.bessel_y, 1)),
+    "cyl_bessel_i0": of_each(partial(special.bessel_i, 0)),
+    "cyl_bessel_i1": of_each(partial(special.bessel_i, 1)),
 }  # fmt: skip
 _BINARY: dict[str, Compute] = {
     "copysign": np.copysign, "fmod": np.fmod, "atan2": in_wider(np.arctan2),
@@ -263,7 +262,7 @@ _TERNARY: dict[str, Compute] = {
 _OF_FOUR: dict[str, Compute] = {
     "norm4d": in_wider(_norm), "rnorm4d": in_wider(lambda *values: 1 / _norm(*values)),
 }  # fmt: skip
-_DIRECTED = rounding.arithmetic()
+_DIRECTED = special.arithmetic()
 _NUM_OPERANDS = {"sqrt": 1, "rcp": 1, "fma": 3}
 _FAST: dict[str, Compute] = {
     **{f"fast_{name}f": _UNARY[name] for name in ("sin", "cos", "log", "log2", "log10", "exp")},
@@ -303,8 +302,8 @@ _TABLE: dict[str, tuple[Signatures, Compute]] = {
     "pow": (_floating(2) | {(t, int32): t for t in _FLOATS}, _power),
     "ldexp": ({(t, int32): t for t in _FLOATS}, np.ldexp),
     "scalbn": ({(t, int32): t for t in _FLOATS}, np.ldexp),
-    "jn": ({(int32, t): t for t in _FLOATS}, _of_order(series.j)),
-    "yn": ({(int32, t): t for t in _FLOATS}, _of_order(series.y)),
+    "jn": ({(int32, t): t for t in _FLOATS}, _of_order(special.bessel_j)),
+    "yn": ({(int32, t): t for t in _FLOATS}, _of_order(special.bessel_y)),
     "ilogb": (_floating(1, int32), _exponent),
     "byte_perm": ({(int32, int32, int32): int32}, _permuted),
     "mul24": (_PAIRS_OF_32, _product_of_24_bits),
@@ -349,11 +348,11 @@ _TABLE: dict[str, tuple[Signatures, Compute]] = {
     **{
         f"{source}2{target}_{mode}": (
             {(element,): floating},
-            rounding.conversion(mode, floating.compute),
+            special.conversion(mode, floating.compute),
         )
         for source, element in (*_WHOLE, ("double", float64))
         for target, floating in (("float", float32), ("double", float64))
-        for mode in rounding.MODES
+        for mode in special.MODES
         if element.bits > 32 * (floating is float64) and element is not floating
     },
 }

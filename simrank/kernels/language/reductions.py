@@ -9,8 +9,7 @@ import numpy as np
 from simrank.kernels import machine
 from simrank.kernels.language.elementwise import add, mul
 from simrank.kernels.language.shapes import as_dims, settled, with_program_axis
-from simrank.kernels.machine.running import spend
-from simrank.kernels.machine.vectors import SIMPLE
+from simrank.kernels.machine.running import SIMPLE, spend
 from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
 from simrank.kernels.values.types import element_type, float32, int1, int32, uint32
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     import triton.language as tl
 
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from simrank.kernels import machine
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
-from simrank.kernels.values.broadcasting import MAX_NUMEL, aligned, check_broadcast, with_axes
+from simrank.kernels.values.operators import MAX_NUMEL, aligned, check_broadcast, with_axes
 from simrank.kernels.values.types import element_type, int32
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import triton.language as tl
 
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
     from simrank.kernels.values.block import Operand
 
 

@@ -4,9 +4,12 @@ Read `now` (the programs that run), `statistics` (what a launch did) and `protoc
 room and memory need of the rooms above).
 """
 
-from simrank.kernels.machine.effects import Effects, Order
+from simrank.kernels.machine.protocols import Effects, Order
 from simrank.kernels.machine.running import (
     ALL_PROGRAMS,
+    FUSED,
+    SIMPLE,
+    SPECIAL,
     Options,
     Programs,
     PublishedError,
@@ -22,7 +25,6 @@ from simrank.kernels.machine.running import (
     spend,
 )
 from simrank.kernels.machine.statistics import Dot, Extent, Statistics
-from simrank.kernels.machine.vectors import FUSED, SIMPLE, SPECIAL
 
 __all__ = [
     "ALL_PROGRAMS",

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from simrank.device.device import Device
-    from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import AccessLog, Lanes, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Array, Lanes, Sync, Value
     from simrank.kernels.machine.statistics import Statistics
-
 
 _ndarray = np.ndarray
 ALL_PROGRAMS = -2  # Stands for all programs of a batch, where they do the same.
@@ -86,8 +84,9 @@ class Programs:
         log: Where their accesses are noted; None where races are not looked for.
         sync: How a waiting program waits and publishes; None for kernels that do neither.
         active: Which of its threads do what comes next, see `threads`, or which of the programs,
-            see `masked`; None for all.
-        counts_scalars: Whether scalars cost: programs are elements of a block, see `mapping`.
+            see `guarded`; None for all.
+        counts_scalars: Whether scalars cost: programs are elements of a block, see
+            `map_elementwise`.
         copies: How many programs each of those elements is computed in.
     """
 
@@ -177,7 +176,7 @@ def spend(unit: int, values: Value, each: int = 1) -> None:
     """Count operations for each element of a block; scalars run on other units.
 
     Args:
-        unit: What kind of operation, see `vectors`.
+        unit: What kind of operation, see `SIMPLE`.
         values: Of the block: one row for all programs, or one for each.
         each: How many for an element.
     """
@@ -233,3 +232,57 @@ def run(programs: Programs, body: Callable[[], Any]) -> None:
             body()
     finally:
         set_running(before)
+
+
+# ---- units of an SM for operations on blocks, by throughput ----
+# Tensor cores are not alone in a kernel: between two dots of attention stand exponentials, maxima
+# and conversions, and those take their time (rule K4). Integers are mostly addresses, of which one
+# is computed for 16 bytes side by side, and masks: neither is counted.
+
+# Rows of the programming guide's table of throughputs.
+FUSED = 0  # Additions and multiplications of floats: two of them mostly become one instruction.
+SIMPLE = 1  # Comparisons, choices, conversions, bits of integers, steps of reductions.
+SPECIAL = 2  # Exponentials, logarithms, roots, divisions, sines.
+NUM_UNITS = 3
+
+
+# ---- numbers of programs and bytes as text, for reports ----
+
+MAX_SHOWN = 8  # of programs, bytes and values, in reports
+
+
+def first_few(result: Sequence[object]) -> str:
+    """Return the first items as text, for example `0, 16, 32`."""
+    return ", ".join(map(str, result[:MAX_SHOWN])) + ", ..." * (len(result) > MAX_SHOWN)
+
+
+def programs_text(ids: Sequence[int]) -> str:
+    """Return program ids as text, for example `program 0, 1`."""
+    return f"program {first_few(ids)}"
+
+
+def ids_text(ids: list[int]) -> str:
+    """Return numbers as ranges, for example `0-3, 7`."""
+    parts: list[str] = []
+    start = previous = ids[0]
+    for number in [*ids[1:], -1]:
+        if number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    return ", ".join(parts)
+
+
+def waiting_text(lows: dict[int, int], changes: list[str]) -> str:
+    """Return the text of waiting programs and their bytes.
+
+    Args:
+        lows: By program, the first byte that it waits for.
+        changes: From which value to which, where that is known.
+    """
+    verb = "program {} waits" if len(lows) == 1 else "programs {} wait"
+    starts = list(dict.fromkeys(lows.values()))
+    bytes_ = f"byte{'s' * (len(starts) > 1)} {first_few(starts)}"
+    values = f" from {first_few(changes)}" if changes else ""
+    return f"{verb.format(ids_text(list(lows)))} for a change of {bytes_}{values}"

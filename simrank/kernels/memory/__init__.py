@@ -1,7 +1,7 @@
 """Memory access of kernels: pointers, bounds, loads, stores and atomics on storages.
 
-Read `addresses` (from a pointer to a storage), `access` (loads and stores), `atomics`, and
-`illegal` (errors of illegal accesses).
+Read `addresses` (from a pointer to a storage, errors of illegal accesses), `loads_stores`, then
+`atomics`.
 """
 
 from simrank.kernels.memory.addresses import pointee, writable_pointee

@@ -12,28 +12,28 @@ import numpy as np
 
 from simrank.kernels import machine
 from simrank.kernels.machine.protocols import Asked
-from simrank.kernels.memory import illegal
 from simrank.kernels.memory.addresses import (
     Element,
+    Request,
     Segment,
     check_bounds,
     element_at,
     launch_view,
+    outside,
     pointee,
     segments_from,
     writable_pointee,
 )
 from simrank.kernels.memory.loads_stores import active_lanes, check_lanes
 from simrank.kernels.values.block import Anchor, Block, as_block, as_truth, cast_to
-from simrank.kernels.values.broadcasting import with_axes
+from simrank.kernels.values.operators import with_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.device.memory import Storage
     from simrank.kernels.machine import Order, Programs
-    from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import AccessLog, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Array, Sync, Value
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -231,8 +231,8 @@ def _on_element(
     element, (storage, index) = atomic.element, target
     view = launch_view(programs, storage, element.memory)
     if not 0 <= index < len(view):
-        wrong = illegal.Request(np.int64(index), None, "atomic")
-        raise illegal.outside(programs, storage, wrong, element)
+        wrong = Request(np.int64(index), None, "atomic")
+        raise outside(programs, storage, wrong, element)
     _require_own(programs, storage)
     before = view[index]
     if programs.undo is not None:

@@ -12,25 +12,25 @@ import numpy as np
 from simrank.device.memory import GRANULE_BYTES, Storage
 from simrank.kernels import machine
 from simrank.kernels.machine import ALL_PROGRAMS, Extent
-from simrank.kernels.memory import illegal
 from simrank.kernels.memory.addresses import (
+    Request,
     element_at,
     launch_view,
+    outside,
     owners_of,
+    past_end_text,
     pointee,
     segments_from,
     segments_of,
     writable_pointee,
 )
-from simrank.kernels.memory.illegal import Request
 from simrank.kernels.values.block import Anchor, Block, as_block, cast_to
-from simrank.kernels.values.broadcasting import aligned, common_shape, with_axes
+from simrank.kernels.values.operators import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
 
 if TYPE_CHECKING:
     from simrank.kernels.machine import Programs
-    from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import AccessLog, Lanes, Sync
+    from simrank.kernels.machine.protocols import AccessLog, Array, Lanes, Sync, Value
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -286,7 +286,7 @@ def _gather_one(
         if isinstance(base, Anchor):
             elsewhere = element_at(programs, base.address + index * itemsize, element)
             return _gather_one(programs, *elsewhere, element)
-        raise illegal.outside(programs, storage, Request(np.int64(index), None, "load"), element)
+        raise outside(programs, storage, Request(np.int64(index), None, "load"), element)
     total = len(programs.ids)
     programs.statistics.count(storage, total, total, Extent(index, index, itemsize), writes=False)
     if programs.sync is not None:
@@ -356,7 +356,7 @@ def _scatter(
             elsewhere = _absolute(base, index, element)
             _scatter_anywhere(programs, elsewhere, values, element, request)
             return
-        raise illegal.outside(programs, storage, Request(lanes, active, "store"), element)
+        raise outside(programs, storage, Request(lanes, active, "store"), element)
     extent = Extent(low, high, element.itemsize, sector_waste(lanes, element.itemsize))
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
@@ -534,7 +534,7 @@ def poison(element: ElementType) -> Value:
 def past_end(
     programs: Programs,
     storage: Storage,
-    request: illegal.Request,
+    request: Request,
     index: Array,
     element: ElementType,
 ) -> Array:
@@ -562,7 +562,7 @@ def past_end(
         or int(index.min()) < 0
         or int(index.max()) >= end_bytes // itemsize
     ):
-        raise illegal.outside(programs, storage, request, element)
-    device.memory.space.hints[illegal.past_end_text(programs, storage)] = None
+        raise outside(programs, storage, request, element)
+    device.memory.space.hints[past_end_text(programs, storage)] = None
     is_past: Array = index >= storage.size_bytes // itemsize
     return is_past

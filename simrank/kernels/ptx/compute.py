@@ -11,12 +11,12 @@ import ml_dtypes
 import numpy as np
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.language.numbers import bytes_of_both
+from simrank.kernels.language.special import bytes_of_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
 
 
 # Dtypes by PTX type; packed types have two elements.

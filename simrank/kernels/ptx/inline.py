@@ -14,13 +14,13 @@ from simrank.kernels.ptx.parse import Snippet, parse
 from simrank.kernels.ptx.run import Lanes
 from simrank.kernels.running import threads
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to
-from simrank.kernels.values.broadcasting import check_broadcast, with_axes
+from simrank.kernels.values.operators import check_broadcast, with_axes
 from simrank.kernels.values.types import ElementType, element_type, int32
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.protocols import Array
 
 # Each thread executes these itself, even with equal operands in all threads.
 _EACH_THREAD = {"atom", "red", "shfl", "vote"}  # matches `multimem.red` too

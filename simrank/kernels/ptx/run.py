@@ -16,8 +16,8 @@ import numpy as np
 from simrank.device.memory import Storage
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.language.numbers import to_tf32
-from simrank.kernels.ptx import access, multimem
+from simrank.kernels.language.special import to_tf32
+from simrank.kernels.ptx import access
 from simrank.kernels.ptx.compute import (
     COMBINED,
     COMPARISONS,
@@ -29,14 +29,14 @@ from simrank.kernels.ptx.compute import (
     result_kind,
 )
 from simrank.kernels.running import threads
-from simrank.kernels.values.conversions import to_float32
+from simrank.kernels.values.types import to_float32
 from simrank.units import PS_PER_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.kernels.machine import Programs, Statistics
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
     from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
 
 WARP = 32  # NVIDIA's; AMD has no such instructions
@@ -400,7 +400,7 @@ _HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
     "setp": _set_predicate,
     "selp": _select,
     "cvt": _convert,
-    "multimem": multimem.run,
+    "multimem": access.multimem,
     "shfl": shuffle,
     "vote": vote,
 }

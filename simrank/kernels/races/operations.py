@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from simrank.device.memory import Buffer, Storage
     from simrank.device.races import RaceChecker
     from simrank.device.stream import Operation
-    from simrank.kernels.machine.arrays import Array
-    from simrank.kernels.races.accesses import Access
+    from simrank.kernels.machine.protocols import Array
+    from simrank.kernels.races.findings import Access
     from simrank.kernels.races.happens_before import ProgramClock, ProgramRaces
     from simrank.kernels.races.launch_log import LaunchAccesses
 

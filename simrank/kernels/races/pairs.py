@@ -3,8 +3,7 @@
 An atomic races with every unordered plain load or store of another program, regardless of values.
 
 Two stores race unless they store the same value. A load and a store race unless the load expects
-the
-stored value anyway: the value of the last store ordered before it, or the value from before the
+the stored value anyway: the value of the last store ordered before it, or the value from before the
 launch. Stores of the program itself and stores ordered by atomics are before a load. The result
 does not depend on the order in which the programs ran here.
 """
@@ -17,14 +16,14 @@ import numpy as np
 
 from simrank.device.races import join
 from simrank.kernels.machine import ALL_PROGRAMS
-from simrank.kernels.races.accesses import Access, Fence, Finding
+from simrank.kernels.races.findings import Access, Fence, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from simrank.device.memory import Storage
     from simrank.engine import CallSite
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.protocols import Array
 
     Log = Sequence[Access | Fence]
     IsOrdered = Callable[[Array, Array], Array]

@@ -2,22 +2,251 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.kernels.races.accesses import ATOMIC
-from simrank.kernels.races.findings import ProgramRaceError, access_at, created_at
-from simrank.kernels.races.reads import Reads
-from simrank.kernels.races.shadow_memory import IDLE, MIXED, Elements, Shadow, Stored
+from simrank.kernels.races.findings import ATOMIC, ProgramRaceError, access_at, created_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from simrank.device.memory import Storage
     from simrank.device.races import Clock
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.protocols import Array
     from simrank.kernels.races.happens_before import ProgramRaces
+
+
+# ---- loads by programs, which later stores to the same bytes must be ordered after ----
+
+_FIRST_ROWS = 64
+_COLUMNS = ("_low", "_high", "_reader", "_epoch", "_site", "_own")
+
+
+class Read(NamedTuple):
+    """A recorded load.
+
+    Attributes:
+        reader: Number of the program.
+        epoch: The program's epoch; of repeated equal loads, that of the last.
+        site: Number of the source line.
+        is_own: Whether the last store there was by the program itself.
+    """
+
+    reader: int
+    epoch: int
+    site: int
+    is_own: bool
+
+
+class Reads:
+    """Loads of one storage: a row for each source line, program and byte range.
+
+    A row covers every byte of its range; a load with gaps has a list of its elements as well.
+    """
+
+    def __init__(self) -> None:
+        self._num_rows = 0
+        self._low = np.zeros(_FIRST_ROWS, np.int64)
+        self._high = np.zeros(_FIRST_ROWS, np.int64)
+        self._reader = np.zeros(_FIRST_ROWS, np.int64)
+        self._epoch = np.zeros(_FIRST_ROWS, np.int64)
+        self._site = np.zeros(_FIRST_ROWS, np.int64)
+        self._own = np.zeros(_FIRST_ROWS, np.int64)
+        # Rows with gaps: the sorted first byte of each element, and the element size.
+        self._bytes: dict[int, tuple[Array, int]] = {}
+        self._rows: dict[tuple[int, int, int, int, int, bool], int] = {}
+
+    def add(
+        self,
+        first: Array,
+        itemsize: int,
+        reader: int,
+        epoch: int,
+        site: int,
+        *,
+        is_own: bool = False,
+    ) -> None:
+        """Record a load.
+
+        Args:
+            first: First byte of each element, [n].
+            itemsize: Size of an element in bytes.
+            reader: Number of the program.
+            epoch: The program's epoch.
+            site: Number of the source line.
+            is_own: Whether the last store there was by the program itself.
+        """
+        low, high = int(first.min()), int(first.max()) + itemsize
+        is_dense = high - low == first.size * itemsize
+        key = (reader, site, low, high, 0 if is_dense else hash(first.tobytes()), is_own)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = self._new_row()
+            self._low[row], self._high[row] = low, high
+            self._reader[row], self._site[row], self._own[row] = reader, site, is_own
+            if not is_dense:
+                self._bytes[row] = np.unique(first), itemsize
+        self._epoch[row] = epoch
+
+    def _new_row(self) -> int:
+        row = self._num_rows
+        if row == len(self._low):
+            for name in _COLUMNS:
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self._num_rows += 1
+        return row
+
+    def touched_by(self, first: Array, itemsize: int) -> Iterator[Read]:
+        """Yield the recorded loads of bytes that a store is about to change."""
+        low, high = int(first.min()), int(first.max()) + itemsize
+        rows = slice(0, self._num_rows)
+        hits = np.flatnonzero((self._low[rows] < high) & (self._high[rows] > low))
+        for row in hits.tolist():
+            if self._meets(row, first, itemsize):
+                reader, epoch = int(self._reader[row]), int(self._epoch[row])
+                yield Read(reader, epoch, int(self._site[row]), bool(self._own[row]))
+
+    def _meets(self, row: int, first: Array, itemsize: int) -> bool:
+        """Return whether elements share a byte with a row, whose element size may differ."""
+        scattered = self._bytes.get(row)
+        if scattered is None:
+            inside = (first + itemsize > self._low[row]) & (first < self._high[row])
+            return bool(inside.any())
+        starts, size = scattered
+        num_before = np.searchsorted(starts, first + itemsize)
+        return bool((num_before > np.searchsorted(starts, first - size, side="right")).any())
+
+    def forget(self, is_over: Callable[[int], bool]) -> None:
+        """Drop the loads of programs that all later programs are ordered after."""
+        readers = self._reader[: self._num_rows]
+        over = {reader for reader in np.unique(readers).tolist() if is_over(reader)}
+        if not over:
+            return
+        kept = [(key, row) for key, row in self._rows.items() if key[0] not in over]
+        order = np.array([row for _, row in kept], np.int64)
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            fresh = np.zeros(max(_FIRST_ROWS, len(order)), np.int64)
+            fresh[: len(order)] = column[order]
+            setattr(self, name, fresh)
+        self._rows = {key: index for index, (key, _) in enumerate(kept)}
+        self._bytes = {
+            index: self._bytes[row] for index, (_, row) in enumerate(kept) if row in self._bytes
+        }
+        self._num_rows = len(kept)
+
+
+# ---- records of programs and memory for race detection between programs ----
+
+IDLE, MIXED = 1, 2
+
+
+class Shadow:
+    """The last store of each byte of a storage: program, epoch, source line and value.
+
+    Attributes:
+        writers: 0: not stored yet; > 0: a program; < 0: several programs that stored the same
+            value, see `Alike`.
+        finest: Size of the smallest elements that were stored; all bytes of one have the same
+            record.
+        marks: `IDLE` where the store changed nothing, so that it races with stores only; `MIXED`
+            where the same program had stored another value in the same epoch.
+    """
+
+    __slots__ = ("epochs", "finest", "marks", "sites", "values", "writers")
+
+    def __init__(self, storage: Storage) -> None:
+        size = storage.size_bytes
+        self.finest = max(size, 1)
+        self.writers = np.zeros(size, np.int32)
+        self.epochs = np.zeros(size, np.int32)
+        self.sites = np.zeros(size, np.int32)
+        self.marks = np.zeros(size, np.uint8)
+        self.values = storage.array(np.dtype(np.uint8))[:size].copy()
+
+
+class Stored(NamedTuple):
+    """A store: its program, the program's epoch, and the number of its source line."""
+
+    writer: int
+    epoch: int
+    site: int
+
+
+class Alike:
+    """Unordered stores of the same value, for which `Shadow` has a single slot per byte.
+
+    Sets of stores are numbered -1, -2, ...; equal sets have one number.
+    """
+
+    def __init__(self) -> None:
+        self._stores: list[tuple[Stored, ...]] = [()]
+        self._numbers: dict[tuple[Stored, ...], int] = {}
+
+    def number(self, stores: tuple[Stored, ...]) -> int:
+        """Return the number of a set of stores."""
+        result = self._numbers.get(stores)
+        if result is None:
+            result = self._numbers[stores] = -len(self._stores)
+            self._stores.append(stores)
+        return result
+
+    def __getitem__(self, number: int) -> tuple[Stored, ...]:
+        """Return the stores with a number."""
+        return self._stores[-number]
+
+
+def of_rank(rank: int | None) -> str:
+    """Return the rank of a program as text; empty for the main program."""
+    return "" if rank is None else f" of rank {rank}"
+
+
+class Name(NamedTuple):
+    """Name of a program in reports; `number` is None for an operation of a stream."""
+
+    number: int | None
+    kernel: str
+    rank: int | None
+
+    def __str__(self) -> str:
+        """Return the text for reports."""
+        if self.number is None:
+            return f"{self.kernel}{of_rank(self.rank)}"
+        return f"program {self.number} of kernel '{self.kernel}'{of_rank(self.rank)}"
+
+
+class Elements(NamedTuple):
+    """Elements of a storage: the first byte of each, [n], and the element size in bytes."""
+
+    first: Array
+    itemsize: int
+
+
+class Launched(NamedTuple):
+    """Launch state at its start: the events that it is ordered after.
+
+    Attributes:
+        number: Number of the launch.
+        num_ended: Number of programs that had ended.
+        stream: Key of its stream in clocks.
+        step: Step of the launch in its stream.
+        run: Clock of its operation; the clocks of its programs are joined into it.
+    """
+
+    number: int
+    num_ended: int
+    stream: int
+    step: int
+    run: Clock
+
+    def clock(self) -> Clock:
+        """Return the initial clock of its programs, without this launch, which has not ended."""
+        return {**self.run, self.stream: self.step - 1}
+
+
+# ---- checks of one program's accesses ----
 
 _WRITES, _READS = "writes", "reads"
 

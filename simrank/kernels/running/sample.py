@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from simrank.device.memory import Storage, Touched
     from simrank.kernels.machine import Setting
-    from simrank.kernels.machine.arrays import Array
+    from simrank.kernels.machine.protocols import Array
     from simrank.kernels.machine.statistics import Traffic
 
 # Assumed: between the first and the last program along an axis, which are in the sample, from the

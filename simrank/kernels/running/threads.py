@@ -1,7 +1,7 @@
 """Kernels that read thread ids: a scalar has one row per thread of the program.
 
 What all threads share stays a bare scalar, and is done once. Where threads go different ways the
-rest is masked off: `if`, `for` and `while` are rewritten so, see `thread_rewrite`. A block belongs
+rest is masked off: `if`, `for` and `while` are rewritten so, see `ThreadRewriter`. A block belongs
 to all threads together, so it must not depend on the thread.
 """
 
@@ -22,13 +22,13 @@ from simrank.kernels.values.block import (
     cast_to,
     constant,
 )
-from simrank.kernels.values.broadcasting import aligned
+from simrank.kernels.values.operators import aligned
 from simrank.kernels.values.types import int1, int32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
     from simrank.kernels.values.block import Operand
 
 _MISSING = object()

@@ -1,5 +1,5 @@
 """Symmetric memory libraries in kernels: NVSHMEM, rocSHMEM, Triton-distributed.
 
 Read `libraries` (tables of replaced functions), then `api` (puts, gets, signals, waits), `teams`
-(barriers and collectives) and `multicast`.
+(barriers, collectives, multicast addresses).
 """

@@ -11,13 +11,13 @@ Source:
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from simrank.distributed.symmetric_memory import counterpart
 from simrank.kernels import machine, memory
-from simrank.kernels.machine import Order
+from simrank.kernels.machine import Effects, Order
 from simrank.kernels.memory.atomics import modify, replaced, unchanged
 from simrank.kernels.running import threads
 from simrank.kernels.values import types
@@ -25,10 +25,9 @@ from simrank.kernels.values.block import Block, as_block, constant
 from simrank.ranks import require_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from simrank.kernels.machine.arrays import Array, Value
-    from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.machine.protocols import Array, Sync, Value
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -277,3 +276,32 @@ def remote_ptr(pointer: Block, pe: Operand) -> Block:
     there = [at_peer(address, peer) if 0 <= peer < size else 0 for address, peer in calls]
     result = np.array(there, np.int64)
     return Block(threads.spread(result), pointer.element)
+
+
+# ---- tables of library functions with their observable effects ----
+
+PUBLISHES = Effects(publishes=True)
+WAITS = Effects(publishes=True, waits=True)
+READS = Effects(publishes=True, reads=True)
+OF_THREADS = Effects(publishes=True, threads=True)
+NOTHING = Effects()
+
+
+class Function(NamedTuple):
+    """An emulated library function.
+
+    Attributes:
+        run: The replacement.
+        effects: Effects that other programs can observe.
+    """
+
+    run: Callable[..., Any]
+    effects: Effects
+
+
+Table = dict[str, Function]
+
+
+def all_with(effects: Effects, functions: Mapping[str, Callable[..., Any]]) -> Table:
+    """Return a table of functions with equal effects."""
+    return {name: Function(run, effects) for name, run in functions.items()}

@@ -14,15 +14,16 @@ import numpy as np
 from simrank.errors import UnsupportedError
 from simrank.kernels import memory
 from simrank.kernels.running import threads
-from simrank.kernels.shmem import api, multicast
-from simrank.kernels.shmem.table import NOTHING, OF_THREADS, PUBLISHES, WAITS, Function, all_with
+from simrank.kernels.shmem import api
+from simrank.kernels.shmem.api import NOTHING, OF_THREADS, PUBLISHES, WAITS, Function, all_with
+from simrank.kernels.shmem.teams import multicast_address
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, constant, scalar_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.shmem.table import Table
+    from simrank.kernels.shmem.api import Table
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -117,7 +118,7 @@ def notify(
 def remote_mc_ptr(team: Operand, ptr: Block) -> Block:
     """Return a pointer to the same bytes at all ranks of a team."""
     own = np.asarray(addresses(ptr))
-    return Block(multicast.address(own, int(team)), ptr.element)
+    return Block(multicast_address(own, int(team)), ptr.element)
 
 
 class SimtRegion:

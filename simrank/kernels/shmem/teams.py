@@ -1,4 +1,4 @@
-"""Teams of ranks in kernels: barriers and collectives of SHMEM libraries."""
+"""Teams of ranks in kernels: barriers, collectives, multicast addresses of SHMEM libraries."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.engine import Engine
+    from simrank.kernels.machine.protocols import Array, Value
     from simrank.kernels.values.block import Operand
 
 WORLD = 0
@@ -193,3 +194,45 @@ def _size(pointer: Block, count: Operand) -> Block:
 def _arguments(*values: Operand) -> list[int]:
     """Return the arguments of a call by a whole block, as integers."""
     return [int(column[0]) for column in threads.of_active(*values, scope="block")]
+
+
+# ---- multicast addresses: one address for the same bytes at all ranks of a team or group ----
+# A team's multicast address is the address of this rank's part with mark bits above all memory; a
+# group's is registered in the address space. Only `multimem` instructions accept them.
+
+_MARK = 1 << 61  # assumed: no simulated memory is that large
+_TEAM = 56  # lowest bit of the team's number
+
+
+def multicast_address(own: Value, team: int) -> Value:
+    """Return the multicast address of an address, or of an array of addresses."""
+    return own | np.int64(_MARK | team << _TEAM)
+
+
+def members_of(multicast: Array) -> list[Array]:
+    """Return the addresses at each rank of the team or group of multicast addresses.
+
+    Raises:
+        ValueError: An address is not multicast, or the addresses are in several allocations.
+    """
+    first, last = int(multicast.min()), int(multicast.max())
+    of_group = machine.now().device.memory.space.multicast(first)
+    if of_group is not None:
+        return [
+            multicast - first + (storage.address + of_group.offset) for storage in of_group.storages
+        ]
+    if not first & _MARK:
+        raise ValueError(
+            f"address {first:#x} is no multicast address\n"
+            "  to fix: give multimem instructions the handle's multicast_ptr, or what "
+            "remote_mc_ptr returned"
+        )
+    team = (first ^ _MARK) >> _TEAM
+    own, length = first & ((1 << _TEAM) - 1), last - first
+    result = []
+    for rank in members(team):
+        start = at_peer(own, rank)
+        if at_peer(own + length, rank) != start + length:
+            raise ValueError("multicast addresses of one instruction are of several allocations")
+        result.append(multicast - first + start)
+    return result

@@ -9,16 +9,17 @@ import ast
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.kernels.machine import Effects
-from simrank.kernels.machine.jit import kept
+from simrank.kernels.machine.protocols import kept
 from simrank.kernels.shmem import libraries
-from simrank.kernels.shmem.functions import by_symbol
-from simrank.kernels.shmem.table import WAITS
-from simrank.kernels.source import dispatch
+from simrank.kernels.shmem.api import WAITS
+from simrank.kernels.shmem.libraries import by_symbol
 from simrank.kernels.source.scopes import (
     as_jit,
     definition_of,
+    is_dispatcher,
     is_of_library,
     scope_of,
+    targets,
     text_of,
     value_of,
 )
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 
 def effects_of_jit(jit: Jit) -> Effects:
@@ -64,12 +65,12 @@ def effects_of_value(value: Any) -> Effects | None:
 
 
 def _is_dispatcher(value: Any) -> bool:
-    return is_of_library(value) and dispatch.is_dispatcher(value)
+    return is_of_library(value) and is_dispatcher(value)
 
 
 def _effects_of_dispatcher(value: Any) -> Effects:
     """Return the effects of a dispatcher's targets; all effects if these depend on arguments."""
-    chosen = dispatch.targets(value, is_device_function)
+    chosen = targets(value, is_device_function)
     if chosen is None:
         return Effects(waits=True, publishes=True, reads=True)
     result = Effects()
@@ -111,7 +112,7 @@ def _callee(name: ast.expr, scope: dict[str, Any], how: str) -> Callee | None:
     value = value_of(name, scope)
     jit = as_jit(value)
     if jit is None and _is_dispatcher(value):
-        chosen = dispatch.targets(value, is_device_function) or []
+        chosen = targets(value, is_device_function) or []
         jit = as_jit(chosen[0]) if len(chosen) == 1 else None
         if jit is None:  # Unknown targets may write through any argument.
             return Callee((), frozenset())

@@ -16,10 +16,10 @@ from triton.language import core
 
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
-from simrank.kernels.machine.jit import kept
+from simrank.kernels.machine.protocols import kept
 from simrank.kernels.running import threads
 from simrank.kernels.source.analyse import effects_of_callee, effects_of_jit
-from simrank.kernels.source.rewrite import HELPERS, Rewriter
+from simrank.kernels.source.rewrite import HELPERS, Rewriter, ThreadRewriter
 from simrank.kernels.source.scopes import (
     closure_of,
     definition_of,
@@ -30,7 +30,6 @@ from simrank.kernels.source.scopes import (
     value_of,
 )
 from simrank.kernels.source.substitute import BUILTINS, Binder, isinstance_, substitute
-from simrank.kernels.source.thread_rewrite import ThreadRewriter
 from simrank.kernels.source.unsupported import Refusals, builtin_names
 from simrank.kernels.source.waits import is_wait
 from simrank.kernels.values.block import Block
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from simrank.kernels.machine import Effects, Options
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
     from simrank.kernels.source.substitute import Bound
 
 

@@ -14,14 +14,167 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from triton.language import core
 
 from simrank.kernels.language.control import device_assert
-from simrank.kernels.running.spins import spin, waiting
-from simrank.kernels.source import loop_types
+from simrank.kernels.running.programs import spin, waiting
 from simrank.kernels.source.unsupported import is_unrolled
 from simrank.kernels.source.waits import is_for_value, is_pure_spin, kind_of_look
 from simrank.kernels.values.block import Block, as_logical, constant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+
+# ---- type checks of variables that loops and branches assign, as the compiler's ----
+# A loop-carried variable keeps its type in all iterations. A variable defined in a loop, or on
+# one side of a branch, is undefined afterwards. The rewritten source records types before, and
+# compares.
+
+_TYPES, _CARRIED, _BRANCH = "__types", "__carried", "__branch_types"
+_Types = dict[str, Any]
+
+
+def assigned_in(body: Iterable[ast.stmt]) -> list[str]:
+    """Return the names that statements assign, in source order."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    result = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return [name for name in dict.fromkeys(result) if not name.startswith("__")]
+
+
+# ---- Rewriting ----
+
+
+def checked_loop(
+    node: ast.For | ast.While, names: Sequence[str], fresh: str
+) -> tuple[ast.stmt, ...]:
+    """Add type checks to a loop; return two statements before it and those after it.
+
+    Args:
+        node: The loop; it is modified.
+        names: Names that its body assigns.
+        fresh: Prefix of names that the kernel does not use.
+    """
+    before, left = f"{fresh}_before", f"{fresh}_left"
+    note = _assign(before, _type_call(_TYPES, _names(names)))
+    start = _assign(left, _load(before))
+    compare = _assign(left, _type_call(_CARRIED, _load(left), _locals()))
+    node.body.append(ast.If(_load(left), [compare], []))
+    return note, start, *_forget(before, names)
+
+
+def checked_branch(
+    node: ast.If, sides: Sequence[Sequence[str]], fresh: str
+) -> tuple[ast.stmt, ...]:
+    """Add type checks to a branch; return two statements before it and those after it.
+
+    Args:
+        node: The branch; it is modified.
+        sides: Names that each side assigns.
+        fresh: Prefix of names that the kernel does not use.
+    """
+    before, test = f"{fresh}_before", f"{fresh}_test"
+    names = list(dict.fromkeys([*sides[0], *sides[1]]))
+    keep = _assign(test, node.test)
+    node.test = _load(test)
+    note = _assign(before, _type_call(_TYPES, _names(names), _load(test)))
+    for body, side in ((node.body, "then"), (node.orelse, "else")):
+        if body:
+            compare = ast.Expr(_type_call(_BRANCH, _load(before), _locals(), ast.Constant(side)))
+            body.append(ast.If(_load(before), [compare], []))
+    leaves = any(isinstance(part, ast.Return) for part in ast.walk(node))
+    alone = [] if leaves else [name for name in names if not all(name in side for side in sides)]
+    is_dynamic = ast.Compare(_load(before), [ast.IsNot()], [ast.Constant(None)])
+    forget = [ast.If(is_dynamic, _forget(before, alone), [])] if alone else []
+    return keep, note, *forget
+
+
+def _forget(before: str, names: Sequence[str]) -> list[ast.stmt]:
+    """Return statements that delete names which were undefined before."""
+    result: list[ast.stmt] = []
+    for name in names:
+        is_new = ast.Compare(ast.Constant(name), [ast.NotIn()], [_load(before)])
+        # The name may be undefined here; `del` needs it defined.
+        define = _assign(name, ast.Constant(None))
+        result.append(ast.If(is_new, [define, ast.Delete([ast.Name(name, ast.Del())])], []))
+    return result
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _assign(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _type_call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(_load(name), [*arguments, *([_locals()] if name == _TYPES else [])], [])
+
+
+def _names(names: Sequence[str]) -> ast.expr:
+    return ast.Tuple([ast.Constant(name) for name in names], ast.Load())
+
+
+# ---- Helpers that the rewritten source calls ----
+
+
+def _types(names: Sequence[str], *given: Any) -> _Types | None:
+    """Return the types of defined names; None before a branch on a compile-time constant."""
+    *test, scope = given
+    if test and type(test[0]) is not Block:
+        return None
+    return {name: _type_of(scope[name]) for name in names if name in scope}
+
+
+def _type_of(value: Any) -> Any:
+    """Return the element type and shape of a block; None for other values."""
+    return (value.element, tuple(value.shape)) if type(value) is Block else None
+
+
+def _shown(kind: Any) -> str:
+    return "constexpr" if kind is None else f"{kind[0]}{list(kind[1])}"
+
+
+def _changed(before: _Types, scope: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the names whose types have changed, with old and new type."""
+    for name, kind in before.items():
+        now = _type_of(scope[name])
+        if kind != now:
+            yield name, _shown(kind), _shown(now)
+
+
+def _carried(before: _Types, scope: dict[str, Any]) -> None:
+    """Check the types of loop-carried variables against those before the loop.
+
+    Raises:
+        AssertionError: A type differs.
+    """
+    for name, kind, now in _changed(before, scope):
+        raise AssertionError(
+            f"Loop-carried variable {name} has initial type {kind} but is re-assigned to {now} in "
+            "loop! Please make sure that the type stays consistent."
+        )
+
+
+def _branch_types(before: _Types, scope: dict[str, Any], side: str) -> None:
+    """Check the types that a side of a branch assigns against those before it.
+
+    Raises:
+        AssertionError: A type differs.
+    """
+    for name, kind, now in _changed(before, scope):
+        raise AssertionError(
+            f"initial value for `{name}` is of type {kind}, but the {side} block redefines it as "
+            f"{now}"
+        )
+
+
+TYPE_HELPERS = {_TYPES: _types, _CARRIED: _carried, _BRANCH: _branch_types}
+
+
+# ---- the rewriter ----
+# `and`, `or` and `not` become Triton's logical operators, which short-circuit at plain numbers
+# only. Chained comparisons become pairs. A number assigned to a name becomes a scalar of the
+# program, unless the name is annotated as `tl.constexpr`. An assert becomes a device assert. A
+# loop that may wait for other programs calls a guard before each iteration.
 
 _ATOMICS = (
     "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
@@ -176,7 +329,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> Any:
         """Call the spin guard before each iteration of a loop that may wait."""
         waits, traits = self.is_wait(node), spin_traits(node)
-        names = loop_types.assigned_in(node.body)
+        names = assigned_in(node.body)
         self.generic_visit(node)
         around = self._around_loop(node, names)
         loop = self.spinning(node, traits) if waits else [node]
@@ -184,7 +337,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> Any:
         """Check the types of loop-carried variables, unless the compiler unrolls the loop."""
-        names, unrolls = loop_types.assigned_in(node.body), is_unrolled(node)
+        names, unrolls = assigned_in(node.body), is_unrolled(node)
         self.generic_visit(node)
         around = () if unrolls else self._around_loop(node, names)
         return [*around[:2], node, *around[2:]]
@@ -192,16 +345,16 @@ class Rewriter(ast.NodeTransformer):
     def _around_loop(self, node: ast.For | ast.While, names: list[str]) -> tuple[ast.stmt, ...]:
         if not names or not self._checks_types:
             return ()
-        parts = loop_types.loop(node, names, self.fresh())
+        parts = checked_loop(node, names, self.fresh())
         return tuple(ast.copy_location(part, node) for part in parts)
 
     def visit_If(self, node: ast.If) -> Any:
         """Check the types of variables that the sides assign."""
-        sides = [loop_types.assigned_in(side) for side in (node.body, node.orelse)]
+        sides = [assigned_in(side) for side in (node.body, node.orelse)]
         self.generic_visit(node)
         if not any(sides) or not self._checks_types:
             return node
-        keep, note, *forget = loop_types.branch(node, sides, self.fresh())
+        keep, note, *forget = checked_branch(node, sides, self.fresh())
         return [ast.copy_location(part, node) for part in (keep, note, node, *forget)]
 
     def spinning(self, node: ast.While, traits: Traits) -> list[ast.stmt]:
@@ -253,7 +406,7 @@ def _waiting_test(test: ast.expr, look: str) -> ast.expr:
     return ast.copy_location(call, test)
 
 
-def _call(function: ast.expr) -> ast.Call:
+def _apply(function: ast.expr) -> ast.Call:
     return ast.Call(function, [], [])
 
 
@@ -329,7 +482,7 @@ def _not(value: Any) -> Any:
 
 
 HELPERS = {
-    **loop_types.HELPERS,
+    **TYPE_HELPERS,
     "__assigned": _assigned,
     "__value": _value,
     "__type": _type,
@@ -343,3 +496,126 @@ HELPERS = {
     "__waiting": waiting,
     "__tuple": tuple,
 }
+
+
+# ---- rewriting of `if`, `for` and `while` in kernels whose threads may diverge ----
+# A statement asks which threads are active, and runs once for all of them; variables of inactive
+# threads keep their values. Without divergence nothing changes.
+
+_CAME = "__threads_that_came"
+
+
+class ThreadRewriter(Rewriter):
+    """Rewrites one function; the result also calls `threads.HELPERS`."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Record the threads that enter the function."""
+        super().visit_FunctionDef(node)
+        came = ast.Assign([ast.Name(_CAME, ast.Store())], _call("__came"))
+        node.body.insert(0, ast.copy_location(came, node.body[0]))
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """Return only if all threads that entered the function are active."""
+        self.generic_visit(node)
+        value = node.value or ast.Constant(value=None)
+        node.value = ast.copy_location(
+            _call("__returned", value, ast.Name(_CAME, ast.Load())), node
+        )
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Run each side for the threads that take it."""
+        names, leaves = assigned_in(node.body + node.orelse), _leaves(node)
+        self.generic_visit(node)
+        if leaves:  # All threads must take the same side.
+            return node
+        name, side = self.fresh(), self.fresh()
+        make = _make(name, "__branch", node.test, names)
+        node.test = ast.copy_location(ast.Name(side, ast.Load()), node.test)
+        loop = ast.For(
+            ast.Name(side, ast.Store()),
+            ast.Name(name, ast.Load()),
+            [_start(name), node, _left(name, names)],
+            [],
+        )
+        return [ast.copy_location(make, node), ast.copy_location(loop, node)]
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        """Give each thread the value of its side."""
+        self.generic_visit(node)
+        nothing = ast.arguments([], [], None, [], [], None, [])
+        sides: list[ast.expr] = [ast.Lambda(nothing, node.body), ast.Lambda(nothing, node.orelse)]
+        call = ast.Call(ast.Name("__choose", ast.Load()), [node.test, *sides], [])
+        return ast.copy_location(call, node)
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Run the iterations that any thread needs."""
+        names = assigned_in(node.body)
+        self.generic_visit(node)
+        name = self.fresh()
+        make = _make(name, "__rounds", node.iter, names)
+        node.iter = ast.copy_location(ast.Name(name, ast.Load()), node.iter)
+        node.body = [_start(name), *node.body, _left(name, names)]
+        check = ast.Expr(method_of(name, "check"))
+        return [ast.copy_location(part, node) for part in (make, node, check)]
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Loop while any thread does, with a spin guard if the loop may wait."""
+        names = assigned_in(node.body)
+        waits, traits = self.is_wait(node), spin_traits(node)
+        self.generic_visit(node)
+        name = self.fresh()
+        make = _make(name, "__looping", None, names)
+        node.test = ast.copy_location(method_of(name, "goes", node.test), node.test)
+        node.body = [_start(name), *node.body, _left(name, names)]
+        loop: list[ast.stmt] = self.spinning(node, traits) if waits else [node]
+        whole = ast.Try(loop, [], [], [ast.Expr(method_of(name, "over"))])
+        check = ast.Expr(method_of(name, "check"))
+        return [ast.copy_location(part, node) for part in (make, whole, check)]
+
+
+def _make(name: str, helper: str, value: ast.expr | None, names: list[str]) -> ast.Assign:
+    kept = ast.Tuple([ast.Constant(n) for n in names], ast.Load())
+    arguments: list[ast.expr] = [kept] if value is None else [value, kept]
+    call = ast.Call(ast.Name(helper, ast.Load()), arguments, [])
+    return ast.Assign([ast.Name(name, ast.Store())], call)
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(_load(name), list(arguments), [])
+
+
+def _locals() -> ast.expr:
+    return _call("locals")
+
+
+def _varies(name: str) -> ast.expr:
+    return ast.Attribute(_load(name), "varies", ast.Load())
+
+
+def _start(name: str) -> ast.stmt:
+    return ast.If(_varies(name), [ast.Expr(method_of(name, "start", _locals()))], [])
+
+
+def _left(name: str, names: list[str]) -> ast.stmt:
+    call = method_of(name, "left", _locals())
+    if not names:
+        return ast.If(_varies(name), [ast.Expr(call)], [])
+    targets = ast.Tuple([ast.Name(n, ast.Store()) for n in names], ast.Store())
+    return ast.If(_varies(name), [ast.Assign([targets], call)], [])
+
+
+def _leaves(node: ast.If) -> bool:
+    """Return whether a side may leave the function or the enclosing loop."""
+    return any(_leaves_at(part, in_loop=False) for part in node.body + node.orelse)
+
+
+def _leaves_at(node: ast.stmt, *, in_loop: bool) -> bool:
+    if isinstance(node, ast.Return):
+        return True
+    if isinstance(node, ast.Break | ast.Continue):
+        return not in_loop
+    inside = in_loop or isinstance(node, ast.For | ast.While)
+    parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.stmt)]
+    return any(_leaves_at(part, in_loop=inside) for part in parts)

@@ -11,18 +11,28 @@ import triton
 from triton.language import core
 
 from simrank.errors import UnsupportedError
-from simrank.kernels.language import control, elementwise, windows
-from simrank.kernels.running import masked, threads
+from simrank.kernels.language import access, control, elementwise
+from simrank.kernels.running import threads
+from simrank.kernels.running.batches import guarded
 from simrank.kernels.shmem import libraries
-from simrank.kernels.source import aggregates, dispatch
 from simrank.kernels.source.names import BY_MODULE
-from simrank.kernels.source.scopes import JITFunction, as_jit, is_empty, is_of_library
+from simrank.kernels.source.scopes import (
+    JITFunction,
+    as_jit,
+    bound_dispatcher,
+    emulated,
+    is_aggregate,
+    is_dispatcher,
+    is_empty,
+    is_of_library,
+    without_compiler,
+)
 from simrank.kernels.values.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 _ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
 BUILTINS: dict[str, Any] = {
@@ -33,7 +43,7 @@ BUILTINS: dict[str, Any] = {
     "int": elementwise.builtin_number(int),
     "float": elementwise.builtin_number(float),
 }
-_GUARDS = {"threads": threads.guarded, "programs": masked.guarded}
+_GUARDS = {"threads": threads.guarded, "programs": guarded}
 
 
 class Bound(Protocol):
@@ -42,11 +52,9 @@ class Bound(Protocol):
     @property
     def function(self) -> Callable[..., Any]:
         """Function that runs it."""
-        ...
 
     def is_stale(self, seen: set[int]) -> bool:
         """Return whether a captured name has been rebound."""
-        ...
 
 
 class Binder(NamedTuple):
@@ -94,8 +102,8 @@ def substitute(  # noqa: PLR0911 - a case each
         return _constexpr_function(value) if own is None else own
     if isinstance(value, python_types.ModuleType):
         return _proxy(value, binder, forks=forks)
-    if aggregates.is_aggregate(value):
-        return aggregates.emulated(
+    if is_aggregate(value):
+        return emulated(
             value, lambda method: substitute(method, binder.for_all(), forks=forks), forks=forks
         )
     if isinstance(value, type):
@@ -135,7 +143,7 @@ def _of_function(function: Any, binder: Binder, *, forks: str) -> Callable[..., 
     own = as_jit(function)
     if own is not None:
         return _of_jit(own, binder, forks=forks)
-    if is_of_library(function) and dispatch.is_dispatcher(function):
+    if is_of_library(function) and is_dispatcher(function):
         return _of_dispatcher(function, binder.for_all(), forks=forks)
     is_stub = module.startswith("triton.language.extra.")  # The compiler provides its body.
     if not is_stub and not getattr(function, core.TRITON_BUILTIN, False):
@@ -156,11 +164,11 @@ def _of_dispatcher(function: Any, binder: Binder, *, forks: str) -> Callable[...
 
     def called(chosen: Any) -> Callable[..., Any]:
         if is_device_function(chosen) or chosen is core.constexpr:
-            return dispatch.without_compiler(substitute(chosen, binder, forks=forks))
+            return without_compiler(substitute(chosen, binder, forks=forks))
         plain: Callable[..., Any] = chosen
         return plain
 
-    return dispatch.bound(function, called)
+    return bound_dispatcher(function, called)
 
 
 def is_device_function(value: Any) -> bool:
@@ -236,7 +244,7 @@ _CLASSES: dict[Any, Any] = {
     core.range: control.Range,
     core.static_range: control.static_range,
     core.tuple: tuple,
-    core.tensor_descriptor: windows.Descriptor,
-    core.tensor_descriptor_base: windows.Descriptor,
+    core.tensor_descriptor: access.Descriptor,
+    core.tensor_descriptor_base: access.Descriptor,
     builtins.range: control.Range,
 }

@@ -20,7 +20,7 @@ from simrank.kernels.values.block import Block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.kernels.machine.jit import Jit
+    from simrank.kernels.machine.protocols import Jit
 
 _REFUSE, _STATIC, _OUTSIDE = "__refuse", "__static", "__outside"
 _DATA = (bool, int, float, complex, str, bytes, list, dict, set, tuple)

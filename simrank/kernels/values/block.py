@@ -13,17 +13,15 @@ import numpy as np
 import triton.language as tl
 
 from simrank.kernels import machine
-from simrank.kernels.machine.running import spend
-from simrank.kernels.machine.vectors import SIMPLE
+from simrank.kernels.machine.running import SIMPLE, spend
 from simrank.kernels.values import types
-from simrank.kernels.values.conversions import converted
-from simrank.kernels.values.types import ElementType, element_type, int1
+from simrank.kernels.values.types import ElementType, converted, element_type, int1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from simrank.device.memory import Storage
-    from simrank.kernels.machine.arrays import Array, Value
+    from simrank.kernels.machine.protocols import Array, Value
 
 _ndarray = np.ndarray
 _INT64 = np.dtype(np.int64)

@@ -5,12 +5,14 @@ computed by CPU torch, random numbers are CUDA's. Nothing takes time here: the s
 listens through `Callbacks` and gives operations, streams and events theirs.
 """
 
-from simrank.torch.cuda.callbacks import Callbacks, Rendezvous, StreamCall
 from simrank.torch.cuda.memory import Block, device_of, find_block, find_pinned, hold, signal_pad
 from simrank.torch.cuda.operations import (
+    Callbacks,
     Operand,
     Operation,
     OperationFlag,
+    Rendezvous,
+    StreamCall,
     decode,
     drain_words,
     pending_add,
@@ -20,8 +22,8 @@ from simrank.torch.cuda.operations import (
     touch,
     watch_scopes,
 )
-from simrank.torch.cuda.properties import DeviceProperties
 from simrank.torch.cuda.switch import (
+    DeviceProperties,
     Layout,
     RankState,
     disable,

@@ -1,23 +1,69 @@
-"""Functions of `torch._C` that only CUDA builds have."""
+"""Functions of `torch._C`, and names of NCCL, that only CUDA builds have."""
 
 from __future__ import annotations
 
 import enum
 import functools
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda import graphs, memory, streams
-from simrank.torch.cuda.native import Initialized, call_before_use, native, use_device
-from simrank.torch.cuda.nccl import VERSION
+from simrank.torch.cuda import memory, streams
+from simrank.torch.cuda.library import Initialized, call_before_use, native, use_device
+from simrank.torch.cuda.streams import GraphBase, graph_pool_handle, is_capturing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.torch.cuda.properties import DeviceProperties
+    from simrank.torch.cuda.switch import DeviceProperties
+
+
+# ---- names of NCCL ----
+
+VERSION = 2 << 32 | 28 << 16 | 9  # 2.28.9, which CUDA builds of torch 2.13 come with (assumed).
+
+
+def nccl_versions() -> dict[str, Callable[[], object]]:
+    """Return the functions of `torch._C` for NCCL's version."""
+    return {"_nccl_version": lambda: VERSION, "_nccl_version_suffix": lambda: b""}
+
+
+class NCCLConfig:
+    """The configuration of a communicator, ignored by simulated groups."""
+
+    def __init__(self) -> None:
+        self.blocking = -1
+        self.cga_cluster_size = -1
+        self.min_ctas = -1
+        self.max_ctas = -1
+        self.net_name: str | None = None
+        self.split_share = -1
+
+
+class Options:
+    """Replacement of `ProcessGroupNCCL.Options`, ignored by simulated groups."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = NCCLConfig()
+        self.split_from: object = None
+        self.split_color = 0
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+        self._timeout = timedelta(minutes=10)
+
+
+class ProcessGroupNCCL:
+    """Replacement of the class, for its options and `isinstance`."""
+
+    Options = Options
+    NCCLConfig = NCCLConfig
+
+
+# ---- functions of `torch._C` ----
 
 CUDA_VERSION = "12.8"  # Assumed: one that torch 2.13 was released for.
 _CUDA_NUMBER = 12080
@@ -247,9 +293,9 @@ def _stream_functions() -> dict[str, object]:
         "_cuda_setStream": _set_stream,
         "_CudaStreamBase": streams.StreamBase,
         "_CudaEventBase": streams.EventBase,
-        "_CUDAGraph": graphs.GraphBase,
-        "_graph_pool_handle": graphs.graph_pool_handle,
-        "_cuda_isCurrentStreamCapturing": graphs.is_capturing,
+        "_CUDAGraph": GraphBase,
+        "_graph_pool_handle": graph_pool_handle,
+        "_cuda_isCurrentStreamCapturing": is_capturing,
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.library import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable

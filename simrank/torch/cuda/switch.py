@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+import uuid as uuids
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, overload
@@ -21,13 +22,70 @@ from simrank.engine.callsite import attributes_of, is_real
 from simrank.engine.collector import look_at_all
 from simrank.errors import UnsupportedError
 from simrank.ranks.program_modules import PerModule, is_programs_own, own_modules
-from simrank.torch.cuda import bindings, graphs, memory
-from simrank.torch.cuda.callbacks import Callbacks, install
-from simrank.torch.cuda.native import Initialized, enable_devices, native, use_device
-from simrank.torch.cuda.properties import GIB, DeviceProperties
+from simrank.torch.cuda import bindings, memory
+from simrank.torch.cuda.library import Initialized, enable_devices, native, use_device
+from simrank.torch.cuda.operations import Callbacks, install
+from simrank.torch.cuda.streams import forget_graphs, per_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+# ---- properties of a simulated device ----
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """The fields of torch's `_CudaDeviceProperties`; defaults are an H100 SXM's.
+
+    Source: NVIDIA H100 data sheet and CUDA C++ programming guide, compute capability 9.0.
+    """
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    major: int = 9
+    minor: int = 0
+    total_memory: int = 80 * GIB
+    multi_processor_count: int = 132
+    max_threads_per_multi_processor: int = 2048
+    max_threads_per_block: int = 1024
+    warp_size: int = 32
+    regs_per_multiprocessor: int = 65536
+    L2_cache_size: int = 50 << 20
+    shared_memory_per_block: int = 48 << 10
+    shared_memory_per_block_optin: int = 227 << 10
+    shared_memory_per_multiprocessor: int = 228 << 10
+    clock_rate: int = 1_980_000  # kHz
+    memory_clock_rate: int = 2_619_000  # kHz
+    memory_bus_width: int = 5120
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    uuid: uuids.UUID = field(default=uuids.UUID(int=0))
+
+    @property
+    def gcnArchName(self) -> str:  # noqa: N802 - torch's name.
+        """Return the device's name, as CUDA builds do."""
+        return self.name
+
+    def __str__(self) -> str:
+        """Return torch's text."""
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory >> 20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
+            f"pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
+
+    __repr__ = __str__
+
+
+# ---- devices on and off ----
+# Start here: `enable`, one `RankState` per rank, `RankState.bind` on the rank's thread, `disable`.
 
 _ABSENT = object()
 
@@ -289,7 +347,7 @@ def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
 def _forget_what_is_left() -> None:
     """Reset state that a simulation may have left."""
     bindings.forget()
-    graphs.forget()
+    forget_graphs()
     native().simrank_trace_memory(0)
     native().simrank_record(0)
     native().simrank_watch_scopes(0)
@@ -360,7 +418,7 @@ def _patch_classes() -> None:
             made: Any = _executed_again(module_name)
             _copies[module_name] = made
             if hasattr(made, "graph"):
-                made.graph = graphs.per_rank(made.graph)
+                made.graph = per_rank(made.graph)
         old, new = sys.modules[module_name], _copies[module_name]
         pairs += [(getattr(old, name), getattr(new, name)) for name in names]
     _patches.replace_everywhere(pairs)
@@ -415,3 +473,51 @@ class DefaultGenerators(Sequence[torch.Generator]):
         device = range(len(self))[index]
         generator: torch.Generator = torch.ops.simrank_cuda.default_generator(device)
         return generator
+
+
+# ---- the private names of torch that simulated devices need, in one place ----
+# A new version of torch is tried by changing this list until its test passes.
+
+# Replaced while devices are enabled: module, attribute.
+REPLACED = (
+    ("torch.cuda", "_lazy_init"),
+    ("torch.cuda", "_lazy_call"),
+    ("torch.cuda.random", "_lazy_call"),
+    ("torch.cuda", "_initialized"),
+    ("torch.cuda", "is_initialized"),
+    ("torch.cuda", "_cached_device_count"),
+    ("torch.cuda", "_cudart"),
+    ("torch.cuda", "_exchange_device"),
+    ("torch.cuda", "_maybe_exchange_device"),
+    ("torch.cuda", "_CudaDeviceProperties"),
+    ("torch.cuda", "default_generators"),
+    ("torch.cuda", "device_count"),
+    ("torch.cuda", "MemPool"),
+    ("torch.cuda.memory", "MemPool"),
+    ("torch.cuda.streams", "Stream"),
+    ("torch.cuda.streams", "Event"),
+    ("torch.cuda.streams", "ExternalStream"),
+    ("torch.cuda.graphs", "CUDAGraph"),
+    ("torch.cuda.graphs", "graph"),
+    ("torch.cuda.graphs", "graph_pool_handle"),
+    ("torch.cuda.graphs", "is_current_stream_capturing"),
+    ("torch.cuda.graphs", "make_graphed_callables"),
+    ("torch.cuda.nvtx", "_nvtx"),
+    ("torch.cuda.nccl", "is_available"),
+    ("torch.version", "cuda"),
+    ("torch.backends.cudnn", "is_acceptable"),
+    ("torch.distributed._symmetric_memory", "_should_use_implicit_mempool"),
+)
+# Called.
+CALLED = (
+    ("torch._C", "_accelerator_emptyCache"),
+    ("torch._C", "_accelerator_resetPeakStats"),
+    ("torch._C", "_accelerator_resetAccumulatedStats"),
+    ("torch._C", "StorageBase"),
+    ("torch._C", "_has_cuda"),
+    ("torch._C", "_jit_can_fuse_on_gpu"),
+    ("torch._C", "_jit_override_can_fuse_on_gpu"),
+)
+# In C++: at::detail::getCUDAHooks (an object without data), c10::impl::registerDeviceGuard,
+# c10::SetAllocator, c10::SetCPUAllocator, c10::ThreadLocalDebugInfo, c10d::TimerRegistry,
+# at::native::_fused_sdp_choice_stub, at::native::templates, c10d::symmetric_memory.

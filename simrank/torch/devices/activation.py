@@ -18,24 +18,27 @@ from simrank.isolation import libraries
 from simrank.ranks import require_rank
 from simrank.ranks.current import for_real, rank_program
 from simrank.torch import cuda
-from simrank.torch.cuda import (
-    Callbacks,
-    DeviceProperties,
-    StreamCall,
-    graphs,
-    library,
-)
-from simrank.torch.cuda.native import NOT_COMPILED, call_before_use, when_missing
+from simrank.torch.cuda import Callbacks, DeviceProperties, StreamCall, library
+from simrank.torch.cuda.library import NOT_COMPILED, call_before_use, when_missing
 from simrank.torch.cuda.operations import (
     decode,
     start_recording,
     start_recording_forms,
 )
+from simrank.torch.cuda.streams import GraphListener, captured_graph, listen_to_graphs
 from simrank.torch.cuda.switch import Patches, has_real_devices
-from simrank.torch.devices import pending, unknown_values
+from simrank.torch.devices import unknown_values
 from simrank.torch.devices.allocations import Allocations
-from simrank.torch.devices.rank_devices import RankDevices, num_visible, visible
-from simrank.torch.devices.shared_memory import SharedAccess, shared_memory_owner
+from simrank.torch.devices.rank_devices import (
+    RankDevices,
+    SharedAccess,
+    forget_pending,
+    is_shared,
+    num_visible,
+    shared_memory_owner,
+    visible,
+    wait_for_pending,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -292,7 +295,7 @@ def disable() -> None:
     enabled = _enabled.pop()
     enabled.context.devices[0].memory.space.elsewhere = None
     enabled.patches.restore()
-    pending.forget_all()
+    forget_pending()
     shared_memory_owner().disabled()
     cuda.stop_recording()
     cuda.disable()
@@ -369,12 +372,12 @@ def keep_in_graph(call: Callable[[], object], values: Iterable[object]) -> None:
         call: What to repeat.
         values: What it gets; tensors among them it may write.
     """
-    graph = graphs.captured()
+    graph = captured_graph()
     if graph is not None:
         graph.keep(call, (value for value in values if isinstance(value, torch.Tensor)))
 
 
-class _Graphs(graphs.Listener):
+class _Graphs(GraphListener):
     """Replays of CUDA graphs in simulated time; without devices in use they take none."""
 
     def captured(self) -> None:
@@ -391,7 +394,7 @@ class _Graphs(graphs.Listener):
             own.replay(play)
 
 
-graphs.listen(_Graphs())
+listen_to_graphs(_Graphs())
 
 
 def block_at(address: int) -> Block | None:
@@ -453,11 +456,11 @@ def _wait_for_pending(address: int, size_bytes: int, is_write: bool, number: int
     program = require_rank("an operation of torch")
     own: RankDevices = program.local[_KEY]
     own.flush()
-    if pending.is_shared(number):
+    if is_shared(number):
         own.shared.append(SharedAccess(address, size_bytes, is_write))
     own.num_waits += 1
     try:
-        pending.wait(program, number, own.current_stream())
+        wait_for_pending(program, number, own.current_stream())
     finally:
         own.num_waits -= 1
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.ranks.current import rank_program
-from simrank.torch.cuda import bindings, graphs, memory, streams
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda import bindings, memory, streams
+from simrank.torch.cuda.library import native
+from simrank.torch.cuda.streams import GraphBase
 from simrank.torch.cuda.switch import DefaultGenerators
 from simrank.torch.devices import activation, rank_devices
 
@@ -99,7 +100,7 @@ _CLASSES = (
 _BASES = (
     (_cuda.streams.Stream, streams.StreamBase),
     (_cuda.streams.Event, streams.EventBase),
-    (_cuda.graphs.CUDAGraph, graphs.GraphBase),
+    (_cuda.graphs.CUDAGraph, GraphBase),
 )
 _NAMED = (
     (type(torch.Generator), "__call__", _makes_generator),  # The class itself cannot be patched.

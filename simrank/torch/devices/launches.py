@@ -16,9 +16,11 @@ import torch
 from simrank.engine.callsite import is_library
 from simrank.kernels import library_tensors
 from simrank.ranks.current import rank_program
-from simrank.torch.cuda import graphs, operations
-from simrank.torch.cuda.native import native
-from simrank.torch.devices import activation, buffers, pending
+from simrank.torch.cuda import operations
+from simrank.torch.cuda.library import native
+from simrank.torch.cuda.streams import captured_graph, frozen_all
+from simrank.torch.devices import activation, buffers
+from simrank.torch.devices.rank_devices import note_storages, settle_pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,8 +57,8 @@ class TorchLaunches:
         kwargs: dict[str, Any],
     ) -> None:
         """Add the launch to the graph that is captured."""
-        if graphs.captured() is not None:
-            kept = graphs.frozen_all(args), graphs.frozen_all(kwargs)
+        if captured_graph() is not None:
+            kept = frozen_all(args), frozen_all(kwargs)
             activation.keep_in_graph(partial(launch, *kept), (*args, *kwargs.values()))
 
     def tensor(self, value: object) -> Tensor | None:
@@ -71,13 +73,13 @@ class TorchLaunches:
 
     def settle(self, reads: Sequence[Storage], writes: Sequence[Storage]) -> None:
         """Wait for operations in flight that use the storages."""
-        pending.settle(reads, writes)
+        settle_pending(reads, writes)
 
     def in_flight(
         self, operation: Operation, reads: Sequence[Storage], writes: Sequence[Storage]
     ) -> None:
         """Make the rank's torch operations wait for a kernel."""
-        pending.note_storages(operation, reads, writes, self._program)
+        note_storages(operation, reads, writes, self._program)
 
     def function(self, name: str) -> Callable[..., Any] | None:
         """Return torch's function of floats, as its simulated devices compute it."""

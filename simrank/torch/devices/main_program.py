@@ -15,8 +15,8 @@ import torch
 
 from simrank.context import Context
 from simrank.ranks.current import running_task
-from simrank.torch.cuda import nccl
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.bindings import nccl_versions
+from simrank.torch.cuda.library import native
 from simrank.torch.cuda.switch import is_enabled
 from simrank.torch.devices import activation
 from simrank.torch.devices.rank_devices import visible_in_node
@@ -74,7 +74,7 @@ def show_devices(cuda_devices: str | None = None) -> None:
             asks[original] = _in_main_program(original, answer)
         setattr(owner, name, asks[original])
     bindings: Any = import_module("torch._C")
-    for name, version in nccl.versions().items():
+    for name, version in nccl_versions().items():
         if not hasattr(bindings, name):
             setattr(bindings, name, version)
     kind: Any = import_module("torch.testing._internal.common_device_type").CUDATestBase

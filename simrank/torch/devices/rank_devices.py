@@ -1,31 +1,301 @@
-"""The devices of one rank: torch's streams and events are simrank's."""
+"""The devices of one rank: torch's streams, events and operations are simrank's."""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
 from threading import get_ident  # noqa: TID251 - which thread a rank's state is bound to
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from simrank.device.stream import Event, Stream, devices_of, streams_of, synchronize
+from simrank.device.stream import (
+    Event,
+    KernelOperation,
+    Stream,
+    devices_of,
+    streams_of,
+    synchronize,
+)
 from simrank.errors import UnsupportedError
 from simrank.torch import cuda
 from simrank.torch.cuda import RankState, StreamCall
-from simrank.torch.cuda.native import native
-from simrank.torch.cuda.operations import Launch, drain_launches, phase
+from simrank.torch.cuda.library import native
+from simrank.torch.cuda.operations import Launch, drain_launches, form, phase
 from simrank.torch.devices.costs import Cost, cost_of
-from simrank.torch.devices.operations import form_of, issue
-from simrank.torch.devices.shared_memory import SharedAccess, shared_memory_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from simrank.device import Device
+    from simrank.device import Accesses, Buffer, Device, Operation
+    from simrank.device.memory import Storage
+    from simrank.engine import Engine, Handle
+    from simrank.hardware.spec import DeviceSpec
     from simrank.ranks import Program
-    from simrank.torch.cuda.operations import Operation
+    from simrank.torch.cuda import Rendezvous
+    from simrank.torch.cuda.operations import Operation as Recorded
     from simrank.torch.devices.allocations import Allocations
+
+
+# ---- torch's operations on simrank's streams: computed already, they only take their time ----
+
+
+class TorchOperation(KernelOperation):
+    """A computed operation of torch; it is issued as the turn ends, where nothing may wait."""
+
+    __slots__ = ("flops",)
+    is_launch = False
+
+
+class Form(NamedTuple):
+    """An operation with its shapes and without addresses.
+
+    Attributes:
+        name: The operator's.
+        cost: On this kind of device.
+        shapes: Of its inputs.
+    """
+
+    name: str
+    cost: Cost
+    shapes: list[list[int]]
+
+
+_forms: dict[tuple[DeviceSpec, int], Form] = {}
+
+
+def form_of(device: Device, number: int) -> Form:
+    """Return a form by its number; cached per kind of device."""
+    key = (device.spec, number)
+    found = _forms.get(key)
+    if found is None:
+        operation = form(number)
+        shapes = [list(operand.sizes) for operand in operation.inputs]
+        found = _forms[key] = Form(operation.name, cost_of(device.spec, operation), shapes)
+    return found
+
+
+def issue(
+    stream: Stream,
+    name: str,
+    cost: Cost,
+    shapes: list[list[int]] | None = None,
+    touched: Accesses | None = None,
+    phase: str = "",
+) -> None:
+    """Submit an operation to a stream; it shares the device with concurrent operations.
+
+    Raises:
+        RaceError: It races with what it touches, and races are errors.
+    """
+    device, duration_ps = stream.device, max(cost.duration_ps, 1)
+    num_sms = min(max(-(-cost.num_elements // _ELEMENTS_PER_SM), 1), device.spec.num_sms)
+    rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
+    demands = ((device.sms, float(num_sms)), (device.hbm, rate))
+    issued = TorchOperation(stream, name, touched=touched, duration_ps=duration_ps, demands=demands)
+    issued.phase, issued.flops = phase, cost.flops
+    if shapes is not None:
+        issued.details = {"shapes": shapes}
+    stream.submit(issued)
+
+
+_ELEMENTS_PER_SM = 8 * 1024  # As of simrank's own kernels (assumed there).
+
+
+# ---- operations in flight on simulated streams, for which torch's operations wait (T6) ----
+# torch computes at once. So an operation waits first if one in flight on a simulated stream still
+# uses its memory, unless both only read.
+
+
+class _Entry(NamedTuple):
+    """An operation in flight; `program` is the rank that waits for it, None for all."""
+
+    operation: Operation
+    program: Program | None
+
+
+class _InFlight:
+    """Operations in flight, by number.
+
+    Attributes:
+        entries: The operations in flight, by number.
+        num_made: The number of entries so far, for the next number.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[int, _Entry] = {}
+        self.num_made = 0
+
+
+_in_flight = _InFlight()
+
+
+def note_pending(operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
+    """Make torch's operations wait for one that still reads or writes tensors."""
+    ranges = []
+    for buffers, is_write in ((reads, False), (writes, True)):
+        for buffer in buffers:
+            start, end = buffer.storage.bounds(buffer.array)
+            ranges.append((buffer.storage.address + start, end - start, is_write))
+    _note(operation, ranges, None)
+
+
+def note_storages(
+    operation: Operation, reads: Iterable[Storage], writes: Iterable[Storage], program: Program
+) -> None:
+    """Make a rank's torch operations wait for one of its operations that uses memory.
+
+    Only this rank waits: other ranks may have to write this memory before the operation can end.
+    """
+    ranges = [(storage.address, storage.size_bytes, False) for storage in reads]
+    ranges += [(storage.address, storage.size_bytes, True) for storage in writes]
+    _note(operation, ranges, program)
+
+
+def _note(
+    operation: Operation, ranges: list[tuple[int, int, bool]], program: Program | None
+) -> None:
+    if operation.complete:
+        return
+    _in_flight.num_made += 1
+    number = _in_flight.num_made
+    _in_flight.entries[number] = _Entry(operation, program)
+    for address, size_bytes, is_write in ranges:
+        cuda.pending_add(address, size_bytes, writes=is_write, pending_id=number)
+
+    def forget() -> None:
+        if _in_flight.entries.pop(number, None) is not None:
+            cuda.pending_remove(number)
+
+    operation.on_complete(forget)
+
+
+def share_pending(address: int, size_bytes: int) -> None:
+    """Make operations on memory that other ranks reach run in the order of their streams.
+
+    Such memory is an entry without an operation; its number is minus its address.
+
+    What other ranks do to it before and after is ordered by what this rank's stream waits for:
+    signals, collectives, kernels. So a torch operation waits there until its turn would come.
+    """
+    cuda.pending_remove(-address)
+    cuda.pending_add(address, size_bytes, writes=True, pending_id=-address)
+
+
+def is_shared(number: int) -> bool:
+    """Return whether a number names memory that other ranks reach, and not an operation."""
+    return number < 0
+
+
+def wait_for_pending(program: Program, number: int, stream: Stream) -> None:
+    """Wait for an operation in flight, by number; `stream` is the rank's current stream."""
+    if is_shared(number):
+        tail = stream.tail
+        if tail is not None and any(
+            entry.operation.rank == program.rank for entry in _in_flight.entries.values()
+        ):
+            _wait_for_values(program.engine, tail)
+        return
+    entry = _in_flight.entries.get(number)
+    if entry is not None and entry.program in (None, program):
+        _wait_for_values(program.engine, entry.operation)
+
+
+def _wait_for_values(engine: Engine, handle: Handle) -> None:
+    """Wait for an operation, although the host would go on (rule T6)."""
+    task = engine.current_task()
+    if task is None:
+        engine.wait(handle)
+        return
+    task.is_functional = True
+    try:
+        engine.wait(handle)
+    finally:
+        task.is_functional = False
+
+
+def settle_pending(reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
+    """Wait, as torch's operations do, until memory may be read and written."""
+    written = {storage.address: storage for storage in writes}
+    read = {storage.address: storage for storage in reads if storage.address not in written}
+    for storages, is_write in ((read, False), (written, True)):
+        for storage in storages.values():
+            cuda.touch(storage.address, storage.size_bytes, writes=is_write)
+
+
+def forget_pending() -> None:
+    """Forget all entries as the devices are turned off."""
+    _in_flight.entries.clear()
+    _in_flight.num_made = 0
+
+
+# ---- interface between devices and symmetric memory, which registers itself here ----
+
+
+class SharedAccess(NamedTuple):
+    """An access of a torch operation to memory that other ranks reach."""
+
+    address: int
+    size_bytes: int
+    is_write: bool
+
+
+class SharedMemoryOwner(Protocol):
+    """Owner of memory that ranks share."""
+
+    def find(self, address: int) -> Storage | None:
+        """Return the storage at an address of torch's memory."""
+
+    def rendezvous(self, address: int, group: str) -> Rendezvous:
+        """Answer `Callbacks.on_rendezvous`."""
+
+    def signal(
+        self, address: int, group: str, what: int, peer: int, channel: int, timeout_ms: int
+    ) -> None:
+        """Answer `Callbacks.on_signal`."""
+
+    def enabled(self, context: Any) -> None:
+        """Follow a Context's devices, which are on."""
+
+    def disabled(self) -> None:
+        """Forget a Context's devices, which are off."""
+
+    def touched(self, stream: Stream, accesses: list[SharedAccess]) -> None:
+        """Record accesses of a rank's torch operations; `stream` is its current stream."""
+
+
+class _NoOwner:
+    """Owner of no memory: ranks share none."""
+
+    rendezvous = signal = None
+
+    def find(self, _address: int) -> None:
+        """Return None."""
+
+    def enabled(self, _context: object) -> None:
+        """Do nothing."""
+
+    def disabled(self) -> None:
+        """Do nothing."""
+
+    def touched(self, _stream: object, _accesses: object) -> None:
+        """Do nothing."""
+
+
+_registered: list[Any] = [_NoOwner()]
+
+
+def register_shared_memory(shared_memory_owner: SharedMemoryOwner) -> None:
+    """Register the owner of shared memory, for devices that are turned on later."""
+    _registered[:] = [shared_memory_owner]
+
+
+def shared_memory_owner() -> Any:
+    """Return the owner of shared memory."""
+    return _registered[0]
+
+
+# ---- the devices of one rank ----
 
 _SLEEP_HZ = 1_755_000_000  # Assumed: cycles of `torch.cuda._sleep`; an H100's base clock.
 
@@ -167,7 +437,7 @@ class RankDevices:
 
     # ---- what was computed ----
 
-    def launched(self, operation: Operation) -> None:
+    def launched(self, operation: Recorded) -> None:
         """Issue an operation at once, where races are looked for.
 
         Raises:

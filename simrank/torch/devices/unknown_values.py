@@ -21,7 +21,7 @@ from simrank.engine.callsite import is_simranks
 from simrank.errors import UnknownValueError
 from simrank.ranks import require_program
 from simrank.ranks.current import rank_program
-from simrank.torch.cuda.native import native
+from simrank.torch.cuda.library import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from torch import library as operators
 
 from simrank.distributed.backends import NCCL
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda import graphs
+from simrank.torch.cuda.streams import captured_graph, capturing, frozen_all
 from simrank.torch.devices import activation
 from simrank.torch.groups.identity import check_owner
 
@@ -42,7 +42,7 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
         @functools.wraps(method)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             check_owner(self)
-            if graphs.capturing:
+            if capturing:
                 _keep(method, self, args, kwargs)
             first = _first(args)
             if (first is None or first.is_sparse) and not self.is_constructed_by_program:
@@ -63,7 +63,7 @@ def in_graphs(method: Method) -> Method:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:
-        if graphs.capturing:
+        if capturing:
             _keep(method, self, args, {})
         return method(self, *args)
 
@@ -75,9 +75,9 @@ def _keep(method: Method, group: Any, args: Sequence[Any], kwargs: dict[str, Any
     first, is_nccl = _first(args), group.simulated.backends.get("cuda") == NCCL
     if not is_nccl or not getattr(first, "is_cuda", True):
         return
-    if graphs.captured() is None:
+    if captured_graph() is None:
         return
-    kept = graphs.frozen_all(args)
+    kept = frozen_all(args)
 
     def again() -> None:
         work = method(group, *kept, **kwargs)

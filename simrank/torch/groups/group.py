@@ -22,8 +22,9 @@ from simrank.distributed.multi_tensor import (
 from simrank.distributed.request import PremulSum, ReduceOp, Request, Signature, staging
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
-from simrank.torch.devices import activation, pending
+from simrank.torch.devices import activation
 from simrank.torch.devices.buffers import all_exchanged, exchanged
+from simrank.torch.devices.rank_devices import note_pending
 from simrank.torch.groups import gloo_checks
 from simrank.torch.groups.dispatch import as_operator, in_graphs
 from simrank.torch.groups.identity import GroupOptions, IdentifiedGroup, check_owner
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.issue import CoalescingManager
     from simrank.distributed.work import Work
-    from simrank.torch.groups.debug_detail import Checker
+    from simrank.torch.groups.gloo_checks import Checker
 
 Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor] | tuple[torch.Tensor, ...]"
 Outputs: TypeAlias = "list[torch.Tensor] | list[list[torch.Tensor]]"
@@ -521,7 +522,7 @@ class SimulatedGroup(IdentifiedGroup):
         for operation in operations:
             if operation is not None and operation.touched is not None:
                 touched = operation.touched
-                pending.note(operation, touched.reads, touched.writes)
+                note_pending(operation, touched.reads, touched.writes)
 
 
 def _listed(tensors: Tensors) -> list[torch.Tensor]:

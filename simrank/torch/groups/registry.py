@@ -23,10 +23,9 @@ from simrank.errors import UnsupportedError
 from simrank.isolation import libraries
 from simrank.ranks import require_rank
 from simrank.ranks.current import of_process, rank_program
-from simrank.torch.cuda import nccl
+from simrank.torch.cuda.bindings import ProcessGroupNCCL as NcclNames
 from simrank.torch.devices import activation
-from simrank.torch.groups import debug_detail
-from simrank.torch.groups.debug_detail import Checker
+from simrank.torch.groups.gloo_checks import Checker, is_detail_wanted
 from simrank.torch.groups.group import SimulatedGroup
 from simrank.torch.groups.identity import GroupOptions, OfGroups
 from simrank.torch.groups.stores import PrefixStore, dispatching
@@ -269,9 +268,9 @@ def _side_of(
     return group
 
 
-def _checker_of(group: SimulatedGroup) -> debug_detail.Checker | None:
+def _checker_of(group: SimulatedGroup) -> Checker | None:
     """Return the checker of a group's calls at debug level DETAIL, else None."""
-    if not debug_detail.is_wanted():
+    if not is_detail_wanted():
         return None
     program, shared = require_rank("new_group"), group.simulated
     state, world = membership(program), world_of(program)
@@ -279,7 +278,7 @@ def _checker_of(group: SimulatedGroup) -> debug_detail.Checker | None:
     members = tuple(int(rank) for rank in shared.ranks)
     name = f"{shared.name} (TORCH_DISTRIBUTED_DEBUG=DETAIL)"
     helper = world.group(key, name, members, parsed("gloo"))
-    return debug_detail.Checker(helper, group.rank())
+    return Checker(helper, group.rank())
 
 
 class SplittableGroup(SimulatedGroup):
@@ -560,7 +559,7 @@ class ProcessGroupGloo(_ByHand):
     backend = "gloo"
 
 
-class ProcessGroupNCCL(_ByHand, nccl.ProcessGroupNCCL):
+class ProcessGroupNCCL(_ByHand, NcclNames):
     """Replacement of the class of this name, with its options."""
 
     backend = "nccl"

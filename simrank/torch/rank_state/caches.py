@@ -14,6 +14,9 @@ from simrank.torch import unsupported
 from simrank.torch.rank_state.settings import Setting, noting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Patches = list[tuple[Any, str, Any]]

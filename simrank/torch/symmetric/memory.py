@@ -18,8 +18,9 @@ from simrank.distributed.signals import Flags, SignalOperation
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
-from simrank.torch.cuda.native import native
-from simrank.torch.devices import activation, buffers, pending, shared_memory
+from simrank.torch.cuda.library import native
+from simrank.torch.devices import activation, buffers
+from simrank.torch.devices.rank_devices import note_storages, register_shared_memory, share_pending
 from simrank.torch.groups.registry import groups_of
 from simrank.torch.rank_state.caches import RankDict
 from simrank.torch.symmetric import operations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.distributed.group import ProcessGroup
-    from simrank.torch.devices.shared_memory import SharedAccess
+    from simrank.torch.devices.rank_devices import SharedAccess
 
 _KEY = "torch's symmetric memory"
 _NAMES = {0: "barrier", 1: "put_signal", 2: "wait_signal"}  # As `csrc/c10d.cpp` numbers them.
@@ -59,7 +60,7 @@ class _Rendezvous(symmetric_memory.Rendezvous):
         cuda.hold([storage.address for storage in storages])
         for entry in self._entries.values():
             for storage in entry:
-                pending.share(storage.address, storage.size_bytes)
+                share_pending(storage.address, storage.size_bytes)
         for storage in storages:
             _let_races_be_found(storage)
         found = [storage.device for storage in storages if storage.device is not None]
@@ -115,7 +116,7 @@ def _group_of(name: str) -> Any:
 
 
 class SymmetricMemoryOwner:
-    """Owner of symmetric memory; see `shared_memory.SharedMemoryOwner`."""
+    """Owner of symmetric memory; see `rank_devices.SharedMemoryOwner`."""
 
     find = staticmethod(buffers.storage_at)
 
@@ -177,7 +178,7 @@ class SymmetricMemoryOwner:
             stream, name, where, (puts, waits), timeout_ms, keeps=_storage(address)
         )
         stream.submit(operation)
-        pending.note_storages(operation, [], [], require_rank("a signal"))
+        note_storages(operation, [], [], require_rank("a signal"))
 
     def enabled(self, context: Any) -> None:
         """Give each rank its own state of torch's module."""
@@ -321,4 +322,4 @@ def patches() -> list[tuple[Any, str, Any]]:
 
 def install() -> None:
     """Register symmetric memory for devices that are turned on later."""
-    shared_memory.register(SymmetricMemoryOwner())
+    register_shared_memory(SymmetricMemoryOwner())

@@ -19,7 +19,8 @@ from simrank.device.watch import watchers_of
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
-from simrank.torch.devices import activation, buffers, pending
+from simrank.torch.devices import activation, buffers
+from simrank.torch.devices.rank_devices import note_storages
 from simrank.units import transfer_ps
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class _Call:
             operation.touched = Accesses([], [buffers.argument_of(tensor) for tensor in writes])
         stream.submit(operation)
         program = require_rank(self.name)
-        pending.note_storages(operation, [], [*filled, self.storages[self.rank]], program)
+        note_storages(operation, [], [*filled, self.storages[self.rank]], program)
 
 
 def _storage(address: int) -> Storage:
@@ -438,7 +439,7 @@ def write_words(stream: Stream, storage: Storage, values: tuple[int, int, int]) 
     written: Any = Part(storage, words)
     operation.touched = Accesses([], [written])
     stream.submit(operation)
-    pending.note_storages(operation, [], [storage], require_rank("memset32"))
+    note_storages(operation, [], [storage], require_rank("memset32"))
 
 
 def _write_operators(issue: Callable[[Storage, tuple[int, int, int]], None]) -> dict[str, Any]:

@@ -11,17 +11,14 @@ import pickle
 from pathlib import Path
 
 import pytest
+import triton
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton._C.libtriton import ir  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource, make_backend  # noqa: E402
-
-from simrank.kernels.compiler import compilation_errors  # noqa: E402
+from simrank.kernels.compiler import compilation_errors
 
 LINES = (Path(__file__).parent / "lines.txt").read_text().splitlines()
 POINTERS = {

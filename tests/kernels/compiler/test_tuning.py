@@ -1,11 +1,10 @@
 """Autotuners keep what they find for each program; nothing goes to a file."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.autotune(

@@ -1,13 +1,13 @@
 """Elementwise functions promote as in Triton."""
 
+import numpy as np
 import pytest
-
-pytest.importorskip("triton")
-
 import triton
 import triton.language as tl
 
+from simrank.kernels import library_tensors
 from simrank.kernels.language import CORE
+from simrank.kernels.language.elementwise import shared
 
 from ..promotion import DTYPES, ours, outcome, semantic, theirs
 
@@ -41,3 +41,25 @@ def test_where_of_scalars_that_all_programs_share(on_rank):
         assert y.tolist() == [1.25, 1.25]
 
     on_rank(body)
+
+
+# ---- functions that another library computes where a program's tensors are its ----
+
+
+class Library:
+    """Has one function."""
+
+    def function(self, name):
+        return (lambda values: values * 10) if name == "ten" else None
+
+
+def test_the_librarys_function_is_used_where_there_is_one(monkeypatch):
+    """Of floats in blocks and scalars; else ours."""
+    ten, other = (shared(name, lambda values: values + 1) for name in ("ten", "other"))
+    block, one = np.ones((1, 4), np.float32), np.float32(2)
+    assert ten(block).tolist() == [[2.0] * 4]
+    monkeypatch.setattr(library_tensors, "running", Library)
+    assert ten(block).tolist() == [[10.0] * 4]
+    assert (ten(one), type(ten(one))) == (20, np.float32)
+    assert other(block).tolist() == [[2.0] * 4]
+    assert ten(np.int32(2)) == 3

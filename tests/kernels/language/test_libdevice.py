@@ -5,29 +5,21 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
+from simrank.errors import UnsupportedError
+from simrank.kernels.language import special
+from simrank.kernels.language.libdevice import BY_MODULE
+from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
-from triton.language.extra import libdevice  # noqa: E402
-
-from simrank.errors import UnsupportedError  # noqa: E402
-from simrank.kernels.language import rounding  # noqa: E402
-from simrank.kernels.language.libdevice import BY_MODULE  # noqa: E402
-from simrank.kernels.language.libdevice import LIBDEVICE as EMULATED  # noqa: E402
-from simrank.kernels.values import types  # noqa: E402
-from simrank.kernels.values.block import Block  # noqa: E402
-
-from . import ulps  # noqa: E402
+from ..assembly import launch
+from . import ulps
 
 N = 256
-
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
 
 
 LIBDEVICE = {
@@ -112,7 +104,7 @@ EXACT = {
     "llrint", "llround", "nextafter", "erfinv",
     "erfcinv", "normcdfinv", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "ilogb", "byte_perm",
     "mul24", "hadd", "rhadd", "sad", "rcp64h",
-} | set(rounding.arithmetic())  # fmt: skip
+} | set(special.arithmetic())  # fmt: skip
 
 
 def computed(name, *columns):

@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-
-import triton.language as tl  # noqa: E402
-
-from simrank.kernels.language import STANDARD  # noqa: E402
-from simrank.kernels.values import types  # noqa: E402
-from simrank.kernels.values.block import Block  # noqa: E402
+from simrank.kernels.language import STANDARD
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block
 
 DTYPES = (
     tl.int1, tl.int8, tl.int16, tl.int32, tl.int64, tl.uint8, tl.uint16, tl.uint32, tl.uint64,

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.language import shapes
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block

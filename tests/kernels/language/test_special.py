@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from simrank.kernels.language.special import erf, erfinv
+from simrank.kernels.language.special import erf, erfinv, to_tf32
 
 
 def test_erf_by_its_table_is_within_one_ulp():
@@ -31,3 +31,28 @@ def test_erfinv_ends_at_infinity():
     """And is no number beyond."""
     assert erfinv(np.float64(1)) == np.inf
     assert np.isnan(erfinv(np.float64(1.5)))
+
+
+# ---- number formats without a type ----
+
+ULP = 2.0**-10  # Of tf32, at 1.
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded", "truncated"),
+    [
+        (1 + 0.25 * ULP, 1, 1),
+        (1 + 0.5 * ULP, 1 + ULP, 1),
+        (-(1 + 0.75 * ULP), -(1 + ULP), -1),
+        (np.inf, np.inf, np.inf),
+    ],
+)
+def test_tf32_keeps_ten_bits(value, rounded, truncated):
+    """Ties go away from zero; tensor cores cut off."""
+    assert to_tf32(np.float32(value)) == np.float32(rounded)
+    assert to_tf32(np.float32([value]), truncates=True)[0] == np.float32(truncated)
+
+
+def test_nan_stays_nan():
+    """Rounding its bits would make infinity of some."""
+    assert np.isnan(to_tf32(np.float32(np.nan)))

@@ -1,11 +1,10 @@
 """Atomics take effect one after the other, in every mode."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

@@ -2,12 +2,10 @@
 
 import ml_dtypes
 import numpy as np
-import pytest
+import triton
+import triton.language as tl
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..assembly import applied  # noqa: E402
+from ..assembly import applied
 
 INTS = np.array([0, 1, -1, 7, -8, 123456789, -(2**31), 2**31 - 1], np.int32)
 

@@ -1,14 +1,15 @@
 """Programs of one launch that store different values to one address: found in lockstep too."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+import simrank
 import simrank.distributed as dist
 from simrank.distributed import symmetric_memory
 from simrank.errors import SpawnException
 from simrank.kernels.races.findings import ProgramRaceError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 
 @triton.jit
@@ -276,3 +277,183 @@ def test_races_are_told_of_programs_that_ran_before_one_published(run, who):
     assert context.races
     reported = "programs that ran before one stored to another rank are not looked for"
     assert any(reported in finding for finding in context.findings) == (who == 20)
+
+
+# ---- what lanes of one program do to the same memory ----
+
+
+@triton.jit
+def scatters(index, x, HOW: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if HOW == "two lanes":
+        tl.store(x + tl.load(index + i), i)
+    elif HOW == "two lanes of a matrix":
+        rows = tl.arange(0, 4)[:, None]
+        tl.store(x + rows // 2 + tl.zeros((4, 4), tl.int32), rows + tl.arange(0, 4)[None, :])
+    elif HOW == "one of them masked off":
+        tl.store(x + tl.load(index + i), i, mask=i % 2 == 0)
+    elif HOW == "equal values":
+        tl.store(x + tl.load(index + i), 5)
+    elif HOW == "own elements":
+        tl.store(x + (i * 7) % N, i)
+    elif HOW == "atomics":
+        tl.atomic_add(x + tl.load(index + i), i)
+
+
+@triton.jit
+def goes_through_memory(x, y, HOW: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    other = (i % 8) * (N // 8) + i // 8
+    if HOW == "transposed":
+        tl.store(x + i, i)
+        tl.store(y + i, tl.load(x + other))
+    elif HOW == "one element":
+        tl.store(x + i, i)
+        tl.store(y, tl.load(x + 3))
+    elif HOW == "shifted":
+        tl.store(x + i, i)
+        tl.store(y + i, tl.load(x + i + 1, mask=i < N - 1, other=0))
+    elif HOW == "behind a barrier":
+        tl.store(x + i, i)
+        tl.debug_barrier()
+        tl.store(y + i, tl.load(x + other))
+    elif HOW == "in one pattern":
+        tl.store(x + other, i)
+        tl.store(y + i, tl.load(x + other))
+    elif HOW == "other elements":
+        tl.store(x + i, i)
+        tl.store(y + i, tl.load(x + N + other))
+    elif HOW == "behind an atomic":
+        tl.store(x + i, i)
+        tl.atomic_add(y, 1)
+        tl.store(y + i, tl.load(x + other))
+
+
+def findings(kernel, how, **options):
+    """What is found in a launch, and the results."""
+
+    def body(_rank):
+        index, x, y = ctx.arange(64) // 2, ctx.zeros(128, dtype="int32"), ctx.zeros(64)
+        given = (index, x) if kernel is scatters else (x, y.int())
+        for _ in range(2):
+            kernel[(2,)](*given, HOW=how, N=64, **options)
+        ctx.cuda.synchronize()
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(body, nprocs=1)
+    return [finding for finding in ctx.findings if "program 0:" in finding]
+
+
+@pytest.mark.parametrize("mode", ["auto", "one-by-one", "tasks"])
+@pytest.mark.parametrize("how", ["two lanes", "two lanes of a matrix"])
+def test_lanes_that_store_different_values_to_one_element_are_a_finding(how, mode):
+    """Once for a line, whatever the mode; it names the lanes and the line."""
+    (finding,) = findings(scatters, how, mode=mode)
+    assert "lanes 0 and 1 store different values to one element at test_launch_log.py:" in finding
+
+
+@pytest.mark.parametrize(
+    "how", ["one of them masked off", "equal values", "own elements", "atomics"]
+)
+def test_lanes_that_do_not_disagree_are_none(how):
+    """Equal values, own elements, and atomics."""
+    assert findings(scatters, how) == []
+
+
+@pytest.mark.parametrize("how", ["transposed", "one element", "shifted"])
+def test_a_tile_that_is_read_otherwise_than_it_was_stored_is_a_finding(how):
+    """Its elements go from thread to thread."""
+    (finding,) = findings(goes_through_memory, how)
+    assert "is loaded in another pattern at test_launch_log.py:" in finding
+    assert "tl.debug_barrier()" in finding
+
+
+@pytest.mark.parametrize(
+    "how", ["behind a barrier", "in one pattern", "other elements", "behind an atomic"]
+)
+def test_a_barrier_or_the_same_pattern_makes_it_right(how):
+    """Each thread reads what it has stored itself, or what was stored before all met."""
+    assert findings(goes_through_memory, how) == []
+
+
+# ---- launches that begin before the one in front of them has ended ----
+
+
+@triton.jit
+def first(x, y, TRIGGERS: tl.constexpr, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    if TRIGGERS:
+        gdc_launch_dependents()
+    tl.store(x + i, tl.load(y + i) + 1)
+
+
+@triton.jit
+def second(x, y, z, HOW: tl.constexpr, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    if HOW == "waits":
+        own = tl.load(z + i)
+        gdc_wait()
+        tl.store(y + i, tl.load(x + i) + own)
+    elif HOW == "waits too late":
+        own = tl.load(x + i)
+        gdc_wait()
+        tl.store(z + i, own)
+    elif HOW == "loads":
+        tl.store(z + i, tl.load(x + i))
+    elif HOW == "overwrites what is stored":
+        tl.store(x + i, 7)
+    elif HOW == "overwrites what is loaded":
+        tl.store(y + i, 7)
+    elif HOW == "adds":
+        tl.atomic_add(x + i, 7)
+    elif HOW == "touches others":
+        tl.store(z + i, 7)
+
+
+RACING = [
+    "waits too late",
+    "loads",
+    "overwrites what is stored",
+    "overwrites what is loaded",
+    "adds",
+]
+
+
+def found(how, *, triggers=True, launch_pdl=True, between=False):
+    """The races of two launches, one behind the other."""
+
+    def body(_rank):
+        x, y, z = (ctx.zeros(16, dtype="int32") for _ in range(3))
+        for _ in range(2):
+            first[(2,)](x, y, TRIGGERS=triggers, N=8, launch_pdl=launch_pdl)
+            if between:
+                z.add_(1)
+            second[(2,)](x, y, z, HOW=how, N=8, launch_pdl=launch_pdl)
+        ctx.cuda.synchronize()
+
+    with simrank.Context("hgx_h100", races="report") as ctx:
+        ctx.multiprocessing.spawn(body, nprocs=1)
+    return ctx.races
+
+
+@pytest.mark.parametrize("how", RACING)
+def test_what_does_not_wait_for_the_launch_in_front_races_with_it(how):
+    """Its loads and stores, with both lines and a way to mend it."""
+    (race,) = found(how)
+    assert (race.first.name, race.second.name) == (
+        "program 0 of kernel 'first' of rank 0", "program 0 of kernel 'second' of rank 0",
+    )  # fmt: skip
+    assert race.first.line == first.starting_line_number + 5
+    assert "gdc_wait()" in str(race).splitlines()[-1]
+
+
+@pytest.mark.parametrize("how", ["waits", "touches others"])
+def test_what_waits_or_touches_other_memory_is_no_race(how):
+    """Loads of other memory may come before the wait."""
+    assert found(how) == []
+
+
+@pytest.mark.parametrize("options", [{"triggers": False}, {"launch_pdl": False}, {"between": True}])
+def test_launches_end_before_those_behind_unless_both_say_otherwise(options):
+    """The first lets dependents begin, the second is one, and nothing stands between."""
+    assert found("loads", **options) == []

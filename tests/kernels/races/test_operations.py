@@ -2,19 +2,17 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank import multiprocessing as mp
 from simrank.errors import RaceError, SpawnException
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels import channels  # noqa: E402 - it needs triton
-from simrank.kernels.races.findings import ProgramRaceError  # noqa: E402
-from simrank.kernels.races.operations import elements_of  # noqa: E402
+from simrank.kernels import channels
+from simrank.kernels.races.findings import ProgramRaceError
+from simrank.kernels.races.operations import elements_of
 
 
 @triton.jit

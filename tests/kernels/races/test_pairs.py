@@ -8,13 +8,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import pytest
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simrank
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
 
 MODES = ("auto", "masked", "one-by-one", "shuffled", "tasks")
 WHERES = ("first", "own", "next", "pair", "block", "slide", "same place", "byte", "every second")

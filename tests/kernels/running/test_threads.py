@@ -2,38 +2,23 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
+from triton.language.core import _aggregate as aggregate
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import UnsupportedError
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
-from triton.language.core import _aggregate as aggregate  # noqa: E402
-
-from ..warps import ballot, take, thread  # noqa: E402
+from ..warps import ballot, launched, put, take, thread
 
 
 @core.extern
 def add(ptr, value, scope: core.constexpr, _semantic=None):
     return tl.inline_asm_elementwise(
         asm=f"atom.acq_rel.{scope.value}.global.add.s32 $0, [$1], $2;",
-        constraints="=r,l,r",
-        args=[ptr, value],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-        _semantic=_semantic,
-    )
-
-
-@core.extern
-def put(ptr, value, _semantic=None):
-    return tl.inline_asm_elementwise(
-        asm="st.release.sys.global.b32 [$1], $2; mov.u32 $0, 0;",
         constraints="=r,l,r",
         args=[ptr, value],
         dtype=tl.int32,
@@ -135,12 +120,6 @@ def pack_threads(out):
         pack=2,
     )
     put(out, found)
-
-
-def launched(ctx, kernel, size, *args, **options):
-    out = simrank.zeros(size, dtype=simrank.int32)
-    kernel[(1,)](out, *args, **options)
-    return out.numpy()
 
 
 def test_threads_keep_what_they_assign_on_their_way(run):

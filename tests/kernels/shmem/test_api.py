@@ -1,15 +1,13 @@
 """SHMEM names in kernels: substituted by module and name, whatever the module really is."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
-import simrank.distributed.symmetric_memory as symm_mem
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..fake_libraries import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in, parts
 
 nv = None  # Set by the fixture: what kernels call.
 
@@ -60,15 +58,6 @@ def combine(dst, src, n, operation: tl.constexpr):
 def wait_at_most(signal, code, limit, out):
     nv.signal_wait_until(signal, code, limit)
     tl.store(out, 1)
-
-
-def parts(ctx, rank):
-    """Return a buffer to receive into, one to send from, and the signal pad as int64."""
-    dist.init_process_group("nccl")
-    both = [symm_mem.empty(8, dtype=simrank.float32) for _ in range(2)]
-    handles = [symm_mem.rendezvous(tensor) for tensor in both]
-    both[1].fill_(float(rank))
-    return both[0], both[1], handles[0].get_signal_pad(rank, dtype=simrank.int64), handles
 
 
 def test_a_put_with_signal_arrives_before_its_signal(run, nvshmem):

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import UnsupportedError
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..fake_libraries import library_in  # noqa: E402
+from ..fake_libraries import library_in, symmetric
 
 dl = simt = shmem = hip = None  # Set by the fixture: what kernels call.
 
@@ -106,14 +105,6 @@ def put_of_a_block(signal):
 def look_at_all(buffer, out):
     peer = tl.program_id(0)
     tl.store(out + peer, tl.load(dl.symm_at(buffer, peer)))
-
-
-def symmetric(shape, dtype):
-    tensor = symm_mem.empty(shape, dtype=dtype)
-    tensor.fill_(0)
-    symm_mem.rendezvous(tensor)
-    dist.barrier()
-    return tensor
 
 
 @pytest.mark.parametrize("world_size", [2, 8])

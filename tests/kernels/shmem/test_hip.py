@@ -1,15 +1,14 @@
 """Triton-distributed's functions for AMD GPUs."""
 
 import pytest
+import triton
+import triton.language as tl
 
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from ..fake_libraries import library_in  # noqa: E402
+from ..fake_libraries import library_in
 
 dl = simt = shmem = hip = None  # Set by the fixture: what kernels call.
 

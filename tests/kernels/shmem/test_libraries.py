@@ -1,14 +1,15 @@
 """What stands for the functions of a library."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
 
 import simrank
 import simrank.distributed as dist
-import simrank.distributed.symmetric_memory as symm_mem
+from simrank.kernels.shmem.libraries import by_symbol
 
-triton = pytest.importorskip("triton")
-
-from ..fake_libraries import nvshmem_in  # noqa: E402
+from ..fake_libraries import nvshmem_in, parts
 
 nv = None  # Set by the fixture: what kernels call.
 
@@ -31,15 +32,6 @@ def put_fence_signal(dst, src, signal, n):
 @triton.jit
 def scan_all(dst, src):
     nv.scan(0, dst, src)
-
-
-def parts(ctx, rank):
-    """Return a buffer to receive into, one to send from, and the signal pad as int64."""
-    dist.init_process_group("nccl")
-    both = [symm_mem.empty(8, dtype=simrank.float32) for _ in range(2)]
-    handles = [symm_mem.rendezvous(tensor) for tensor in both]
-    both[1].fill_(float(rank))
-    return both[0], both[1], handles[0].get_signal_pad(rank, dtype=simrank.int64), handles
 
 
 def test_what_is_not_done_is_refused_by_name(run, nvshmem):
@@ -67,3 +59,103 @@ def test_a_wrapper_that_adds_libraries_launches(run, nvshmem):
         assert dst.tolist() == [float((rank - 1) % 2)] * 8
 
     run(body, 2, races="error")
+
+
+# ---- functions of SHMEM libraries by their names in C, and which of them wait ----
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "nvshmemx_signal_wait_until",
+        "nvshmem_int_wait_until",
+        "nvshmemx_barrier_all_block",
+        "rocshmem_sync_all",
+        "nvshmemx_fcollectmem_warp",
+    ],
+)
+def test_what_ends_only_with_peers_waits(symbol):
+    """Waits, barriers and collectives say so, whatever scope their names have."""
+    assert by_symbol(symbol).effects.waits
+
+
+@pytest.mark.parametrize("symbol", ["nvshmem_my_pe", "nvshmemx_putmem_signal_nbi_block"])
+def test_what_ends_by_itself_does_not_wait(symbol):
+    """Puts publish only; who asks for its rank does nothing that others see."""
+    effects = by_symbol(symbol).effects
+    assert (effects.publishes, effects.waits) == ("put" in symbol, False)
+
+
+@pytest.mark.parametrize("symbol", ["nvshmem_no_such_function", "my_pe", "shmem_my_pe"])
+def test_other_symbols_are_none_of_a_library(symbol):
+    """Neither an unknown name nor one of no library is a function."""
+    assert by_symbol(symbol) is None
+
+
+# ---- external functions by their symbols ----
+
+
+@core.extern
+def c_function(name: core.constexpr, arguments, _semantic=None):
+    kinds = tuple(core.dtype("int64") for _ in arguments)
+    return core.extern_elementwise(
+        "", "", arguments, {kinds: (f"nvshmem{name.value}", core.dtype("int32"))},
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@triton.jit
+def put_by_symbol(dst, src, signal, size_bytes, pe):
+    there, here, flag = dst.to(tl.int64), src.to(tl.int64), signal.to(tl.int64)
+    c_function("x_putmem_signal_block", [there, here, size_bytes, flag, 1, 9, pe])
+    c_function("_signal_wait_until", [flag, 5, 1])
+
+
+@core.extern
+def wait_as_typed(flag, code, value, _semantic=None):
+    address, kind = core.dtype("int64"), core.dtype("int32")
+    return core.extern_elementwise(
+        "", "", [flag, code, value],
+        {
+            (address, kind, kind): ("nvshmem_int_wait_until", kind),
+            (address, kind, core.dtype("uint64")): ("nvshmem_uint64_wait_until", kind),
+        },
+        is_pure=False, _semantic=_semantic,
+    )  # fmt: skip
+
+
+@triton.jit
+def wait_for_the_upper_half(flag, out):
+    wait_as_typed(flag.to(tl.int64), 1, tl.full((), 0, tl.uint64))
+    tl.store(out, 1)
+
+
+@triton.jit
+def wait_with_wrong_types(flag):
+    wait_as_typed(flag.to(tl.int64), 1, 0.5)
+
+
+def test_functions_are_known_by_their_names_in_c(run):
+    """Whatever module wraps them."""
+
+    def body(rank, ctx):
+        dst, src, signal, _ = parts(ctx, rank)
+        put_by_symbol[(1,)](dst, src, signal, 32, (rank + 1) % 4)
+        assert dst.tolist() == [float((rank - 1) % 4)] * 8
+
+    run(body, 4, seed=3, races="error")
+
+
+def test_of_several_names_in_c_the_types_of_the_arguments_choose(run):
+    """As Triton does: the first that is known may be of other elements."""
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        flag, out = simrank.full((1,), 1 << 32, dtype=simrank.int64), ctx.zeros(1)
+        wait_for_the_upper_half[(1,)](flag, out)
+        assert out.item() == 1
+        wait_with_wrong_types[(1,)](flag)
+        with pytest.raises(ValueError, match="input arg type does not match"):
+            flag.item()
+
+    run(body, 1)

@@ -5,12 +5,10 @@ import sys
 import weakref
 
 import numpy as np
-import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from simrank.kernels.source.bind import bind  # noqa: E402 - it needs triton
+from simrank.kernels.source.bind import bind
 
 FACTOR = tl.constexpr(2)
 

@@ -1,18 +1,25 @@
 """What of the source Python would run otherwise."""
 
+import ast
+
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
+from simrank.kernels.source.rewrite import (
+    TYPE_HELPERS,
+    ThreadRewriter,
+    assigned_in,
+    checked_branch,
+    checked_loop,
+)
+from simrank.kernels.values import types
+from simrank.kernels.values.block import Block, constant
+
+from ..assembly import launch
+
 N = 256
-
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
 
 
 @triton.jit
@@ -31,3 +38,116 @@ def test_constants_have_a_value(on_rank):
         assert launch(ctx, values_of_constants, [], np.zeros(2, "i4"), N=N).tolist() == [N, N + 1]
 
     on_rank(body)
+
+
+# ---- types of what loops and branches assign, compared by the rewritten source ----
+
+
+def run(text, **names):
+    """Run statements of which the first loop or branch is rewritten; return the names."""
+    tree = ast.parse(text)
+    place, node = next((i, n) for i, n in enumerate(tree.body) if hasattr(n, "body"))
+    if isinstance(node, ast.If):
+        sides = [assigned_in(side) for side in (node.body, node.orelse)]
+        before, behind = slice(0, 2), checked_branch(node, sides, "__x")
+    else:
+        before, behind = (
+            slice(0, 2),
+            checked_loop(node, assigned_in(node.body), "__x"),
+        )
+    tree.body[place : place + 1] = [*behind[before], node, *behind[2:]]
+    function = ast.parse("def f(): pass\n")
+    function.body[0].body = [*tree.body, ast.parse("found = dict(locals())").body[0]]
+    function.body[0].body.append(ast.Return(ast.Name("found", ast.Load())))
+    scope = {**names, **TYPE_HELPERS}
+    code = compile(ast.fix_missing_locations(function), "<test>", "exec")
+    exec(code, scope)  # noqa: S102 - a program of this file
+    return scope["f"]()
+
+
+ONE, HALF = constant(1), constant(0.5)
+WIDE = Block(np.zeros((1, 4), np.int32), types.int32)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("HALF", "fp32"), ("WIDE", r"\[4\]"), ("7", "constexpr")]
+)
+def test_a_loop_carries_one_type(name, kind):
+    """Another element type, another shape, and a compile-time constant are refused."""
+    with pytest.raises(AssertionError, match=f"x has initial type .* to {kind}|{kind}"):
+        run(f"x = ONE\nfor _ in range(2):\n    x = {name}", ONE=ONE, HALF=HALF, WIDE=WIDE)
+
+
+def test_a_loop_that_keeps_its_types_goes_on():
+    """However often; a loop without rounds compares nothing."""
+    assert run("x = ONE\nfor _ in range(3):\n    x = x + ONE", ONE=ONE)["x"].values == 4
+    assert run("x = ONE\nfor _ in range(0):\n    x = HALF", ONE=ONE, HALF=HALF)["x"] is ONE
+
+
+def test_what_a_loop_defines_is_gone_behind_it():
+    """What was there before stays."""
+    found = run("x = ONE\nfor _ in range(2):\n    y = ONE\n    x = y", ONE=ONE)
+    assert "y" not in found
+    assert found["x"] is ONE
+
+
+def test_a_branch_on_a_value_keeps_types():
+    """A branch on a compile-time constant need not: one side of it is compiled."""
+    text = "x = ONE\nif {}:\n    x = HALF"
+    with pytest.raises(AssertionError, match="initial value for `x` is of type i"):
+        run(text.format("ONE"), ONE=ONE, HALF=HALF)
+    assert run(text.format("True"), ONE=ONE, HALF=HALF)["x"] is HALF
+
+
+def test_what_one_side_of_a_branch_defines_is_gone_behind_it():
+    """Unless both sides define it, or the condition is a constant."""
+    text = "if {}:\n    x = ONE\nelse:\n    y = ONE"
+    assert not {"x", "y"} & set(run(text.format("ONE"), ONE=ONE))
+    assert "x" in run(text.format("1"), ONE=ONE)
+    assert "x" in run("if ONE:\n    x = ONE\nelse:\n    x = ONE", ONE=ONE)
+
+
+# ---- what `if`, `for` and `while` become where threads may go different ways ----
+
+
+def rewritten(text):
+    tree = ThreadRewriter(lambda _: False, lambda _: False).visit(ast.parse(text))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def test_both_sides_of_an_if_keep_their_lines():
+    """Tracebacks point at the user's source."""
+    text = "def kernel(x):\n    if x:\n        y = 1\n    else:\n        y = 2\n"
+    tree = ThreadRewriter(lambda _: False, lambda _: False).visit(ast.parse(text))
+    ast.fix_missing_locations(tree)
+    lines = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert {3, 5} <= lines
+
+
+def test_a_side_that_leaves_is_taken_by_all_threads_together():
+    """A `return` on one side cannot be done by some of them; a break of an inner loop can."""
+    assert "__branch" not in rewritten("def kernel(x):\n    if x:\n        return 1\n")
+    inner = "def kernel(x):\n    if x:\n        for i in x:\n            break\n"
+    assert "__branch" in rewritten(inner)
+
+
+@pytest.mark.parametrize(
+    ("text", "helper"),
+    [
+        ("for i in x:\n        y = i", "__rounds"),
+        ("while x:\n        x = f(x)", "__looping"),
+        ("y = 1 if x else 2", "__choose"),
+        ("return x", "__returned"),
+    ],
+)
+def test_a_statement_asks_which_threads_take_part(text, helper):
+    """Each by a helper of its own."""
+    assert helper in rewritten(f"def kernel(x):\n    {text}\n")
+
+
+def test_what_a_loop_assigns_is_kept_for_those_that_left_it():
+    """The names are in the order of the source, each once."""
+    text = rewritten(
+        "def kernel(x):\n    for i in x:\n        b = i\n        a = b\n        b = a\n"
+    )
+    assert "('b', 'a')" in text

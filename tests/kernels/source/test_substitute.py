@@ -1,14 +1,12 @@
 """Libraries of device functions: their own `core.extern` functions run from their source."""
 
 import pytest
+import triton
+import triton.language as tl
+from triton.language import core
 
 import simrank
 from simrank.errors import UnsupportedError
-
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-from triton.language import core  # noqa: E402
 
 
 @core.extern

@@ -4,8 +4,6 @@ import ast
 
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.machine import Effects
 from simrank.kernels.source.waits import (
     is_for_value,

@@ -3,18 +3,13 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
+from ..assembly import launch
+
 N = 256
 BF16 = ml_dtypes.bfloat16
-
-
-def launch(ctx, kernel, inputs, out, grid=(1,), **constants):
-    """Launch on arrays; return the output as an array."""
-    tensors = [ctx.from_numpy(array) for array in (*inputs, out)]
-    kernel[grid](*tensors, **constants)
-    return tensors[-1].numpy()
 
 
 @triton.jit

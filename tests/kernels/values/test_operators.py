@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("triton")
-
 from simrank.kernels.values import operators, types
 from simrank.kernels.values.block import Block, constant
+from simrank.kernels.values.operators import (
+    MAX_NUMEL,
+    aligned,
+    common_shape,
+    with_axes,
+)
 
 
 @pytest.mark.parametrize(("number", "by"), [(7, 2), (-7, 2), (7, -2), (-7, -2), (-8, 2)])
@@ -94,3 +98,36 @@ def test_minus_of_a_condition_is_the_condition():
     """In one bit, 0 - 1 is 1: the compiler takes it."""
     assert bool((-constant(True)).values)
     assert not bool((-constant(False)).values)
+
+
+# ---- shapes that go together ----
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "common"),
+    [((), (4,), (4,)), ((4,), (2, 1), (2, 4)), ((1, 4), (2, 1), (2, 4)), ((4,), (4,), (4,))],
+)
+def test_shapes_are_broadcast_from_the_right(ours, theirs, common):
+    """As Triton does, whichever comes first."""
+    assert common_shape(ours, theirs) == common_shape(theirs, ours) == common
+
+
+def test_shapes_that_do_not_go_together_are_refused_in_tritons_words():
+    """The message names the dim and both sizes."""
+    with pytest.raises(ValueError, match="incompatible dimensions at index 1: 4 and 8"):
+        common_shape((2, 4), (8,))
+
+
+def test_a_block_has_at_most_as_many_elements_as_triton_allows():
+    """Also where neither of two has too many."""
+    with pytest.raises(ValueError, match="exceeds triton maximum"):
+        common_shape((MAX_NUMEL, 1), (1, 2))
+
+
+def test_axes_are_added_behind_the_program_axis():
+    """Three programs with four elements each keep them, whatever they meet."""
+    rows = np.zeros((3, 4))
+    assert with_axes(rows, 4).shape == (3, 1, 1, 4)
+    assert with_axes(np.float32(1), 4).shape == ()
+    one, other = aligned(rows, np.zeros((1, 2, 4)))
+    assert (one.shape, other.shape) == ((3, 1, 4), (1, 2, 4))

@@ -1,13 +1,10 @@
-"""Tests of simulated CUDA devices need torch, and a compiler once."""
+"""Fixtures of the tests of simulated CUDA devices, which need a compiler once."""
 
 from __future__ import annotations
 
 import gc
-from importlib.util import find_spec
 
 import pytest
-
-collect_ignore_glob = [] if find_spec("torch") else ["*.py"]
 
 
 @pytest.fixture

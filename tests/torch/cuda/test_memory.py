@@ -210,3 +210,44 @@ def test_raw_allocations_and_pools(cuda):
     assert torch.cuda.memory_allocated() == 0
     with pytest.raises(UnsupportedError, match=r"torch\.cuda\.MemPool"):
         torch.cuda.MemPool()
+
+
+# ---- addresses lead to blocks and devices ----
+
+
+def test_an_address_leads_to_its_block(cuda):
+    """Anywhere inside, but not behind, nor after its end of life."""
+    x = torch.ones(100, device="cuda:2")
+    address = x.data_ptr()
+    assert simulated.find_block(address + 399) == (2, address, 400)
+    assert simulated.find_block(address + 512) is None
+    assert simulated.device_of(address) == 2
+    del x
+    assert simulated.find_block(address) is None
+    assert simulated.device_of(torch.ones(1).data_ptr()) is None
+    assert simulated.signal_pad(address) == 0
+
+
+# ---- legacy tensor types of CUDA ----
+
+
+def test_legacy_types(cuda):
+    """They make tensors, name types, and are asked by isinstance."""
+    x = torch.cuda.FloatTensor([1, 2])
+    assert x.is_cuda
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x.cpu(), torch.cuda.FloatTensor)
+    assert not isinstance(x.half(), torch.cuda.FloatTensor)
+    y = torch.cuda.LongTensor(3)
+    assert (y.shape, y.dtype) == ((3,), torch.int64)
+    assert torch.ones(2).type("torch.cuda.HalfTensor").dtype == torch.float16
+    assert x.type("torch.FloatTensor").device.type == "cpu"
+    assert x.type_as(torch.ones(1)).device.type == "cpu"
+
+
+def test_untyped_storages(cuda):
+    """Made from sizes and from bytes; those of the host are made as ever."""
+    assert torch.UntypedStorage([1, 2, 3], device="cuda").cpu().tolist() == [1, 2, 3]
+    assert torch.UntypedStorage(4, device="cpu").device.type == "cpu"
+    host = torch.UntypedStorage(4)
+    assert host.resize_(8).nbytes() == 8

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 import torch
 
-from simrank.torch.cuda.operations import OperationFlag
+from simrank.torch import cuda as simulated
+from simrank.torch.cuda import operations
+from simrank.torch.cuda.operations import OperationFlag, pending_add, pending_remove
 
 
 def test_shapes_dtypes_addresses_and_streams(recorded):
@@ -45,3 +50,182 @@ def test_views_are_no_operations(recorded):
     recorded()
     x.t().view(4, 4)[1:].unfold(0, 2, 1).unsqueeze(0).view(torch.int32)
     assert recorded() == []
+
+
+# ---- listeners: ranges in flight, operations, and what listeners raise ----
+
+
+class _Aborted(SystemExit):
+    """What a simulator throws into a rank."""
+
+
+@pytest.fixture
+def waits():
+    """Devices whose pending ranges end when somebody waits for them; the waits that were."""
+    seen = []
+
+    def on_pending(address, size, is_write, pending_id):
+        seen.append((address, size, is_write, pending_id))
+        pending_remove(pending_id)
+
+    with simulated.standalone(2, callbacks=simulated.Callbacks(on_pending=on_pending)):
+        yield seen
+
+
+def test_a_reader_waits_for_a_writer_only(waits):
+    """Reads of what is read go on; reads of what is written, and writes of either, wait."""
+    x = torch.ones(8, device="cuda")
+    address = x.data_ptr()
+    pending_add(address, 32, writes=False, pending_id=1)
+    assert (x + 1).sum().item() == 16
+    assert waits == []
+    x.add_(1)
+    assert waits == [(address, 32, True, 1)]
+    pending_add(address, 32, writes=True, pending_id=2)
+    x.sum()
+    assert waits[1:] == [(address, 32, False, 2)]
+
+
+def test_only_what_overlaps_waits(waits):
+    """A view of the other half of a storage does not wait; other tensors do not either."""
+    x, other = torch.ones(8, device="cuda"), torch.ones(8, device="cuda")
+    pending_add(x.data_ptr() + 16, 16, writes=True, pending_id=1)
+    x[:4].add_(1)
+    other.add_(1)
+    assert waits == []
+    x[::2].sum()
+    assert [wait[3] for wait in waits] == [1]
+
+
+@pytest.mark.parametrize(
+    "read", [lambda x: x.item(), lambda x: x.cpu(), lambda x: x.tolist(), lambda x: x.to("cuda:1")]
+)
+def test_host_reads_and_copies_wait(waits, read):
+    """Whatever brings values away."""
+    x = torch.ones((), device="cuda")
+    pending_add(x.data_ptr(), 4, writes=True, pending_id=3)
+    read(x)
+    assert [wait[3] for wait in waits] == [3]
+
+
+def test_views_do_not_wait(waits):
+    """Slices and shapes touch no values."""
+    x = torch.ones(8, device="cuda")
+    pending_add(x.data_ptr(), 32, writes=True, pending_id=4)
+    x[2:].view(2, 3).t().data_ptr()
+    assert waits == []
+    pending_remove(4)
+
+
+def test_what_a_listener_raises_leaves_the_call():
+    """The very exception object, also out of backward and out of a graph's replay."""
+    raised = _Aborted("rank 3 failed")
+
+    def on_pending(*_):
+        raise raised
+
+    with simulated.standalone(1, callbacks=simulated.Callbacks(on_pending=on_pending)):
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        gradient = torch.ones(4, device="cuda")
+        y = x.sin()
+        pending_add(gradient.data_ptr(), 16, writes=True, pending_id=1)
+        for call in (lambda: gradient + 1, lambda: y.backward(gradient), gradient.tolist):
+            with pytest.raises(_Aborted) as caught:
+                call()
+            assert caught.value is raised
+        pending_remove(1)
+        assert (gradient + 1).tolist() == [2, 2, 2, 2]
+
+
+def test_a_listener_may_block_inside_backward():
+    """Another rank runs its own backward to the end meanwhile."""
+    waiting, finished = threading.Event(), threading.Event()
+
+    def on_pending(_address, _size, _is_write, pending_id):
+        waiting.set()
+        assert finished.wait(30)
+        pending_remove(pending_id)
+
+    gradients = {}
+
+    def first(state):
+        state.bind()
+        x, gradient = (torch.ones(4, device="cuda") for _ in range(2))
+        x.requires_grad_()
+        pending_add(gradient.data_ptr(), 16, writes=True, pending_id=1)
+        x.exp().backward(gradient)
+        gradients[0] = x.grad.sum().item()
+        simulated.unbind()
+
+    def second(state):
+        assert waiting.wait(30)
+        state.bind()
+        x = torch.ones(4, device="cuda:1", requires_grad=True)
+        (x * 3).sum().backward()
+        gradients[1] = x.grad.sum().item()
+        simulated.unbind()
+        finished.set()
+
+    simulated.enable(2, callbacks=simulated.Callbacks(on_pending=on_pending))
+    states = [simulated.RankState(rank, first_device=0, num_devices=2) for rank in range(2)]
+    threads = [
+        threading.Thread(target=program, args=(state,))
+        for program, state in zip((first, second), states, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    simulated.disable()
+    for state in states:
+        state.free()
+    assert gradients == {0: pytest.approx(4 * 2.71828, abs=1e-4), 1: 12.0}
+
+
+def test_operations_are_handed_over_as_they_are_launched():
+    """`on_op` gets each operation, which need not be drained."""
+    heard = []
+    callbacks = simulated.Callbacks(on_op=lambda words: heard.extend(operations.decode(words)))
+    with simulated.standalone(1, callbacks=callbacks), operations.recording() as drain:
+        x = torch.ones(2, 3, device="cuda")
+        x @ x.t()
+        assert drain() == []
+    assert [op.name for op in heard] == ["fill_.Scalar", "mm"]
+    assert [operand.sizes for operand in heard[1].inputs] == [(2, 3), (3, 2)]
+
+
+def test_an_exception_survives_memory_that_dies_with_it():
+    """Torch frees memory while an exception passes; a listener runs meanwhile."""
+    freed = []
+
+    def on_free(*reported):
+        freed.append({}.get(reported))
+
+    with simulated.standalone(callbacks=simulated.Callbacks(on_free=on_free)):
+        x = torch.ones(8, 8, device="cuda")
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
+            (x + 1).mm(x[:5])
+        assert freed
+
+
+# ---- ranges in flight are kept by id ----
+
+
+def test_an_id_may_have_several_ranges():
+    """Removing it removes all of them, and no others."""
+    seen = []
+    callbacks = simulated.Callbacks(on_pending=lambda *wait: seen.append(wait[3]))
+    with simulated.standalone(1, callbacks=callbacks):
+        x, y = (torch.ones(4, device="cuda") for _ in range(2))
+        simulated.pending_add(x.data_ptr(), 16, writes=True, pending_id=1)
+        simulated.pending_add(y.data_ptr(), 16, writes=True, pending_id=1)
+        simulated.pending_add(y.data_ptr(), 16, writes=True, pending_id=2)
+        x + y
+        assert seen == [1, 1, 2]
+        simulated.pending_remove(1)
+        x + y
+        assert seen == [1, 1, 2, 2]
+        simulated.pending_remove(2)
+        x + y
+        assert len(seen) == 4

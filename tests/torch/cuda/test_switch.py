@@ -5,9 +5,11 @@ from __future__ import annotations
 import _thread
 import ctypes
 import gc
+import importlib
 import subprocess
 import sys
 import threading
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simrank.errors import UnsupportedError
 from simrank.torch import cuda as simulated
-from simrank.torch.cuda.switch import Layout
+from simrank.torch.cuda.switch import CALLED, REPLACED, Layout, Patches
 
 GIB = 1 << 30
 
@@ -370,3 +372,116 @@ def test_native_threads_inherit_the_rank(devices):
 
     results, _ = _in_lockstep(2, program)
     assert results == {0: (0, 6.0), 1: (1, 6.0)}
+
+
+# ---- what devices say of themselves ----
+
+
+def test_properties_are_the_callers():
+    """Name, memory and processors are those that were given, and count for random numbers."""
+    properties = simulated.DeviceProperties(
+        name="NVIDIA A100", major=8, minor=0, total_memory=40 << 30, multi_processor_count=108
+    )
+    with simulated.standalone(1, properties=properties):
+        assert torch.cuda.get_device_name() == "NVIDIA A100"
+        assert torch.cuda.get_device_capability() == (8, 0)
+        assert torch.cuda.mem_get_info()[1] == 40 << 30
+        shown = repr(torch.cuda.get_device_properties(0))
+        assert "total_memory=40960MB, multi_processor_count=108" in shown
+        assert properties.gcnArchName == "NVIDIA A100"
+        threads = 108 * 8 * 256
+        generator = torch.cuda.default_generators[0]
+        generator.set_offset(0)
+        torch.rand(4 * threads + 1, device="cuda")
+        assert generator.get_offset() == 8
+
+
+# ---- the private names of torch that are needed exist in the installed version ----
+
+
+@pytest.mark.parametrize(("module", "name"), REPLACED + CALLED)
+def test_it_exists(module, name):
+    """A name that torch dropped would be replaced for nobody."""
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_everything_that_is_replaced_is_listed(cuda):
+    """What `enable` replaced, and torch had, stands in the list."""
+    from simrank.torch.cuda import switch
+    from simrank.torch.cuda.switch import _ABSENT
+
+    listed = {name for _, name in REPLACED}
+    replaced = {
+        name
+        for owner, name, before in switch._patches._before
+        if before is not _ABSENT and getattr(owner, "__name__", "").startswith("torch.cuda")
+    }
+    exported = {"Stream", "Event", "ExternalStream"}
+    legacy = {name for name in replaced if name.endswith("Tensor")}
+    assert replaced - legacy - exported <= listed
+
+
+# ---- replaced attributes are put back exactly ----
+
+
+def test_absent_attributes_are_absent_again():
+    """In reverse order, also when one attribute was replaced twice."""
+
+    class Owner:
+        kept = 1
+
+    patches = Patches()
+    patches.set(Owner, "kept", 2)
+    patches.set(Owner, "kept", 3)
+    patches.set(Owner, "new", 4)
+    assert (Owner.kept, Owner.new) == (3, 4)
+    patches.restore()
+    assert Owner.kept == 1
+    assert not hasattr(Owner, "new")
+
+
+def test_names_that_an_installed_module_gets_later():
+    """A module that had none of the objects is looked at again once it has more names."""
+    old, new = object(), object()
+    library = ModuleType("a_library")
+    library.__file__ = "/usr/lib/python3/site-packages/a_library.py"
+    sys.modules["a_library"] = library
+    patches = Patches()
+    try:
+        patches.replace_everywhere([(old, new)])
+        library.later = old
+        patches.replace_everywhere([(old, new)])
+        assert library.later is new
+        patches.restore()
+        assert library.later is old
+    finally:
+        del sys.modules["a_library"]
+
+
+def test_switches_are_turned_back():
+    """To where they were."""
+    turned = []
+    patches = Patches()
+    patches.switch(turned.append, True, to=False)
+    assert turned == [False]
+    patches.restore()
+    assert turned == [False, True]
+
+
+def test_names_that_a_program_bound_before(cuda):
+    """`from torch.cuda import Stream` in a module gives the class that works."""
+    from simrank.torch.cuda import disable, standalone
+
+    disable()
+    program = ModuleType("a_program")
+    program.Stream = dummy = torch.cuda.Stream
+    sys.modules["a_program"] = program
+    try:
+        with standalone(1):
+            assert program.Stream is torch.cuda.Stream
+            assert program.Stream().cuda_stream == 1
+        assert program.Stream is dummy
+        with pytest.raises(RuntimeError, match=r"requires CUDA support|CUDA driver"):
+            program.Stream()
+    finally:
+        del sys.modules["a_program"]

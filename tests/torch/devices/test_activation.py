@@ -10,20 +10,20 @@ import weakref
 from datetime import timedelta
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-import simrank  # noqa: E402
-from simrank.errors import DeadlockError, SpawnException, UnsupportedError  # noqa: E402
-from simrank.torch import cuda  # noqa: E402
-from simrank.torch.devices import activation  # noqa: E402
-from simrank.trace import Timeline  # noqa: E402
+import simrank
+from simrank.errors import DeadlockError, SpawnException, UnsupportedError
+from simrank.torch import cuda
+from simrank.torch.devices import activation
+from simrank.trace import Timeline
 
 
 def test_a_rank_sees_the_devices_of_its_node_and_nobody_else_does(spawn):

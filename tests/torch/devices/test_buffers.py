@@ -4,10 +4,9 @@ import gc
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from simrank.torch.devices.buffers import _known, buffer_of  # noqa: E402
+from simrank.torch.devices.buffers import _known, buffer_of
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8",
           "bool", "float8_e4m3fn", "float8_e5m2")  # fmt: skip

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
-
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import started_ps
 from simrank.torch.cuda.operations import Operand, Operation, OperationFlag

@@ -6,8 +6,8 @@ import time
 import weakref
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 triton = pytest.importorskip("triton", reason="triton is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
@@ -17,7 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 
 from simrank.errors import RaceError, SpawnException  # noqa: E402
-from simrank.kernels.memory.illegal import IllegalAccessError  # noqa: E402
+from simrank.kernels.memory.addresses import IllegalAccessError  # noqa: E402
 
 
 @triton.jit

@@ -10,17 +10,17 @@ import sys
 import warnings
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-import simrank  # noqa: E402
-import simrank.torch  # noqa: E402
-from simrank.errors import UnknownValueError  # noqa: E402
-from tests.torch.devices.valueless_programs import PROGRAMS, WORLD  # noqa: E402
+import simrank
+import simrank.torch
+from simrank.errors import UnknownValueError
+from tests.torch.devices.valueless_programs import PROGRAMS, WORLD
 
 
 def _measured(rank, found):

@@ -3,14 +3,14 @@
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from simrank.errors import DeadlockError, SpawnException  # noqa: E402
+from simrank.errors import DeadlockError, SpawnException
 
 LARGE = 1 << 20  # Too large to be buffered: a send alone waits for its receiver.
 

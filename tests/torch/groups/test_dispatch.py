@@ -3,14 +3,13 @@
 import shutil
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
-from simrank.torch.groups import dispatch  # noqa: E402
+from simrank.errors import SpawnException, UnsupportedError
+from simrank.torch.groups import dispatch
 
 WORLD = 3
 # Every call once, with what a member holds afterwards; member 1 is the root.

@@ -7,19 +7,17 @@ import logging
 import pickle
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402 - only where torch is installed
-from torch._C import _distributed_c10d as bindings  # noqa: E402
-from torch.distributed.flight_recorder import fr_trace  # noqa: E402
-from torch.distributed.flight_recorder.components.fr_logger import (  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as bindings
+from torch.distributed.flight_recorder import fr_trace
+from torch.distributed.flight_recorder.components.fr_logger import (
     FlightRecorderLogger,
 )
-from torch.distributed.flight_recorder.components.types import MatchState  # noqa: E402
+from torch.distributed.flight_recorder.components.types import MatchState
 
-import simrank  # noqa: E402
-from simrank.errors import (  # noqa: E402
+import simrank
+from simrank.errors import (
     CollectiveMismatchError,
     DeadlockError,
     SpawnException,

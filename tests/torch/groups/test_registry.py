@@ -1,14 +1,12 @@
 """Each rank has a registry of groups of its own; what is outside ranks stays torch's."""
 
 import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 - makes it known
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-import torch.distributed.distributed_c10d as c10d  # noqa: E402
-from torch.testing._internal.distributed import fake_pg  # noqa: E402, F401 - makes it known
-
-from simrank.errors import CollectiveMismatchError, SpawnException  # noqa: E402
+from simrank.errors import CollectiveMismatchError, SpawnException
 
 
 def test_groups_come_and_go_with_the_rank(spawn):

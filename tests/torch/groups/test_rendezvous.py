@@ -5,13 +5,11 @@ import os
 import time
 
 import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-import torch.multiprocessing as mp  # noqa: E402
-
-from simrank.errors import SpawnException, UnsupportedError  # noqa: E402
+from simrank.errors import SpawnException, UnsupportedError
 
 SPAWNING = multiprocessing.get_context("spawn")
 

@@ -8,15 +8,13 @@ import weakref
 from datetime import timedelta
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import simrank
 from simrank.distributed.membership import world_of
 from simrank.errors import DeadlockError
 from simrank.ranks import require_rank
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
 
 
 def test_a_get_waits_for_the_key(spawn):

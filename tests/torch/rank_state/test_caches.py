@@ -1,12 +1,15 @@
 """Caches and trackers of torch's libraries: each rank has its own."""
 
+from __future__ import annotations
+
+import shutil
+
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor import (  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
     DTensor,
     Replicate,
     Shard,
@@ -14,6 +17,16 @@ from torch.distributed.tensor import (  # noqa: E402
     distribute_tensor,
     rand,
 )
+from torch.distributed.tensor import _sharding_prop as propagation
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn import functional as F  # noqa: N812 - torch's custom.
+
+from simrank.torch.rank_state import sharding
 
 
 def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
@@ -85,3 +98,125 @@ def test_uneven_shards_of_a_mesh_of_two_dimensions_are_gathered_whole(spawn):
 def test_a_tensor_of_the_main_program_is_planned_as_ever():
     """Outside ranks everything is torch's own."""
     assert not dist.is_initialized()
+
+
+# ---- DTensor's searches for shardings, shared by ranks whose meshes are alike ----
+
+if shutil.which("g++") is None:
+    pytest.skip("no compiler for simulated devices", allow_module_level=True)
+
+
+def _model():
+    torch.manual_seed(0)
+    return nn.ModuleDict(
+        {"tokens": nn.Embedding(64, 16), "up": nn.Linear(16, 64), "down": nn.Linear(64, 16)}
+    ).cuda()
+
+
+def _train(rank, found):
+    """Train a tensor-parallel model with an embedding in parts, in groups of two ranks."""
+    torch.cuda.set_device(rank)
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("data", "model"))["model"]
+    model = _model()
+    plan = {
+        "tokens": RowwiseParallel(input_layouts=Replicate()),
+        "up": ColwiseParallel(),
+        "down": RowwiseParallel(),
+    }
+    parallelize_module(model, mesh, plan)
+    tokens = torch.arange(8, device="cuda") * (rank // 2 + 1)
+    losses = []
+    for _ in range(2):
+        loss = model["down"](model["up"](model["tokens"](tokens)).relu()).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        losses.append(loss.item())
+    uneven = distribute_tensor(torch.arange(5, device="cuda"), mesh, [Shard(0)])
+    shapes = [tuple(each.to_local().shape) for each in (uneven, uneven.new_ones(5))]
+    found[rank] = (losses, shapes, uneven.full_tensor().tolist())
+
+
+def test_results_are_those_of_separate_searches(spawn, monkeypatch):
+    """Values of an embedding in parts, which has a mask of its rank, and uneven shards."""
+    shared, separate = {}, {}
+    spawn(_train, 4, shared)
+    monkeypatch.setattr(sharding, "_is_of_rank", lambda *_: True)
+    spawn(_train, 4, separate)
+    assert shared == separate
+    assert shared[0][0] != shared[2][0]
+    assert shared[0][1] == [(3,), (3,)]
+    assert shared[1][1] == [(2,), (2,)]
+
+
+def test_one_rank_searches_for_all(spawn, monkeypatch):
+    """A foreach operation of many parameters is looked at once, and not by every rank."""
+    searched = []
+    kind = propagation.ShardingPropagator
+    original = kind._propagate_tensor_meta_non_cached
+
+    def counted(self, schema):
+        searched.append(str(schema.op))
+        return original(self, schema)
+
+    monkeypatch.setattr(kind, "_propagate_tensor_meta_non_cached", counted)
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        mesh = init_device_mesh("cuda", (4,))
+        x = DTensor.from_local(torch.ones(4, 4, device="cuda"), mesh, [Shard(0)])
+        assert (x * 2).to_local().sum().item() == 32
+        torch._foreach_mul_([x] * 3, 2.0)
+
+    spawn(program, 4)
+    assert searched.count("aten.mul.Tensor") == 1
+    assert searched.count("aten._foreach_mul_.Scalar") == 1
+
+
+# ---- handlers of DTensor's operators: each rank adds and takes away its own ----
+
+
+def test_a_rank_that_leaves_loss_parallel_takes_it_from_nobody(spawn):
+    """One is in the midst of its block while another enters, and while another leaves."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (4,))
+        torch.manual_seed(0)
+        x, labels = torch.randn(4, 8), torch.randint(0, 8, (4,))
+        sharded = distribute_tensor(x.clone().requires_grad_(), mesh, [Shard(1)])
+        with loss_parallel():
+            loss = F.cross_entropy(sharded, labels)
+            if rank % 2:
+                dist.barrier()
+            loss.backward()
+        if rank % 2 == 0:
+            dist.barrier()
+        alone = x.clone().requires_grad_()
+        F.cross_entropy(alone, labels).backward()
+        assert torch.allclose(sharded.grad.full_tensor(), alone.grad)
+
+    outside = DTensor._op_dispatcher._custom_op_handlers
+    before = dict(outside)
+    spawn(program, 4)
+    assert DTensor._op_dispatcher._custom_op_handlers is outside
+    assert outside == before
+
+
+def test_handlers_of_a_rank_begin_as_the_process_has_them(spawn):
+    """What it puts there is its own, also where it puts another dictionary."""
+    dispatcher = DTensor._op_dispatcher
+
+    def program(rank):
+        assert dispatcher._custom_op_handlers == before
+        dispatcher._custom_op_handlers["of a rank"] = rank
+        dist.init_process_group("gloo")
+        dist.barrier()
+        assert dispatcher._custom_op_handlers["of a rank"] == rank
+        dispatcher._custom_op_handlers = before
+        dispatcher._custom_op_handlers.pop(next(iter(before)))
+        dist.barrier()
+        assert len(dispatcher._custom_op_handlers) == len(before) - 1
+
+    before = dict(dispatcher._custom_op_handlers)
+    spawn(program)
+    assert dispatcher._custom_op_handlers == before

@@ -6,13 +6,11 @@ import textwrap
 import time
 
 import pytest
+import torch
+from torch._subclasses import FakeTensorMode
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from torch._subclasses import FakeTensorMode  # noqa: E402
-
-import simrank  # noqa: E402
-from simrank.errors import SpawnException  # noqa: E402
+import simrank
+from simrank.errors import SpawnException
 
 SOURCE = """
     import os

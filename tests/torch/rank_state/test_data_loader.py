@@ -3,11 +3,9 @@
 import random
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch.utils.data import (  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.utils.data import (
     DataLoader,
     Dataset,
     DistributedSampler,

@@ -1,18 +1,16 @@
 """What torch keeps for the process is each rank's own, and nobody's afterwards."""
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import torch.distributed as dist  # noqa: E402
-from torch.distributed._functional_collectives import all_reduce, wait_tensor  # noqa: E402
-from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
-from torch.nn.modules.module import (  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
-from simrank.torch.rank_state.settings import settings  # noqa: E402
+from simrank.torch.rank_state.settings import settings
 
 
 def test_each_setting_is_seen_by_the_rank_that_made_it_only(spawn):

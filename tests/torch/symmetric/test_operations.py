@@ -3,15 +3,15 @@
 import shutil
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
-import torch.distributed._symmetric_memory as symm  # noqa: E402
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm
 
-from simrank.errors import SpawnException  # noqa: E402
+from simrank.errors import SpawnException
 
 
 def start(rank):

@@ -3,15 +3,15 @@
 import shutil
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+from simrank.torch import cuda
+from simrank.torch.devices import buffers, rank_devices
+from simrank.torch.devices.rank_devices import note_storages
+
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
-
-import torch.distributed as dist  # noqa: E402
-
-from simrank.torch import cuda  # noqa: E402
-from simrank.torch.devices import buffers, pending  # noqa: E402
 
 
 def test_an_operation_waits_for_what_it_touches_and_for_nothing_else(spawn):
@@ -49,7 +49,7 @@ def test_only_its_own_rank_waits_for_a_kernel(spawn):
             operation = KernelOperation(stream, "k", duration_ps=10**9, demands=())
             stream.submit(operation)
             storage = buffers.storage_of(shared[0])
-            pending.note_storages(operation, [], [storage], program)
+            note_storages(operation, [], [storage], program)
             program.engine.sleep(10**6)
         else:
             program.engine.sleep(5 * 10**8)
@@ -59,3 +59,16 @@ def test_only_its_own_rank_waits_for_a_kernel(spawn):
     shared = []
     spawn(program, 2)
     assert waited == {0: True, 1: False}
+
+
+# ---- who arranges what ranks share ----
+
+
+def test_who_registers_last_arranges_what_is_shared(monkeypatch):
+    """And before anybody has, nothing is."""
+    monkeypatch.setattr(rank_devices, "_registered", [rank_devices._NoOwner()])
+    assert rank_devices.shared_memory_owner().find(5) is None
+    assert rank_devices.shared_memory_owner().rendezvous is None
+    owner = object()
+    rank_devices.register_shared_memory(owner)
+    assert rank_devices.shared_memory_owner() is owner

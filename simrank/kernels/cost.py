@@ -1,4 +1,8 @@
-"""Cost of a launch: traffic and arithmetic, in waves over the SMs (rule K4)."""
+"""Simulated cost of kernels: launches, accesses of one program, overlap (rule K4).
+
+`kernel_cost` is that of a whole launch, from its statistics: traffic and arithmetic, in waves over
+the SMs. `AccessCosts` are those of a program that runs as a task of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,8 @@ import numpy as np
 from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import library_product_ps, peak_flops, started_ps
 from simrank.kernels import machine
-from simrank.kernels.cost.accesses import L2_PER_HBM, TILES_PER_HBM
-from simrank.kernels.cost.overlap import Work, num_beside, together_ps
 from simrank.kernels.machine import SPECIAL, Dot, Extent, Statistics
-from simrank.kernels.machine.profile import Roof
+from simrank.kernels.machine.statistics import Roof
 from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
@@ -24,16 +26,191 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.hardware.spec import DeviceSpec
-    from simrank.kernels.machine.arrays import Array
-    from simrank.kernels.machine.protocols import Sync
+    from simrank.kernels.machine.protocols import Array, Sync
     from simrank.kernels.machine.statistics import Counts, Load
+
+
+# ---- cost of one program's accesses while other programs run ----
+
+# Assumed: the wait of one program for a load from its own device's memory (half of the about 600
+# ns of a miss is hidden by other work), for an L2 round trip of an atomic or poll, and the cost of
+# issuing a store (H100 latencies: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+# Architecture via Microbenchmarking", 2024).
+LOAD_PS = 300_000
+ATOMIC_PS = 300_000
+# Assumed: L2 delivers 2.1 times the achieved memory bandwidth (H100: 5.5 to 7 TB/s were measured,
+# and 2.9 of HBM3; Chips and Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth").
+L2_PER_HBM = 2.1
+# Programs with dots share tiles, and requests of neighboring SMs for one line reach L2 once (Nsight
+# Compute, "L2 Request Coalescer"). A product in tiles of 192 x 192 at 777 TFLOPS takes 8.1 TB/s of
+# an H100 (pranjalssh/fast.cu, kernel 6).
+TILES_PER_HBM = 2.8
+STORE_PS = 50_000
+# Assumed: programs on half of the SMs saturate the memory; fewer leave bandwidth unused.
+_SATURATING_SHARE = 0.5
+# Assumed: a round trip to the host's memory over PCIe takes about a microsecond.
+_HOST_LATENCY_PS = 500_000
+# Programs that saturate a link: one channel of NCCL, a program, reaches 18 to 21 of the 376 GB/s
+# of an H100's port (`p2p_channel_bandwidth` in `configs/clusters`).
+_SATURATING_LINK = 20
+
+
+class _Route(NamedTuple):
+    """Route to another device."""
+
+    latency_ps: int
+    program_bytes_per_s: float  # Per program, shared with the others.
+
+
+class AccessCosts:
+    """Access costs of the programs of one launch.
+
+    Args:
+        device: The device of the programs.
+        num_resident: Number of programs that run at the same time.
+    """
+
+    def __init__(self, device: Device, num_resident: int) -> None:
+        self._device = device
+        num_sharing = max(num_resident, device.spec.num_sms * _SATURATING_SHARE, 1.0)
+        self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s / num_sharing)
+        self._num_sharing_link = max(num_resident, _SATURATING_LINK)
+        host_rate = device.spec.host_link_bandwidth_bytes_per_s / self._num_sharing_link
+        self._host = _Route(_HOST_LATENCY_PS, host_rate)
+        self._routes: dict[int, _Route] = {}  # By peer index, looked up once.
+        # Cache of costs: a kernel has few access sizes.
+        self._known: dict[tuple[Device | None, int, int], int] = {}
+
+    def first_ps(self, storage: Storage, *, writes: bool) -> int:
+        """Return the latency of a load, or the cost of issuing a store.
+
+        Later loads from the same memory overlap with it: compilers pipeline loops.
+        """
+        return STORE_PS if writes else LOAD_PS + 2 * self._route(storage.device).latency_ps
+
+    def moved_ps(self, storage: Storage, size_bytes: int, new_bytes: int) -> int:
+        """Return a program's share of the time that an access occupies memory or a link.
+
+        Args:
+            storage: The accessed storage.
+            size_bytes: Bytes moved.
+            new_bytes: Bytes that come from or go to the memory itself; the rest is in L2.
+        """
+        key = (storage.device, size_bytes, new_bytes)
+        cost_ps = self._known.get(key)
+        if cost_ps is None:
+            route = self._route(storage.device)
+            if route is self._own:
+                size_bytes = max(new_bytes, ceil(size_bytes / L2_PER_HBM))
+            cost_ps = self._known[key] = ceil_ps(size_bytes / route.program_bytes_per_s)
+        return cost_ps
+
+    def atomic_ps(self, storages: Sequence[Storage]) -> int:
+        """Return the one-way cost of an atomic to the farthest of its storages."""
+        if len(storages) == 1:
+            return ATOMIC_PS // 2 + self._route(storages[0].device).latency_ps
+        return ATOMIC_PS // 2 + max(map(self.latency_ps, storages), default=0)
+
+    def latency_ps(self, storage: Storage) -> int:
+        """Return the latency of the route to a storage."""
+        return self._route(storage.device).latency_ps
+
+    def _route(self, peer: Device | None) -> _Route:
+        if peer is self._device:
+            return self._own
+        if peer is None:  # Pinned host memory.
+            return self._host
+        route = self._routes.get(peer.index)
+        if route is None:
+            network, own = self._device.network, self._device.index
+            latency_ps = int(network.cluster.paths([own], [peer.index]).latency_ps[0])
+            rate = network.route_bandwidth_bytes_per_s(own, peer.index)
+            route = _Route(latency_ps, rate / self._num_sharing_link)
+            self._routes[peer.index] = route
+        return route
+
+
+# ---- overlap of a kernel's work: memory with units, dots with vector operations ----
+
+# From Hopper on, four warps execute a dot together. Source: PTX ISA, "wgmma.mma_async".
+_DOTS_OF_WARP_GROUPS = (9, 0)
+_SCHEDULERS = 4  # Per SM, each with a unit for dots. Source: NVIDIA's white papers, V100 to H100.
+
+
+def num_beside(spec: DeviceSpec, num_resident: int, num_warps: int) -> int:
+    """Return the number of instruction streams on an SM that alternate dots and vector work.
+
+    Each program is one; where warps execute dots separately, each warp of one scheduler is one.
+
+    Args:
+        spec: The device.
+        num_resident: Number of programs that run at the same time.
+        num_warps: Warps per program.
+    """
+    per_sm = max(ceil(num_resident / spec.num_sms), 1)
+    if (compute_capability(spec.name) or (0, 0)) >= _DOTS_OF_WARP_GROUPS:
+        return per_sm
+    return per_sm * ceil(num_warps / _SCHEDULERS)
+
+
+def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
+    """Return the time of alternating dots and vector operations on one SM.
+
+    A single stream does not overlap them: between the two dots of attention each step waits for
+    the one before it. Several streams do: a closed queueing network, whose throughput follows from
+    mean value analysis (Reiser and Lavenberg, 1980).
+
+    Args:
+        tensor_ps: Time of the dots of all programs.
+        vector_ps: Time of the vector operations of all programs.
+        beside: Number of instruction streams, see `num_beside`.
+    """
+    longer = max(tensor_ps, vector_ps)
+    if not min(tensor_ps, vector_ps):
+        return longer
+    tensor_queue = vector_queue = round_ps = 0.0
+    for number in range(1, beside + 1):
+        tensor, vector = tensor_ps * (1 + tensor_queue), vector_ps * (1 + vector_queue)
+        round_ps = tensor + vector
+        tensor_queue, vector_queue = number * tensor / round_ps, number * vector / round_ps
+    return max(ceil(round_ps / beside), longer)
+
+
+class Work:
+    """Busy times of one program since its last synchronization, in picoseconds.
+
+    Attributes:
+        memory_ps: Memory and links.
+        tensor_ps: Dots.
+        vector_ps: Vector operations.
+        charged_ps: The part that is charged to its clock already.
+
+    Args:
+        beside: Number of instruction streams on its SM, see `num_beside`.
+    """
+
+    __slots__ = ("_beside", "charged_ps", "memory_ps", "tensor_ps", "vector_ps")
+
+    def __init__(self, beside: int) -> None:
+        self.memory_ps = self.tensor_ps = self.vector_ps = self.charged_ps = 0
+        self._beside = beside
+
+    def taken_ps(self) -> int:
+        """Return the time of all work; loads of the next step overlap with units."""
+        if not self.tensor_ps:
+            return max(self.memory_ps, self.vector_ps)
+        units_ps = together_ps(self.tensor_ps, self.vector_ps, self._beside)
+        return max(self.memory_ps, units_ps)
+
+
+# ---- cost of a launch: traffic and arithmetic, in waves over the SMs ----
 
 # Assumed: programs on half of the SMs saturate the memory; fewer leave bandwidth unused.
 _SMS_THAT_SATURATE = 0.5
 # Assumed: L2 executes one atomic of a launch per clock and slice, about 2.4e12 per second.
 _ATOMICS_PER_S = 2.4e12
 # Assumed: latencies of loads from memory and L2 under load (H100, without load: 270 and 150 ns;
-# Luo et al., see `accesses`).
+# Luo et al., see `LOAD_PS`).
 _MEMORY_LATENCY_S, _L2_LATENCY_S = 600e-9, 300e-9
 # Operations per clock and SM, except those of FP32 lanes. Source: CUDA C++ Programming Guide 13.0,
 # "Arithmetic Instructions", compute capability 8.0 to 10.0.
@@ -240,7 +417,7 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
 
     Args:
         spec: The device.
-        operations: Number of operations by unit, see `machine.vectors`.
+        operations: Number of operations by unit, see `machine.running`.
     """
     hz = clock_hz(spec)
     if hz is None:
