@@ -1,4 +1,4 @@
-"""The links of a cluster in one run, which transfers share (E11), and transports' memory."""
+"""The links of a cluster in one run, whose bandwidth transfers share (E11)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from simrank.engine import Activity, ActivityPool, Resource
 from simrank.engine.delays import TRANSFER
-from simrank.errors import IllegalTransportError
 from simrank.hardware.sharing import solve_rates
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.device.memory import Storage
     from simrank.engine import Engine
     from simrank.hardware.cluster import Cluster
 
@@ -196,40 +194,3 @@ class Network:
             self.pool.drop(activity)
 
         return drop
-
-
-# ---- memory in reach of a transport: host, device, or fabric memory, which peers may map ----
-
-HOST, DEVICE, FABRIC = "host", "device", "fabric"
-PEER_ACCESS, NCCL = "peer access", "nccl"
-# By transport: the kinds of memory that it reads and writes on a peer. Source: CUDA maps memory of
-# a peer that was made to be shared; NCCL takes addresses of devices (its user guide).
-REACHES = {PEER_ACCESS: (FABRIC,), NCCL: (DEVICE, FABRIC)}
-
-
-def kind_of(storage: Storage, *, is_symmetric: bool = False) -> str:
-    """Return the kind of memory that bytes lie in."""
-    if storage.device is None:
-        return HOST
-    return FABRIC if is_symmetric else DEVICE
-
-
-def check_transport(
-    what: str, transport: str, storage: Storage, *, is_symmetric: bool = False
-) -> None:
-    """Check that a transport reaches a buffer.
-
-    Args:
-        what: The call and why it fails, in the words that programs know.
-        transport: One of `REACHES`.
-        storage: Where the buffer lies.
-        is_symmetric: Whether it was allocated for peers.
-
-    Raises:
-        IllegalTransportError: It does not.
-    """
-    kind = kind_of(storage, is_symmetric=is_symmetric)
-    if kind not in REACHES[transport]:
-        site = storage.site()
-        line = None if site is None else str(site.line())
-        raise IllegalTransportError(what, storage.size_bytes, kind, transport, line)

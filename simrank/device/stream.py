@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from simrank.device.races import join
+from simrank.device.clocks import join
 from simrank.engine import Activity, Handle, Resource, limits
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.delays import STREAM
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from simrank.device.clocks import Agent, Clock, Turn
     from simrank.device.device import Device, HardwareQueue
     from simrank.device.memory import Touched
-    from simrank.device.races import Agent, Clock, Turn
     from simrank.engine import CallSite
 
 

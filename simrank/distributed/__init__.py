@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         set_active_ranks,
         shrink_group,
     )
-    from simrank.distributed.host_meetings import monitored_barrier
+    from simrank.distributed.monitored import monitored_barrier
     from simrank.distributed.objects import (
         all_gather_object,
         broadcast_object_list,
@@ -94,7 +94,7 @@ _PLACES = {
     "gather_object": "objects",
     "irecv": "p2p_api",
     "isend": "p2p_api",
-    "monitored_barrier": "host_meetings",
+    "monitored_barrier": "monitored",
     "recv": "p2p_api",
     "recv_object_list": "objects",
     "scatter_object_list": "objects",

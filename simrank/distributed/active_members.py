@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.distributed.findings import MadeCall, mismatch
+from simrank.distributed.findings import mismatch
 from simrank.distributed.group import ProcessGroup
 from simrank.distributed.host_meetings import Meeting
+from simrank.distributed.mismatched_calls import MadeCall
 from simrank.distributed.request import DTYPES, REDUCTIONS, Request, Signature, staging
 from simrank.errors import PeerDiedError, RankInactiveError, UnsupportedError, ranks_text
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
-from simrank.distributed.findings import MadeCall, lines_of, mismatch, same_device
+from simrank.distributed.findings import lines_of, mismatch
 from simrank.distributed.flight import Flight, Landing, landings
+from simrank.distributed.mismatched_calls import MadeCall, same_device
 from simrank.distributed.planner import planner_of
 from simrank.distributed.request import UNEVEN, Signature, module_of
 from simrank.engine import user_site

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.device.network import NCCL as TO_DEVICES
-from simrank.device.network import check_transport
 from simrank.device.stream import new_stream
+from simrank.device.transports import NCCL as TO_DEVICES
+from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
-from simrank.distributed.findings import MadeCall, mismatch_error
+from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
 from simrank.errors import FoldingError, PeerDiedError, RankState
 from simrank.ranks import require_rank
 from simrank.ranks.current import of_process

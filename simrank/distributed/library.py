@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 from simrank.collectives import DataPlayer, Problem
 from simrank.collectives.traffic import link_loads
-from simrank.distributed.findings import Leaks
 from simrank.distributed.flight import Carried
+from simrank.distributed.leaks import Leaks
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.device import Accesses, Operation
+from simrank.device.clocks import join
 from simrank.device.memory import give_values
-from simrank.device.races import join
 from simrank.distributed.backends import NCCL
-from simrank.distributed.findings import MadeCall, mismatch, same_device
+from simrank.distributed.findings import mismatch
+from simrank.distributed.mismatched_calls import MadeCall, same_device
 from simrank.errors import (
     CollectiveMismatchError,
     FoldingError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simrank.device import Buffer, Stream
-    from simrank.device.races import Clock
+    from simrank.device.clocks import Clock
     from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite
 

@@ -19,14 +19,15 @@ import numpy as np
 from simrank.device import Stream, Tensor, as_dtype, current_stream
 from simrank.device.dtypes import float32, uint32
 from simrank.device.memory import Storage
-from simrank.device.network import PEER_ACCESS, check_transport
 from simrank.device.stream import parse_device
 from simrank.device.tensors.arithmetic import run
 from simrank.device.tensors.shapes import as_shape
-from simrank.distributed.findings import MadeCall, mismatch
+from simrank.device.transports import PEER_ACCESS, check_transport
+from simrank.distributed.findings import mismatch
 from simrank.distributed.group import ProcessGroup, membership
 from simrank.distributed.host_meetings import Meeting
 from simrank.distributed.membership import group_or_default
+from simrank.distributed.mismatched_calls import MadeCall
 from simrank.distributed.signals import Flags, SignalOperation
 from simrank.engine import user_site
 from simrank.errors import UnsupportedError

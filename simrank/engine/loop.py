@@ -43,25 +43,6 @@ _REFUSED_TO_END: list[Task] = []
 _MAX_CANCELLED = 256  # assumed: below it void entries cost less than removing them
 
 
-class OneWakeup:
-    """A block in which tasks that are woken are held back, then queued as one entry."""
-
-    __slots__ = ("_engine", "_is_outermost")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._is_outermost = False
-
-    def __enter__(self) -> None:
-        """Hold what is woken back."""
-        self._is_outermost = self._engine.hold_wakes()
-
-    def __exit__(self, *_: object) -> None:
-        """Queue it, at the end of the outermost block."""
-        if self._is_outermost:
-            self._engine.wake_held()
-
-
 class Engine:
     """Runs tasks in simulated time; a run is a pure function of programs, configs and seed.
 
@@ -447,22 +428,20 @@ class Engine:
         elif due:
             self.call_at(now_ps, partial(self._resume_all, due))
 
-    def one_wakeup(self) -> OneWakeup:
-        """Queue everything that is woken within the block as one entry; blocks may nest."""
-        return OneWakeup(self)
-
-    def hold_wakes(self) -> bool:
-        """Hold tasks that are woken back, until `wake_held`; return False if they were already."""
-        if self._held_wakes is not None:
-            return False
-        self._held_wakes = []
-        return True
-
-    def wake_held(self) -> None:
-        """Queue the tasks that were held back."""
-        held, self._held_wakes = self._held_wakes, None
-        if held:
-            self.wake(held)
+    @contextmanager
+    def one_wakeup(self) -> Iterator[None]:
+        """Queue everything that is woken within the block as one entry."""
+        if self._held_wakes is not None:  # Within another such block, which ends later.
+            yield
+            return
+        held: list[Task] = []
+        self._held_wakes = held
+        try:
+            yield
+        finally:
+            self._held_wakes = None
+            if held:
+                self.wake(held)
 
     def _resume_all(self, tasks: Sequence[Task]) -> None:
         observers = self.observers

@@ -8,7 +8,8 @@ import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 import simrank.multiprocessing as mp
-from simrank.device.races import Agent, RunOrder
+from simrank.device.clocks import Agent
+from simrank.device.races import RunOrder
 
 
 def test_a_flag_carries_what_was_handed_to_it():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import simrank
 import simrank.distributed as dist
 from simrank.device import races
-from simrank.device.races import join
+from simrank.device.clocks import join
 from simrank.errors import RaceError, SpawnException
 
 

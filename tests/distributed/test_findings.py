@@ -4,7 +4,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.distributed.findings import MadeCall, mismatch_error
+from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
 from simrank.engine.callsite import CallSite
 from simrank.errors import CollectiveMismatchError, DeadlockError, SpawnException
 

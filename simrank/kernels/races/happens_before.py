@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simrank.device.races import ALL_DEVICES, join
+from simrank.device.clocks import ALL_DEVICES, join
 from simrank.device.watch import end_text
 from simrank.engine import user_site
 from simrank.kernels.machine.protocols import Asked
@@ -34,8 +34,9 @@ from simrank.kernels.races.program_checks import Alike, Elements, Launched, Name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
-    from simrank.device.races import Clock, RaceChecker
+    from simrank.device.races import RaceChecker
     from simrank.device.stream import Operation
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.device.races import join
+from simrank.device.clocks import join
 from simrank.kernels.machine import ALL_PROGRAMS
 from simrank.kernels.races.findings import Access, Fence, Finding
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Log = Sequence[Access | Fence]
     IsOrdered = Callable[[Array, Array], Array]
 
-    from simrank.device.races import Clock
+    from simrank.device.clocks import Clock
 
 _MOST_ROWS = 1 << 22  # Per part of the check: about 200 MiB.
 _MOST_ATOMICS = 64  # Of one element, compared with each plain access to it.

@@ -11,8 +11,8 @@ from simrank.kernels.races.findings import ATOMIC, ProgramRaceError, access_at, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from simrank.device.clocks import Clock
     from simrank.device.memory import Storage
-    from simrank.device.races import Clock
     from simrank.kernels.machine.protocols import Array
     from simrank.kernels.races.happens_before import ProgramRaces
 

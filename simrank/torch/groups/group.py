@@ -12,8 +12,8 @@ from torch.distributed import distributed_c10d as _c10d
 
 from simrank.distributed import api, p2p_api
 from simrank.distributed.backends import GLOO, NCCL
-from simrank.distributed.host_meetings import monitored_barrier
 from simrank.distributed.issue import enter_call, is_dense, issue
+from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.multi_tensor import (
     all_gather_multi_tensor,
     all_reduce_multi_tensor,

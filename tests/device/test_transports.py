@@ -6,7 +6,7 @@ import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.device.memory import Storage
-from simrank.device.network import DEVICE, FABRIC, HOST, REACHES, check_transport, kind_of
+from simrank.device.transports import DEVICE, FABRIC, HOST, REACHES, check_transport, kind_of
 from simrank.errors import IllegalTransportError, UnsupportedError
 
 
@@ -27,7 +27,7 @@ def test_a_host_buffer_is_no_target_of_nccl(call):
             getattr(dist, call)(x, *(() if call == "all_reduce" else (1 - rank,)))
         error = caught.value
         assert (error.size_bytes, error.kind, error.transport) == (256, HOST, "nccl")
-        assert error.allocated_at == f"test_network.py:{program.__code__.co_firstlineno + 2}"
+        assert error.allocated_at == f"test_transports.py:{program.__code__.co_firstlineno + 2}"
         assert "nccl does not reach a buffer of 256 bytes in host memory, allocated at" in str(
             error
         )
@@ -45,7 +45,7 @@ def test_memory_that_peers_cannot_map_is_no_symmetric_memory(device, kind):
         with pytest.raises(IllegalTransportError, match=f"64 bytes in {kind} memory") as caught:
             symm_mem.rendezvous(x)
         assert caught.value.transport == "peer access"
-        assert caught.value.allocated_at.startswith("test_network.py:")
+        assert caught.value.allocated_at.startswith("test_transports.py:")
         with pytest.raises(UnsupportedError, match="symmetric memory on the host"):
             symm_mem.empty(4, device="cpu")
 
