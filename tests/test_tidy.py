@@ -41,7 +41,6 @@ TESTED_ELSEWHERE = {
     "config/folders.py": "config/test_locate.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",
-    "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
     "kernels/language/rounding.py": "kernels/language/test_libdevice.py",
@@ -53,8 +52,6 @@ TESTED_ELSEWHERE = {
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
-    "multiprocessing/parcels.py": "multiprocessing/test_shared.py",
-    "ranks/exits.py": "isolation/test_exits.py",
     "ranks/extensions.py": "ranks/test_lifecycle.py",
     "isolation/import_hooks.py": "isolation/test_blocking_calls.py",
     "isolation/libraries.py": "isolation/test_threads.py",

@@ -15,23 +15,26 @@ import numpy as np
 from simrank.config.files import write_text
 from simrank.config.locate import locate
 from simrank.hardware import load_cluster
-from simrank.hardware.gemm import TABLE_DTYPES, load_gemm_rows
 from simrank.hardware.gemm_model import NO_RELATIVE, OWN, SIBLING
 from simrank.hardware.gemm_rows import (
     ANY,
     ITEMSIZES,
     PEAK_OF,
+    TABLE_DTYPES,
     Fit,
+    Machine,
     Residual,
+    RuleConstants,
     covariance,
     krige_variance,
+    load_gemm_rows,
     measured_devices,
     places,
     read_fits,
     read_rows,
+    rule_us,
     size_class,
 )
-from simrank.hardware.gemm_rule import Machine, RuleConstants, rule_us
 from simrank.hardware.roofline import library_product_ps
 from simrank.units import PS_PER_US
 

@@ -35,6 +35,10 @@ _Collective = Annotated[
     str | None, typer.Option(help="Collective, if nccl-tests' output does not name it.")
 ]
 
+_Nodes = Annotated[
+    int | None, typer.Option(min=1, help="Number of nodes, if the output lists no hosts.")
+]
+
 
 @app.command(epilog=EXIT_STATUS)
 def calibrate(
@@ -47,10 +51,7 @@ def calibrate(
         int | None,
         typer.Option("-g", "--num-ranks", min=2, help="Number of ranks, if the output lists none."),
     ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of nodes, if the output lists no hosts."),
-    ] = None,
+    nodes: _Nodes = None,
     library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
     site: Annotated[
         bool, typer.Option("--site", help="Check that there are one to three small sizes.")
@@ -84,8 +85,9 @@ def calibrate(
         return
     _check_out(out, measured or [])
     if pool:
-        others = site or cluster or collective or num_ranks or nodes
-        _pool(measured or [], out, is_alone=not others)
+        _pool(
+            measured or [], out, is_alone=not (site or cluster or collective or num_ranks or nodes)
+        )
         return
     if not measured:
         raise typer.BadParameter("name measured tables, or take --pool for all built-in ones")
@@ -181,7 +183,7 @@ def _errors(found: Calibrated) -> Table:
         shown.add_row(each.table, each.collective, str(each.num_ranks), *cells)
     for each, widths, measured in zip(found.errors, found.intervals, found.measured, strict=True):
         cells = [
-            f"±{100 * width:.0f} %{'' if is_known else ' *'}"
+            f"\u00b1{100 * width:.0f} %{'' if is_known else ' *'}"
             for width, is_known in zip(widths, measured, strict=True)
         ]
         shown.add_row("90 % interval", each.collective, str(each.num_ranks), *cells)

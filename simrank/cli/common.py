@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 import simrank
 from simrank.cli.completion import described
 from simrank.errors import ConfigError, ConfigProblem, SpawnException
-from simrank.errors.pickling import text_of
+from simrank.errors.base import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from types import CodeType, FrameType  # noqa: TC003 - a NamedTuple's fields are
 from typing import NamedTuple
 
 from simrank.engine.introspection import attributes_of
-from simrank.errors.locations import place_text
+from simrank.errors.base import place_text
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"

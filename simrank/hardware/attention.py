@@ -19,7 +19,7 @@ from simrank.hardware.gemm_rows import interpolate, widths_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simrank.hardware.gemm_rule import Machine
+    from simrank.hardware.gemm_rows import Machine
 
 Array = np.ndarray[Any, Any]
 

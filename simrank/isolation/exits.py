@@ -15,8 +15,7 @@ from simrank.engine import interrupts
 from simrank.errors import UnsupportedError
 from simrank.isolation import threads
 from simrank.ranks.current import current_program, running_task
-from simrank.ranks.exits import end_at_once, stopped
-from simrank.ranks.process_ids import pid_of, rank_with
+from simrank.ranks.lifecycle import end_at_once, pid_of, rank_with, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 from simrank.isolation import finalizers
 from simrank.isolation.private_modules import private_modules
 

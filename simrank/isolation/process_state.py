@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.ranks.current import current_program, of_process, rank_program
+from simrank.ranks.lifecycle import pid_of
 from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
-from simrank.ranks.process_ids import pid_of
 
 if TYPE_CHECKING:
     from types import ModuleType

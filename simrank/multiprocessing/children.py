@@ -31,9 +31,9 @@ from simrank.isolation.private_modules import private_modules
 from simrank.isolation.threads import PROGRAM, TO_FIX, TURN, end_thread
 from simrank.multiprocessing import shared
 from simrank.multiprocessing.arguments import called_once, close_received, per_rank
-from simrank.multiprocessing.parcels import BY_NAME
+from simrank.multiprocessing.shared import BY_NAME
 from simrank.ranks.current import current_program, process_of, rank_program, running_task
-from simrank.ranks.process_ids import start_process
+from simrank.ranks.lifecycle import start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

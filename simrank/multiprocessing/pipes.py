@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine import limits
 from simrank.multiprocessing.arguments import IS_LOCAL
-from simrank.multiprocessing.parcels import packed, received
+from simrank.multiprocessing.shared import packed, received
 from simrank.ranks.current import running_task
 
 if TYPE_CHECKING:

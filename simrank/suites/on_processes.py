@@ -21,7 +21,7 @@ from simrank.errors import (
     ranks_text,
     states_text,
 )
-from simrank.errors.pickling import made_again
+from simrank.errors.base import made_again
 from simrank.suites.marker import RANK, REAL, asked, is_real, limits, place_of, refuse
 from simrank.suites.outcomes import Reported, expected_by, raise_by_rank
 from simrank.suites.worker_body import Body, Session, Values, load

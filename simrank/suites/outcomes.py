@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from simrank.errors import ranks_text
-from simrank.errors.pickling import text_of
+from simrank.errors.base import text_of
 from simrank.suites.frames import users_frames
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from _pytest.outcomes import OutcomeException
 from _pytest.pathlib import import_path
 
 from simrank.errors import BodyError, NoRankError
-from simrank.errors.pickling import add_note, remade
+from simrank.errors.base import add_note, remade
 from simrank.suites.outcomes import finish, reported
 from simrank.validate import rank
 from simrank.validate.pickling import unpacked

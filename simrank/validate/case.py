@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 from simrank.validate.channel import Kind
 
 if TYPE_CHECKING:

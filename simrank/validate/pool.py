@@ -28,7 +28,7 @@ from simrank.errors import (
     WorkerTimeoutError,
     ranks_text,
 )
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 from simrank.validate import pickling, report
 from simrank.validate.options import Options, Outcome, Setup
 from simrank.validate.team import Team

@@ -9,6 +9,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank import tp
+from simrank.tp import ModelParallelConfig
 
 HIDDEN, FFN, SEQUENCE, BATCH = 16, 32, 8, 2
 TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
@@ -325,3 +326,18 @@ def test_a_parameter_is_a_tensor(ctx):
     weight.fill_(3.0)
     assert weight.data is replaced
     assert replaced.tolist() == weight.tolist()
+
+
+# ---- what layers are built with ----
+
+
+def test_an_unknown_way_to_multiply_is_refused_with_the_choices():
+    """Before any layer is made."""
+    with pytest.raises(ValueError, match="gemm='cublas'; choices: library, triton"):
+        ModelParallelConfig(gemm="cublas")
+
+
+def test_a_config_is_frozen():
+    """Layers share one: what one of them changed would be changed for all."""
+    with pytest.raises(AttributeError):
+        ModelParallelConfig().sequence_parallel = True

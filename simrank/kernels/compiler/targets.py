@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from triton.backends.compiler import GPUTarget
 
 from simrank.errors import ConfigError, ConfigProblem
-from simrank.hardware.capability import compute_capability
+from simrank.hardware.spec import compute_capability
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
 
-# By a part of the device's name; NVIDIA's are in `hardware/capability.py`.
+# By a part of the device's name; NVIDIA's are in `hardware/spec.py`.
 _OTHERS = (
     ("MI300", GPUTarget("hip", "gfx942", 64)),
     ("MI325", GPUTarget("hip", "gfx942", 64)),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import library_product_ps, peak_flops, started_ps
+from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.kernels import machine
 from simrank.kernels.cost.accesses import L2_PER_HBM, TILES_PER_HBM
 from simrank.kernels.cost.overlap import Work, num_beside, together_ps

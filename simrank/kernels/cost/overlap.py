@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from simrank.hardware.capability import compute_capability
+from simrank.hardware.spec import compute_capability
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
-from simrank.errors.pickling import Travels
+from simrank.errors.base import Travels
 from simrank.kernels import machine
 from simrank.kernels.machine.number_text import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Block, Diverged, as_block, as_truth

@@ -1,6 +1,6 @@
 """Compile target as seen by kernels: the simulated device acts as an NVIDIA GPU.
 
-The compute capability follows from the device's name, see `hardware/capability.py`; assumed 9.0
+The compute capability follows from the device's name, see `hardware/spec.py`; assumed 9.0
 (Hopper) for other names.
 """
 

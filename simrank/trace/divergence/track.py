@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.engine.callsite import is_library
-from simrank.errors.locations import cell_text
+from simrank.errors.base import cell_text
 from simrank.trace.divergence.statements import statements_of
 from simrank.trace.divergence.values import Path, paths_of, values_of
 

@@ -165,7 +165,7 @@ def is_same_device(described: str, found: str) -> bool:
 
 
 def models_of(device: str) -> list[str]:
-    """Return what in a device's name says its model: `H100`; `RTX PRO 6000`."""
+    """Return the words of a device's name that say its model: `H100`; `RTX PRO 6000`."""
     words = [word.strip("()").upper() for word in device.replace("-", " ").split()]
     models = [word for word in words if any(c.isdigit() for c in word) and word[0].isalpha()]
     numbers = [number for number, word in enumerate(words) if word.isdigit()]

@@ -3,7 +3,7 @@
 import pytest
 
 from simrank.hardware import load_cluster
-from simrank.hardware.capability import clock_hz, compute_capability
+from simrank.hardware.spec import clock_hz, compute_capability
 
 
 @pytest.mark.parametrize(
