@@ -20,7 +20,7 @@ from simrank.trace.page import (
     section,
     table,
 )
-from simrank.trace.page.axes import ratios_axis, sizes_axis, time_text
+from simrank.trace.page.chart import ratios_axis, sizes_axis, time_text
 from simrank.units import format_size
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from simrank.bench.accuracy import SeriesErrors
     from simrank.bench.targets import Group
-    from simrank.trace.page.axes import Axis
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.chart import Axis
+    from simrank.trace.page.document import Markup
 
 _STEPS = (0.05, 0.1, 0.2, 0.4)  # Errors from which on a cell has the next colour.
 _LOOK = "rows named"

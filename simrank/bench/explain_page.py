@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simrank.trace.page import Curve, Point, chart, document, notes, pictures, section, table
-from simrank.trace.page.axes import sizes_axis, time_text, times_axis
+from simrank.trace.page.chart import sizes_axis, time_text, times_axis
 from simrank.units import format_size
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from simrank.bench.crossover import Crossover, MeasuredTimes
     from simrank.bench.explain import Explanation
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.document import Markup
 
 _TERMS = ("NCCL's estimate", "time", "L", "base", "D", "W", "ramp")
 

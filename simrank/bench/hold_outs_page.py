@@ -21,7 +21,7 @@ from simrank.trace.page import (
     section,
     table,
 )
-from simrank.trace.page.axes import linear_axis, ratios_axis, sizes_axis, time_text
+from simrank.trace.page.chart import linear_axis, ratios_axis, sizes_axis, time_text
 from simrank.units import format_size
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from simrank.bench.hold_outs import LeftOut
     from simrank.collectives.nccl.laws import Floats
-    from simrank.trace.page.axes import Axis
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.chart import Axis
+    from simrank.trace.page.document import Markup
 
 _STEPS = (0.05, 0.1, 0.2, 0.4)  # Errors from which on a cell has the next colour.
 _WORDS = "A cell is MAE (that of NCCL's own constants), half the 90% interval, and coverage."

@@ -19,7 +19,7 @@ from simrank.trace.page import (
     pictures,
     section,
 )
-from simrank.trace.page.axes import linear_axis, sizes_axis, time_text, times_axis
+from simrank.trace.page.chart import linear_axis, sizes_axis, time_text, times_axis
 from simrank.trace.summary import constants_text
 from simrank.units import format_size
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simrank.bench.series import Series
     from simrank.config import BenchConfig
     from simrank.config.sweep import SweepConfig
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.document import Markup
 
 SeriesRows = tuple["Series", list["Row"]]
 _NOT_KNOWN = "N/A"

@@ -26,14 +26,14 @@ from simrank.trace.page import (
     pictures,
     section,
 )
-from simrank.trace.page.axes import linear_axis
+from simrank.trace.page.chart import linear_axis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.bench.grid import Row
     from simrank.config.plan import PlanConfig
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.document import Markup
 
 _MOST_BARS = 20  # Of one picture: the best rows.
 

@@ -17,8 +17,7 @@ from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 from simrank.multiprocessing.script import names_of, program_imports, run_script
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.trace.kernel_page import report_html
-from simrank.trace.kernel_report import report_text
+from simrank.trace.kernel_report import report_html, report_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

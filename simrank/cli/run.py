@@ -57,8 +57,7 @@ from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
-from simrank.trace.link_bytes import LinkBytes
-from simrank.trace.run_page import Seen, run_page
+from simrank.trace.run_page import LinkBytes, Seen, run_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

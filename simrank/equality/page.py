@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.equality.verdict import Verdict
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.document import Markup
 
 _STEPS = (1.0, 1e4, 1e8, 1e12)  # Of the tolerance; in float64 a fault is far above the second.
 
