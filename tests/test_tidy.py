@@ -31,8 +31,6 @@ PAGES = sorted(
 TESTED_ELSEWHERE = {
     "collectives/nccl/pool_fit.py": "collectives/nccl/test_pool.py",
     "collectives/nccl/pool_files.py": "bench/test_pooling.py",
-    "bench/row.py": "bench/test_run.py",
-    "bench/grid.py": "bench/test_sweep.py",
     "distributed/library.py": "distributed/test_planner.py",
     "engine/interface.py": "engine/test_loop.py",
     "engine/lockstep.py": "engine/test_carrier.py",

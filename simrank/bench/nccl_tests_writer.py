@@ -16,7 +16,7 @@ from simrank.errors import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.bench.row import Row
+    from simrank.bench.series import Row
     from simrank.config import BenchConfig
 
 NCCL_TESTS, INSPECTOR = "nccl-tests", "inspector"

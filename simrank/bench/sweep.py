@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.bench.grid import GridWatcher, Outcome, Part, Row, run_grid
+from simrank.bench.parallel import GridWatcher, Outcome, Part, Row, run_grid
 from simrank.collectives.algorithms import collectives_with
 from simrank.config.imports import program_file
 from simrank.config.sweep import ALGORITHMS, ERROR

@@ -10,6 +10,7 @@ from rich.table import Table
 
 import simrank
 from simrank.bench.accuracy import DIRECT, builtin_tables, measured_series
+from simrank.bench.accuracy_page import hold_outs_page, platforms_of, rows_of
 from simrank.bench.hold_outs import (
     DEVICE,
     GROUP,
@@ -19,10 +20,9 @@ from simrank.bench.hold_outs import (
     SITE,
     hold_outs,
     left_out,
+    observed_of,
     score,
 )
-from simrank.bench.hold_outs_page import hold_outs_page, platforms_of, rows_of
-from simrank.bench.pooling import observed_of
 from simrank.cli.common import progress_bar
 from simrank.cli.measured_tables import texts_of
 from simrank.collectives.nccl.evidence import shipped_pool

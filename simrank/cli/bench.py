@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.bench.nccl_tests_writer import Machine
-    from simrank.bench.row import Row
-    from simrank.bench.series import Series
+    from simrank.bench.series import Row, Series
 
 
 @app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)

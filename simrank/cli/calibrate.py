@@ -13,8 +13,7 @@ from rich.table import Table
 from simrank.bench.accuracy import TableSeries, builtin_tables, measured_series, table_series
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
-from simrank.bench.hold_outs import KIND_WORDS, score
-from simrank.bench.pooling import fit_tables
+from simrank.bench.hold_outs import KIND_WORDS, fit_tables, score
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.evidence import cluster_of
 from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show

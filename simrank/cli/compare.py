@@ -28,8 +28,7 @@ from simrank.validate.compare.tolerance import Tolerance
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.bench.row import Row
-    from simrank.bench.series import Series
+    from simrank.bench.series import Row, Series
     from simrank.config import BenchConfig
     from simrank.validate.compare.comparison import Comparison
 

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench import attention_fit, gemm_fit
+from simrank.bench import kernel_fits
 from simrank.hardware import attention
 from simrank.hardware.gemm_rows import SIZE_CLASSES, read_fits, read_widths
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from simrank.bench.gemm_fit import Array, LeftOut, Widths
+    from simrank.bench.kernel_fits import Array, LeftOut, Widths
 
 
 def gemm_errors() -> Table:
     """Return the errors of matrix products that were left out, by shipped constants."""
-    errors = [*gemm_fit.left_out(read_fits(), lambda _: None), *gemm_fit.other_errors()]
+    errors = [*kernel_fits.left_out(read_fits(), lambda _: None), *kernel_fits.other_errors()]
     return errors_table(errors, read_widths(), SIZE_CLASSES)
 
 
@@ -30,24 +30,24 @@ def calibrate_gemm(folder: Path) -> Table:
     """Fit the rule and the intervals of matrix products, and write them into a folder."""
     console = Console(stderr=True)
     with console.status("fit") as status:
-        fits = gemm_fit.fit_all(status.update)
-        errors = gemm_fit.left_out(fits, status.update)
-    widths = gemm_fit.half_widths(errors)
-    gemm_fit.write_fits(fits, widths, folder)
+        fits = kernel_fits.fit_all(status.update)
+        errors = kernel_fits.left_out(fits, status.update)
+    widths = kernel_fits.half_widths(errors)
+    kernel_fits.write_fits(fits, widths, folder)
     return errors_table(errors, widths, SIZE_CLASSES)
 
 
 def attention_errors() -> Table:
     """Return the errors of attention kernels that were left out, by shipped constants."""
-    errors = attention_fit.attention_left_out(attention.read_attention_fits())
+    errors = kernel_fits.attention_left_out(attention.read_attention_fits())
     return errors_table(errors, attention.read_attention_widths(), attention.SIZE_CLASSES)
 
 
 def calibrate_attention(folder: Path) -> Table:
     """Fit attention's law and its intervals, and write them into a folder."""
-    fits = attention_fit.fit_attention()
-    errors = attention_fit.attention_left_out(fits)
-    widths = attention_fit.write_attention(fits, errors, folder)
+    fits = kernel_fits.fit_attention()
+    errors = kernel_fits.attention_left_out(fits)
+    widths = kernel_fits.write_attention(fits, errors, folder)
     return errors_table(errors, widths, attention.SIZE_CLASSES)
 
 

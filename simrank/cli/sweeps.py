@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from simrank.bench.grid import Part
-from simrank.bench.program_page import program_page
+from simrank.bench.page import program_page
+from simrank.bench.parallel import Part
 from simrank.bench.sweep import fingerprint, is_row, run_sweep, sweep_header, sweep_line
 from simrank.cli.common import FAILED
 from simrank.cli.nccl_tests import bad_option
@@ -15,8 +15,7 @@ from simrank.cli.results import Grid, GridResults, ShownGrid
 from simrank.config.sweep import ERROR
 
 if TYPE_CHECKING:
-    from simrank.bench.grid import Row
-    from simrank.bench.parallel import Workers
+    from simrank.bench.parallel import Row, Workers
     from simrank.config.sweep import SweepConfig
 
 

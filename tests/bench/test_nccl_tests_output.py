@@ -6,7 +6,13 @@ import pytest
 
 from simrank.bench.accuracy import measured_series
 from simrank.bench.measured_text import rows_by_file
-from simrank.bench.nccl_tests_output import is_nccl_tests, parse_nccl_tests
+from simrank.bench.nccl_tests_output import (
+    Ran,
+    collective_named,
+    is_nccl_tests,
+    is_time,
+    parse_nccl_tests,
+)
 from simrank.errors import ConfigError
 
 # The form of NVIDIA/nccl-tests' README and of src/common.cu.
@@ -247,3 +253,27 @@ def test_ranks_and_collectives_that_the_bandwidths_contradict_are_refused(said, 
         parse_nccl_tests(text, "out.txt", **said)
     small, large = parse_nccl_tests(text, "out.txt", num_ranks=1024)
     assert (small.num_ranks, large.num_ranks) == (1024, 1024)
+
+
+# ---- what all sizes of a run share ----
+
+
+def test_bandwidths_follow_from_the_time():
+    """The bus has nccl-tests' factor of the collective."""
+    row = Ran("all_reduce", 4, (2, 2)).row("f", 1 << 20, "float32", 10.0)
+    assert row.algbw_GBps == pytest.approx(104.8576)
+    assert row.busbw_GBps == pytest.approx(104.8576 * 1.5)
+    assert (row.source, row.ranks_per_host) == ("f", (2, 2))
+
+
+def test_times_are_finite_and_above_zero():
+    """What is beyond is a slip, and would make infinite bandwidths."""
+    assert is_time(0.12)
+    assert not any(is_time(each) for each in (0, -1, 1e-300, float("inf"), float("nan")))
+
+
+def test_a_collective_has_a_name():
+    """nccl-tests' or simrank's; none is said so, with its line."""
+    assert collective_named("alltoall", "f") == "all_to_all"
+    with pytest.raises(ConfigError, match=r"f:3: expected a collective: .* got none"):
+        collective_named(None, "f", 3)

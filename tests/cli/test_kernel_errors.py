@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simrank.bench.gemm_fit import LeftOut
+from simrank.bench.kernel_fits import LeftOut
 from simrank.cli import main
 from simrank.cli.kernel_errors import errors_table
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simrank.bench import grid
+from simrank.bench import parallel
 from simrank.bench import sweep as sweep_module
 from simrank.cli import main, results
 from simrank.config.sweep import load_sweep
@@ -82,12 +82,12 @@ def test_a_run_that_was_cut_goes_on_to_the_same_files(whole, sweep, tmp_path, or
             yield index, run(index)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "in_parallel", cut)
+        patch.setattr(parallel, "in_parallel", cut)
         assert status_of("bench", sweep, *files) == 130
         document = json.loads((tmp_path / "r.json").read_text())
         assert document["cells"] == sorted(order[:num_done])
         assert document["partial"] == f"{num_done} rows, then interrupted"
-        patch.setattr(grid, "in_parallel", rest)
+        patch.setattr(parallel, "in_parallel", rest)
         assert status_of("bench", sweep, *files) == 1
     assert sorted(ran) == sorted(order[num_done:])
     assert (tmp_path / "r.json").read_text() == whole[1]
