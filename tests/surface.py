@@ -13,7 +13,7 @@ from simrank.cli.choice_hints import CHOICES_OF
 from simrank.cli.completion import ANY, FLAG, SURFACE, Spelling
 from simrank.collectives.algorithms import algorithms_for
 from simrank.config.locate import builtin_names
-from simrank.config.names import COLLECTIVES, DTYPES, REDOPS
+from simrank.config.quantity import COLLECTIVES, DTYPES, REDOPS
 from simrank.config.schemas import KINDS
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import constants, laws, plugin, tuner
 from simrank.collectives.nccl.pool import NORMAL_90
 from simrank.collectives.nccl.prediction import considered
-from simrank.config.choices import AUTO
-from simrank.config.foreign.nccl_graph import keys_of, read_graph, with_graph
+from simrank.config.foreign.nccl_topology import keys_of, read_graph, with_graph
 from simrank.config.load import load_cluster_config
 from simrank.config.locate import locate
-from simrank.config.machine import load_machine
+from simrank.config.measured import load_machine
+from simrank.config.project import AUTO
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
 from simrank.trace.page import Curve, Point, chart, document, notes, pictures, section, table
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from simrank.collectives.nccl.placement import Shape
     from simrank.collectives.nccl.pool import Constants
     from simrank.config.cluster import ClusterConfig
-    from simrank.config.foreign.nccl_graph import Found
+    from simrank.config.foreign.nccl_topology import Found
     from simrank.config.load import ClusterRef
     from simrank.config.tuner import TunerRow
     from simrank.hardware import Cluster

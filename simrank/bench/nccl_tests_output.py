@@ -15,8 +15,13 @@ from simrank.bench.json_parts import is_time
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.config.measured import MeasuredRow
-from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES, DTYPE_ALIASES, DTYPES
-from simrank.config.quantity import choice_text
+from simrank.config.quantity import (
+    COLLECTIVE_ALIASES,
+    COLLECTIVES,
+    DTYPE_ALIASES,
+    DTYPES,
+    choice_text,
+)
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

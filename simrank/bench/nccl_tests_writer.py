@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.bench.table import count_of
-from simrank.config.names import DTYPES
+from simrank.config.quantity import DTYPES
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

@@ -17,16 +17,17 @@ from simrank.collectives.nccl.machine import shape_on, spec_of
 from simrank.collectives.nccl.prediction import work_of_choice
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.collectives.problem import REDUCING
-from simrank.config.choices import AUTO
-from simrank.config.names import (
+from simrank.config.project import AUTO
+from simrank.config.quantity import (
     COLLECTIVE_ALIASES,
     COLLECTIVES,
     DTYPE_ALIASES,
     DTYPES,
     REDOP_ALIASES,
     REDOPS,
+    choice_text,
+    hint,
 )
-from simrank.config.quantity import choice_text, hint
 from simrank.distributed.planner import NcclOverrides, tuning_of
 from simrank.errors import UnsupportedError
 from simrank.hardware import load_cluster

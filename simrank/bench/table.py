@@ -10,7 +10,7 @@ from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, is_too
 from simrank.bench.series import NCCL
 from simrank.collectives.nccl.pool_fit import HOST_LAUNCH_US
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
-from simrank.config.machine import load_machine
+from simrank.config.measured import load_machine
 from simrank.device import as_dtype
 from simrank.units import format_size
 

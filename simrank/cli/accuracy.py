@@ -23,8 +23,8 @@ from simrank.cli.kernel_errors import attention_errors, gemm_errors
 from simrank.cli.measured_tables import FORMATS, texts_of
 from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl.size_classes import NAMES
-from simrank.config.choices import POOLED
 from simrank.config.files import write_text
+from simrank.config.project import POOLED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

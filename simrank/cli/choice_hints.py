@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simrank.config.choices import CHOICES
+from simrank.config.project import CHOICES
 from simrank.config.quantity import choice_text, hint
 from simrank.engine.task import carrier_choices
 from simrank.errors import ConfigError, ConfigProblem

@@ -68,7 +68,7 @@ def _run(
     program: str, config: EqualConfig, workers: Workers, results: _Results, *, stops: bool
 ) -> None:
     """Check the layouts, and print each verdict in its turn."""
-    from simrank.equality.check import prepared  # noqa: PLC0415 - needs torch
+    from simrank.equality.judge import prepared  # noqa: PLC0415 - needs torch
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
     from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 
@@ -127,7 +127,7 @@ class _Results:
 
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict, and print it."""
-        from simrank.equality.report import details, verdict_text  # noqa: PLC0415 - needs torch
+        from simrank.equality.verdict import details, verdict_text  # noqa: PLC0415 - needs torch
 
         typer.echo(verdict_text(verdict))
         same = next((each for each in self.verdicts if _is_same_error(each, verdict)), None)
@@ -146,8 +146,7 @@ class _Results:
                 self._write()
 
     def _write(self) -> None:
-        from simrank.equality.page import equal_page  # noqa: PLC0415 - needs torch
-        from simrank.equality.report import verdict_json  # noqa: PLC0415 - as above
+        from simrank.equality.verdict import equal_page, verdict_json  # noqa: PLC0415 - as above
 
         config = self._config
         head = {"simrank": simrank.__version__, "program": self._program}

@@ -18,8 +18,7 @@ from pydantic import BeforeValidator, Field
 
 from simrank.config.locate import locate
 from simrank.config.model import Model, validate
-from simrank.config.names import CollectiveName
-from simrank.config.quantity import Count, Flag, Size, Text, choice_text, reject
+from simrank.config.quantity import CollectiveName, Count, Flag, Size, Text, choice_text, reject
 from simrank.config.yaml_source import Source, read_yaml
 from simrank.errors import ConfigError
 

@@ -6,16 +6,13 @@ from pathlib import Path
 from simrank.config.bench import bench_from_source
 from simrank.config.calibration import calibration_from_source
 from simrank.config.cluster import ClusterConfig
-from simrank.config.fast_yaml import uncollected
 from simrank.config.faults import load_faults
-from simrank.config.imports import describe_program
 from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import locate
-from simrank.config.machine import machine_from_source
-from simrank.config.measured import load_measured
+from simrank.config.measured import load_measured, machine_from_source
 from simrank.config.plan import is_plan, load_plan
-from simrank.config.sweep import load_sweep
-from simrank.config.yaml_source import Source, read_text, read_yaml
+from simrank.config.sweep import describe_program, load_sweep
+from simrank.config.yaml_source import Source, read_text, read_yaml, uncollected
 from simrank.errors import ConfigError
 
 

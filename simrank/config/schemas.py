@@ -35,8 +35,9 @@ from simrank.config.faults import (
     SlowLink,
     _FaultsFile,
 )
-from simrank.config.machine import MODES, MachineConfig
-from simrank.config.names import (
+from simrank.config.measured import MODES, MachineConfig
+from simrank.config.quantity import (
+    ALL,
     COLLECTIVE_ALIASES,
     COLLECTIVES,
     DTYPE_ALIASES,
@@ -50,7 +51,6 @@ from simrank.config.names import (
     REDOP_ALIASES,
     REDOPS,
 )
-from simrank.config.quantity import ALL
 
 if TYPE_CHECKING:
     from simrank.config.model import Model

@@ -22,8 +22,8 @@ from simrank.equality.record import is_readable, next_number, taped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equality.calls import Call
     from simrank.equality.layout import Layout
+    from simrank.equality.record import Call
 
 _MAX_ELEMENTS = 1 << 22  # That a rank keeps; assumed.
 _CLOSE, _TINY = 1e-8, 1e-12  # Relative, and absolute; rounding is 1e-14.

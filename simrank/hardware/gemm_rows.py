@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.hardware.spec import START_US
 from simrank.units import PS_PER_US
 

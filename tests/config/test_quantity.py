@@ -3,6 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from simrank.config import bench_config_from_mapping, quantity
 from simrank.config.quantity import Bandwidth, Count, Flops, Size, Text, Time
 
 from .clusters import complaint
@@ -45,3 +46,27 @@ def test_a_word_that_yaml_reads_as_a_truth_value_is_told_to_be_quoted():
         TypeAdapter(Text).validate_python(False)
     (problem,) = caught.value.errors()
     assert problem["ctx"]["to_fix"] == "write the word in quotes: YAML reads it as true or false"
+
+
+# ---- names of dtypes, reduce operations and collectives ----
+
+
+def test_nccl_tests_spellings_become_torchs():
+    """What users type from habit works."""
+    config = bench_config_from_mapping(
+        {
+            "cluster": "hgx_h100",
+            "collectives": ["alltoall", "allreduce"],
+            "dtypes": ["half", "float"],
+        }
+    )
+
+    assert config.collectives == ("all_to_all", "all_reduce")
+    assert config.dtypes == ("float16", "float32")
+
+
+def test_an_alias_stands_for_a_name_that_exists():
+    """No spelling leads to a word that nobody knows."""
+    assert set(quantity.DTYPE_ALIASES.values()) <= set(quantity.DTYPES)
+    assert set(quantity.REDOP_ALIASES.values()) <= set(quantity.REDOPS)
+    assert set(quantity.COLLECTIVE_ALIASES.values()) <= set(quantity.COLLECTIVES)

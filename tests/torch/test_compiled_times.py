@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's
 from torch.nn import functional as F  # noqa: E402, N812 - torch's habit
 
 import simrank  # noqa: E402
-from simrank.config.folders import configs_dir  # noqa: E402
+from simrank.config.files import configs_dir  # noqa: E402
 
 TOKENS, WIDTH = 2048, 4096
 GAP_US = 0.74  # Between kernels that follow each other; a measured time is that of kernels alone.

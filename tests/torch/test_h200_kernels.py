@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.hardware.load import load_cluster
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.devices.costs import DTYPES, cost_of

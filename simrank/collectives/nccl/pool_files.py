@@ -15,8 +15,7 @@ import numpy as np
 
 from simrank.collectives.nccl.laws import CONSTANTS
 from simrank.collectives.nccl.pool import Pool, constants_in
-from simrank.config.files import write_text, written_whole
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir, write_text, written_whole
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from simrank.equality import spill
+from simrank.equality.record import read_record, write_record
 
 
 def test_tensors_come_back_with_their_type_and_shape(tmp_path):
@@ -18,8 +18,8 @@ def test_tensors_come_back_with_their_type_and_shape(tmp_path):
         "scalar": torch.tensor(7),
         "other": ["text", 3],
     }
-    spill.write(written, tmp_path / "record")
-    found = spill.read(tmp_path / "record")
+    write_record(written, tmp_path / "record")
+    found = read_record(tmp_path / "record")
     assert found["other"] == ["text", 3]
     for name in ("view", "narrow", "empty", "scalar"):
         assert found[name].dtype == written[name].dtype
@@ -28,5 +28,5 @@ def test_tensors_come_back_with_their_type_and_shape(tmp_path):
 
 def test_a_record_without_tensors_comes_back(tmp_path):
     """An empty file could not be mapped."""
-    spill.write([1, 2], tmp_path / "record")
-    assert spill.read(tmp_path / "record") == [1, 2]
+    write_record([1, 2], tmp_path / "record")
+    assert read_record(tmp_path / "record") == [1, 2]
