@@ -36,6 +36,7 @@ TESTED_ELSEWHERE = {
     "engine/lockstep.py": "engine/test_carrier.py",
     "device/host_reads.py": "device/test_buffer.py",
     "device/network.py": "device/test_copies.py",
+    "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",
     "kernels/machine/arrays.py": "kernels/values/test_block.py",  # Names of types.
     "kernels/machine/jit.py": "kernels/source/test_bind.py",  # Protocols, and what fits them.
@@ -67,7 +68,6 @@ TESTED_ELSEWHERE = {
     "validate/kit/script/nccl_tests.py": "validate/kit/test_kit.py",
     "validate/kit/script/own.py": "validate/kit/test_kit.py",
     "validate/kit/script/result.py": "validate/kit/test_evidence.py",
-    "cli/kit.py": "cli/test_evidence.py",
     # One program has a verdict by all of them.
     "equality/causes.py": "equality/test_judge.py",
     "equality/comparison.py": "equality/test_judge.py",

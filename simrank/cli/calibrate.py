@@ -15,9 +15,14 @@ from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
 from simrank.bench.hold_outs import KIND_WORDS, fit_tables, score
 from simrank.cli.common import EXIT_STATUS, app, check_writable
-from simrank.cli.evidence import cluster_of
-from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show
-from simrank.cli.measured_tables import FORMATS, texts_of
+from simrank.cli.measured_tables import (
+    FORMATS,
+    calibrate_attention,
+    calibrate_gemm,
+    cluster_of,
+    show,
+    texts_of,
+)
 from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl import size_classes
 from simrank.collectives.nccl.pool_files import pooled_tables, write_pool

@@ -14,7 +14,7 @@ import typer
 
 import simrank
 from simrank.bench.parallel import Workers, in_parallel
-from simrank.cli import options, torchrun
+from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
 from simrank.config.equal import EqualConfig, layouts_of, load_layouts
 from simrank.config.files import write_text
@@ -51,7 +51,7 @@ def equal(
     if find_spec("torch") is None:
         to_fix = "pip install simrank[torch]"
         raise ConfigError(ConfigProblem("command line", None, "equal", "torch", "none", to_fix))
-    torchrun.check_program(program, as_module=False)
+    options.check_program(program, as_module=False)
     check_writable(json_file, html_file)
     config = _config(program, layouts, layout or [])
     given = {"steps": steps, "dtype": dtype, "device": device}

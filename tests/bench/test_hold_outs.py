@@ -24,7 +24,7 @@ from simrank.bench.hold_outs import (
     observed_of,
     score,
 )
-from simrank.cli.accuracy_pooled import known_series, scores_table
+from simrank.cli.accuracy import known_series, scores_table
 from simrank.collectives.nccl.pool import (
     NUM_KINDS,
     ONE_NODE,

@@ -135,7 +135,7 @@ def test_everything_is_fitted_again_in_two_minutes(tmp_path):
     """And the files are those that are shipped."""
     import time
 
-    from simrank.cli.kernel_errors import calibrate_gemm
+    from simrank.cli.measured_tables import calibrate_gemm
 
     start = time.process_time()
     calibrate_gemm(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 import simrank
 from simrank.config.load import load_cluster_config
 from simrank.config.locate import builtin_names
-from simrank.config.wires import provenance_of
+from simrank.config.provenance import provenance_of
 from simrank.trace.summary import constants_text, summary_json, summary_text
 
 
