@@ -50,7 +50,6 @@ TESTED_ELSEWHERE = {
     "multiprocessing/script.py": "cli/test_run.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
     "ranks/extensions.py": "ranks/test_lifecycle.py",
-    "isolation/import_hooks.py": "isolation/test_blocking_calls.py",
     "isolation/libraries.py": "isolation/test_threads.py",
     "torch/dynamo.py": "torch/test_compiling.py",
     # The kit runs as a whole.

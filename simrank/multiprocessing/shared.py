@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from simrank.errors import UnsupportedError
 from simrank.isolation.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
-from simrank.isolation.locks import ReentrantLock
+from simrank.isolation.locks import ReentrantLock, note_read, note_write
 from simrank.isolation.private_modules import private_modules, reference
-from simrank.isolation.shared_reads import note_read, note_write
 from simrank.multiprocessing.arguments import (
     is_immutable,
     pickle_by_reference,

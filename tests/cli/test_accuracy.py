@@ -131,23 +131,17 @@ def test_a_wrong_name_lists_the_tables_and_writes_nothing(capsys, tmp_path):
 TABLES = ["h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_ib_allreduce"]
 
 
-@pytest.fixture(autouse=True)
-def _few(monkeypatch):
+@pytest.fixture
+def few(monkeypatch):
     """Three tables, for which fits take no time."""
     monkeypatch.setattr("simrank.cli.accuracy.builtin_tables", lambda: TABLES)
     monkeypatch.setattr("simrank.cli.accuracy.pooled_tables", list)
 
 
-def run_pooled(capsys, *args):
-    with pytest.raises(SystemExit) as caught:
-        main(["accuracy", *args])
-    return caught.value.code or 0, *capsys.readouterr()
-
-
-def test_one_screen_says_what_a_planner_may_believe(capsys, tmp_path):
+def test_one_screen_says_what_a_planner_may_believe(few, capsys, tmp_path):
     """By kind of hold-out and by platform; JSON has the same numbers, HTML the pictures."""
     out_file, page = tmp_path / "scores.json", tmp_path / "page.html"
-    status, out, _ = run_pooled(capsys, "--json", str(out_file), "--html", str(page))
+    status, out, _ = run(capsys, "--json", str(out_file), "--html", str(page))
     assert status == 0
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["left", "out", "units"]
@@ -159,9 +153,9 @@ def test_one_screen_says_what_a_planner_may_believe(capsys, tmp_path):
     assert page.read_text().lower().startswith("<!doctype html>")
 
 
-def test_a_table_is_predicted_without_its_site(capsys):
+def test_a_table_is_predicted_without_its_site(few, capsys):
     """Its line says as what."""
-    status, out, _ = run_pooled(capsys, "h100x8_aws_p5_allreduce")
+    status, out, _ = run(capsys, "h100x8_aws_p5_allreduce")
     assert status == 0
     assert "h100x8_aws_p5_allreduce" in out
     assert "the site is left out of the constants" in out

@@ -94,9 +94,6 @@ def test_a_file_that_raises_fails_with_its_own_traceback(script, capsys, wrong):
     assert sys.path == before
 
 
-pytest.importorskip("triton")
-
-
 def test_the_command_counts_the_names():
     """The last line is the sum."""
     found = CliRunner().invoke(app, ["kernels", "coverage"])
@@ -106,8 +103,6 @@ def test_the_command_counts_the_names():
 
 
 # ---- `simrank kernels check`: what it runs, what it finds, and its exit status ----
-
-pytest.importorskip("triton")
 
 HEAD = """
 import simrank

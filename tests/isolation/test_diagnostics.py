@@ -1,11 +1,24 @@
 """Hooks of exceptions: each rank's own, and the main program's as they were."""
 
+import inspect
+import io
+import linecache
+import os
+import pdb
+import subprocess
 import sys
 import threading
+import trace
+import types
+from pathlib import Path
 
+import coverage
 import pytest
 
 import simrank
+import simrank.distributed as dist
+import simrank.multiprocessing as mp
+from simrank.errors import DeadlockError, SpawnException
 
 
 @pytest.mark.parametrize("carrier", ["greenlet", "thread"])
@@ -59,3 +72,319 @@ def test_threads_of_a_rank_tell_its_own_hook():
     with simrank.Context("hgx_h100", carrier="thread") as ctx:
         ctx.multiprocessing.spawn(program, nprocs=2)
     assert reported == [(rank, f"of {rank}", ZeroDivisionError) for rank in range(2)]
+
+
+# ---- debuggers, coverage and notebooks: what works in a process works in a rank ----
+
+US = 10**6
+
+
+def until(function, text):
+    """Return pdb's commands that go on to a line: Pythons differ in where set_trace stops."""
+    lines, first = inspect.getsourcelines(function)
+    number = first + next(
+        index for index, line in enumerate(lines) if line.strip().startswith(text)
+    )
+    return f"tbreak {number}\nc\n"
+
+
+def stopping(rank, ctx, commands, out):
+    ctx.engine.sleep(12_345_000 if rank == 3 else 1000)
+    number = rank * 10
+    if rank == 3:
+        stdin = io.StringIO(until(stopping, "number += 1") + commands)
+        debugger = pdb.Pdb(stdin=stdin, stdout=out, nosigint=True, readrc=False)
+        debugger.set_trace()
+    out.flush()
+    number += 1
+    ctx.engine.sleep(US)
+    return number
+
+
+@pytest.fixture
+def debug():
+    """Run ranks of which one stops and is given commands; return the Context and the talk."""
+
+    def debugged(commands):
+        out, before = io.StringIO(), sys.gettrace()
+        try:
+            with simrank.Context("hgx_h100") as ctx:
+                spawn = ctx.multiprocessing.spawn
+                spawn(stopping, (ctx, commands, out), nprocs=4, share_args=True)
+            return ctx, out.getvalue()
+        finally:
+            sys.settrace(before)
+
+    return debugged
+
+
+def test_a_debugger_in_a_rank_says_who_stopped_and_when(debug):
+    """A line before the first prompt, with rank and simulated time."""
+    context, talk = debug("p number\nc\n")
+    first, frame, rest = talk.split("\n", 2)
+    assert first == "simrank: rank 3 at t=12.345 us"
+    assert frame.endswith("stopping()")
+    assert "\n-> number += 1\n(Pdb) 30\n" in rest
+    assert context.now_ps == 13_345_000
+
+
+def test_time_stands_still_at_the_prompt_and_passes_when_the_rank_goes_on(debug):
+    """Stepping over a wait shows the time after it; the variables are the rank's."""
+    _, talk = debug("p ctx.now_ps\nn\np number\nn\np number, ctx.now_ps\nc\n")
+    assert talk.count("simrank: rank 3 at t=12.345 us") == 3
+    assert talk.count("simrank: rank 3 at t=13.345 us") == 1
+    assert "(Pdb) 12345000\n" in talk
+    assert "(Pdb) (31, 13345000)\n" in talk
+
+
+def test_a_value_set_at_the_prompt_is_the_ranks(debug):
+    """As in a process."""
+    _, talk = debug("!number = 77\nn\np number\nc\n")
+    assert "(Pdb) 78\n" in talk
+
+
+@pytest.mark.parametrize("wait", ["ctx.engine.sleep(5_000_000)", "ctx.zeros(2).tolist()"])
+def test_a_wait_typed_at_the_prompt_is_refused(debug, wait):
+    """Other ranks would run inside of it: time stands still, and goes on as before."""
+    context, talk = debug(f"!{wait}\nn\np number\nc\n")
+    assert "*** simrank.errors.SimrankError: this would wait for" in talk
+    assert talk.count("simrank: rank 3 at t=") == 3
+    assert "(Pdb) 31\n" in talk
+    assert context.now_ps < 20_000_000
+
+
+def stops_after_a_collective(rank, ctx, outs):
+    """Stop on every rank while the result is still being computed."""
+    dist.init_process_group("nccl")
+    x = ctx.full((4,), float(rank))
+    dist.all_reduce(x)
+    stdin = io.StringIO(
+        until(stops_after_a_collective, "y = (x") + "p x\np x.shape\nn\np y\nn\nn\nn\nn\n"
+    )
+    pdb.Pdb(stdin=stdin, stdout=outs[rank], nosigint=True, readrc=False).set_trace()
+    outs[rank].flush()
+    y = (x + 1).tolist()
+    return y[0] + 1
+
+
+def test_every_rank_stops_at_its_own_breakpoint_and_steps_in_its_own_program():
+    """Whatever is printed there: no frame of simrank's is stepped into, and none is skipped."""
+    outs = [io.StringIO() for _ in range(3)]
+    before = sys.gettrace()
+    try:
+        with simrank.Context("hgx_h100") as ctx:
+            ctx.multiprocessing.spawn(
+                stops_after_a_collective, (ctx, outs), nprocs=3, share_args=True
+            )
+    finally:
+        sys.settrace(before)
+    for rank, out in enumerate(outs):
+        talk = out.getvalue()
+        assert talk.startswith(f"simrank: rank {rank} at t="), "its own prompt"
+        assert "would wait for fill_" in talk
+        assert "(Pdb) (4,)\n" in talk
+        assert "(Pdb) [4.0, 4.0, 4.0, 4.0]\n" in talk
+        assert str(Path(simrank.__file__).parent) not in talk
+
+
+def test_quitting_the_debugger_ends_the_ranks(debug):
+    """BdbQuit is the rank's error."""
+    with pytest.raises(SpawnException) as caught:
+        debug("q\n")
+    assert [type(error).__name__ for error in caught.value.errors.values()] == ["BdbQuit"]
+
+
+def test_post_mortem_shows_the_failing_line_and_its_variables(ctx):
+    """The traceback of a root cause holds the rank's frames."""
+
+    def failing(rank):
+        secret = rank + 40
+        ctx.engine.sleep(US)
+        raise ValueError(secret)
+
+    with pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(failing, nprocs=3)
+    out = io.StringIO()
+    debugger = pdb.Pdb(stdin=io.StringIO("p secret\nq\n"), stdout=out, nosigint=True, readrc=False)
+    debugger.reset()
+    debugger.interaction(None, caught.value.errors[2].__traceback__)
+    assert "-> raise ValueError(secret)\n(Pdb) 42\n" in out.getvalue()
+    assert "simrank:" not in out.getvalue()
+
+
+def test_pdb_is_its_own_again_outside_every_context():
+    """The stand-in goes with the last Context."""
+    before = pdb.Pdb.interaction
+    with simrank.Context("hgx_h100"):
+        assert pdb.Pdb.interaction is not before
+    assert pdb.Pdb.interaction is before
+
+
+PROGRAM = """
+import simrank
+
+def program(rank, ctx):
+    ctx.engine.sleep(12_345_000 if rank == 3 else 1000)
+    {stop}
+    ctx.engine.sleep(1000)
+    print("end of", rank)
+
+with simrank.Context() as ctx:
+    ctx.multiprocessing.spawn(program, (ctx,), nprocs=4)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", ["breakpoint()", "import pdb; pdb.set_trace()"])
+def test_breakpoint_reads_commands_from_stdin(tmp_path, stop):
+    """In a program of its own: the prompt, the answer, then the rest of the run."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(stop=f"if rank == 3: {stop}"))
+    environment = {**os.environ, "PYTHONBREAKPOINT": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        input="p rank * 2\nc\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert "simrank: rank 3 at t=12.345 us\n" in done.stdout
+    assert "(Pdb) 6\n" in done.stdout
+    assert done.stdout.endswith("end of 3\n")
+
+
+def deep(ctx, depth, rank):
+    if depth:
+        found = deep(ctx, depth - 1, rank)
+        found += 1
+    else:
+        ctx.engine.sleep(US * (7 - rank))
+        found = 0
+    return found
+
+
+def measured(rank, ctx):
+    deep(ctx, rank, rank)
+    if rank == 3:
+        before = 1
+        ctx.engine.sleep(5)
+        before += 1
+    if rank == 99:
+        rank = -1
+
+
+def lines_of(function):
+    """Return the lines of a function's body."""
+    code = function.__code__
+    lines = {line for _, _, line in code.co_lines() if line is not None}
+    return lines - {code.co_firstlineno}
+
+
+def run_measured(carrier="greenlet"):
+    with simrank.Context("hgx_h100", carrier=carrier) as ctx:
+        ctx.multiprocessing.spawn(measured, (ctx,), nprocs=5)
+
+
+def test_pythons_own_trace_counts_the_lines_of_every_rank():
+    """Also those after a wait, on every rank; greenlets start with the thread's trace function."""
+    before = sys.gettrace()
+    tracer = trace.Trace(count=True, trace=False)
+    try:
+        tracer.runfunc(run_measured)
+    finally:
+        sys.settrace(before)
+    counts = {
+        line: count for (file, line), count in tracer.results().counts.items() if file == __file__
+    }
+    last = max(lines_of(measured))
+    expected = (lines_of(measured) | lines_of(deep)) - {last}
+    assert expected <= set(counts)
+    assert last not in counts
+    assert counts[last - 1] == 5
+    assert counts[last - 2] == 1
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_coverage_counts_lines_inside_ranks(carrier):
+    """With `concurrency` set to the ranks' carrier, as for every program with either."""
+    before = sys.gettrace()
+    measure = coverage.Coverage(
+        data_file=None, config_file=False, concurrency=carrier, include=[__file__]
+    )
+    try:
+        measure.start()
+        run_measured(carrier)
+    finally:
+        measure.stop()
+        sys.settrace(before)
+    found = set(measure.get_data().lines(__file__))
+    last = max(lines_of(measured))
+    assert (lines_of(measured) | lines_of(deep)) - {last} <= found
+    assert last not in found
+
+
+CELL = """
+import simrank.distributed as dist
+from time import sleep
+
+class Options:
+    def __init__(self):
+        self.lr = 0.5
+
+def program(rank, ctx, mode, options, seen):
+    dist.init_process_group()
+    sleep(2)
+    options.lr += rank
+    seen.append((rank, options.lr, ctx.now_ps))
+    if mode == "hang" and rank == 1:
+        return
+    dist.barrier()
+    if mode == "raise":
+        raise ValueError("in a cell")
+
+options = Options()
+ctx.multiprocessing.spawn(program, (ctx, mode, options, seen), nprocs=2)
+"""
+
+
+@pytest.fixture(params=["<ipython-input-3-0a1b2c>", "/tmp/ipykernel_123/4567.py"])
+def cell(request, monkeypatch):
+    """Return what runs a notebook's cell in a `__main__` without a file, and the cell's name."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    lines = CELL.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, request.param, (len(CELL), None, lines, request.param))
+
+    def run_cell(mode, **options):
+        seen = mp.Manager().list()
+        with simrank.Context("hgx_h100", **options) as ctx:
+            vars(main).update(ctx=ctx, mode=mode, seen=seen)
+            exec(compile(CELL, request.param, "exec"), vars(main))  # noqa: S102 - as a notebook does
+        return seen
+
+    run_cell.file = request.param
+    return run_cell
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_functions_of_a_notebook_cell_are_spawned(cell, strict):
+    """With copies of the cell's objects, and simulated clocks under the names it imported."""
+    seen = cell("end", strict=strict)
+    assert sorted((rank, lr) for rank, lr, _ in seen) == [(0, 0.5), (1, 1.5)]
+    assert all(now_ps >= 2 * 10**12 for _, _, now_ps in seen)
+
+
+def test_tracebacks_show_the_lines_of_a_notebook_cell(cell):
+    """The text of SpawnException has the cell's source."""
+    with pytest.raises(SpawnException) as caught:
+        cell("raise")
+    assert f'File "{cell.file}", line 18, in program\n    raise ValueError' in caught.value.msg
+
+
+def test_reports_show_the_lines_of_a_notebook_cell(cell):
+    """A deadlock names the cell and its line."""
+    with pytest.raises(DeadlockError) as caught:
+        cell("hang")
+    state = caught.value.waits[0]
+    assert (state.file, state.line) == (cell.file, 16)
