@@ -92,17 +92,9 @@ TESTED_ELSEWHERE = {
     "suites/session.py": "suites/test_driver.py",
     "suites/on_simulated_ranks.py": "pytest_plugin/test_plugin.py",
     "suites/world.py": "suites/test_driver.py",
-    "validate/current_call.py": "validate/test_groups.py",
-    "validate/case.py": "validate/test_pool.py",
-    "validate/compare/calls.py": "conformance/test_compared.py",  # They need both sides.
-    "validate/compare/program.py": "conformance/test_compared.py",
+    "validate/compare/program.py": "conformance/test_compared.py",  # They need both sides.
     "validate/compare/job.py": "cli/test_compare.py",
     "validate/compare/sides.py": "conformance/test_compared.py",
-    "validate/compare/values.py": "validate/compare/test_differences.py",
-    "validate/this_worker.py": "validate/test_pool.py",
-    "validate/pool_group.py": "conformance/test_ranks_on.py",
-    "validate/options.py": "validate/test_pool.py",
-    "validate/team.py": "validate/test_pool.py",
     "validate/worker.py": "validate/test_pool.py",
 }
 TOUR = (

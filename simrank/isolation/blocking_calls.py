@@ -1,4 +1,4 @@
-"""Waits of the standard library and of sockets that are real in ranks, and rejected ones (rule E7).
+"""Waits of the standard library and sockets: real ones in ranks, and rejected ones (E7).
 
 While a rank waits for real the whole simulation stands still, no simulated time passes, and clocks,
 sleeps and locks are real too: that is right for a child process, and for a server elsewhere. It can

@@ -27,7 +27,7 @@ from simrank.suites.outcomes import Reported, expected_by, raise_by_rank
 from simrank.suites.worker_body import Body, Session, Values, load
 from simrank.suites.worker_body import run as run_body
 from simrank.validate import Limits, Options, WorkerPool, pickling
-from simrank.validate.limits import timeout_factor
+from simrank.validate.options import timeout_factor
 from simrank.validate.testing import OUTER_LIMITS, seconds_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from simrank.collectives.reference import count_wrong
 from simrank.config.measured import COLUMNS
 from simrank.errors import ConfigError, RanksRaisedError, SimrankError
 from simrank.validate.compare.comparison import is_same_device
-from simrank.validate.compare.values import of_array, torch_tensor
+from simrank.validate.compare.differences import of_array, torch_tensor
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
 from simrank.validate.this_worker import collective

@@ -13,8 +13,8 @@ from simrank.validate.compare.job import DIED, RAISED, RETURNED, WAITS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from simrank.validate.compare.differences import Tolerance
     from simrank.validate.compare.job import Issued, Job, Record, Side
-    from simrank.validate.compare.tolerance import Tolerance
 
 RESULTS, ENDINGS, COLLECTIVES, MESSAGES = "results", "endings", "collectives", "messages"
 TOPICS = (ENDINGS, COLLECTIVES, MESSAGES, RESULTS)  # A cause before what it leads to.

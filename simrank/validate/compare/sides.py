@@ -24,7 +24,6 @@ from simrank.errors import (
 )
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import execute, run_calls
-from simrank.validate.compare.calls import BUFFER, Followed, Kept
 from simrank.validate.compare.job import (
     DIED,
     RAISED,
@@ -34,9 +33,8 @@ from simrank.validate.compare.job import (
     Record,
     Side,
 )
-from simrank.validate.compare.program import called, executed, recorded
-from simrank.validate.limits import Limits
-from simrank.validate.options import Options
+from simrank.validate.compare.program import BUFFER, Followed, Kept, called, executed, recorded
+from simrank.validate.options import Limits, Options
 from simrank.validate.pool import WorkerPool
 from simrank.validate.this_worker import rank as worker_rank
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simrank.validate import report
-from simrank.validate.case import Answer
+from simrank.validate import team
+from simrank.validate.team import Answer
 
 
 def at(op, seq=1, group="g", ranks=(0, 1, 2), **more):
@@ -49,14 +49,14 @@ DONE = {"stage": "answered", "counts": {}}
 )
 def test_a_rank_waits_for_who_has_not_come_to_its_call(pages, waits):
     """By group, number and operation; a message by its pair of ranks."""
-    assert report.waits_for(dict(enumerate(pages))) == waits
+    assert team.waits_for(dict(enumerate(pages))) == waits
 
 
 def test_who_answered_or_made_another_call_never_comes():
     """Who is only busy may."""
     for page, is_hopeless in ((DONE, True), (at("broadcast"), True), (BUSY, False)):
         pages = {0: at("all_reduce", ranks=[0, 1]), 1: page}
-        assert report.never_come(pages, report.waits_for(pages)) == is_hopeless
+        assert team.never_come(pages, team.waits_for(pages)) == is_hopeless
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_who_answered_or_made_another_call_never_comes():
 )
 def test_a_ring_of_waits_is_found(waits, is_ring):
     """Whoever else waits for it."""
-    assert report.are_in_a_ring(waits) == is_ring
+    assert team.are_in_a_ring(waits) == is_ring
 
 
 def test_waits_are_told_once_for_ranks_that_wait_for_the_same():
     """And at most six lines of them."""
-    assert report.waits_text({0: (3,), 1: (3,), 2: (0, 1)}) == [
+    assert team.waits_text({0: (3,), 1: (3,), 2: (0, 1)}) == [
         "ranks 0-1 wait for rank 3",
         "rank 2 waits for ranks 0-1",
     ]
-    many = report.waits_text({rank: ((rank + 1) % 64,) for rank in range(64)})
+    many = team.waits_text({rank: ((rank + 1) % 64,) for rank in range(64)})
     assert len(many) == 6
     assert many[-1] == "and 59 more wait for others"
 
@@ -87,39 +87,39 @@ def test_waits_are_told_once_for_ranks_that_wait_for_the_same():
 def test_facts_say_what_a_rank_did_last():
     """In a call, after one, or how it ended."""
     page = {"stage": "running", "counts": {}, "last": at("barrier", 3)["call"]}
-    assert report.facts_of(0, page, None).doing == (
+    assert team.facts_of(0, page, None).doing == (
         "running, in no collective, after barrier #3 on group 'g'"
     )
-    assert report.facts_of(0, {}, None).doing == "starting, in no collective"
-    ended = report.facts_of(0, at("all_reduce"), None, "killed by SIGKILL")
+    assert team.facts_of(0, {}, None).doing == "starting, in no collective"
+    ended = team.facts_of(0, at("all_reduce"), None, "killed by SIGKILL")
     assert ended.doing == "killed by SIGKILL (all_reduce #1 on group 'g')"
     assert not ended.waits
     raised = Answer(False, b"", {}, 0.0, "ValueError: one\ntwo", "Traceback ...")
-    assert report.facts_of(0, {}, raised).doing == "raised ValueError: one"
-    assert report.call_text({"op": "recv", "ranks": [], "is_message": True}) == "recv from any rank"
+    assert team.facts_of(0, {}, raised).doing == "raised ValueError: one"
+    assert team.call_text({"op": "recv", "ranks": [], "is_message": True}) == "recv from any rank"
 
 
 def test_stacks_are_shown_without_addresses_and_own_frames():
     """So that equal ones are equal."""
-    own = report.__file__.replace("report.py", "worker.py")
+    own = team.__file__.replace("team.py", "worker.py")
     own = own.encode("ascii", "backslashreplace").decode()  # As faulthandler writes it.
     written = (
         "Current thread 0x00007f1 (most recent call first):\n"
         '  File "a.py", line 3 in f\n'
         f'  File "{own}", line 5 in main\n'
     )
-    assert report.stacks_text(written) == (
+    assert team.stacks_text(written) == (
         'Current thread (most recent call first):\n  File "a.py", line 3 in f'
     )
     idle = f'Current thread 0x1 (most recent call first):\n  File "{own}", line 5 in main\n'
-    assert report.stacks_text(idle) == ""
+    assert team.stacks_text(idle) == ""
 
 
 def test_workers_are_even_if_they_made_the_same_calls():
     """On each group that they share, with all of the pool's groups left."""
     even = {"counts": {"g": 2}, "members": {"g": [0, 1]}, "is_whole": True}
-    assert report.are_even({0: even, 1: even})
-    assert report.are_even({0: even, 1: even, 2: {**even, "counts": {}, "members": {}}})
-    assert not report.are_even({0: even, 1: {**even, "counts": {"g": 1}}})
-    assert not report.are_even({0: even, 1: {**even, "counts": {}}})
-    assert not report.are_even({0: even, 1: {**even, "is_whole": False}})
+    assert team.are_even({0: even, 1: even})
+    assert team.are_even({0: even, 1: even, 2: {**even, "counts": {}, "members": {}}})
+    assert not team.are_even({0: even, 1: {**even, "counts": {"g": 1}}})
+    assert not team.are_even({0: even, 1: {**even, "counts": {}}})
+    assert not team.are_even({0: even, 1: {**even, "is_whole": False}})

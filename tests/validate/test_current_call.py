@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from simrank.validate.page import SIZE_BYTES, Page, memory_file
+from simrank.validate.current_call import SIZE_BYTES, Page, memory_file
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from simrank.errors import (  # noqa: E402 - after torch is known to be there
     WorkerTimeoutError,
 )
 from simrank.validate import Limits, Options, WorkerPool, team  # noqa: E402
-from simrank.validate.groups import Groups  # noqa: E402
+from simrank.validate.this_worker import Groups  # noqa: E402
 
 from . import gloo_cases as cases  # noqa: E402
 from .conftest import TOKEN, none_left  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 
 from simrank.errors import ConfigError
 from simrank.validate import Limits, WorkerPool, child_timeout, outer_timeout
-from simrank.validate.limits import timeout_factor
+from simrank.validate.options import timeout_factor
 from simrank.validate.spawn import _pool
 
 
