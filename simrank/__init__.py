@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.isolation import libraries
-from simrank.ranks import extensions
 from simrank.ranks.current import register_default_context
+from simrank.ranks.lifecycle import register_extension
 
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate
@@ -76,13 +76,13 @@ def _patches_of(place: str, name: str, module: ModuleType) -> list[tuple[Any, st
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
-extensions.register(lambda: import_module("simrank.isolation.extension").RankIsolation())
-extensions.register(lambda: import_module("simrank.kernels.extension").KernelExtension())
+register_extension(lambda: import_module("simrank.isolation.extension").RankIsolation())
+register_extension(lambda: import_module("simrank.kernels.extension").KernelExtension())
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
 for _module, _place, _name in (
     ("concurrent.futures.process", "multiprocessing.children", "of_executor"),
     ("multiprocessing", "multiprocessing.children", "of_module"),
-    ("multiprocessing.connection", "multiprocessing.pipes", "patches"),
+    ("multiprocessing.connection", "multiprocessing.shared", "of_connection"),
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._dynamo", "torch.dynamo", "of_package"),

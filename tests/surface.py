@@ -12,9 +12,9 @@ from simrank.cli import app
 from simrank.cli.completion import ANY, FLAG, SURFACE, Spelling
 from simrank.cli.options import CHOICES_OF
 from simrank.collectives.algorithms import algorithms_for
+from simrank.config.check import KINDS
 from simrank.config.locate import builtin_names
 from simrank.config.quantity import COLLECTIVES, DTYPES, REDOPS
-from simrank.config.schemas import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

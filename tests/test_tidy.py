@@ -49,8 +49,6 @@ TESTED_ELSEWHERE = {
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
-    "ranks/extensions.py": "ranks/test_lifecycle.py",
-    "isolation/libraries.py": "isolation/test_threads.py",
     "torch/dynamo.py": "torch/test_compiling.py",
     # The kit runs as a whole.
     "validate/kit/assemble.py": "validate/kit/test_kit.py",

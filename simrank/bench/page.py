@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.bench.table import comparison_of, footer, notes_of
 from simrank.collectives.bounds import busbw_factor
-from simrank.config.provenance import provenance_of
+from simrank.config.calibration import provenance_of
 from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.trace.page import (
     Bar,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simrank.config.calibration import provenance_of
 from simrank.config.locate import locate
-from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
 from simrank.hardware.cluster import Cluster, Int64Array, frozen
 from simrank.hardware.routes import FABRIC, Edge, PodRoutes, RouteTable, Uplinks

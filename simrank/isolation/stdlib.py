@@ -36,12 +36,11 @@ from simrank.isolation import (
     mock_patches,
     output,
     process_state,
-    third_party,
     threads,
 )
 from simrank.isolation.diagnostics import OwnName
+from simrank.isolation.libraries import ImportWatcher
 from simrank.isolation.private_modules import FINDER
-from simrank.isolation.third_party import ImportWatcher
 from simrank.ranks.current import running_task
 from simrank.ranks.program_modules import own_modules
 
@@ -334,9 +333,9 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "asyncio": _of_asyncio,
     "logging": diagnostics.logging_patches,
     "concurrent.futures.thread": threads.of_executor,
-    "hypothesis.core": third_party.of_core,
-    "hypothesis.utils.dynamicvariables": third_party.of_variables,
-    "hypothesis.utils.threading": third_party.of_thread_locals,
+    "hypothesis.core": libraries.of_core,
+    "hypothesis.utils.dynamicvariables": libraries.of_variables,
+    "hypothesis.utils.threading": libraries.of_thread_locals,
     "multiprocessing.pool": threads.of_pool,
     "multiprocessing.synchronize": _of_synchronize,
     "psutil": process_state.of_psutil,
@@ -345,7 +344,7 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "socket": blocking_calls.of_socket,
     "subprocess": blocking_calls.of_subprocess,
     "timeit": _of_timeit,
-    "tqdm.std": third_party.tqdm_patches,
+    "tqdm.std": libraries.tqdm_patches,
     "unittest.mock": mock_patches.of_mock,
 }
 

@@ -11,10 +11,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from simrank.isolation.third_party import ImportWatcher
+from simrank.isolation.libraries import ImportWatcher
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
-from simrank.ranks.extensions import Extension
+from simrank.ranks.lifecycle import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable
