@@ -40,8 +40,8 @@ TORCH = {
         *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_this_worker.py",
         "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
         "tests/multiprocessing", "tests/equality", "tests/cli/test_equal.py", "tests/validate/kit",
-        "-k", "torch or examples or conformance or test_groups or test_carrier or multiprocessing"
-        " or equal or kit",
+        "-k", "torch or examples or conformance or test_this_worker or test_carrier"
+        " or multiprocessing or equal or kit",
     ],
     "after-torch": AFTER_TORCH,
 }  # fmt: skip

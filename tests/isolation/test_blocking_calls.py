@@ -437,7 +437,9 @@ def test_a_port_that_is_bound_is_in_use_for_others_and_free_once_closed(on_ranks
         return note
 
     notes = on_ranks(program)
-    assert notes[1].startswith("simrank: port 18001 is held by a socket of rank 1 at test_sockets")
+    assert notes[1].startswith(
+        "simrank: port 18001 is held by a socket of rank 1 at test_blocking_calls"
+    )
 
 
 def test_a_port_is_free_when_its_rank_has_ended(on_ranks):
