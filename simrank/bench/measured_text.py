@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from simrank.config.measured import MeasuredRow
 
 
-# ---- nCCL Inspector's JSON, as rows of a measured table; start with `inspector_rows` ----
+# ---- NCCL Inspector's JSON, as rows of a measured table; start with `inspector_rows` ----
 
 _INSPECTOR_KEYS = {"header", "coll_perf", "p2p_perf", "proxy_trace", "dump_stats"}
 _COLLECTIVES = {

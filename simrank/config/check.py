@@ -159,7 +159,7 @@ def kind_of(source: Source) -> str:
     raise ConfigError(source.problem((), expected, got))
 
 
-# ---- jSON Schemas of the YAML forms, for editors; start with `schema` ----
+# ---- JSON Schemas of the YAML forms, for editors; start with `schema` ----
 
 Json = dict[str, Any]
 

@@ -250,7 +250,7 @@ class _Placer(_Builder):
         return path
 
 
-# ---- yAML with the line of every key, so that every later complaint can say where ----
+# ---- YAML with the line of every key, so that every later complaint can say where ----
 
 KeyPath = tuple[str | int, ...]
 

@@ -69,13 +69,7 @@ class Dropouts(TorchFunctionMode):
         self._find, self._place = find, place
         self._switched_off = switched_off
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - of any call
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func`, with a mask that is known if it is a dropout."""
         named = dict(kwargs or {})
         if func in _DROPOUTS:

@@ -427,7 +427,7 @@ def _other(options: Options, error: SimrankError) -> tuple[Options, str] | None:
     """Return options with which a program that failed may run, and words for them."""
     if options.device is None and _is_of_cpu(error):
         return replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
-    if options.dtype_name == EXACT and _may_be_precision(error):
+    if options.dtype_name == EXACT and isinstance(error, ProcessException):  # Perhaps by float64.
         return replace(options, dtype_name=_FALLBACK), f"computed in {_FALLBACK}: in {EXACT}"
     return None
 
@@ -435,11 +435,6 @@ def _other(options: Options, error: SimrankError) -> tuple[Options, str] | None:
 def _is_of_cpu(error: SimrankError) -> bool:
     """Return whether a program has tensors of its own on the CPU."""
     return any(words in str(error) for words in _ON_CPU)
-
-
-def _may_be_precision(error: SimrankError) -> bool:
-    """Return whether a program may have failed because it does not compute in float64."""
-    return isinstance(error, ProcessException)
 
 
 def failed(error: SimrankError) -> Found:

@@ -112,13 +112,7 @@ class Operations(TorchFunctionMode):
         self._is_in_module = is_in_module
         self._num_elements = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - of any call
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func`, and record what it gives."""
         if self._num_elements > _MAX_ELEMENTS or not self._is_in_module():
             return func(*args, **(kwargs or {}))

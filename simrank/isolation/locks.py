@@ -41,7 +41,6 @@ from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from types import TracebackType
 
     from simrank.engine import EngineInterface, Task
 
@@ -350,12 +349,7 @@ class Lock:
         """Take it."""
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Release it."""
         self.release()
 
@@ -433,12 +427,7 @@ class ReentrantLock:
         """Take it."""
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Release it once."""
         self.release()
 

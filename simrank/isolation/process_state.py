@@ -67,6 +67,16 @@ def patches() -> list[tuple[Any, str, Any]]:
         (os, "putenv", _outside_ranks(os.putenv)),
         (os, "unsetenv", _outside_ranks(os.unsetenv)),
         (sys, "argv", _Arguments(sys.argv)),
+        (os, "getpid", _numbered(os.getpid, pid_of)),
+        (os, "getppid", _numbered(os.getppid, _parents)),
+        (signal, "signal", _set_handler),
+        (signal, "getsignal", _get_handler),
+        (os, "_exit", _exit(os._exit)),
+        (os, "abort", _abort(os.abort)),
+        (os, "kill", _kill(os.kill)),
+        (signal, "raise_signal", _raise_signal(signal.raise_signal)),
+        *((os, name, _noted(getattr(os, name))) for name in ("chdir", "fchdir")),
+        *((os, name, _last(getattr(os, name))) for name in ("remove", "unlink", "rmdir")),
     ]
 
 
@@ -320,14 +330,6 @@ _FINDS_REAL = frozenset({
 _getpid = os.getpid
 
 
-def id_patches() -> list[tuple[Any, str, Any]]:
-    """Return the patches of this module: owner, name and replacement."""
-    return [
-        (os, "getpid", _numbered(os.getpid, pid_of)),
-        (os, "getppid", _numbered(os.getppid, _parents)),
-    ]
-
-
 def of_psutil(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return the patches that map a rank's process id to the real process in psutil."""
     kind: Any = module.__dict__["Process"]
@@ -415,11 +417,6 @@ def forget_folders(engine: EngineInterface) -> None:
             engine.observers.remove(folders)
 
 
-def folder_patches() -> list[tuple[Any, str, Any]]:
-    """Return the patches of this module: owner, name and replacement."""
-    return [(os, name, _noted(getattr(os, name))) for name in ("chdir", "fchdir")]
-
-
 def _noted(original: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(original)
     def change(path: Any) -> None:  # noqa: ANN401 - a path or a descriptor
@@ -443,11 +440,6 @@ def _noted(original: Callable[[Any], None]) -> Callable[[Any], None]:
 _REMOVE_PS = 10_000_000  # assumed: to remove a file takes a host some 10 us
 
 
-def removal_patches() -> list[tuple[Any, str, Any]]:
-    """Return the patches of this module: owner, name and replacement."""
-    return [(os, name, _last(getattr(os, name))) for name in ("remove", "unlink", "rmdir")]
-
-
 def _last(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def remove(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the original's
@@ -465,18 +457,6 @@ def _last(original: Callable[..., None]) -> Callable[..., None]:
 
 _TIMERS = tuple(getattr(signal, name, None) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"))
 _HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
-
-
-def exit_patches() -> list[tuple[Any, str, Any]]:
-    """Return the patches of this module: owner, name and replacement."""
-    return [
-        (signal, "signal", _set_handler),
-        (signal, "getsignal", _get_handler),
-        (os, "_exit", _exit(os._exit)),
-        (os, "abort", _abort(os.abort)),
-        (os, "kill", _kill(os.kill)),
-        (signal, "raise_signal", _raise_signal(signal.raise_signal)),
-    ]
 
 
 def _exit(original: Callable[[int], NoReturn]) -> Callable[[int], None]:

@@ -271,16 +271,8 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += (
-        threads.patches()
-        + process_state.id_patches()
-        + process_state.patches()
-        + finalizers.patches()
-        + diagnostics.patches()
-        + process_state.exit_patches()
-        + process_state.folder_patches()
-        + process_state.removal_patches()
-    )
+    for module in (threads, process_state, finalizers, diagnostics):
+        replaced += module.patches()
     replaced += blocking_calls.of_select() + blocking_calls.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))

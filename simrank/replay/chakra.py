@@ -108,7 +108,7 @@ def check_version(version: str, schema: str, file: str, line: int | None) -> Non
         raise ConfigError(ConfigProblem(file, line, "version", expected, said or "nothing"))
 
 
-# ---- chakra's traces of all ranks as one trace; start with `chakra_trace` ----
+# ---- Chakra's traces of all ranks as one trace; start with `chakra_trace` ----
 
 _MAX_BYTES = 1 << 50  # Assumed: larger messages are a mistake.
 _MAX_OPS = 1 << 62
@@ -245,7 +245,7 @@ def _issued_in_order(nodes: list[Node]) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-# ---- chakra's JSON form, as its jsonizer writes it: the metadata, then a node after the other ----
+# ---- Chakra's JSON form, as its jsonizer writes it: the metadata, then a node after the other ----
 
 _MAX_INT = (1 << 64) - 1
 _KINDS = ("int", "uint", "sint", "fixed", "sfixed")
@@ -356,7 +356,7 @@ def _as_whole(part: Part, key: str, value: Any, least: int) -> int:  # noqa: ANN
     return value
 
 
-# ---- chakra's binary form: length-prefixed protobuf messages; start with `read_wire` ----
+# ---- Chakra's binary form: length-prefixed protobuf messages; start with `read_wire` ----
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}

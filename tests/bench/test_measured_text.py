@@ -111,7 +111,7 @@ def test_a_damaged_file_ends_in_rows_or_in_what_is_wrong_with_it(tmp_path_factor
         assert row.num_ranks >= 1
 
 
-# ---- nCCL Inspector's records ----
+# ---- NCCL Inspector's records ----
 
 # As documented in NVIDIA/nccl: ext-profiler/inspector/README.md and its exporter's README.md.
 DOCUMENTED = (Path(__file__).parent / "inspector" / "documented.json").read_text()

@@ -46,9 +46,9 @@ def test_only_a_known_schema_is_read():
         check_version("", "", "f", None)
 
 
-# ---- chakra's traces of all ranks, as one that can be replayed ----
+# ---- Chakra's traces of all ranks, as one that can be replayed ----
 
-NODE_of_read = load_cluster("hgx_h100")
+NODE_TEXT = load_cluster("hgx_h100")
 
 
 def raw(number, kind, *deps, us=0, name="", **attributes):
@@ -104,13 +104,13 @@ def test_collectives_of_a_group_are_issued_in_one_order():
 
 def test_what_a_node_does_not_say_costs_the_roofline():
     """Arithmetic at its peak, memory at its rate."""
-    (ops,) = replay(trace_of([raw(1, "COMP_NODE", num_ops=10**12)]), NODE_of_read)
+    (ops,) = replay(trace_of([raw(1, "COMP_NODE", num_ops=10**12)]), NODE_TEXT)
     assert ops.time_ps == ops.calc_ps == pytest.approx(10**12 / 989e12 * 1e12, rel=1e-6)
-    (store,) = replay(trace_of([raw(1, "MEM_STORE_NODE", tensor_size=29 * 10**6)]), NODE_of_read)
+    (store,) = replay(trace_of([raw(1, "MEM_STORE_NODE", tensor_size=29 * 10**6)]), NODE_TEXT)
     assert store.time_ps == 10_000_000
     (both,) = replay(
         trace_of([raw(1, "COMP_NODE", us=20), raw(2, "MEM_STORE_NODE", tensor_size=29 * 10**6)]),
-        NODE_of_read,
+        NODE_TEXT,
     )
     assert both.time_ps == 20_000_000
 
@@ -119,7 +119,7 @@ def test_what_a_node_does_not_say_costs_the_roofline():
 def test_every_collective_is_played_as_a_program_would(kind):
     """Even of sizes that its ranks do not divide."""
     ranks = [[coll(1, comm_type=kind, comm_size=1001)] for _ in range(3)]
-    times = replay(trace_of(*ranks), NODE_of_read)
+    times = replay(trace_of(*ranks), NODE_TEXT)
     assert all(each.time_ps > 0 for each in times)
 
 
@@ -127,7 +127,7 @@ def test_a_collective_that_a_rank_lacks_is_a_deadlock_with_its_node():
     """By its name and place."""
     trace = trace_of([coll(1, name="grads", pg_name="dp")], [], dp=(0, 1))
     with pytest.raises(DeadlockError) as caught:
-        replay(trace, NODE_of_read)
+        replay(trace, NODE_TEXT)
     report = str(caught.value)
     assert "grads: all_reduce of 64 B on ranks 0, 1 (t.0.et, node 1)" in report
 
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said_with_its_node(nodes, message):
     assert str(caught.value).startswith("t.0.et")
 
 
-# ---- chakra's JSON form ----
+# ---- Chakra's JSON form ----
 
 DATA = (Path(__file__).parent / "chakra" / "pipeline.1.json").read_bytes()
 TEXT = """\
@@ -242,10 +242,10 @@ def test_a_broken_file_is_read_or_refused(data):
     read_or_refused(read_text_form, data.decode("utf-8", "replace"), "f.json")
 
 
-# ---- chakra's binary form ----
+# ---- Chakra's binary form ----
 
 HERE = Path(__file__).parent / "chakra"
-DATA_of_wire = (HERE / "pipeline.1.et").read_bytes()
+BINARY = (HERE / "pipeline.1.et").read_bytes()
 GENERATED = HERE / "generated"
 META = b"\x07\x0a\x050.0.4"
 
@@ -385,7 +385,7 @@ def test_what_is_wrong_is_said_with_its_byte(data, message):
 
 
 @settings(max_examples=300, deadline=None)
-@given(broken(DATA_of_wire))
-def test_a_broken_file_is_read_or_refused_of_wire(data):
+@given(broken(BINARY))
+def test_a_broken_file_is_read_or_refused_in_binary_form(data):
     """Never anything else."""
     read_or_refused(read_wire, data, "f.et")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simrank.config.xml_source import Element
 
 
-# ---- nCCL's graph XML (`NCCL_GRAPH_DUMP_FILE`): its search results; start with `read_graph` ----
+# ---- NCCL's graph XML (`NCCL_GRAPH_DUMP_FILE`): its search results; start with `read_graph` ----
 
 _GRAPH_PARENTS = {
     "graphs": ("",),
@@ -260,7 +260,7 @@ def name_of(file: str) -> str:
     return name if re.match(r"[A-Za-z_]", name) else f"node_{name}"
 
 
-# ---- nCCL's topology XML (`NCCL_TOPO_DUMP_FILE`) as a cluster; start with `read_topology` ----
+# ---- NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`) as a cluster; start with `read_topology` ----
 
 _PARENTS = {
     "system": ("",),

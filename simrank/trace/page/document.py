@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-# ---- hTML and SVG as text; strings that are not markup are escaped ----
+# ---- HTML and SVG as text; strings that are not markup are escaped ----
 
 _VOID = frozenset({"input", "meta"})
 

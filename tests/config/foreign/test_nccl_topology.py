@@ -216,7 +216,7 @@ def test_a_broken_file_is_read_or_refused(data):
         read_or_refused(load_cluster_config, found)
 
 
-# ---- nCCL's graph XML: what its search found, instead of what a cluster assumes ----
+# ---- NCCL's graph XML: what its search found, instead of what a cluster assumes ----
 
 GRAPH_PAIRS = Path(__file__).parent / "nccl" / "ncv4_graph.xml"
 CHANNEL = '<channel><net dev="{0}"/><gpu dev="0"/><gpu dev="1"/><net dev="{0}"/></channel>'
