@@ -1,15 +1,19 @@
 """Hooks of exceptions: each rank's own, and the main program's as they were."""
 
+import decimal
 import inspect
 import io
 import linecache
+import logging
 import os
 import pdb
 import subprocess
 import sys
 import threading
+import time
 import trace
 import types
+import warnings
 from pathlib import Path
 
 import coverage
@@ -19,12 +23,15 @@ import simrank
 import simrank.distributed as dist
 import simrank.multiprocessing as mp
 from simrank.errors import DeadlockError, SpawnException
+from simrank.isolation import diagnostics
+from simrank.multiprocessing.tracebacks import show_reports_first
 
 
 @pytest.mark.parametrize("carrier", ["greenlet", "thread"])
 @pytest.mark.parametrize("module", [sys, threading])
 def test_a_hook_that_a_rank_sets_is_its_own(carrier, module):
     """Each finds the main program's before its own, never another rank's."""
+    show_reports_first()  # As the first spawn of a process does.
     before, found = module.excepthook, []
 
     def program(rank, ctx):
@@ -388,3 +395,196 @@ def test_reports_show_the_lines_of_a_notebook_cell(cell):
         cell("hang")
     state = caught.value.waits[0]
     assert (state.file, state.line) == (cell.file, 16)
+
+
+# ---- what ranks set in `logging` is their own; loggers are the same objects for all ----
+
+
+@pytest.fixture(name="bare_root")
+def fixture_bare_root(monkeypatch):
+    """Return what gives the root logger, without what a test session has put there meanwhile."""
+
+    def make():
+        root = logging.getLogger()
+        monkeypatch.setattr(root, "handlers", [])
+        monkeypatch.setattr(root, "level", logging.WARNING)
+        return root
+
+    return make
+
+
+@pytest.mark.parametrize("carrier", ["greenlet", "thread"])
+def test_each_rank_configures_logging_for_itself(bare_root, carrier):
+    """As scripts do: rank 0 says more; handlers do not add up."""
+    root = bare_root()
+    texts = [io.StringIO() for _ in range(3)]
+    library = logging.getLogger("somelib")
+
+    def program(rank):
+        level = logging.INFO if rank == 0 else logging.ERROR
+        logging.basicConfig(level=level, format=f"{rank}: %(message)s", stream=texts[rank])
+        time.sleep(1e-6)
+        logging.info("started %d", rank)
+        library.info("from a library")
+        assert library.isEnabledFor(logging.INFO) == (rank == 0)
+        time.sleep(1e-6)
+        library.error("failed")
+        assert len(root.handlers) == 1
+
+    with simrank.Context("hgx_h100", carrier=carrier) as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=3, share_args=True)
+    assert texts[0].getvalue() == "0: started 0\n0: from a library\n0: failed\n"
+    assert [text.getvalue() for text in texts[1:]] == ["1: failed\n", "2: failed\n"]
+    assert root.handlers == []
+    assert not library.isEnabledFor(logging.INFO)
+
+
+def test_ranks_begin_with_what_the_main_program_has_set(bare_root):
+    """Its handlers get their records; what one adds or disables is seen by nobody else."""
+    text, root = io.StringIO(), bare_root()
+    root.addHandler(logging.StreamHandler(text))
+    logger = logging.getLogger("set up before")
+    logger.setLevel(logging.INFO)
+
+    def program(rank):
+        if rank == 0:
+            logging.disable(logging.CRITICAL)
+            logger.addFilter(lambda record: False)
+            logger.propagate = False
+        time.sleep(1e-6)
+        logger.info("%d", rank)
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+        logger.info("main")
+    assert text.getvalue() == "1\nmain\n"
+    assert (logger.filters, logger.propagate, logging.root.manager.disable) == ([], True, 0)
+
+
+def test_a_logger_that_a_rank_makes_is_everybodys():
+    """With what loggers begin with; what that rank has set in it stays its own."""
+    found = {}
+
+    def program(rank):
+        if rank == 0:
+            made = logging.getLogger("made by a rank")
+            made.setLevel(logging.DEBUG)
+            made.addHandler(logging.NullHandler())
+        time.sleep(1e-6)
+        logger = logging.getLogger("made by a rank")
+        found[rank] = (logger, logger.level, len(logger.handlers))
+
+    with simrank.Context("hgx_h100") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert found[0][0] is found[1][0]
+    assert (found[0][1:], found[1][1:]) == ((logging.DEBUG, 1), (logging.NOTSET, 0))
+    assert (found[0][0].level, found[0][0].handlers) == (logging.NOTSET, [])
+
+
+def test_nothing_is_left_in_the_class_afterwards():
+    """Attributes of loggers are plain ones again."""
+    with simrank.Context("hgx_h100"):
+        assert isinstance(vars(logging.Logger)["level"], diagnostics.OwnName)
+    assert "level" not in vars(logging.Logger)
+    assert "_disable" not in vars(logging.Manager)
+
+
+# ---- filters of warnings: each rank's own, in blocks that are held while others run ----
+
+# Blocks that are held across a wait are what this is about.
+# ruff: noqa: PT030, PT031
+
+
+def test_blocks_that_ranks_hold_at_the_same_time_are_their_own(run):
+    """One ignores, one records, one raises; the program's filters are what they were."""
+    before, seen = (warnings.filters, list(warnings.filters), warnings.showwarning), {}
+
+    def program(rank, ctx):
+        time.sleep(0.1 * rank)
+        with warnings.catch_warnings(record=rank == 1) as log:
+            warnings.simplefilter(["ignore", "always", "error"][rank])
+            time.sleep(1)
+            try:
+                warnings.warn(f"of {rank}", UserWarning, stacklevel=1)
+                seen[rank] = [str(each.message) for each in log or ()]
+            except UserWarning as error:
+                seen[rank] = error
+            time.sleep(1 - 0.3 * rank)
+
+    run(program, 3)
+    assert seen[0] == []
+    assert seen[1] == ["of 1"]
+    assert isinstance(seen[2], UserWarning)
+    assert (warnings.filters, list(warnings.filters), warnings.showwarning) == before
+
+
+def test_pytest_warns_in_ranks_sees_the_warnings_of_its_rank(run):
+    """Blocks that overlap without being nested."""
+
+    def program(rank, ctx):
+        time.sleep(0.1 * rank)
+        with pytest.warns(UserWarning, match=f"of {rank}") as record:
+            time.sleep(1)
+            warnings.warn(f"of {rank}", UserWarning, stacklevel=1)
+        assert len(record) == 1
+
+    run(program, 3)
+
+
+def test_a_filter_that_a_rank_sets_for_good_ends_with_it(run):
+    """As its process would; the next run starts with the program's."""
+    before = list(warnings.filters)
+
+    def program(rank, ctx):
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="other")
+        assert len(warnings.filters) == len(before) + 2
+        warnings.showwarning = print
+        warnings.warn("nobody sees it", UserWarning, stacklevel=1)
+        warnings.resetwarnings()
+        assert warnings.filters == []
+
+    run(program, 2)
+    assert warnings.filters == before
+    assert type(warnings) is type(simrank)
+
+
+def test_a_rank_may_show_warnings_its_own_way(run):
+    """By `warnings.showwarning`, as ever."""
+    shown = []
+
+    def program(rank, ctx):
+        warnings.simplefilter("always")
+        if rank == 0:
+            warnings.showwarning = lambda message, *rest: shown.append(str(message))
+            time.sleep(1)
+            warnings.warn("of 0", UserWarning, stacklevel=1)
+        else:
+            with pytest.warns(UserWarning):
+                time.sleep(2)
+                warnings.warn("of 1", UserWarning, stacklevel=1)
+
+    run(program, 2)
+    assert shown == ["of 0"]
+
+
+def test_a_block_of_the_main_program_is_the_ranks_too(ctx):
+    """What it records comes from ranks as well."""
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        ctx.multiprocessing.spawn(lambda rank: warnings.warn("w", UserWarning, 1), nprocs=2)
+    assert len(log) == 2
+
+
+def test_decimal_contexts_are_a_ranks_own(run):
+    """As everything that is kept in contextvars."""
+
+    def program(rank, ctx):
+        with decimal.localcontext() as context:
+            context.prec = 3 + rank
+            time.sleep(1)
+            assert str(decimal.Decimal(1) / 3) == "0." + "3" * (3 + rank)
+            time.sleep(rank)
+
+    run(program, 3)
+    assert decimal.getcontext().prec == 28

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import simrank
+import simrank.distributed as dist
 from simrank.errors import ProcessExitedException, SpawnException
 
 
@@ -384,3 +386,68 @@ def test_nothing_waits_for_the_sleep_of_a_rank_that_is_killed(carrier):
     ):
         ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
     assert 1e12 <= ctx.now_ps < 2e12
+
+
+# ---- what ranks remove is gone after what others do at the same time ----
+
+
+@pytest.mark.parametrize("carrier", ["thread", "greenlet"])
+@pytest.mark.parametrize(
+    ("make", "remove"),
+    [
+        (Path.touch, lambda path: os.remove(path)),
+        (Path.touch, Path.unlink),
+        (Path.mkdir, lambda path: os.rmdir(path)),
+        (Path.mkdir, shutil.rmtree),
+    ],
+)
+def test_what_one_rank_removes_behind_a_barrier_the_others_have_seen(
+    tmp_path, carrier, make, remove
+):
+    """Whatever it removes it with."""
+    path, seen = tmp_path / "checkpoint", []
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        if rank == 0:
+            make(path)
+        dist.barrier()
+        assert path.exists()
+        seen.append(rank)
+        if rank == 0:
+            remove(path)
+            assert len(seen) == 4
+
+    with simrank.Context("hgx_h100", carrier=carrier) as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=4, share_args=True)
+    assert not path.exists()
+
+
+def test_a_rank_that_is_aborted_as_it_removes_removes_all_the_same(tmp_path):
+    """As a process in whose `finally` it is; its error is the other rank's."""
+    path = tmp_path / "file"
+    path.write_text("x")
+
+    def program(rank):
+        if rank == 0:
+            os.remove(path)
+            time.sleep(1)
+        raise ZeroDivisionError
+
+    with (
+        simrank.Context("hgx_h100") as ctx,
+        pytest.raises(simrank.errors.SpawnException, match="ZeroDivisionError"),
+    ):
+        ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert not path.exists()
+
+
+def test_outside_ranks_nothing_waits(tmp_path):
+    """And what is no file is the error that it is."""
+    path = tmp_path / "file"
+    path.write_text("x")
+    with simrank.Context("hgx_h100") as ctx:
+        os.remove(path)
+        with pytest.raises(FileNotFoundError):
+            os.remove(path)
+        assert ctx.now_ps == 0
