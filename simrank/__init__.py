@@ -17,8 +17,7 @@ from simrank.ranks.lifecycle import register_extension
 
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate
-    from simrank.bench.predict import predict
-    from simrank.bench.predict_kernels import predict_attention, predict_gemm
+    from simrank.bench.predict import predict, predict_attention, predict_gemm
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
 
@@ -44,8 +43,8 @@ _PLACES = {
     "Stream": "simrank.device",
     "Tensor": "simrank.device",
     "predict": "simrank.bench.predict",
-    "predict_attention": "simrank.bench.predict_kernels",
-    "predict_gemm": "simrank.bench.predict_kernels",
+    "predict_attention": "simrank.bench.predict",
+    "predict_gemm": "simrank.bench.predict",
 }
 
 

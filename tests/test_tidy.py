@@ -91,7 +91,6 @@ TESTED_ELSEWHERE = {
     "suites/on_simulated_ranks.py": "pytest_plugin/test_plugin.py",
     "suites/world.py": "suites/test_driver.py",
     "validate/compare/program.py": "conformance/test_compared.py",  # They need both sides.
-    "validate/compare/job.py": "cli/test_compare.py",
     "validate/compare/sides.py": "conformance/test_compared.py",
     "validate/worker.py": "validate/test_pool.py",
 }

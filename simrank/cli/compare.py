@@ -23,7 +23,7 @@ from simrank.errors import ConfigError, ConfigProblem
 from simrank.validate.compare import benchmark, report
 from simrank.validate.compare.comparison import compared
 from simrank.validate.compare.differences import Tolerance
-from simrank.validate.compare.job import RETURNED, Job, MissingError
+from simrank.validate.compare.program import RETURNED, Job, MissingError
 from simrank.validate.compare.sides import check_real, real, simulated
 from simrank.validate.kit.assemble import Own, script
 from simrank.validate.kit.predictions import CLUSTERS, predicted, steps

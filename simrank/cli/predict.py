@@ -14,8 +14,8 @@ from rich.table import Table
 
 import simrank
 from simrank import units
+from simrank.bench.predict import GEMM_DTYPES, predict_attention, predict_gemm
 from simrank.bench.predict import predict as predicted
-from simrank.bench.predict_kernels import GEMM_DTYPES, predict_attention, predict_gemm
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.nccl_tests import bad_option
 from simrank.cli.prediction_options import (
@@ -38,8 +38,7 @@ from simrank.hardware.attention import PHASES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.bench.predict import Predicted
-    from simrank.bench.predict_kernels import KernelPrediction
+    from simrank.bench.predict import KernelPrediction, Predicted
 
 _COLUMNS = ("size", "time", "low", "high", "algbw", "busbw", "algorithm", "protocol")
 _UNITS = ("(B)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "")

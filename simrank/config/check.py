@@ -137,7 +137,7 @@ _WORDS: Mapping[str, Callable[[Path, Source], str]] = {
 
 
 def kind_of(source: Source) -> str:
-    """Return the kind of a file by the keys at the top level: of `schemas.KINDS`.
+    """Return the kind of a file by the keys at the top level: of `KINDS`.
 
     Raises:
         ConfigError: The keys are of neither.

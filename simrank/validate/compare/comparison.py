@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from simrank.errors import at_text, ranks_text
 from simrank.validate.compare.differences import Likeness, likeness
-from simrank.validate.compare.job import DIED, RAISED, RETURNED, WAITS
+from simrank.validate.compare.program import DIED, RAISED, RETURNED, WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simrank.validate.compare.differences import Tolerance
-    from simrank.validate.compare.job import Issued, Job, Record, Side
+    from simrank.validate.compare.program import Issued, Job, Record, Side
 
 RESULTS, ENDINGS, COLLECTIVES, MESSAGES = "results", "endings", "collectives", "messages"
 TOPICS = (ENDINGS, COLLECTIVES, MESSAGES, RESULTS)  # A cause before what it leads to.

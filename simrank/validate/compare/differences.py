@@ -338,7 +338,7 @@ class Likeness:
 
 
 def likeness(simulated: Any, real: Any, tolerance: Tolerance) -> Likeness:  # noqa: ANN401 - captured values
-    """Compare two values, as `values.captured` returns them."""
+    """Compare two values, as `captured` returns them."""
     found = Likeness()
     _compare(simulated, real, tolerance, "", found)
     return found

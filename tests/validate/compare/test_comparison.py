@@ -12,7 +12,7 @@ from simrank.validate.compare.comparison import (
     is_same_device,
 )
 from simrank.validate.compare.differences import Tolerance
-from simrank.validate.compare.job import DIED, RAISED, WAITS, Issued, Job, Record, Side
+from simrank.validate.compare.program import DIED, RAISED, WAITS, Issued, Job, Record, Side
 
 JOB = Job("train.py", "step", (), 4, "nccl", makes_group=False, uses_torch=True)
 CALL = Issued(
