@@ -18,13 +18,12 @@ from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
 from simrank.equality.layout import varying
-from simrank.equality.record import read_record, write_record
+from simrank.equality.record import Reference, read_record, write_record
 from simrank.equality.runs import (
     CPU,
     DECLARED,
     EXACT,
     Options,
-    Reference,
     Runner,
     run_layout,
     run_single,

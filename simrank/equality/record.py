@@ -264,6 +264,19 @@ def buffers_of(parts: Sequence[Module], names: Names = ()) -> dict[str, torch.Te
     }
 
 
+@dataclass
+class Reference:
+    """The single program.
+
+    Attributes:
+        record: What it did.
+        noisy: The same with one rounding error at each module's output and gradient, drawn again.
+    """
+
+    record: Record
+    noisy: list[Record] = field(default_factory=list)
+
+
 # ---- the collectives and messages of a run, in the order of the tensors that passed modules ----
 
 _CALL_WRAPPERS = "typing_extensions.py"

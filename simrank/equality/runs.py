@@ -35,7 +35,7 @@ from simrank.equality.precision import (
     ring_in,
 )
 from simrank.equality.program import PartOfBatch, Setting, Training, program_of
-from simrank.equality.record import CallLog, parameters_of
+from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
@@ -105,19 +105,6 @@ class Options:
     def device_type(self) -> str:
         """Return `cuda` or `cpu`."""
         return self.device or CUDA
-
-
-@dataclass
-class Reference:
-    """The single program.
-
-    Attributes:
-        record: What it did.
-        noisy: The same with one rounding error at each module's output and gradient, drawn again.
-    """
-
-    record: Record
-    noisy: list[Record] = field(default_factory=list)
 
 
 @dataclass

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record, Taped
-    from simrank.equality.runs import Reference
+    from simrank.equality.record import Record, Reference, Taped
 
 _SAME = 1e-9  # Of losses.
 _TELLING = 0.01  # Of a step: a larger tolerance hides a wrong gradient; assumed.
