@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.isolation import libraries
 from simrank.ranks.current import register_default_context
-from simrank.ranks.lifecycle import register_extension
+from simrank.ranks.extensions import register_extension
 
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate

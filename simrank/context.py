@@ -28,7 +28,7 @@ from simrank.hardware.cluster import Cluster
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.spawn import check_method, end_daemons, spawn_on, warn_of_method
 from simrank.ranks import Program, current_program, lifecycle, set_program
-from simrank.ranks.lifecycle import extensions
+from simrank.ranks.extensions import extensions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -48,6 +48,7 @@ TESTED_ELSEWHERE = {
     "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "kernels/shmem/table.py": "kernels/shmem/test_functions.py",
     "multiprocessing/script.py": "cli/test_run.py",
+    "ranks/extensions.py": "ranks/test_lifecycle.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
     "torch/dynamo.py": "torch/test_compiling.py",
     # The kit runs as a whole.

@@ -27,7 +27,7 @@ from simrank.isolation.private_modules import (
     reference,
     take_class_here,
 )
-from simrank.ranks.lifecycle import Extension
+from simrank.ranks.extensions import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from simrank.engine import EngineInterface, Task
     from simrank.errors import RankState
     from simrank.ranks.current import Program
-    from simrank.ranks.lifecycle import Body, SpawnPlan
+    from simrank.ranks.extensions import Body, SpawnPlan
 
 OWN_MODULES = "each rank executes the modules of the program"  # In `Program.local`.
 SCRIPT_USES_LIBRARY = "the script imports a registered library"  # Likewise.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.isolation.libraries import ImportWatcher
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
-from simrank.ranks.lifecycle import Extension
+from simrank.ranks.extensions import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.ranks.current import Program
-    from simrank.ranks.lifecycle import Reference
+    from simrank.ranks.extensions import Reference
 
     Call = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]  # Returns a function and args.
     Refer = Callable[[object, str | None], Reference | None]

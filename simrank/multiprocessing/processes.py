@@ -24,7 +24,8 @@ from simrank.errors import (
 from simrank.errors.base import add_note
 from simrank.errors.workers import as_torchs
 from simrank.multiprocessing.tracebacks import spawn_text
-from simrank.ranks.lifecycle import end_at_once, entered, extensions, first_pid, stopped
+from simrank.ranks.extensions import extensions
+from simrank.ranks.lifecycle import end_at_once, entered, first_pid, stopped
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:

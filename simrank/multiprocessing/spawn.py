@@ -19,7 +19,8 @@ from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
 from simrank.ranks import Program, current_program, default_context, set_program
 from simrank.ranks.current import ContextOfProgram, running_as
-from simrank.ranks.lifecycle import SpawnPlan, extensions, first_pid, plan_spawn
+from simrank.ranks.extensions import SpawnPlan, extensions, plan_spawn
+from simrank.ranks.lifecycle import first_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,12 +16,12 @@ from simrank.engine import Engine
 from simrank.errors import ProcessExitedException, UnsupportedError
 from simrank.ranks import lifecycle
 from simrank.ranks.current import engines
-from simrank.ranks.lifecycle import Extension, extensions
+from simrank.ranks.extensions import Extension, extensions
 
 CORE_ALONE = """
-from simrank.ranks import lifecycle
 import simrank
-lifecycle._loaders.clear()
+from simrank.ranks import extensions
+extensions._loaders.clear()
 import simrank.distributed as dist
 
 def work(rank, ctx):
