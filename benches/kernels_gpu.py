@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from simrank.cli.compare import MISSING  # noqa: E402 - the path was added just now
-from simrank.validate.compare.job import MissingError  # noqa: E402
 from simrank.validate.compare.kernels import compare_kernels, lines  # noqa: E402
+from simrank.validate.compare.program import MissingError  # noqa: E402
 
 CORPUS = ROOT / "tests" / "kernels" / "corpus_runs.py"
 # What Triton 3.9 has removed.

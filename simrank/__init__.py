@@ -12,13 +12,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.isolation import libraries
-from simrank.ranks import extensions
 from simrank.ranks.current import register_default_context
+from simrank.ranks.extensions import register_extension
 
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate
-    from simrank.bench.predict import predict
-    from simrank.bench.predict_kernels import predict_attention, predict_gemm
+    from simrank.bench.predict import predict, predict_attention, predict_gemm
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
 
@@ -44,8 +43,8 @@ _PLACES = {
     "Stream": "simrank.device",
     "Tensor": "simrank.device",
     "predict": "simrank.bench.predict",
-    "predict_attention": "simrank.bench.predict_kernels",
-    "predict_gemm": "simrank.bench.predict_kernels",
+    "predict_attention": "simrank.bench.predict",
+    "predict_gemm": "simrank.bench.predict",
 }
 
 
@@ -76,13 +75,13 @@ def _patches_of(place: str, name: str, module: ModuleType) -> list[tuple[Any, st
 
 
 register_default_context(lambda num_ranks: __getattr__("Context").for_ranks(num_ranks))
-extensions.register(lambda: import_module("simrank.isolation.extension").RankIsolation())
-extensions.register(lambda: import_module("simrank.kernels.extension").KernelExtension())
+register_extension(lambda: import_module("simrank.isolation.extension").RankIsolation())
+register_extension(lambda: import_module("simrank.kernels.extension").KernelExtension())
 libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRARY)
 for _module, _place, _name in (
     ("concurrent.futures.process", "multiprocessing.children", "of_executor"),
     ("multiprocessing", "multiprocessing.children", "of_module"),
-    ("multiprocessing.connection", "multiprocessing.pipes", "patches"),
+    ("multiprocessing.connection", "multiprocessing.shared", "of_connection"),
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._dynamo", "torch.dynamo", "of_package"),

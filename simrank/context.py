@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import chooser_of
-from simrank.config.choices import checked_choice
-from simrank.config.project import project_settings
+from simrank.config.project import checked_choice, project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType

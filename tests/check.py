@@ -37,11 +37,11 @@ CHECKS = {
 TORCH = {
     "torch-types": ["mypy"],  # `types` takes torch's classes for Any where it is not installed.
     "torch": [
-        *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_groups.py",
+        *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_this_worker.py",
         "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
         "tests/multiprocessing", "tests/equality", "tests/cli/test_equal.py", "tests/validate/kit",
-        "-k", "torch or examples or conformance or test_groups or test_carrier or multiprocessing"
-        " or equal or kit",
+        "-k", "torch or examples or conformance or test_this_worker or test_carrier"
+        " or multiprocessing or equal or kit",
     ],
     "after-torch": AFTER_TORCH,
 }  # fmt: skip

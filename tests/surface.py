@@ -9,12 +9,12 @@ import typer.main
 
 from simrank.bench.cross_validation import FITS
 from simrank.cli import app
-from simrank.cli.choice_hints import CHOICES_OF
 from simrank.cli.completion import ANY, FLAG, SURFACE, Spelling
+from simrank.cli.options import CHOICES_OF
 from simrank.collectives.algorithms import algorithms_for
+from simrank.config.check import KINDS
 from simrank.config.locate import builtin_names
-from simrank.config.names import COLLECTIVES, DTYPES, REDOPS
-from simrank.config.schemas import KINDS
+from simrank.config.quantity import COLLECTIVES, DTYPES, REDOPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

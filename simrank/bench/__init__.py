@@ -1,6 +1,6 @@
 """YAML-configured benchmarks: start with `run`; each rank executes `program`."""
 
-from simrank.bench.row import Row
 from simrank.bench.run import run
+from simrank.bench.series import Row
 
 __all__ = ["Row", "run"]

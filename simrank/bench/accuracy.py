@@ -18,8 +18,8 @@ from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.problem import REDUCING
 from simrank.config.locate import builtin_names, locate
-from simrank.config.machine import MachineConfig, load_machine
-from simrank.config.names import DTYPES, NCCL_ALGORITHMS
+from simrank.config.measured import MachineConfig, load_machine
+from simrank.config.quantity import DTYPES, NCCL_ALGORITHMS
 from simrank.config.wires import ASSUMED
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem

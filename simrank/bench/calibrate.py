@@ -9,8 +9,7 @@ import numpy as np
 import yaml
 
 from simrank.bench.accuracy import DIRECT, mean_errors
-from simrank.bench.hold_outs import left_out
-from simrank.bench.pooling import observed_of
+from simrank.bench.hold_outs import left_out, observed_of
 from simrank.collectives.nccl.evidence import shipped_pool
 from simrank.collectives.nccl.laws import CONSTANTS, Calibration
 from simrank.collectives.nccl.pool import FIT, NORMAL_90, UNKNOWN, Constants

@@ -1,37 +1,45 @@
-"""`simrank explain`: the terms of a predicted time, and NCCL's candidates."""
+"""`simrank explain`: the terms of a predicted time, NCCL's candidates, and crossovers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from simrank.bench.accuracy import DIRECT, builtin_tables, table_series
 from simrank.bench.predict import collective_of, forecast, shape_of_ranks
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import constants, laws, plugin, tuner
 from simrank.collectives.nccl.pool import NORMAL_90
 from simrank.collectives.nccl.prediction import considered
-from simrank.config.choices import AUTO
-from simrank.config.foreign.nccl_graph import keys_of, read_graph, with_graph
+from simrank.config.foreign.nccl_topology import keys_of, read_graph, with_graph
 from simrank.config.load import load_cluster_config
+from simrank.config.locate import locate
+from simrank.config.measured import load_machine
+from simrank.config.project import AUTO
 from simrank.config.tuner import load_tuner
 from simrank.hardware import load_cluster
+from simrank.trace.page import Curve, Point, chart, document, notes, pictures, section, table
+from simrank.trace.page.chart import sizes_axis, time_text, times_axis
+from simrank.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from simrank.collectives.nccl import Communicator
+    from simrank.collectives.nccl.laws import Floats
     from simrank.collectives.nccl.machine import Shape
     from simrank.collectives.nccl.pool import Constants
     from simrank.config.cluster import ClusterConfig
-    from simrank.config.foreign.nccl_graph import Found
+    from simrank.config.foreign.nccl_topology import Found
     from simrank.config.load import ClusterRef
     from simrank.config.tuner import TunerRow
     from simrank.hardware import Cluster
+    from simrank.trace.page.document import Markup
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,3 +398,210 @@ def _constants_of_cluster(cluster: Cluster, option: Option, comm: Communicator) 
         Constant(f"{key} of {cluster.name}", value, sources[f"nccl.{key}"])
         for key, value in values.items()
     ]
+
+
+# ---- crossovers of NCCL's algorithms and protocols over size; start with `crossover` ----
+
+SIZES_BYTES = tuple(2**power for power in range(10, 34))  # 1 KiB to 8 GiB.
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTimes:
+    """Published times of the same collective, ranks and cluster.
+
+    Attributes:
+        table: The table's name.
+        size_bytes: [k] The sizes S of nccl-tests, of those that are shown.
+        time_us: [k] What was measured, in microseconds.
+    """
+
+    table: str
+    size_bytes: npt.NDArray[np.int64]
+    time_us: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Times of everything that NCCL has to choose from.
+
+    Attributes:
+        size_bytes: [m] Sizes, one per power of two.
+        choices: [c] Pairs of an algorithm and a protocol.
+        times_us: [c, m] The predicted time of each.
+        chosen: [m] Which of them each size takes.
+        spread: [m] Half-width of the 90% interval, as a share of the chosen time.
+        measured: Times of the built-in tables, if there are any.
+    """
+
+    size_bytes: npt.NDArray[np.int64]
+    choices: tuple[tuple[str, str], ...]
+    times_us: Floats
+    chosen: npt.NDArray[np.int64]
+    spread: Floats
+    measured: tuple[MeasuredTimes, ...]
+
+
+def crossover(  # noqa: PLR0913 - as `predict`
+    collective: str,
+    num_ranks: int | None = None,
+    cluster: ClusterRef = "hgx_h100",
+    *,
+    nodes: int | None = None,
+    ranks: Sequence[int] | None = None,
+    nccl_tuner: str | Path | None = None,
+    calibration: str | None = AUTO,
+) -> Crossover:
+    """Predict all sizes from 1 KiB to 8 GiB by everything that NCCL has for a collective.
+
+    Args:
+        collective: For example all_reduce.
+        num_ranks: As for `simrank.predict`; so are the others.
+        cluster: Likewise.
+        nodes: Likewise.
+        ranks: Likewise.
+        nccl_tuner: Likewise.
+        calibration: Likewise.
+
+    Raises:
+        ValueError: An argument is none of what it may be.
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+        ConfigError: The cluster or a file is wrong.
+    """
+    name, built = collective_of(collective), load_cluster(cluster, nodes)
+    shape = shape_of_ranks(built, ranks, num_ranks)
+    sizes = np.array(SIZES_BYTES)
+    rows = () if nccl_tuner is None else load_tuner(nccl_tuner)
+    cast = forecast(name, sizes, built, shape, calibration, tuner_rows=rows)
+    found = cast.found
+    times = [laws.terms(name, *choice, sizes, cast.comm).total for choice in found.choices]
+    return Crossover(
+        sizes,
+        found.choices,
+        np.stack(times),
+        found.chosen,
+        cast.spread,
+        _measured(name, shape, built.name),
+    )
+
+
+def _measured(collective: str, shape: Shape, cluster: str) -> tuple[MeasuredTimes, ...]:
+    """Return the built-in tables of the same calls, without tables of framework loops."""
+    found = []
+    for name in builtin_tables():
+        machine = load_machine(Path(locate("measured", name)))
+        if machine is None or machine.cluster != cluster or machine.mode != DIRECT:
+            continue
+        for each in table_series(name):
+            of = each.measured
+            if (of.collective, of.comm.shape) == (collective, shape):
+                shown = (of.size_bytes >= SIZES_BYTES[0]) & (of.size_bytes <= SIZES_BYTES[-1])
+                found.append(MeasuredTimes(name, of.size_bytes[shown], of.time_us[shown]))
+    return tuple(found)
+
+
+# ---- an explained prediction as a page: terms, numbers, and NCCL's choices over size ----
+
+_TERMS = ("NCCL's estimate", "time", "L", "base", "D", "W", "ramp")
+
+
+def explain_page(found: Explanation, sizes: Crossover) -> str:
+    """Return the page; equal predictions give equal text.
+
+    Args:
+        found: The size that was asked for.
+        sizes: The same call over size.
+    """
+    curves = [*_candidates(sizes), _chosen(sizes), *map(_measured_curve, sizes.measured)]
+    return document(
+        f"simrank explain: {found.collective} of {format_size(found.size_bytes)}",
+        list(_facts(found)),
+        [
+            section("Terms", _options(found), notes(_words(found))),
+            section("Time over size", _picture(curves), notes(_remarks(sizes))),
+            section("Uncertainty", _uncertainties_table(found)),
+            section("Constants and sources", _constants_table(found)),
+        ],
+        num_curves=len(curves),
+    )
+
+
+def _facts(found: Explanation) -> Iterable[tuple[str, str]]:
+    shape, best = found.shape, found.options[0]
+    low, high = best.total / (1 + found.spread), best.total * (1 + found.spread)
+    yield "ranks", f"{shape.num_ranks} on {shape.num_nodes} node(s) of {found.cluster}"
+    yield "predicted", f"{time_text(best.total)}, {found.busbw_GBps:.4g} GB/s bus bandwidth"
+    yield "90% interval", f"{time_text(low)} to {time_text(high)}"
+    yield "constants", found.rests_on
+    yield "NCCL's choice", f"{best.algorithm} {best.protocol}: {found.reason}"
+
+
+def _options(found: Explanation) -> Markup:
+    rows = []
+    for each in found.options:
+        terms = (each.launch, each.base, each.latency, each.transfer, each.ramp)
+        numbers = (each.estimate, each.total, *terms)
+        name = f"{each.algorithm} {each.protocol}"
+        rows.append([name, *(f"{number:.2f}" for number in numbers)])
+    columns = ["algorithm, protocol", *(f"{name} (us)" for name in _TERMS)]
+    return table("Terms per candidate, NCCL's choice first", columns, rows, "rows named")
+
+
+def _words(found: Explanation) -> Iterable[str]:
+    yield "First row: NCCL's choice. time = L + base + D + W + ramp, ramp = k sqrt(D W)"
+    yield "L: launch; base: set-up per algorithm and protocol"
+    yield f"D, sequential steps: {found.steps}"
+    yield f"W, bytes on the busiest link: {found.volume}"
+
+
+def _uncertainties_table(found: Explanation) -> Markup:
+    rows = [
+        [each.what, f"{100 * each.share:.0f} %", f"{100 * each.half_width:.1f} %"]
+        for each in found.uncertainties
+    ]
+    columns = ["part", "share of the variance", "alone, half the 90% interval"]
+    return table("Parts of the interval, the largest first", columns, rows, "rows texts")
+
+
+def _constants_table(found: Explanation) -> Markup:
+    rows = [[each.name, each.value, each.source] for each in found.constants]
+    columns = ["constant", "value", "source"]
+    return table("Constants of the prediction, with sources", columns, rows, "rows texts")
+
+
+def _picture(curves: list[Curve]) -> Markup:
+    points = [point for curve in curves for point in curve.points]
+    values = [v for p in points for v in (p.y, p.low, p.high) if v is not None]
+    axes = sizes_axis(point.x for point in points), times_axis(values)
+    title = "Candidates, NCCL's choice and measured times"
+    return pictures(curves, chart(title, axes, curves))
+
+
+def _remarks(sizes: Crossover) -> Iterable[str]:
+    yield "Below the axis: NCCL's choice by size. The band is the 90% interval."
+    names = ", ".join(each.table for each in sizes.measured)
+    yield f"Measured: {names}" if names else "No built-in table has this call on this cluster."
+
+
+def _candidates(sizes: Crossover) -> Iterable[Curve]:
+    for index, choice in enumerate(sizes.choices):
+        name = " ".join(choice)
+        rows = zip(sizes.size_bytes.tolist(), sizes.times_us[index].tolist(), strict=True)
+        points = (Point(x, y, f"{format_size(x)}: {time_text(y)} by {name}") for x, y in rows)
+        yield Curve(name, tuple(points), index)
+
+
+def _chosen(sizes: Crossover) -> Curve:
+    points = []
+    for column, size in enumerate(sizes.size_bytes.tolist()):
+        index, spread = int(sizes.chosen[column]), float(sizes.spread[column])
+        time_us, name = float(sizes.times_us[index, column]), " ".join(sizes.choices[index])
+        low, high = time_us / (1 + spread), time_us * (1 + spread)
+        text = f"{format_size(size)}: NCCL chooses {name}, {time_text(time_us)}"
+        points.append(Point(size, time_us, text, low, high, name))
+    return Curve("NCCL's choice", tuple(points), None)
+
+
+def _measured_curve(found: MeasuredTimes) -> Curve:
+    rows = zip(found.size_bytes.tolist(), found.time_us.tolist(), strict=True)
+    points = (Point(x, y, f"{format_size(x)}: measured {time_text(y)}") for x, y in sorted(rows))
+    return Curve(f"measured: {found.table}", tuple(points), None, is_measured=True)

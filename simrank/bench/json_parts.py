@@ -6,11 +6,18 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from simrank.bench.run_facts import is_time
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_LEAST_US, _MOST_US = 1e-3, 1e12
+
+
+def is_time(time_us: float) -> bool:
+    """Return whether a number can be the time of a collective, in microseconds."""
+    return _LEAST_US <= time_us <= _MOST_US
+
 
 _SPACE = re.compile(r"\s*")
 

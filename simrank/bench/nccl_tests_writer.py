@@ -10,13 +10,13 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.bench.table import count_of
-from simrank.config.names import DTYPES
+from simrank.config.quantity import DTYPES
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.bench.row import Row
+    from simrank.bench.series import Row
     from simrank.config import BenchConfig
 
 NCCL_TESTS, INSPECTOR = "nccl-tests", "inspector"

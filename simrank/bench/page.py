@@ -1,16 +1,18 @@
-"""A benchmark of collectives as a page: two pictures over size per collective, and tables."""
+"""Benchmarks as pages: pictures over size per collective, tables, and the time of a step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simrank.bench.comparison import comparison_of
-from simrank.bench.table import footer, notes_of
+from simrank.bench.table import comparison_of, footer, notes_of
 from simrank.collectives.bounds import busbw_factor
-from simrank.config.provenance import provenance_of
+from simrank.config.calibration import provenance_of
+from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.trace.page import (
+    Bar,
     Curve,
     Point,
+    bars,
     chart,
     document,
     folded,
@@ -19,18 +21,17 @@ from simrank.trace.page import (
     pictures,
     section,
 )
-from simrank.trace.page.axes import linear_axis, sizes_axis, time_text, times_axis
+from simrank.trace.page.chart import linear_axis, sizes_axis, time_text, times_axis
 from simrank.trace.summary import constants_text
 from simrank.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from simrank.bench.row import Row
-    from simrank.bench.series import Series
+    from simrank.bench.series import Row, Series
     from simrank.config import BenchConfig
     from simrank.config.sweep import SweepConfig
-    from simrank.trace.page.markup import Markup
+    from simrank.trace.page.document import Markup
 
 SeriesRows = tuple["Series", list["Row"]]
 _NOT_KNOWN = "N/A"
@@ -291,3 +292,68 @@ def _table(title: str, rows: Sequence[Row]) -> Markup:
         if name not in _OPTIONAL or set(column) != {_NOT_KNOWN}
     }
     return folded_table(title, list(shown), zip(*shown.values(), strict=True))
+
+
+# ---- a benchmark of a program as a page: where the time of a step goes, per combination ----
+
+_PARTS = {"compute": "compute_us", "exposed communication": "exposed_us", "idle": "idle_us"}
+
+
+def program_page(
+    config: SweepConfig,
+    rows: Sequence[Mapping[str, Any]],
+    head: Mapping[str, object],
+    partial: str | None = None,
+) -> str:
+    """Return the page of a program's benchmark; equal rows give equal text.
+
+    Args:
+        config: The benchmark.
+        rows: As in the JSON file.
+        head: As in the JSON file.
+        partial: Why rows are missing, if some are.
+    """
+    drawn = []
+    if rows:
+        labelled = zip(_labels(config, rows), rows, strict=True)
+        found = [(label, row) for label, row in labelled if row[ERROR] is None]
+        of_rank = "of a step, on the rank with most exposed communication"
+        names = list(_PARTS)
+        drawn = [
+            section(f"Time {of_rank}", bars("us", names, [_times(*each) for each in found])),
+            section(f"Shares {of_rank}", bars("%", names, [_shares(*each) for each in found])),
+            folded_table("Table of all rows", list(rows[0]), map(_cells, rows)),
+        ]
+    title = f"simrank bench: {config.program}"
+    return document(title, head_facts(config, head), drawn, partial=partial)
+
+
+def _labels(config: SweepConfig, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the distinguishing properties of each row."""
+    names = ["cluster", *config.parameters, *([ALGORITHMS] if config.algorithms else [])]
+    differing = [name for name in names if len({str(row[name]) for row in rows}) > 1]
+    for row in rows:
+        words = [
+            str(row[name]) if name == "cluster" else f"{name}={row[name]}"
+            for name in differing or names
+        ]
+        yield " ".join(words)
+
+
+def _times(label: str, row: Mapping[str, Any]) -> Bar:
+    return Bar(label, _parts(row), f"{row['step_us']:.1f} us")
+
+
+def _shares(label: str, row: Mapping[str, Any]) -> Bar:
+    parts = _parts(row)
+    whole = sum(parts) or 1.0
+    shares = tuple(100 * part / whole for part in parts)
+    return Bar(label, shares, f"{shares[1]:.1f} % exposed")
+
+
+def _parts(row: Mapping[str, Any]) -> tuple[float, ...]:
+    return tuple(row[name] for name in _PARTS.values())
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()]

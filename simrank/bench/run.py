@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.bench.closed_form import NCCL, predicted_rows, prediction_interval
-from simrank.bench.inspector import UNKNOWN_DTYPE
-from simrank.bench.measured_text import rows_by_file
+from simrank.bench.measured_text import UNKNOWN_DTYPE, rows_by_file
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
-from simrank.bench.row import Row, as_columns, timed_row
-from simrank.bench.series import series_of
+from simrank.bench.series import (
+    NCCL,
+    Row,
+    as_columns,
+    predicted_rows,
+    prediction_interval,
+    series_of,
+    timed_row,
+)
 from simrank.collectives.nccl.constants import P2P, SIMPLE
 from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong

@@ -1,19 +1,23 @@
-"""Series of a benchmark: one per combination of its lists, except size and form."""
+"""Series of a benchmark, one per combination of its lists but size and form, and rows."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from simrank.bench.closed_form import NCCL
+import numpy as np
+
+from simrank.bench.predict import forecast, shape_of
 from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
 from simrank.collectives import Problem, algorithms_for, build
+from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.msccl import SUFFIX, register_msccl
 from simrank.config.model import in_file_order
 from simrank.config.quantity import choice_text, closest
+from simrank.distributed.planner import NcclOverrides, tuning_of
 from simrank.errors import ConfigError, UnsupportedError
 from simrank.faults import check_faults
 from simrank.hardware.build import build_cluster
@@ -24,6 +28,176 @@ if TYPE_CHECKING:
     from simrank.config import BenchConfig
     from simrank.hardware.cluster import Cluster
     from simrank.kernels.algorithms import KernelAlgorithm
+
+
+# ---- one result of a benchmark, with the columns of its JSON file ----
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result, with the columns of the JSON file; None where one does not apply.
+
+    Attributes:
+        cluster: Name of the cluster; a column of the file only where there are several.
+        collective: Its name.
+        algorithm: What ran ("auto" is resolved).
+        protocol: None at the schedule cost level.
+        num_ranks: Ranks that took part.
+        num_nodes: Nodes that they span.
+        in_place: Whether output and input shared memory.
+        redop: Reduce operation, or "none".
+        root: Root rank, or -1.
+        dtype: Element type.
+        size_bytes: nccl-tests size.
+        time_us: Mean time of one iteration over all ranks.
+        algbw_GBps: size / time.
+        busbw_GBps: algbw times the collective's factor.
+        num_wrong: Elements that rounding does not explain; None if not checked.
+        cost_level: Where the time comes from.
+        calibration: None at the schedule cost level.
+        interval_us: None at the schedule cost level.
+        channels: Lanes of the schedule.
+        measured_us: Published time of the same call, if there is one.
+        error_pct: (time_us - measured_us) / measured_us in percent.
+    """
+
+    cluster: str
+    collective: str
+    algorithm: str
+    protocol: str | None
+    num_ranks: int
+    num_nodes: int
+    in_place: bool
+    redop: str
+    root: int
+    dtype: str
+    size_bytes: int
+    time_us: float
+    algbw_GBps: float  # noqa: N815 - nccl-tests' name
+    busbw_GBps: float  # noqa: N815 - nccl-tests' name
+    num_wrong: int | None
+    cost_level: str
+    calibration: str | None
+    interval_us: tuple[float, float] | None
+    channels: int
+    measured_us: float | None
+    error_pct: float | None
+
+
+def timed_row(
+    case: Case,
+    cluster: str,
+    num_nodes: int,
+    time_us: float,
+    **found: Any,  # noqa: ANN401 - as the columns are
+) -> Row:
+    """Return the row of a case.
+
+    Args:
+        case: What was called.
+        cluster: Name of the cluster.
+        num_nodes: Nodes that the ranks span.
+        time_us: Mean time of one iteration.
+        found: The columns that do not follow from these, by the names of `Row`.
+    """
+    algbw = case.size_bytes / time_us / 1e3 if time_us else 0.0
+    return Row(
+        cluster=cluster,
+        collective=case.collective,
+        num_ranks=case.num_ranks,
+        num_nodes=num_nodes,
+        in_place=case.in_place,
+        redop=case.redop,
+        root=case.root,
+        dtype=case.dtype,
+        size_bytes=case.size_bytes,
+        time_us=time_us,
+        algbw_GBps=algbw,
+        busbw_GBps=algbw * busbw_factor(case.collective, case.num_ranks),
+        **{"measured_us": None, "error_pct": None, **found},
+    )
+
+
+def as_columns(row: Row, *, several_clusters: bool) -> dict[str, Any]:
+    """Return a row as in the JSON file; only with several clusters it says which one."""
+    columns = asdict(row)
+    cluster = columns.pop("cluster")
+    return {"cluster": cluster, **columns} if several_clusters else columns
+
+
+# ---- the algorithm `nccl` of benchmarks: rows that NCCL's closed forms predict; nothing runs ----
+
+NCCL = "nccl"
+
+
+def predicted_rows(series: Series, config: BenchConfig) -> list[tuple[Case, Row]]:
+    """Return a row for each case of a series.
+
+    Raises:
+        UnsupportedError: The cluster says nothing of NCCL, or nothing of a network.
+        ConfigError: The benchmark has faults, of which the closed forms know nothing.
+    """
+    if config.faults:
+        expected = f"no faults with the algorithm {NCCL}, which predicts without them"
+        raise ConfigError(config.source.problem(("faults",), expected, "some"))
+    if series.num_ranks == 1:
+        expected = f"two ranks or more for the algorithm {NCCL}"
+        raise ConfigError(config.source.problem(("num_ranks",), expected, "1"))
+    cases = series.cases(config)
+    shape = shape_of(series.cluster, series.num_ranks)
+    sizes = np.array([case.size_bytes for case in cases], dtype=np.int64)
+    redop = None if series.redop == "none" else series.redop
+    tuning = tuning_of(series.call_name, series.dtype, redop, NcclOverrides.of_environment())
+    cast = forecast(
+        series.collective,
+        sizes,
+        series.cluster,
+        shape,
+        algorithms=tuning.algorithms,
+        protocols=tuning.protocols,
+        tuner_rows=tuning.tuner_rows,
+    )
+    found, spread = cast.found, cast.spread
+    low_us, high_us = found.times_us / (1 + spread), found.times_us * (1 + spread)
+    bounds = zip(low_us.tolist(), high_us.tolist(), strict=True)
+    rows = []
+    times = zip(cases, found.times_us.tolist(), found.chosen, bounds, strict=True)
+    for case, time_us, index, interval_us in times:
+        algorithm, protocol = found.choices[index]
+        row = timed_row(
+            case,
+            series.cluster.name,
+            shape.num_nodes,
+            time_us,
+            algorithm=algorithm,
+            protocol=protocol,
+            num_wrong=None,
+            cost_level=NCCL,
+            calibration=cast.constants.source,
+            interval_us=interval_us,
+            channels=cast.comm.spec.channels,
+        )
+        rows.append((case, row))
+    return rows
+
+
+def prediction_interval(
+    series: Series, size_bytes: int, time_us: float
+) -> tuple[str | None, tuple[float, float]]:
+    """Return the source of the constants, and the 90% prediction interval in us.
+
+    Args:
+        series: What runs.
+        size_bytes: The size S of nccl-tests.
+        time_us: NCCL's time for it, in microseconds.
+    """
+    shape = shape_of(series.cluster, series.num_ranks)
+    cast = forecast(series.collective, np.array([size_bytes]), series.cluster, shape)
+    spread = float(cast.spread[0])
+    return cast.constants.source, (time_us / (1 + spread), time_us * (1 + spread))
+
+
+# ---- series of a benchmark: one per combination of its lists, except size and form ----
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.bench.grid import GridWatcher, Outcome, Part, Row, run_grid
+from simrank.bench.parallel import GridWatcher, Outcome, Part, Row, run_grid
 from simrank.collectives.algorithms import collectives_with
-from simrank.config.imports import program_file
-from simrank.config.sweep import ALGORITHMS, ERROR
+from simrank.config.sweep import ALGORITHMS, ERROR, program_file
 from simrank.context import Context
 from simrank.distributed.planner import NcclOverrides
 from simrank.errors import ConfigError, SimrankError, SpawnException

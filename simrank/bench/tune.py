@@ -11,7 +11,7 @@ from simrank.bench.predict import collective_of, shape_of
 from simrank.collectives.nccl import predict_times
 from simrank.collectives.nccl.evidence import communicator_on
 from simrank.collectives.nccl.machine import spec_of
-from simrank.config.choices import AUTO
+from simrank.config.project import AUTO
 from simrank.config.quantity import choice_text
 from simrank.config.tuner import COLLECTIVES, MAX_BYTES, TunerRow
 from simrank.hardware import load_cluster

@@ -1,4 +1,4 @@
-"""`simrank bench`: collectives from a YAML file, or one with nccl-tests' options."""
+"""`simrank bench`: collectives and programs from YAML files, or with nccl-tests' options."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from simrank.bench.nccl_tests_writer import (
     machine_of,
     nccl_tests_text,
 )
-from simrank.bench.page import collectives_page
-from simrank.bench.parallel import Workers
+from simrank.bench.page import collectives_page, program_page
+from simrank.bench.parallel import Part, Workers
 from simrank.bench.run import run
+from simrank.bench.sweep import fingerprint, is_row, run_sweep, sweep_header, sweep_line
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
-from simrank.cli.results import Results, Shown
-from simrank.cli.sweeps import bench_program
+from simrank.cli.results import Grid, GridResults, Results, Shown, ShownGrid
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.locate import is_file
 from simrank.config.plan import is_plan
-from simrank.config.sweep import is_sweep, load_sweep
+from simrank.config.sweep import ERROR, is_sweep, load_sweep
 from simrank.config.yaml_source import read_yaml
 from simrank.errors import ConfigError
 
@@ -35,8 +35,63 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.bench.nccl_tests_writer import Machine
-    from simrank.bench.row import Row
-    from simrank.bench.series import Series
+    from simrank.bench.series import Row, Series
+    from simrank.config.sweep import SweepConfig
+
+
+# ---- benchmarks of programs on the command line: table, files, resumption ----
+
+
+def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) -> None:
+    """Benchmark a program: print its table as it grows, and write the requested files.
+
+    Raises:
+        Exit: A run failed.
+    """
+    if given["trace"] is not None and not workers.are_here:
+        raise bad_option("--trace", "runs in this process beside it", "--jobs or --backend")
+    results = GridResults(
+        given,
+        {"seed": config.seed, "program": config.program},
+        lambda *facts: program_page(config, results.rows, *facts),
+        Grid(fingerprint(config), len(config.cells()), is_row),
+    )
+    finished = {} if results.timeline is not None else results.finished(given["json_file"])
+    watcher = _Shown(config, results, given["json_file"] if finished else None)
+    with results.kept(), watcher.progress:
+        part = Part(workers, finished)
+        run_sweep(config, timeline=results.timeline, watcher=watcher, part=part)
+    num_failed = sum(row[ERROR] is not None for row in results.rows)
+    if num_failed:
+        typer.echo(f"# {num_failed} of {len(results.rows)} runs failed")
+        raise typer.Exit(FAILED)
+
+
+class _Shown(ShownGrid):
+    """Prints the table as it grows, under a progress bar.
+
+    Args:
+        config: The benchmark.
+        results: As of `ShownGrid`.
+        resumed: As of `ShownGrid`.
+    """
+
+    def __init__(self, config: SweepConfig, results: GridResults, resumed: str | None) -> None:
+        super().__init__(results, resumed)
+        self._config = config
+
+    def on_start(self) -> None:
+        """Print the first lines, and the head of the table."""
+        super().on_start()
+        typer.echo(sweep_header(self._config))
+
+    def on_row(self, row: dict[str, Any], report: str | None) -> None:
+        """Print a row, and before it the whole text of an error that is new."""
+        self._report(row[ERROR], report)
+        self._say(sweep_line(row))
+
+
+# ---- `simrank bench`: collectives from a YAML file, or one with nccl-tests' options ----
 
 
 @app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)

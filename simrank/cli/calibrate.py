@@ -13,12 +13,16 @@ from rich.table import Table
 from simrank.bench.accuracy import TableSeries, builtin_tables, measured_series, table_series
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
-from simrank.bench.hold_outs import KIND_WORDS, score
-from simrank.bench.pooling import fit_tables
+from simrank.bench.hold_outs import KIND_WORDS, fit_tables, score
 from simrank.cli.common import EXIT_STATUS, app, check_writable
-from simrank.cli.evidence import cluster_of
-from simrank.cli.kernel_errors import calibrate_attention, calibrate_gemm, show
-from simrank.cli.measured_tables import FORMATS, texts_of
+from simrank.cli.measured_tables import (
+    FORMATS,
+    calibrate_attention,
+    calibrate_gemm,
+    cluster_of,
+    show,
+    texts_of,
+)
 from simrank.cli.nccl_tests import bad_option
 from simrank.collectives.nccl import size_classes
 from simrank.collectives.nccl.pool import pooled_tables, write_pool
@@ -35,6 +39,10 @@ _Collective = Annotated[
     str | None, typer.Option(help="Collective, if nccl-tests' output does not name it.")
 ]
 
+_Nodes = Annotated[
+    int | None, typer.Option(min=1, help="Number of nodes, if the output lists no hosts.")
+]
+
 
 @app.command(epilog=EXIT_STATUS)
 def calibrate(
@@ -47,10 +55,7 @@ def calibrate(
         int | None,
         typer.Option("-g", "--num-ranks", min=2, help="Number of ranks, if the output lists none."),
     ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of nodes, if the output lists no hosts."),
-    ] = None,
+    nodes: _Nodes = None,
     library: Annotated[str, typer.Option(help="NCCL or RCCL with its version.")] = "unknown",
     site: Annotated[
         bool, typer.Option("--site", help="Check that there are one to three small sizes.")
@@ -84,8 +89,9 @@ def calibrate(
         return
     _check_out(out, measured or [])
     if pool:
-        others = site or cluster or collective or num_ranks or nodes
-        _pool(measured or [], out, is_alone=not others)
+        _pool(
+            measured or [], out, is_alone=not (site or cluster or collective or num_ranks or nodes)
+        )
         return
     if not measured:
         raise typer.BadParameter("name measured tables, or take --pool for all built-in ones")

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 import simrank
 from simrank.cli.completion import described
 from simrank.errors import ConfigError, ConfigProblem, SpawnException
-from simrank.errors.pickling import text_of
+from simrank.errors.base import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,14 +47,14 @@ COMMANDS = {
     "plan": Command("Find the fastest layout of a training command."),
     "equal": Command("Compare layouts of a program with its single program."),
     "predict": Command("Predict times of a collective with 90% intervals."),
-    "predict-gemm": Command("Predict times of matrix products.", ("predict_kernels",)),
-    "predict-attention": Command("Predict times of attention.", ("predict_kernels",)),
+    "predict-gemm": Command("Predict times of matrix products.", ("predict",)),
+    "predict-attention": Command("Predict times of attention.", ("predict",)),
     "explain": Command("Explain a predicted time and NCCL's choice."),
     "tune": Command("Write a tuner configuration for NCCL."),
     "accuracy": Command("Compare predictions with measured tables."),
     "calibrate": Command("Fit NCCL's cost law to a measured table."),
     "compare": Command("Compare a simulated run with real processes."),
-    "kernels": Command("Cover, profile and check Triton kernels.", ("kernels", "kernels_check")),
+    "kernels": Command("Cover, profile and check Triton kernels."),
     "prove": Command("Prove that an algorithm computes its collective."),
     "convert": Command("Convert topologies, graphs and algorithms."),
     "replay": Command("Replay a trace on a simulated cluster."),

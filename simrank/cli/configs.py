@@ -14,11 +14,11 @@ from rich.table import Table
 from simrank.bench.series import series_of
 from simrank.cli.common import EXIT_STATUS, app
 from simrank.config import builtin_clusters, check_file, load_bench_config, load_cluster_config
+from simrank.config.check import KINDS
+from simrank.config.check import schema as schema_of
 from simrank.config.files import write_text
 from simrank.config.locate import locate
 from simrank.config.quantity import hint
-from simrank.config.schemas import KINDS
-from simrank.config.schemas import schema as schema_of
 from simrank.errors import ConfigError, ConfigProblem
 
 

@@ -15,8 +15,13 @@ from simrank.collectives.msccl import program_of, xml_of
 from simrank.config import builtin_clusters
 from simrank.config.files import write_text
 from simrank.config.foreign.astra_sim import is_network, network_cluster
-from simrank.config.foreign.nccl_graph import keys_of, nccl_block, read_graph
-from simrank.config.foreign.nccl_topology import host_of, read_topology
+from simrank.config.foreign.nccl_topology import (
+    host_of,
+    keys_of,
+    nccl_block,
+    read_graph,
+    read_topology,
+)
 from simrank.config.load import cluster_from_yaml
 from simrank.config.yaml_source import parse_yaml, read_yaml
 from simrank.errors import ConfigError, ConfigProblem

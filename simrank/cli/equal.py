@@ -14,7 +14,7 @@ import typer
 
 import simrank
 from simrank.bench.parallel import Workers, in_parallel
-from simrank.cli import options, torchrun
+from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
 from simrank.config.equal import EqualConfig, layouts_of, load_layouts
 from simrank.config.files import write_text
@@ -51,7 +51,7 @@ def equal(
     if find_spec("torch") is None:
         to_fix = "pip install simrank[torch]"
         raise ConfigError(ConfigProblem("command line", None, "equal", "torch", "none", to_fix))
-    torchrun.check_program(program, as_module=False)
+    options.check_program(program, as_module=False)
     check_writable(json_file, html_file)
     config = _config(program, layouts, layout or [])
     given = {"steps": steps, "dtype": dtype, "device": device}
@@ -68,7 +68,7 @@ def _run(
     program: str, config: EqualConfig, workers: Workers, results: _Results, *, stops: bool
 ) -> None:
     """Check the layouts, and print each verdict in its turn."""
-    from simrank.equality.check import prepared  # noqa: PLC0415 - needs torch
+    from simrank.equality.judge import prepared  # noqa: PLC0415 - needs torch
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
     from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 
@@ -127,7 +127,7 @@ class _Results:
 
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict, and print it."""
-        from simrank.equality.report import details, verdict_text  # noqa: PLC0415 - needs torch
+        from simrank.equality.verdict import details, verdict_text  # noqa: PLC0415 - needs torch
 
         typer.echo(verdict_text(verdict))
         same = next((each for each in self.verdicts if _is_same_error(each, verdict)), None)
@@ -146,8 +146,7 @@ class _Results:
                 self._write()
 
     def _write(self) -> None:
-        from simrank.equality.page import equal_page  # noqa: PLC0415 - needs torch
-        from simrank.equality.report import verdict_json  # noqa: PLC0415 - as above
+        from simrank.equality.verdict import equal_page, verdict_json  # noqa: PLC0415 - as above
 
         config = self._config
         head = {"simrank": simrank.__version__, "program": self._program}

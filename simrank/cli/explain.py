@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank import units
-from simrank.bench.crossover import crossover
+from simrank.bench.explain import crossover, explain_page
 from simrank.bench.explain import explain as explained
-from simrank.bench.explain_page import explain_page
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.prediction_options import (

@@ -1,27 +1,34 @@
-"""`simrank kernels`: coverage of Triton's language, and profiles of kernels."""
+"""`simrank kernels`: coverage of Triton's language, profiles and checks of kernels.
+
+A case is a function of the file whose name begins with `case`: it makes tensors and launches, and
+may assert what it likes. What kernels store to, and what it returns, is compared between the modes.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.cli.common import EXIT_STATUS, app, check_writable
+from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable
 from simrank.config.files import write_text
 from simrank.context import Context
-from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
+from simrank.device import Tensor
+from simrank.errors import ConfigError, ConfigProblem, SpawnException, UnsupportedError
 from simrank.multiprocessing.script import names_of, program_imports, run_script
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.trace.kernel_page import report_html
-from simrank.trace.kernel_report import report_text
+from simrank.trace.kernel_report import report_html, report_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    from simrank.kernels.launch import RecordedLaunch
 
 group = typer.Typer(
     help="Triton kernels: emulated names, cost reports and checks.",
@@ -129,3 +136,220 @@ def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
         function(**{key: value for key, value in values.items() if key in wanted})
 
     return on_rank
+
+
+# ---- `simrank kernels check`: compile a file's kernels, run both modes, search for races ----
+
+MODES = {"lockstep": "auto", "tasks": "tasks"}  # In the user's words, and as launches have them.
+_KNOWN = ("rank", "ctx", "world_size")
+
+
+class _Run(NamedTuple):
+    """A case in one mode: values by name, launches, errors."""
+
+    values: dict[str, np.ndarray[Any, Any]]
+    launches: list[RecordedLaunch]
+    problems: list[str]
+
+
+@group.command("check", epilog=EXIT_STATUS)
+def check(
+    file: Annotated[str, typer.Argument(help="A file with kernels, and functions `case...`.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="Compile for these: sm_90,gfx942. Default: the cluster's device."),
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="Cluster name or file.")] = "hgx_h100",
+    nproc: Annotated[
+        int, typer.Option("--nproc-per-node", "--nproc_per_node", help="Ranks of each case.")
+    ] = 1,
+    rtol: Annotated[
+        float, typer.Option(help="Tolerance between both modes, relative to the largest value.")
+    ] = 0.0,
+) -> None:
+    """Compile the kernels of a file, run its cases in both modes, and report differences."""
+    _triton()
+    with program_imports(Path(file).absolute().parent):
+        names = names_of(file)
+        cases = _cases(file, names)
+        launches: list[RecordedLaunch] = []
+        num_problems = 0
+        for name, case in cases.items():
+            runs = {mode: _run(case, cluster, nproc, mode) for mode in MODES}
+            problems = [f"{m}: {text}" for m, run in runs.items() for text in run.problems]
+            if not problems:
+                problems += _differences(runs, rtol)
+            launches += [launched for run in runs.values() for launched in run.launches]
+            num_problems += _show(name, problems, f"{len(runs['lockstep'].launches)} launch(es)")
+        for kernel, place, problem in _compiled(launches, target, cluster):
+            num_problems += _show(f"{kernel.__name__} for {place}", problem, "compiles")
+    for kernel in _left_out(names, launches):
+        typer.echo(f"not checked: no case launches kernel '{kernel}'")
+    if num_problems:
+        raise typer.Exit(FAILED)
+
+
+def _show(what: str, problems: Sequence[str], fine: str) -> int:
+    """Show how something went; return how many problems it has."""
+    typer.echo(f"{what}: {f'{len(problems)} problem(s)' if problems else fine}")
+    for problem in problems:
+        typer.echo("\n".join(f"  {line}" for line in problem.splitlines()))
+    return len(problems)
+
+
+def _cases(file: str, names: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """Return a file's cases by name.
+
+    Raises:
+        ConfigError: It has none, or one takes unknown arguments.
+    """
+    found: dict[str, Callable[..., Any]] = {
+        n: f for n, f in names.items() if n.startswith("case") and inspect.isfunction(f)
+    }
+    if not found:
+        expected = "a file with functions whose names begin with `case`"
+        raise ConfigError(ConfigProblem("command line", None, "file", expected, file))
+    for name, case in found.items():
+        wanted = inspect.signature(case).parameters
+        if set(wanted) - set(_KNOWN):
+            expected = f"a case with only the arguments {', '.join(_KNOWN)}"
+            got = f"{name}({', '.join(wanted)})"
+            raise ConfigError(ConfigProblem("command line", None, "file", expected, got))
+    return found
+
+
+def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
+    """Run a case on ranks of a fresh Context in one mode, with race checks."""
+    from simrank.kernels.launch import recorded_launches  # noqa: PLC0415 - it needs triton
+
+    wanted = inspect.signature(case).parameters
+    values: dict[str, np.ndarray[Any, Any]] = {}
+    problems: list[str] = []
+    with recorded_launches(MODES[mode]) as seen, Context(cluster, races="report") as context:
+
+        def on_rank(rank: int) -> None:
+            given = {"rank": rank, "ctx": context, "world_size": nproc}
+            returned = case(**{name: given[name] for name in wanted})
+            context.synchronize()
+            values.update(_arrays(f"rank {rank}: result", returned))
+
+        try:
+            spawn_in(context.program, on_rank, (), nproc, is_users=False)
+            for name, tensor in _written(seen.launches):
+                values[name] = tensor.numpy()
+        except Exception as error:  # noqa: BLE001 - any exception of a case is shown
+            problems.append(_text(error))
+        problems += [str(race) for race in context.races]
+    if not seen.launches and not problems:
+        problems.append("no kernel was launched")
+    return _Run(values, seen.launches, problems)
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of an error, of several ranks the first rank's, with its notes."""
+    if isinstance(error, SpawnException):
+        error = next(iter(error.errors.values()))
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+
+
+def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:  # noqa: ANN401
+    """Yield the tensors of a case's result, as arrays by name."""
+    if isinstance(value, Tensor):
+        yield name, np.array(value.numpy())
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _arrays(f"{name}[{key!r}]", part)
+    elif isinstance(value, tuple | list):
+        for index, part in enumerate(value):
+            yield from _arrays(f"{name}[{index}]", part)
+
+
+def _written(launches: Sequence[RecordedLaunch]) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor that kernels have stored to, once, by name.
+
+    How often a kernel was launched does not count: `autotune` tries configurations once only.
+    """
+    seen: dict[tuple[int | None, str, str], dict[tuple[int, tuple[int, ...]], Tensor]] = {}
+    for launched in launches:
+        for name, tensor in launched.written.items():
+            known = seen.setdefault((launched.rank, launched.jit.__name__, name), {})
+            known.setdefault((tensor.data_ptr(), tensor.shape), tensor)
+    for (rank, kernel, name), tensors in seen.items():
+        for number, tensor in enumerate(tensors.values()):
+            which = f" #{number + 1}" if number else ""
+            yield f"rank {rank}: '{name}'{which} of {kernel}", tensor
+
+
+def _differences(runs: dict[str, _Run], rtol: float) -> list[str]:
+    """Return the differences between the modes."""
+    (first, ours), (second, theirs) = runs.items()
+    if ours.values.keys() != theirs.values.keys():
+        only = sorted(ours.values.keys() ^ theirs.values.keys())
+        return [f"only one mode has {', '.join(only)}"]
+    found = []
+    for name, values in ours.values.items():
+        other = theirs.values[name]
+        if values.shape != other.shape or values.dtype != other.dtype:
+            found.append(f"{name}: {values.dtype}{values.shape} in {first}, "
+                         f"{other.dtype}{other.shape} in {second}")  # fmt: skip
+            continue
+        wide = [np.asarray(v).astype(np.float64).ravel() for v in (values, other)]
+        with np.errstate(all="ignore"):
+            largest = np.abs(wide[0][np.isfinite(wide[0])]).max(initial=0.0)
+            apart = np.abs(wide[0] - wide[1])
+            is_same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+            differs = np.flatnonzero(~is_same & ~(apart <= rtol * largest))
+        if len(differs):
+            at = differs[0]
+            found.append(
+                f"{name} differs in {len(differs)} of {values.size} elements, first in {at}: "
+                f"{wide[0][at]:.9g} in {first}, {wide[1][at]:.9g} in {second}"
+            )
+    return found
+
+
+def _compiled(
+    launches: Sequence[RecordedLaunch], target: str | None, cluster: str
+) -> Iterator[tuple[Any, str, list[str]]]:
+    """Yield each launched kernel with a target, and its compiler's error."""
+    from simrank.kernels.compiler.driver import parse_target, target_of  # noqa: PLC0415 - likewise
+    from simrank.kernels.compiler.metadata import problem_of  # noqa: PLC0415 - it needs triton
+
+    if target is None:
+        with Context(cluster) as context:
+            targets = [target_of(context.devices[0].spec)]
+    else:
+        targets = [parse_target(text) for text in target.split(",")]
+    for place in targets:
+        seen: dict[Any, list[str]] = {}
+        for launched in launches:
+            problems = seen.setdefault(launched.jit, [])
+            problem = problem_of(launched.jit, launched.bound, launched.options, place)
+            if problem is not None and problem not in problems:
+                problems.append(problem)
+        shown = f"sm_{place.arch}" if place.backend == "cuda" else str(place.arch)
+        for kernel, problems in seen.items():
+            yield kernel, shown, problems
+
+
+def _left_out(names: dict[str, Any], launches: Sequence[RecordedLaunch]) -> list[str]:
+    """Return the file's kernels that no case has launched, directly or not."""
+    jits = {n: v for n, v in names.items() if hasattr(v, "fn") and hasattr(v, "arg_names")}
+    own = {name: _plain_function(value) for name, value in jits.items()}
+    reached, waiting = set(), [launched.jit.fn for launched in launches]
+    while waiting:
+        function = waiting.pop()
+        if function not in reached:
+            reached.add(function)
+            waiting += [own[name] for name in function.__code__.co_names if name in own]
+    return sorted(
+        name for name, function in own.items()
+        if function not in reached and function.__code__.co_filename == names["__file__"]
+    )  # fmt: skip
+
+
+def _plain_function(kernel: Any) -> Any:  # noqa: ANN401 - of triton's classes, one around the other
+    """Return the Python function of a kernel, also of an autotuned one."""
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel

@@ -18,8 +18,7 @@ from typer.core import TyperCommand
 
 from simrank import units
 from simrank.config.locate import builtin_names, is_file
-from simrank.config.names import COLLECTIVE_ALIASES, COLLECTIVES
-from simrank.config.quantity import closest
+from simrank.config.quantity import COLLECTIVE_ALIASES, COLLECTIVES, closest
 from simrank.errors import ConfigError, ConfigProblem
 
 ALL = "all"

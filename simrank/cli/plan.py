@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simrank.bench.grid import Part
-from simrank.bench.parallel import Workers
+from simrank.bench.parallel import Part, Workers
 from simrank.bench.plan import (
     best_command,
     check_program,
@@ -18,11 +17,11 @@ from simrank.bench.plan import (
     is_row,
     label_of,
     limits_of,
+    plan_page,
     remarks_of,
     run_plan,
     table_of,
 )
-from simrank.bench.plan_page import plan_page
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.results import Grid, GridResults, ShownGrid
@@ -31,7 +30,7 @@ from simrank.config.plan import ERROR, FITS, load_plan
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.bench.grid import Row
+    from simrank.bench.parallel import Row
     from simrank.config.plan import PlanConfig
 
 

@@ -13,8 +13,7 @@ from simrank import units
 from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks
 from simrank.config.files import write_text
 from simrank.hardware import load_cluster
-from simrank.replay.formats import read_trace
-from simrank.replay.run import replay
+from simrank.replay.run import read_trace, replay
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:

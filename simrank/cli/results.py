@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 import simrank
-from simrank.bench.comparison import COMPARABLE, comparison_of
-from simrank.bench.grid import GridWatcher
-from simrank.bench.row import as_columns
+from simrank.bench.parallel import GridWatcher
 from simrank.bench.run import Watcher
-from simrank.bench.table import Table, footer
+from simrank.bench.series import as_columns
+from simrank.bench.table import COMPARABLE, Table, comparison_of, footer
 from simrank.cli.common import (
     check_writable,
     parse_ranks,
@@ -31,8 +30,7 @@ from simrank.trace import Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from simrank.bench.row import Row
-    from simrank.bench.series import Series
+    from simrank.bench.series import Row, Series
     from simrank.config import BenchConfig
 
 _SAVE_EVERY_S = 1.0  # Assumed: as much work as one may lose to a process that is killed.

@@ -21,8 +21,7 @@ import typer
 
 import simrank
 from simrank import explore, units
-from simrank.cli import options, torchrun
-from simrank.cli.choice_hints import CHOICES_OF, check_words
+from simrank.cli import options
 from simrank.cli.common import (
     EXIT_STATUS,
     FAILED,
@@ -37,18 +36,19 @@ from simrank.cli.debugging import (
     show_records,
     variables_text,
 )
-from simrank.cli.folding import folding_of, unfolds
+from simrank.cli.options import CHOICES_OF, LaunchCommand, check_words
 from simrank.cli.prediction_options import Changed, with_changes
-from simrank.cli.torchrun import LaunchCommand
 from simrank.config.files import write_text
 from simrank.context import Context
 from simrank.engine.delays import Delays
 from simrank.errors import (
     ConfigError,
     ConfigProblem,
+    FoldingError,
     ProcessException,
     SimrankError,
     SpawnException,
+    ranks_text,
 )
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import peak_flops
@@ -56,15 +56,89 @@ from simrank.isolation.output import Output, is_unread, set_output
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
+from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
-from simrank.trace.link_bytes import LinkBytes
-from simrank.trace.run_page import Seen, run_page
+from simrank.trace.run_page import LinkBytes, Seen, run_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from simrank.hardware.cluster import Cluster
     from simrank.probing import Probe
+    from simrank.ranks.folding import Folding
+
+
+# ---- `simrank run --fold`: the ranks of a program that run and represent others ----
+
+# Options that observe or change single ranks: all have to run then.
+_NEEDS_ALL = {
+    "faults": "--faults",
+    "delays": "--delays",
+    "races": "--races",
+    "strict": "--strict",
+    "divergence": "--divergence",
+    "replicas": "--replicas",
+    "flight_recorder": "--flight-recorder",
+}
+_UNSET = ((), None, "off", False)
+
+
+def folding_of(
+    run: Callable[[Probe], None],
+    num_ranks: int,
+    wanted: str,
+    settings: Mapping[str, object],
+) -> Folding | None:
+    """Find the ranks that run, and print how they were found; None: all.
+
+    Args:
+        run: Runs the program with a probe, in a Context of its own.
+        num_ranks: How many ranks the program has.
+        wanted: As `--fold` gives it.
+        settings: The other settings of the Context.
+
+    Raises:
+        ConfigError: Another option needs all ranks, or the program has no such axis.
+    """
+    in_the_way = [option for name, option in _NEEDS_ALL.items() if settings.get(name) not in _UNSET]
+    if settings["data"]:
+        in_the_way = ["a run with data; add --shape-only"]
+    is_asked_for = wanted not in (AUTO, NONE)
+    if in_the_way and is_asked_for:
+        problem = "none, since all ranks have to run"
+        got = f"{wanted} beside {in_the_way[0]}"
+        raise ConfigError(ConfigProblem("command line", None, "--fold", problem, got))
+    if wanted == NONE or in_the_way or num_ranks == 1:
+        return None
+    if wanted == AUTO and num_ranks < MIN_RANKS:
+        return None
+    with progress_bar() as progress:
+        task = progress.add_task("", total=None)
+
+        def show(ranks: Sequence[int]) -> None:
+            which = ranks_text(ranks)
+            progress.update(task, description=f"ranks {which} alone, to see which do the same")
+
+        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show)
+    for line in found.lines:
+        typer.echo(f"simrank: {line}", err=True)
+    if found.folding is not None:
+        typer.echo(f"simrank: {found.folding.describe()}", err=True)
+    return found.folding
+
+
+def unfolds(error: SimrankError, wanted: str) -> bool:
+    """Return whether a run failed because its ranks were folded by default; print the reason."""
+    errors = [error, *(error.errors.values() if isinstance(error, SpawnException) else ())]
+    reason = next((each for each in errors if isinstance(each, FoldingError)), None)
+    if reason is None or wanted != AUTO:
+        return False
+    first = str(reason).partition("\n")[0]
+    typer.echo(f"simrank: all ranks run, from the start: {first}", err=True)
+    return True
+
+
+# ---- `simrank run`: a script once per rank, where torchrun would stand ----
 
 # Parameters that a replay sets itself, or that say nothing to it.
 _NO_REPLAY = {"program", "args", "seeds", "delays", "torchrun_values", "torchrun_flags"}
@@ -179,15 +253,15 @@ def run_command(
     """Run PROGRAM once per simulated rank, in one process, with torchrun's options."""
     check_words(**{name: command.params[name] for name in CHOICES_OF if name in command.params})
     check_writable(trace, html)
-    torchrun.check_program(program, as_module=as_module)
-    built = load_cluster(with_changes(cluster, changed), torchrun.num_nodes(nnodes))
+    options.check_program(program, as_module=as_module)
+    built = load_cluster(with_changes(cluster, changed), options.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings["unknown"] = options.stated_value(unknown, shape_only=shape_only)
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
     settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
-    num_ranks = torchrun.num_ranks(built, nproc_per_node)
+    num_ranks = options.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts, tokens_per_step)
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from simrank.config.bench import BenchConfig, bench_config_from_mapping, load_bench_config
     from simrank.config.check import check_file
     from simrank.config.cluster import ClusterConfig
-    from simrank.config.folders import configs_dir
+    from simrank.config.files import configs_dir
     from simrank.config.load import load_cluster_config
     from simrank.config.locate import builtin_clusters
     from simrank.config.measured import MeasuredRow, load_measured
@@ -35,7 +35,7 @@ _PLACES = {
     "bench_config_from_mapping": "bench",
     "builtin_clusters": "locate",
     "check_file": "check",
-    "configs_dir": "folders",
+    "configs_dir": "files",
     "load_bench_config": "bench",
     "load_cluster_config": "load",
     "load_measured": "measured",

@@ -17,17 +17,15 @@ from simrank.config.faults import FaultList, faults_from_source
 from simrank.config.load import cluster_from_source
 from simrank.config.locate import locate, located
 from simrank.config.model import Model, custom_problem, in_file_order, validate
-from simrank.config.names import (
+from simrank.config.quantity import (
+    ALL,
     COLLECTIVE_ALIASES,
     COLLECTIVES,
     DTYPE_ALIASES,
     DTYPES,
+    MAX_COUNT,
     REDOP_ALIASES,
     REDOPS,
-)
-from simrank.config.quantity import (
-    ALL,
-    MAX_COUNT,
     Count,
     CountOrZero,
     Factor,

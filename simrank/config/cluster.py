@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from simrank.config.model import Model
-from simrank.config.names import (
+from simrank.config.quantity import (
     MEASURED_DEVICES,
     NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
@@ -19,13 +19,11 @@ from simrank.config.names import (
     NCCL_NETWORKS,
     NCCL_PROTOCOLS,
     NCCL_WIRES,
-    DtypeName,
-)
-from simrank.config.quantity import (
     Bandwidth,
     BandwidthPerDirection,
     Count,
     DeviceCount,
+    DtypeName,
     Flag,
     Flops,
     LatencyPerDirection,

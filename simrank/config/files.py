@@ -1,4 +1,4 @@
-"""Files of users: written whole or not at all, with errors that name the file."""
+"""Files of users, written whole or not at all, and the folder of built-in configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 MAX_FILE_BYTES = 1 << 30  # Assumed: no table or trace is larger; a device has no end.
 
@@ -90,3 +89,16 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a file whole, with the same bytes on every system; see `written_whole`."""
     with written_whole(path) as file:
         file.write(text)
+
+
+# ---- folders of the built-in configurations, without imports of their readers ----
+
+
+def configs_dir() -> Path:
+    """Return the folder of the built-in configurations.
+
+    It is `configs` inside an installed package, else `configs` beside it in a checkout.
+    """
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from simrank.config.calibration import load_calibration
-from simrank.config.choices import NO_CALIBRATION, POOLED
-from simrank.config.cluster import NOT_MEASURED, ClusterConfig
-from simrank.config.fast_yaml import uncollected
+from simrank.config.cluster import NOT_MEASURED, ClusterConfig, DeviceConfig, NcclConfig
 from simrank.config.locate import builtin_names, locate, located
 from simrank.config.measured import check_gemm_table
 from simrank.config.model import Model, in_file_order, validate
+from simrank.config.project import NO_CALIBRATION, POOLED
 from simrank.config.quantity import Count, Text, choice_text, closest
 from simrank.config.topology import check_cluster, nodes_problem
-from simrank.config.yaml_source import KeyPath, Source, read_yaml
+from simrank.config.yaml_source import KeyPath, Source, read_yaml, uncollected
 from simrank.errors import ConfigError
 
 ClusterRef = str | Path | Mapping[str, object] | ClusterConfig
@@ -76,8 +75,6 @@ def cluster_from_source(source: Source, key_path: KeyPath) -> ClusterConfig:
     named = validate(_NamedCluster, source, key_path)
     changes = {"device": named.device, "nccl": named.nccl}
     if any(changes.values()):
-        from simrank.config.changes import changed_source  # noqa: PLC0415 - few clusters need it
-
         path = located("clusters", named.name, source, (*key_path, "name"))
         config = _checked(changed_source(path, named.name, changes, source, key_path), ())
     else:
@@ -252,3 +249,61 @@ def _with_part(data: object, key_path: KeyPath, part: object) -> object:
     changed = dict(data) if isinstance(data, Mapping) else list(data)  # type: ignore[call-overload]
     changed[key_path[0]] = _with_part(changed[key_path[0]], key_path[1:], part)
     return changed
+
+
+# ---- single keys of a built-in cluster, changed beside its name ----
+
+_CHANGEABLE: dict[str, type[Model]] = {"device": DeviceConfig, "nccl": NcclConfig}
+
+
+def changed_source(
+    path: Path,
+    name: str,
+    changes: Mapping[str, Mapping[str, object] | None],
+    source: Source,
+    key_path: KeyPath,
+) -> Source:
+    """Return the data of a cluster with other values in some blocks; their source is "assumed".
+
+    Args:
+        path: The file of the cluster.
+        name: What it was named by.
+        changes: New values by key, by block; None: the block is as it is.
+        source: The configuration that names the cluster.
+        key_path: Where in it.
+
+    Raises:
+        ConfigError: The cluster has no such block, or the block no such key.
+    """
+    data = None if path.suffix == ".xml" else read_yaml(path).data
+    cluster = dict(data) if isinstance(data, Mapping) else {}
+    given = {block: dict(values) for block, values in changes.items() if values}
+    for block, values in given.items():
+        own = cluster.get(block)
+        if not isinstance(own, Mapping):
+            expected = f"a cluster whose file has a block `{block}`"
+            raise ConfigError(source.problem((*key_path, block), expected, name))
+        _check_keys(block, values, source, key_path)
+        sources = own.get("source", {})
+        sources = {"others": sources} if isinstance(sources, str) else sources
+        changed = dict.fromkeys({*values} - NOT_MEASURED, "assumed, beside the cluster's name")
+        cluster[block] = {**own, **values, "source": {**sources, **changed}}
+    return Source(f"{path} with {given}", cluster, path)
+
+
+def _check_keys(
+    block: str, values: Mapping[str, object], source: Source, key_path: KeyPath
+) -> None:
+    """Check the names of the changed keys of a block.
+
+    Raises:
+        ConfigError: The block has no such key.
+    """
+    keys = [key for key in _CHANGEABLE[block].keys() if key not in ("source", "like")]  # noqa: SIM118 - a method
+    for key in values:
+        if key not in keys:
+            expected, to_fix = choice_text(keys), closest(str(key), keys)
+            fix = "change a copy of the file: `simrank clusters NAME` prints one"
+            said = f"write `{to_fix}`" if to_fix else fix
+            got = f"the unknown key `{key}`"
+            raise ConfigError(source.problem((*key_path, block, str(key)), expected, got, said))

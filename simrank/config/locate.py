@@ -6,7 +6,7 @@ A word that names a built-in file wins over a file of the same name in the curre
 
 from pathlib import Path
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.config.quantity import hint
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigError, ConfigProblem

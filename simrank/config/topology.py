@@ -16,7 +16,7 @@ from simrank.config.cluster import (
     expand_range,
     given_keys,
 )
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.config.quantity import closest
 from simrank.config.wires import Pods, Topology, Wire
 from simrank.config.yaml_source import KeyPath, Source

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simrank.config.names import NCCL_ALGORITHMS
-from simrank.config.quantity import choice_text, hint
+from simrank.config.quantity import NCCL_ALGORITHMS, choice_text, hint
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
 

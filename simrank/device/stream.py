@@ -15,7 +15,7 @@ from simrank.engine import Activity, Handle, Resource, limits
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.delays import STREAM
 from simrank.errors import SimrankError, UnsupportedError
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 from simrank.ranks import Program, current_program, require_program
 from simrank.units import PS_PER_MS
 

@@ -16,7 +16,7 @@ from simrank.errors import (
     RankState,
     UnlikeCalls,
 )
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence

@@ -17,7 +17,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, overload
 
-from simrank.errors.locations import place_text
+from simrank.errors.base import place_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

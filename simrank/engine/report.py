@@ -16,7 +16,7 @@ from simrank.errors import (
     at_text,
     states_text,
 )
-from simrank.errors.pickling import add_note, text_of
+from simrank.errors.base import add_note, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

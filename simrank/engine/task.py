@@ -13,7 +13,7 @@ from greenlet import greenlet
 
 from simrank.engine.callsite import CallSite, site_of_frame
 from simrank.errors import RankAborted
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

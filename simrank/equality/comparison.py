@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from simrank.equality.alignment import Rows
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record, Step, Taped
-    from simrank.equality.runs import Reference
+    from simrank.equality.record import Record, Reference, Step, Taped
 
 RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
 VALUES, GRADIENTS = "values", "gradients"

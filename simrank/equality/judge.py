@@ -2,38 +2,65 @@
 
 What training has of a step decides: the parameters and buffers after it, the loss, and which
 elements dropouts drop. Tensors of the forward and the backward only tell where a difference began.
+
+The tolerance is 8 times the error that the single program has in the same types.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
+from simrank.equality.layout import varying
+from simrank.equality.record import Reference, read_record, write_record
+from simrank.equality.runs import (
+    CPU,
+    DECLARED,
+    EXACT,
+    Options,
+    Runner,
+    run_layout,
+    run_single,
+)
 from simrank.equality.search import Search
-from simrank.equality.start import Start
-from simrank.equality.step import AtStep
+from simrank.equality.step import PARAMETERS, STEP_GRADIENTS, AtStep, Start
 from simrank.equality.verdict import (
     BACKWARD,
     FORWARD,
     LOSS,
     LOSS_MODULE,
     MODEL,
+    PRECISION,
+    RACE,
+    RUN,
     STEP,
     WHOLE,
     Found,
     Verdict,
+    modules_text,
+    names_text,
 )
-from simrank.errors import SimrankError
+from simrank.errors import (
+    ConfigError,
+    ProcessException,
+    SimrankError,
+    SimulationError,
+    SpawnException,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record
-    from simrank.equality.runs import Reference, Runner
+    from simrank.equality.record import Names, Record
+    from simrank.equality.step import Wrong
 
 _SUMMED = "the loss that the ranks return is a sum over {} elements of the batch, not its mean"
 # What is looked for among the results of operations: values, or gradients.
@@ -177,3 +204,281 @@ class Judge:
             return False
         reference = self.start.reference
         return Judge(reference, ranks, smaller, excluded=self._excluded).judge().found is None
+
+
+# ---- the types that a program declares: how far a layout's training is from that in float64 ----
+
+_FLOOR = 1 / 8  # Of the rounding error of the parameters' type; assumed.
+_FACTOR = 8  # As above.
+_TYPE_KINDS = {STEP_GRADIENTS: "gradients", PARAMETERS: "parameters after the step"}
+
+
+@dataclass(frozen=True)
+class OwnTypes:
+    """A program in its own types.
+
+    Attributes:
+        single: The single program.
+        ranks: Those of the layout.
+    """
+
+    single: Record
+    ranks: Sequence[Record]
+
+    def judge(self, exact: Start, excluded: Sequence[str]) -> tuple[Found | None, str]:
+        """Return the tensors that are too far from float64, if any, and a line with the distance.
+
+        Args:
+            exact: The layout in float64, whose parameters are aligned.
+            excluded: Modules that are not compared.
+        """
+        reference = Reference(exact.reference.record, [self.single])
+        start = Start(reference, self.ranks, exact.layout)
+        start.places = exact.places
+        worst, found = 0.0, None
+        for number in range(len(self.single.steps)):
+            at = AtStep(start, number, excluded)
+            at.comparison.epsilon = self._epsilon() * _FLOOR
+            for kind in _TYPE_KINDS:
+                wrong = at.wrong_parameters(kind)
+                if wrong and found is None:
+                    found = replace(self._found(at, kind, wrong), step=number)
+            worst = max(worst, at.tally.worst)
+        line = f"in {self._types()}: errors up to {_FACTOR * worst:.2g} times the single program's"
+        return found, line
+
+    def _found(self, at: AtStep, kind: str, wrong: Sequence[Wrong]) -> Found:
+        names = list(dict.fromkeys(each.name for each in wrong))
+        every = at.start.held_names()
+        most = max(_FACTOR * each.error / each.tolerance for each in wrong)
+        ranks = sorted({each.rank for each in wrong})
+        layout = at.layout
+        axes = varying(layout, ranks) or tuple(a for a, size in layout.axes.items() if size > 1)
+        cause = (
+            f"{_TYPE_KINDS[kind]} are up to {most:.2g} times as far from float64 as those of the "
+            f"single program in the same types: {names_text(names, every)}"
+        )
+        error = max(each.relative_error for each in wrong)
+        return Found(PRECISION, modules_text(names, every), axes, cause, error, ranks)
+
+    def _epsilon(self) -> float:
+        every = [each.value.dtype for each in self.single.initial.values()]
+        return max(torch.finfo(dtype).eps for dtype in every if dtype.is_floating_point)
+
+    def _types(self) -> str:
+        """Return the types of what passes modules on ranks, the narrowest first."""
+        kinds = {
+            each.value.dtype
+            for record in self.ranks
+            for calls in record.steps[0].values.values()
+            for each in calls
+            if each.value.is_floating_point()
+        }
+        names = sorted(kinds, key=lambda dtype: (dtype.itemsize, str(dtype)))
+        return ", ".join(str(dtype).removeprefix("torch.") for dtype in names)
+
+
+# ---- checks of layouts, one by one: each is run and judged ----
+
+_MISSING_AXIS = "Invalid mesh_dim_name"  # Of torch's error.
+_OFF = "dropout is off (p = 0), other random numbers are constants: they could not be aligned"
+_FALLBACK = "float32"
+# Of errors of programs whose tensors lie on the CPU.
+_ON_CPU = (
+    "on the same device",
+    "nccl does not reach",
+    "tensors lie on different devices",
+    "Inconsistent compute device",
+)
+_TO_FIX_DEVICE = "to fix: make tensors on the device of the model and the batch, or --device cpu"
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The layouts of a program; can be sent to other processes.
+
+    Attributes:
+        options: How the program is run.
+        layouts: The layouts.
+        folder: Where the single program's records lie, by precision.
+    """
+
+    options: Options
+    layouts: Sequence[Layout]
+    folder: Path
+
+    def __call__(self, index: int) -> Verdict:
+        """Run and judge a layout."""
+        layout = self.layouts[index]
+        try:
+            return self._judged(self.options, layout)
+        except SimrankError as error:
+            failure = error
+        other = _other(self.options, failure)
+        if other is not None:
+            try:
+                verdict = self._judged(other[0], layout)
+            except SimrankError:
+                pass  # It cannot run so either, for the same reason.
+            else:
+                verdict.notes.append(f"{other[1]}, {_reason(failure)}")
+                return verdict
+        return Verdict(layout, failed(failure))
+
+    def arranged(self, single: Record) -> Checks:
+        """Return the checks of the same layouts, with their axes in the program's order."""
+        order, shared = single.axes, single.shared_axes
+        return replace(self, layouts=[each.arranged(order, shared) for each in self.layouts])
+
+    def _judged(self, options: Options, layout: Layout) -> Verdict:
+        reference = self.reference(options)
+        runner = Runner(options, reference)
+        run = runner.layout(layout)
+        judge = Judge(reference, run.ranks, layout, runner, options.excluded)
+        verdict = judge.judge()
+        is_open = verdict.found is not None and verdict.found.needs_masks and options.has_dropout
+        if is_open and not _are_masks_aligned(run.ranks):
+            verdict = self._judged(replace(options, has_dropout=False), layout)
+            verdict.notes.append(_OFF)
+            return verdict
+        if run.races and verdict.found is None:
+            verdict.found = _raced(run.races)
+        else:
+            verdict.notes += [f"race: {_first_line(race)}" for race in run.races]
+        if verdict.found is None and options.also_declared:
+            try:
+                self._judge_own_types(options, judge.start, run.names, verdict)
+            except SimrankError as error:
+                verdict.found = failed(error)
+                verdict.found.cause = f"in its own types: {verdict.found.cause}"
+        return verdict
+
+    def _judge_own_types(
+        self, options: Options, exact: Start, names: Mapping[int, Names], verdict: Verdict
+    ) -> None:
+        """Run the layout in its own types, and add to the verdict how exact it is there."""
+        if options.dtype_name != EXACT:
+            verdict.notes.append(f"not compared in its own types: {EXACT} is needed for that")
+            return
+        drops = any(step.dropped for step in exact.reference.record.steps)
+        plain = replace(options, has_dropout=options.has_dropout and not drops)
+        if drops:
+            exact.reference = self.reference(plain)
+        own = replace(plain, dtype_name=DECLARED)
+        single = self.reference(own).record
+        run = run_layout(own, exact.layout, exact.reference.record, names)
+        verdict.found, line = OwnTypes(single, run.ranks).judge(exact, options.excluded)
+        if verdict.found is None:
+            verdict.notes.append(line + (", without dropout" if drops else ""))
+
+    def reference(self, options: Options) -> Reference:
+        """Return the record of the single program, which is run once for all layouts."""
+        name = f"{options.dtype_name}-{options.device_type}"
+        path = self.folder / (name + ("" if options.has_dropout else "-p0"))
+        if not path.exists():
+            made = path.with_name(f"{path.name}.{os.getpid()}")
+            write_record(self._run_single(options), made)
+            made.with_suffix(".data").replace(path.with_suffix(".data"))
+            made.replace(path)
+        found: Reference = read_record(path)
+        return found
+
+    def _run_single(self, options: Options) -> Reference:
+        if options.dtype_name != DECLARED:
+            return run_single(options)
+        exact = self.reference(replace(options, dtype_name=EXACT)).record
+        return run_single(options, num_noisy=0, initial=exact.initial)
+
+
+def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple[Checks, list[str]]:
+    """Run the single program, in the precision and on the device that it allows.
+
+    Returns:
+        The checks, and what is to be said of precision and device.
+
+    Raises:
+        SimrankError: The single program fails.
+    """
+    checks = Checks(options, layouts, folder)
+    try:
+        reference = checks.reference(options)
+    except ConfigError:
+        raise
+    except SimrankError as error:
+        _raise_config(error)
+        other = _other(options, error)
+        if other is None:
+            raise
+        checks, notes = prepared(other[0], layouts, folder)
+        return checks, [f"{other[1]}, {_reason(error)}", *notes]
+    return checks.arranged(reference.record), []
+
+
+def _raise_config(error: SimrankError) -> None:
+    """Raise what a rank found wrong with the program's functions."""
+    if isinstance(error, SpawnException):
+        for cause in error.errors.values():
+            if isinstance(cause, ConfigError):
+                raise cause from None
+
+
+def _other(options: Options, error: SimrankError) -> tuple[Options, str] | None:
+    """Return options with which a program that failed may run, and words for them."""
+    if options.device is None and _is_of_cpu(error):
+        return replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
+    if options.dtype_name == EXACT and isinstance(error, ProcessException):  # Perhaps by float64.
+        return replace(options, dtype_name=_FALLBACK), f"computed in {_FALLBACK}: in {EXACT}"
+    return None
+
+
+def _is_of_cpu(error: SimrankError) -> bool:
+    """Return whether a program has tensors of its own on the CPU."""
+    return any(words in str(error) for words in _ON_CPU)
+
+
+def failed(error: SimrankError) -> Found:
+    """Return that a layout did not run to its end."""
+    text = str(error)
+    if _MISSING_AXIS in text:
+        text += "\nto fix: give the layout each axis that the program asks for, if of size 1"
+    if _is_of_cpu(error):
+        text += f"\n{_TO_FIX_DEVICE}"
+    if isinstance(error, SpawnException):
+        ranks = sorted(error.errors)
+        cause = error.errors[ranks[0]]
+        return Found(RUN, WHOLE, (), _line(cause), ranks=ranks, report=text)
+    ranks = sorted({r for wait in getattr(error, "waits", ()) for r in wait.ranks if r >= 0})
+    name = type(error).__name__ if isinstance(error, SimulationError) else "error"
+    return Found(RUN, WHOLE, (), f"{name}: {_reason(error)}", ranks=ranks, report=text)
+
+
+def _are_masks_aligned(ranks: Sequence[Record]) -> bool:
+    """Return whether every dropout of the ranks has the single program's mask."""
+    return all(
+        dropped.is_aligned
+        for record in ranks
+        for step in record.steps
+        for calls in step.dropped.values()
+        for dropped in calls
+    )
+
+
+def _raced(races: Sequence[str]) -> Found:
+    """Return that right numbers are so by chance."""
+    cause = f"numbers are right, but nothing orders them: {_first_line(races[0])}"
+    return Found(RACE, WHOLE, (), cause, report="\n".join(races))
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _reason(error: SimrankError) -> str:
+    """Return the first line of what went wrong."""
+    if isinstance(error, SpawnException):
+        return _line(next(iter(error.errors.values())))
+    return _first_line(str(error)) or type(error).__name__

@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from simrank.config.equal import EqualConfig
-    from simrank.equality.check import Checks
+    from simrank.equality.judge import Checks
 
 MARK, LAYOUT = "equal", "equal_layout"
 HELP = (
@@ -40,7 +40,7 @@ def run(item: pytest.Function) -> None:
     """Check the layout of a marked test; fail with its first difference."""
     __tracebackhide__ = True
     pytest.importorskip("torch", reason="layouts of torch programs need torch")
-    from simrank.equality.report import details, verdict_text  # noqa: PLC0415 - needs torch
+    from simrank.equality.verdict import details, verdict_text  # noqa: PLC0415 - needs torch
 
     number = item.callspec.params[LAYOUT]
     assert isinstance(number, int)
@@ -71,7 +71,7 @@ def _config(item: pytest.Item) -> EqualConfig:
 
 def _checks(item: pytest.Function) -> Checks:
     """Return the checks of a marked test; its single program runs once."""
-    from simrank.equality.check import prepared  # noqa: PLC0415 - needs torch
+    from simrank.equality.judge import prepared  # noqa: PLC0415 - needs torch
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
     from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 

@@ -22,8 +22,8 @@ from simrank.equality.record import is_readable, next_number, taped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equality.calls import Call
     from simrank.equality.layout import Layout
+    from simrank.equality.record import Call
 
 _MAX_ELEMENTS = 1 << 22  # That a rank keeps; assumed.
 _CLOSE, _TINY = 1e-8, 1e-12  # Relative, and absolute; rounding is 1e-14.
@@ -112,13 +112,7 @@ class Operations(TorchFunctionMode):
         self._is_in_module = is_in_module
         self._num_elements = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - of any call
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func`, and record what it gives."""
         if self._num_elements > _MAX_ELEMENTS or not self._is_in_module():
             return func(*args, **(kwargs or {}))

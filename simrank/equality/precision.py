@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _NARROW = (torch.bfloat16, torch.float16)
 _WIDE = {
@@ -47,13 +47,7 @@ class Widened(TorchFunctionMode):
         super().__init__()
         self._wide = _WIDE[dtype]
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - of any call
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func` in the wider type."""
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             name: str = func(*args)  # Code looks for the name of what it knows.

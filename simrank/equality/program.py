@@ -1,23 +1,34 @@
-"""Programs whose layouts are compared: their functions, with defaults."""
+"""Programs whose layouts are compared: their functions and settings, and steps of training."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._pytree import tree_flatten, tree_map
 
+from simrank.equality.dropouts import Dropouts
+from simrank.equality.precision import cast
+from simrank.equality.record import parameters_of, plain_name, taped
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
     from torch.nn import Module
+    from torch.overrides import TorchFunctionMode
 
-    from simrank.equality.setting import Setting
-    from simrank.equality.training import Training
+    from simrank.equality.alignment import Rows
+    from simrank.equality.layout import Layout
+    from simrank.equality.record import Dropped, Spot, Taped
+    from simrank.equality.tape import Tape
 
 WHOLE = "program"  # The name of one that an adapter made.
 NEEDED = ("build", "batch", "loss", "parallelize")
@@ -161,3 +172,386 @@ def _update(model: Any, _mesh: DeviceMesh | None) -> None:  # noqa: ANN401 - a m
             for parameter in part.parameters():
                 if parameter.grad is not None:
                     parameter.sub_(_LEARNING_RATE * parameter.grad)
+
+
+# ---- Settings ----
+
+_JITTER = 0.02  # Of the parameters, in their own unit: no two elements are alike.
+_JITTER_SEED = 3
+_JITTER_SERIES, _JITTER_STRIDE = 1 << 16, 7919  # Numbers that are drawn, and a prime.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The precision, place and values with which a program builds its model on a rank.
+
+    Attributes:
+        dtype: What parameters and floating inputs are computed in; None: in their own types.
+        device: Where models and batches lie: cuda, the rank's own, or cpu.
+        sizes: Those of the layout's axes; none: the single program.
+        mesh: The axes that are no shared ones; None: the single program.
+        initial: The single program's parameters before its first step; None: this is it, and draws
+            them.
+        exported: Its values under other names, if it exports some.
+    """
+
+    dtype: torch.dtype | None
+    device: str = "cuda"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    mesh: DeviceMesh | None = None
+    initial: Mapping[str, Taped] | None = None
+    exported: Mapping[str, torch.Tensor] | None = None
+
+    def move(self, model: Module) -> Module:
+        """Return a model on the rank's device, in the type that is computed in."""
+        return model.to(self.device)._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001
+
+    def prepare(self, model: Module) -> Module:
+        """Return the single model on the rank's device, no two elements of it alike.
+
+        Ones and zeros could not be aligned, and would hide faults. In its own types the model gets
+        the values that it had in float64.
+        """
+        if self.dtype is None and self.initial is not None:
+            self.fill([model])
+            return self.move(model)
+        model._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001 - also of its buffers
+        jitter = _Jitter()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.is_floating_point() or parameter.is_complex():
+                    jitter.add_to(parameter)
+        return self.move(model)
+
+    def with_values(self, model: Module) -> Module:
+        """Return a model on the rank's device: the single one prepared, a rank's one filled."""
+        if self.mesh is None:
+            return self.prepare(model)
+        self.move(model)
+        self.fill([model])
+        return model
+
+    def rows_per_rank(self, num_rows: int, *axes: str) -> int:
+        """Return the number of rows that a rank has of a batch which some axes split.
+
+        Raises:
+            ValueError: They do not divide it.
+        """
+        count = prod(self.sizes.get(axis, 1) for axis in axes)
+        if num_rows % count:
+            raise ValueError(f"a batch of {num_rows} rows for {count} data-parallel ranks")
+        return num_rows // count
+
+    def place(self, batch: Any) -> Any:  # noqa: ANN401 - of the program's own types
+        """Return the tensors of a step on the rank's device, in their own structure."""
+
+        def placed(tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
+            is_tensor = isinstance(tensor, torch.Tensor)
+            return cast(tensor.to(self.device), self.dtype) if is_tensor else tensor
+
+        return tree_map(placed, tuple(batch) if isinstance(batch, list) else batch)
+
+    def rows_per_piece(self, num_rows: int, count: int, axes: Sequence[str]) -> int:
+        """Return the rows of each of `count` parts in which a rank takes its rows.
+
+        Raises:
+            ValueError: Rows cannot be shared.
+        """
+        size, rest = divmod(self.rows_per_rank(num_rows, *axes), count)
+        if rest:
+            raise ValueError(f"{count} micro-batches of {size * count + rest} rows")
+        return size
+
+    def pieces(self, batch: Any, count: int, axes: Sequence[str]) -> list[Any]:  # noqa: ANN401
+        """Return the parts in which the rank takes its rows of a batch, on its device.
+
+        Args:
+            batch: Of all ranks together, rows first, in the program's own structure.
+            count: Parts.
+            axes: Whose ranks share the rows.
+
+        Raises:
+            ValueError: Rows cannot be shared.
+        """
+        rank = 0
+        for axis in axes:
+            if self.mesh is not None and axis in (self.mesh.mesh_dim_names or ()):
+                rank = rank * self.mesh[axis].size() + self.mesh[axis].get_local_rank()
+
+        def piece(number: int, tensor: Any) -> Any:  # noqa: ANN401 - of the program's own types
+            if not isinstance(tensor, torch.Tensor) or not tensor.dim():
+                return tensor
+            size = self.rows_per_piece(len(tensor), count, axes)
+            first = (rank * count + number) * size
+            return tensor[first : first + size]
+
+        return [tree_map(partial(piece, number), self.place(batch)) for number in range(count)]
+
+    def fill(self, parts: Sequence[Module], *, only_sharded: bool = False) -> None:
+        """Give the parameters of a rank the single program's values, by name and placement.
+
+        Args:
+            parts: The rank's model, or its parts.
+            only_sharded: Whether only to DTensors.
+
+        Raises:
+            KeyError: The single program has no parameter of that name.
+        """
+        assert self.initial is not None
+        for part in parts:
+            for name, parameter in part.named_parameters():
+                if only_sharded and not isinstance(parameter, DTensor):
+                    continue
+                value = self.initial[plain_name(name)].value
+                with torch.no_grad():
+                    _fill(parameter, value)
+
+
+class _Jitter:
+    """Small numbers that all differ: sums of one number of each of two series."""
+
+    def __init__(self) -> None:
+        drawn = torch.Generator().manual_seed(_JITTER_SEED)
+        shape = 2, _JITTER_SERIES
+        self._rows, self._columns = _JITTER * torch.randn(shape, generator=drawn).double()
+        self._num_used = 0  # Of the rows.
+
+    def add_to(self, parameter: torch.Tensor) -> None:
+        """Add to each element, in place, a share of it, so that it keeps its sign."""
+        columns = self._columns.roll(_JITTER_STRIDE * self._num_used)
+        columns = columns.to(parameter.device, parameter.dtype)
+        elements = parameter.view(-1) if parameter.is_contiguous() else parameter.flatten()
+        for piece in elements.split(_JITTER_SERIES):  # As much as caches hold.
+            row = self._rows[self._num_used % _JITTER_SERIES].item()
+            self._num_used += 1
+            share = torch.where(piece == 0, 1, piece)
+            piece.addcmul_(columns[: len(piece)] + row, share)
+        if not parameter.is_contiguous():
+            parameter.copy_(elements.view(parameter.shape))
+
+
+def _fill(parameter: torch.Tensor, value: torch.Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        shape, offset = compute_local_shape_and_global_offset(
+            parameter.shape, parameter.device_mesh, parameter.placements
+        )
+        for dim, (start, size) in enumerate(zip(offset, shape, strict=True)):
+            value = value.narrow(dim, start if size else 0, size)
+        parameter = parameter.to_local()
+    parameter.copy_(value)
+
+
+# ---- The training steps of a program on a rank ----
+
+_SEED = 1
+_NO_MODEL = "the program trained nothing: it has to call watch with its model"
+_NOT_NOTED = "the program has to call note_gradients before it clips and uses them"
+_TOO_FEW = "the program ended after {} of {} steps"
+
+
+class Training:
+    """The steps of a program on a rank.
+
+    A program calls `watch` once its model has its values, and at each of `num_steps` steps
+    `begin`, `note_gradients` and `end`: in a loop, or where a trainer calls it back.
+
+    Args:
+        num_steps: As below.
+        make_tape: Returns the tape of a model's parts.
+        place: Where the rank stands; None in the single program.
+        has_dropout: Whether dropouts drop anything.
+
+    Attributes:
+        num_steps: Steps to do.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        make_tape: Callable[[Sequence[Module]], Tape],
+        place: tuple[Layout, Mapping[str, int]] | None = None,
+        *,
+        has_dropout: bool = True,
+    ) -> None:
+        self.num_steps = num_steps
+        self._make_tape, self._place, self._has_dropout = make_tape, place, has_dropout
+        self._parts: Sequence[Module] = ()
+        self._tape: Tape | None = None
+        self._step = ExitStack()
+        self._num_ended, self._seed = 0, 0
+
+    @property
+    def tape(self) -> Tape:
+        """The tape of the model.
+
+        Raises:
+            RuntimeError: The program has none yet.
+        """
+        if self._tape is None:
+            raise RuntimeError(_NO_MODEL)
+        return self._tape
+
+    def watch(
+        self, parts: Sequence[Module], exported: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        """Record the modules of a model from now on.
+
+        Args:
+            parts: The model, or its parts.
+            exported: Of the single program: its values under names that ranks look them up by.
+        """
+        self._parts = list(parts)
+        self._tape = self._make_tape(self._parts)
+        self._tape.record.exported = exported or {}
+
+    def begin(self) -> None:
+        """Begin a step: before its forward."""
+        if torch.initial_seed() == self._seed:  # Otherwise the program has set its own.
+            self._set_seed(_SEED + self._num_ended)
+        self._step.enter_context(self.tape.step())
+
+    def note_gradients(self) -> None:
+        """Record the gradients: when they are final, before they are clipped."""
+        self.tape.note_gradients()
+
+    def end(self, loss: object = None) -> None:
+        """End a step: after its update.
+
+        Args:
+            loss: Of the rank's part of the batch; None where a rank has none.
+
+        Raises:
+            RuntimeError: The gradients were not noted.
+        """
+        step = self.tape.record.steps[-1]
+        if not step.parameter_gradients:
+            raise RuntimeError(_NOT_NOTED)
+        step.loss = None if loss is None else taped(torch.as_tensor(loss)).value
+        self.tape.note_state()
+        self._step.close()
+        for part in self._parts:
+            part.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        step.to_host()
+        self._num_ended += 1
+
+    @contextmanager
+    def recorded(self, modes: list[TorchFunctionMode]) -> Iterator[None]:
+        """Record the steps that a block does, and all dropouts there and in its backwards.
+
+        Args:
+            modes: Those of the rank's backwards.
+
+        Raises:
+            RuntimeError: It did fewer.
+        """
+        self._set_seed(0)
+        off: set[str] = set()
+        dropouts = Dropouts(
+            self._find_dropout,
+            lambda: self._tape is not None and self._tape.is_in_step(),
+            off,
+            self._place,
+            is_off=not self._has_dropout,
+        )
+        before = list(modes)
+        modes.append(dropouts)
+        try:
+            with dropouts:
+                yield
+        finally:
+            modes[:] = before
+        if self._num_ended < self.num_steps:
+            raise RuntimeError(_TOO_FEW.format(self._num_ended, self.num_steps))
+        self.tape.record.switched_off |= off
+
+    def _set_seed(self, seed: int) -> None:
+        self._seed = seed
+        torch.manual_seed(seed)
+
+    def _find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
+        return self.tape.find_dropout()
+
+
+class _Seen(Exception):  # noqa: N818 - it ends a step, and is no error
+    """The gradients of a step are known: the rest of it is not needed."""
+
+
+class PartOfBatch(Training):
+    """Steps of the single program, the last of which has the gradients of a part of its batch.
+
+    Args:
+        num_steps: As above; the last of them ends with its gradients.
+        make_tape: As above.
+        output: A tensor that passes.
+        flows: By call of it, the elements through which its gradient flows in the last step.
+        has_dropout: As above.
+
+    Attributes:
+        gradients: Of the last step, by parameter.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        make_tape: Callable[[Sequence[Module]], Tape],
+        output: Spot,
+        flows: Mapping[int, Sequence[int]],
+        *,
+        has_dropout: bool = True,
+    ) -> None:
+        super().__init__(num_steps, make_tape, has_dropout=has_dropout)
+        self.gradients: dict[str, torch.Tensor] = {}
+        self._output, self._flows = output, flows
+        self._num_calls = 0
+
+    def watch(
+        self, parts: Sequence[Module], exported: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        """Record the modules of a model from now on."""
+        super().watch(parts, exported)
+        named = ((name, m) for part in parts for name, m in part.named_modules())
+        module = next(each for name, each in named if plain_name(name) == self._output.module)
+        module.register_forward_hook(self._see)
+
+    def begin(self) -> None:
+        """Begin a step."""
+        super().begin()
+        self._num_calls = 0
+
+    def note_gradients(self) -> None:
+        """Record the gradients, and end the last step."""
+        super().note_gradients()
+        if self._is_last:
+            self.gradients = {
+                name: each.grad.detach().cpu().clone()
+                for name, each in parameters_of(self._parts).items()
+                if each.grad is not None
+            }
+            raise _Seen
+
+    @contextmanager
+    def recorded(self, modes: list[TorchFunctionMode]) -> Iterator[None]:
+        """Run the steps of a block up to the last one's gradients."""
+        try:
+            with super().recorded(modes):
+                yield
+        except _Seen:
+            pass
+
+    @property
+    def _is_last(self) -> bool:
+        return self._num_ended == self.num_steps - 1
+
+    def _see(self, _module: Module, _args: object, out: object) -> None:
+        elements = self._flows.get(self._num_calls)
+        self._num_calls += 1
+        if elements is not None and self._is_last:
+            tree_flatten(out)[0][self._output.index].register_hook(partial(_cut, elements))
+
+
+def _cut(elements: Sequence[int], gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient that is zero but for some elements."""
+    mask = torch.zeros(gradient.numel(), dtype=gradient.dtype)
+    mask[list(elements)] = 1
+    return gradient * mask.view(gradient.shape).to(gradient.device)

@@ -1,21 +1,32 @@
-"""Records of runs: tensors that passed modules, their gradients, and parameters."""
+"""Records of runs: tensors that passed modules, calls, gradients, parameters; also on disk."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import pickle
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from math import prod
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from simrank.distributed.flight_recorder import FlightRecorder
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from torch.nn import Module
 
+    from simrank.distributed.flight_recorder import Entry
+    from simrank.distributed.group import ProcessGroup
+    from simrank.distributed.p2p import End
+    from simrank.distributed.request import Request
     from simrank.engine.callsite import SourceLine
-    from simrank.equality.calls import Call
+    from simrank.equality.layout import Layout
 
 INPUT, OUTPUT = "input", "output"
 UNKNOWN = -1  # In place of bits: a tensor without a gradient.
@@ -251,3 +262,166 @@ def buffers_of(parts: Sequence[Module], names: Names = ()) -> dict[str, torch.Te
         for part, renamed in zip_longest(parts, names)
         for name, each in part.named_buffers(remove_duplicate=False)
     }
+
+
+@dataclass
+class Reference:
+    """The single program.
+
+    Attributes:
+        record: What it did.
+        noisy: The same with one rounding error at each module's output and gradient, drawn again.
+    """
+
+    record: Record
+    noisy: list[Record] = field(default_factory=list)
+
+
+# ---- the collectives and messages of a run, in the order of the tensors that passed modules ----
+
+_CALL_WRAPPERS = "typing_extensions.py"
+_BATCH = "coalesced"  # The end of a batch of messages.
+# Names of torch's records -> those of its functions.
+_NAMES = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+}
+_MAX_NAMED = 3  # Calls in a line of a report.
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a process group.
+
+    Attributes:
+        name: The collective or message, such as `all_reduce`.
+        group: Ranks of the group.
+        place: Line of the program; "" where there is none.
+        order: Its number among all tensors and calls, in the order of the run.
+        count: Elements that the rank gives to it.
+    """
+
+    name: str
+    group: tuple[int, ...]
+    place: str
+    order: int
+    count: int = 0
+
+    def text(self, layout: Layout) -> str:
+        """Return `all_reduce on tp at layers.py:8`."""
+        axes = layout.axes_of(self.group)
+        over = "/".join(axes) if axes else f"ranks {', '.join(map(str, self.group))}"
+        return f"{self.name} on {over}" + (f" at {self.place}" if self.place else "")
+
+
+class CallLog(FlightRecorder):
+    """Records the calls of each rank in memory.
+
+    Attributes:
+        calls: By rank.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.calls: dict[int, list[Call]] = defaultdict(list)
+
+    def collective(self, group: ProcessGroup, rank: int, backend: str, request: Request) -> Entry:
+        """Note a collective."""
+        entry = super().collective(group, rank, backend, request)
+        self._note(rank, [entry])
+        return entry
+
+    def messages(
+        self, group: ProcessGroup, rank: int, backend: str, ends: Sequence[End]
+    ) -> list[Entry]:
+        """Note a message, or a batch of them."""
+        entries = super().messages(group, rank, backend, ends)
+        self._note(rank, entries)
+        return entries
+
+    def _note(self, rank: int, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            name = entry.facts["profiling_name"].partition(":")[2].partition(" ")[0]
+            if name == _BATCH:
+                continue
+            ranks = tuple(int(each) for each in entry.log.group.ranks)
+            # A wrapper of deprecated functions is no line of the program.
+            lines = (str(site.line()) for site in entry.stack)
+            place = next((line for line in lines if not line.startswith(_CALL_WRAPPERS)), "")
+            count = sum(prod(shape) for shape in entry.facts["input_sizes"])
+            name = _NAMES.get(name, name)
+            self.calls[rank].append(Call(name, ranks, place, next_number(), count))
+
+    def write_record(self) -> None:
+        """Write nothing: the calls are read from memory."""
+
+
+def calls_text(calls: Iterable[Call], layout: Layout) -> str:
+    """Return `all_reduce on tp at layers.py:8 (4 times), ...`, the most frequent first."""
+    counts = Counter(call.text(layout) for call in calls)
+    named = [
+        text if count == 1 else f"{text} ({count} times)"
+        for text, count in counts.most_common(_MAX_NAMED)
+    ]
+    return ", ".join(named) + (", ..." if len(counts) > _MAX_NAMED else "")
+
+
+# ---- records on disk: tensors in one file, which is mapped and read where it is used ----
+
+_ALIGNED_BYTES = 64
+
+
+class _Pickler(pickle.Pickler):
+    """Writes tensors to a file of their own.
+
+    Args:
+        file: For everything else.
+        data: For the bytes of the tensors.
+    """
+
+    def __init__(self, file: IO[bytes], data: IO[bytes]) -> None:
+        super().__init__(file, protocol=5)
+        self._data = data
+
+    def persistent_id(self, obj: Any) -> object:  # noqa: ANN401 - of pickle's protocol
+        """Return the place of a tensor's bytes; None for other objects."""
+        if not isinstance(obj, torch.Tensor):
+            return None
+        place = -(-self._data.tell() // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        self._data.seek(place)
+        self._data.write(obj.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+        return place, obj.dtype, tuple(obj.shape)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what `_Pickler` has written.
+
+    Args:
+        file: As written.
+        data: The bytes of all tensors.
+    """
+
+    def __init__(self, file: IO[bytes], data: torch.Tensor) -> None:
+        super().__init__(file)
+        self._data = data
+
+    def persistent_load(self, pid: tuple[int, torch.dtype, Sequence[int]]) -> torch.Tensor:
+        """Return a tensor that shares the mapped bytes."""
+        place, dtype, shape = pid
+        count = torch.Size(shape).numel() * dtype.itemsize
+        return self._data[place : place + count].view(dtype).view(shape)
+
+
+def write_record(found: object, path: Path) -> None:
+    """Write an object with its tensors to `path` and a file beside it."""
+    with path.open("wb") as file, path.with_suffix(".data").open("wb") as data:
+        _Pickler(file, data).dump(found)
+        data.truncate(max(data.tell(), 1))  # An empty file cannot be mapped.
+
+
+def read_record(path: Path) -> Any:  # noqa: ANN401 - as written
+    """Return an object that `write` wrote; its tensors are read where they are used."""
+    beside = path.with_suffix(".data")
+    data = torch.from_file(str(beside), size=beside.stat().st_size, dtype=torch.uint8)
+    with path.open("rb") as file:
+        return _Unpickler(file, data).load()

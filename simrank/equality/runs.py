@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from simrank.context import Context
-from simrank.equality.calls import CallLog
+from simrank.equality.alignment import names_of
 from simrank.equality.comparison import VALUES
-from simrank.equality.naming import names_of
 from simrank.equality.operations import (
     Located,
     Operation,
@@ -35,11 +34,9 @@ from simrank.equality.precision import (
     let_flash_take,
     ring_in,
 )
-from simrank.equality.program import program_of
-from simrank.equality.record import parameters_of
-from simrank.equality.setting import Setting
+from simrank.equality.program import PartOfBatch, Setting, Training, program_of
+from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
-from simrank.equality.training import PartOfBatch, Training
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
@@ -108,19 +105,6 @@ class Options:
     def device_type(self) -> str:
         """Return `cuda` or `cpu`."""
         return self.device or CUDA
-
-
-@dataclass
-class Reference:
-    """The single program.
-
-    Attributes:
-        record: What it did.
-        noisy: The same with one rounding error at each module's output and gradient, drawn again.
-    """
-
-    record: Record
-    noisy: list[Record] = field(default_factory=list)
 
 
 @dataclass

@@ -1,14 +1,18 @@
-"""Verdicts: whether a layout equals the single program, and its first difference."""
+"""Verdicts: whether a layout equals the single program, its first difference; text and page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from simrank.errors import ranks_text
+from simrank.trace.page import document, grade, notes, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from simrank.equality.layout import Layout
+    from simrank.trace.page.document import Markup
 
 # Where a training step differs, in the order of the step.
 RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"
@@ -141,3 +145,157 @@ def _whole(module: str, known: Iterable[str], names: Sequence[str]) -> str:
 def _pattern(module: str) -> str:
     """Return a name with `*` in place of numbers."""
     return ".".join("*" if part.isdigit() else part for part in module.split("."))
+
+
+# ---- verdicts as text and as plain data ----
+
+_MAX_UNALIGNED = 3  # Named in a line.
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Return `ok dp4: ...` or `FAIL dp2 x tp2: ...`, a line."""
+    if verdict.found is not None:
+        return f"FAIL {verdict.layout}: {found_text(verdict.found)}"
+    count = len(verdict.unaligned)
+    text = (
+        f"ok {verdict.layout}: {verdict.tally.count} tensors, "
+        f"worst {verdict.tally.worst:.2g} of tolerance, {count} not aligned"
+    )
+    if count:
+        named = "; ".join(verdict.unaligned[:_MAX_UNALIGNED])
+        text += f" ({named}{'; ...' if count > _MAX_UNALIGNED else ''})"
+    return text
+
+
+def details(verdict: Verdict, *, lists_modules: bool = False) -> list[str]:
+    """Return the lines below that of a verdict: notes, and the report of an error.
+
+    Args:
+        verdict: The verdict.
+        lists_modules: Whether to add a line for each module with a wrong tensor, parameter or
+            gradient: the first difference, and what follows from it.
+    """
+    report = [] if verdict.found is None else verdict.found.report.strip().splitlines()
+    lines = [*verdict.notes, *report]
+    if lists_modules and verdict.found is not None:
+        lines += [
+            f"wrong: {module}, {share:.2g} times its tolerance"
+            for module, share in verdict.tally.shares.items()
+            if share is not None and share > 1
+        ]
+    return lines
+
+
+def found_text(found: Found) -> str:
+    """Return the text of a first difference: its place, and its cause."""
+    parts = [f"{found.direction}, {found.module}: {found.cause}"]
+    if found.axes:
+        parts.append(f"axis {', '.join(found.axes)}")
+    if found.ranks:
+        word = "rank" if len(found.ranks) == 1 else "ranks"
+        parts.append(f"{word} {ranks_text(found.ranks)}")
+    if found.hint:
+        after = f" after {found.place}" if found.place else ""
+        parts.append(f"expected {found.hint}{after}")
+    elif found.place:
+        parts.append(f"at {found.place}")
+    if found.calls:
+        parts.append(f"collectives there: {found.calls}")
+    if found.step:
+        parts.append(f"from step {found.step + 1} on")
+    if found.direction not in (RUN, RACE):
+        parts.append(f"relative error {found.error:.2g}")
+    if found.direction == BACKWARD:
+        parts.append("forward equal")
+    return "; ".join(parts)
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as plain data; the keys are a promise."""
+    found = verdict.found
+    return {
+        "layout": dict(verdict.layout.axes),
+        "is_equal": found is None,
+        "num_compared": verdict.tally.count,
+        "worst_share_of_tolerance": verdict.tally.worst,
+        "not_aligned": verdict.unaligned,
+        "notes": verdict.notes,
+        "found": None
+        if found is None
+        else {
+            "direction": found.direction,
+            "module": found.module,
+            "axes": list(found.axes),
+            "cause": found.cause,
+            "relative_error": found.error,
+            "ranks": list(found.ranks),
+            "step": found.step + 1,
+            "place": found.place,
+            "hint": found.hint,
+            "calls": found.calls,
+        },
+    }
+
+
+# ---- a page of verdicts: a matrix of layouts and modules, from green to red ----
+
+_STEPS = (1.0, 1e4, 1e8, 1e12)  # Of the tolerance; in float64 a fault is far above the second.
+
+
+def equal_page(program: str, verdicts: Sequence[Verdict], facts: Sequence[tuple[str, str]]) -> str:
+    """Return the page; equal verdicts give equal text.
+
+    Args:
+        program: The file.
+        verdicts: Of the layouts.
+        facts: Of the run, by name.
+    """
+    return document(f"simrank equal: {program}", facts, [_first(verdicts), _matrix(verdicts)])
+
+
+def _first(verdicts: Sequence[Verdict]) -> Markup:
+    """Return a line per layout."""
+    rows = []
+    for verdict in verdicts:
+        if verdict.found is None:
+            count, worst = verdict.tally.count, verdict.tally.worst
+            text = f"equal: {count} tensors, worst {worst:.2g} of tolerance"
+        else:
+            text = found_text(verdict.found)
+        rows.append((str(verdict.layout), "ok" if verdict.found is None else "FAIL", text))
+    said = [f"{v.layout}: {note}" for v in verdicts for note in (*_unaligned(v), *v.notes)]
+    columns = ("layout", "", "first difference")
+    return section("Layouts", table("Layouts", columns, rows, "rows texts"), notes(said))
+
+
+def _unaligned(verdict: Verdict) -> list[str]:
+    if not verdict.unaligned:
+        return []
+    return [f"{len(verdict.unaligned)} tensors not aligned: {'; '.join(verdict.unaligned)}"]
+
+
+def _matrix(verdicts: Sequence[Verdict]) -> Markup:
+    """Return the largest error of each module on each layout."""
+    modules = sorted({m for v in verdicts for m in v.tally.shares}, key=_key)
+    rows = [(module, *(_cell(verdict, module) for verdict in verdicts)) for module in modules]
+    columns = ("module", *(str(verdict.layout) for verdict in verdicts))
+    text = (
+        "The largest error of a module's tensors, of its parameters and of their gradients, as a "
+        "part of the tolerance. Above 1 it is wrong; what follows a fault is wrong, too. An empty "
+        "cell was not compared."
+    )
+    return section("Modules", notes([text]), table("Modules", columns, rows, "rows named"))
+
+
+def _cell(verdict: Verdict, module: str) -> Markup | str:
+    share = verdict.tally.shares.get(module)
+    if share is None:
+        return "not aligned" if module in verdict.tally.shares else ""
+    return grade(f"{share:.1e}", share, _STEPS)
+
+
+def _key(module: str) -> tuple[object, ...]:
+    """Return the order of modules: numbers by value, the model first."""
+    if module == MODEL:
+        return ()
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in module.split("."))

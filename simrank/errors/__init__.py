@@ -66,27 +66,22 @@ from simrank.errors.base import (
     states_text,
     us_text,
 )
-from simrank.errors.divergence import DivergencePoint, Side, UnlikeCalls
-from simrank.errors.process import (
-    ProcessException,
-    ProcessExitedException,
-    ProcessRaisedException,
-    RankAborted,
-    SpawnException,
-)
 from simrank.errors.runs import (
     CallVariant,
     CollectiveMismatchError,
     DeadlockError,
     DistBackendError,
     DistNetworkError,
+    DivergencePoint,
     IllegalTransportError,
     LivelockError,
     PeerDiedError,
     RaceAccess,
     RaceError,
     RankInactiveError,
+    Side,
     TimeOverflowError,
+    UnlikeCalls,
     WaitTimeoutError,
 )
 from simrank.errors.workers import (
@@ -97,10 +92,15 @@ from simrank.errors.workers import (
     PoolError,
     PoolStartError,
     PortInUseError,
+    ProcessException,
+    ProcessExitedException,
+    ProcessRaisedException,
+    RankAborted,
     RanksPartedError,
     RanksRaisedError,
     RequestError,
     ResultError,
+    SpawnException,
     TooFewDevicesError,
     WorkerDiedError,
     WorkerFacts,

@@ -1,15 +1,136 @@
-"""The roots of the tree of errors, and how reports show ranks, lines and times."""
+"""The roots of the tree of errors, and how reports show ranks, lines and times.
+
+An exception that pickles but does not unpickle makes `multiprocessing.Pool` wait forever, so an
+error is rebuilt from its text and attributes, not by calling its constructor, and what a
+program's own exceptions cannot do is replaced by what can be told of them.
+"""
 
 from __future__ import annotations
 
+import pickle
+import re
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from simrank.errors.locations import place_text
-from simrank.errors.pickling import Travels
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+# ---- lines of programs as reports show them: `train.py:41`, or `In [3], line 4` in a notebook ----
+
+_CELL_OF_IPYTHON = re.compile(r"<ipython-input-(\d+)-")
+_CELL_OF_KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$")
+
+
+def place_text(file: str, line: int) -> str:
+    """Return `train.py:41`; `In [3], line 4` where the file is a cell of a notebook."""
+    cell = cell_text(file)
+    return f"{file.rpartition('/')[2]}:{line}" if cell is None else f"{cell}, line {line}"
+
+
+def cell_text(file: str) -> str | None:
+    """Return `In [3]` for the file of a notebook's cell; None for any other file.
+
+    Source: `IPython.core.compilerop.CachingCompiler`, IPython 7.21 to 9: it numbers cells by file.
+    """
+    in_terminal = _CELL_OF_IPYTHON.match(file)
+    if in_terminal is None and _CELL_OF_KERNEL.search(file) is None:
+        return None
+    in_name = "?" if in_terminal is None else in_terminal[1]
+    return f"In [{_numbers_of_cells().get(file, in_name)}]"
+
+
+def _numbers_of_cells() -> dict[str, int]:
+    """Return IPython's number of each file of a cell; empty outside of IPython."""
+    running: Any = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if running is None else running()
+    found: dict[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return found
+
+
+# ---- pickling of errors for other processes, with all their attributes ----
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+class Travels(BaseException):
+    """An exception that can be pickled and copied, with its attributes and notes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the text and what of the attributes can be pickled; the rest as its text."""
+        attributes = {name: _travelling(value) for name, value in vars(self).items()}
+        return _remade, (type(self), self.args, attributes)
+
+    def __copy__(self) -> Self:
+        """Return an equal error that shares the attributes."""
+        return _remade(type(self), self.args, vars(self))
+
+
+def _remade(kind: type[_Error], args: tuple[object, ...], held: dict[str, Any]) -> _Error:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    if isinstance(error, SystemExit):  # Which only its constructor takes from the arguments.
+        SystemExit.__init__(error, *args)
+    vars(error).update(held)
+    return error
+
+
+def remade(error: BaseException) -> bytes | None:
+    """Return an exception pickled so that its constructor is not called; None if that fails too."""
+    attributes = {name: _travelling(value) for name, value in vars(error).items()}
+    try:
+        data = pickle.dumps((type(error), tuple(map(_travelling, error.args)), attributes))
+        made_again(data)
+    except Exception:  # noqa: BLE001 - a program's own classes may raise anything
+        return None
+    return data
+
+
+def made_again(data: bytes) -> BaseException:
+    """Return the exception that `remade` has pickled."""
+    kind, args, attributes = pickle.loads(data)
+    error: BaseException = _remade(kind, args, attributes)
+    return error
+
+
+def _travelling(value: object) -> object:
+    """Return the value, or what stands for it in another process."""
+    if isinstance(value, dict):
+        return {key: _travelling(held) for key, held in value.items()}
+    if isinstance(value, list | tuple) and any(isinstance(held, BaseException) for held in value):
+        return type(value)(_travelling(held) for held in value)
+    if isinstance(value, Travels) or _survives(value):
+        return value
+    if isinstance(value, BaseException):
+        return RuntimeError(f"{type(value).__name__}: {text_of(value)}")
+    return text_of(value)
+
+
+def _survives(value: object) -> bool:
+    try:
+        return type(pickle.loads(pickle.dumps(value))) is type(value)
+    except Exception:  # noqa: BLE001 - a program's own classes may raise anything
+        return False
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note once, where the error takes one: a program's own class may refuse."""
+    with suppress(Exception):  # Reports name rank and time all the same.
+        if note not in getattr(error, "__notes__", ()):
+            BaseException.add_note(error, note)
+
+
+def text_of(value: object) -> str:
+    """Return the text of a program's object, whose `__str__` may raise."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a program's own `__str__`
+        return f"<its text failed with {type(error).__name__}>"
+
+
+# ---- the roots of the tree of errors, and how reports show ranks, lines and times ----
 
 MAX_REPORT_LINES = 16
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.hardware.gemm_rows import interpolate, widths_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simrank.hardware.gemm_rule import Machine
+    from simrank.hardware.gemm_rows import Machine
 
 Array = np.ndarray[Any, Any]
 

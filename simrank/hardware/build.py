@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simrank.config.calibration import provenance_of
 from simrank.config.locate import locate
-from simrank.config.provenance import provenance_of
 from simrank.config.topology import expand
 from simrank.hardware.cluster import Cluster, Int64Array, frozen
-from simrank.hardware.pods import PodRoutes, Uplinks
-from simrank.hardware.routes import FABRIC, RouteTable
-from simrank.hardware.shortest import Edge
+from simrank.hardware.routes import FABRIC, Edge, PodRoutes, RouteTable, Uplinks
 from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from simrank.config.wires import Provenance, Topology, Wire
-    from simrank.hardware.pods import PodRoutes, Uplinks
-    from simrank.hardware.routes import RouteTable
+    from simrank.hardware.routes import PodRoutes, RouteTable, Uplinks
     from simrank.hardware.spec import CollectiveSpec, DeviceSpec, NcclSpec
 
 Int64Array = npt.NDArray[np.int64]

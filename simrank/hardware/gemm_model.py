@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.gemm_rows import (
     ANY,
     ITEMSIZES,
     PEAK_OF,
     Fit,
+    Machine,
     MeasuredDevice,
     measured_devices,
+    quantising_us,
     read_fits,
     read_rows,
     read_widths,
     residual_of,
     size_class,
 )
-from simrank.hardware.gemm_rule import Machine, quantising_us
+from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:

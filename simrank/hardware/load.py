@@ -17,7 +17,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.hardware.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -59,8 +59,8 @@ def library_product_ps(spec: DeviceSpec, dtype: str, product: Product) -> int | 
         dtype: torch's name of the dtype.
         product: batch, m, n and k.
     """
-    from simrank.hardware.gemm import gemm_ps  # noqa: PLC0415 - few runs need it
     from simrank.hardware.gemm_model import product_ps  # noqa: PLC0415 - as above
+    from simrank.hardware.gemm_rows import gemm_ps  # noqa: PLC0415 - few runs need it
 
     if spec.gemm_table is not None:
         return gemm_ps(spec.gemm_table, dtype, *product)

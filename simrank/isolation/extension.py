@@ -8,14 +8,13 @@ from weakref import WeakKeyDictionary
 
 from simrank.errors import RankAborted
 from simrank.isolation import (
-    files,
     finalizers,
     libraries,
     locks,
-    main_modules,
     mock_patches,
     output,
     private_importers,
+    process_state,
     stdlib,
     threads,
 )
@@ -79,7 +78,7 @@ class RankIsolation(Extension):
     def forget_engine(self, engine: EngineInterface) -> None:
         """Drop patches and working directories of its ranks."""
         mock_patches.forget(engine)
-        files.forget(engine)
+        process_state.forget_folders(engine)
 
     def check_end(self, context: Any, error: BaseException | None) -> None:  # noqa: ANN401 - likewise
         """Warn of names of shared modules that several ranks have set."""
@@ -98,7 +97,7 @@ class RankIsolation(Extension):
     def plan_spawn(self, plan: SpawnPlan) -> None:
         """Choose threads for programs of libraries that keep state per native thread."""
         if plan.nprocs and plan.method != "fork":
-            main_modules.check_begun(plan.parent)
+            private_importers.check_begun(plan.parent)
         if plan.carrier == "auto":
             plan.carrier = "thread" if _needs_threads(plan) else "greenlet"
         plan.local[_LIBRARIES] = libraries.in_use()
@@ -109,8 +108,8 @@ class RankIsolation(Extension):
         private = _private_names(plan)
         plan.local[_PRIVATE] = private
         plan.refer = partial(reference, private)
-        if any(map(main_modules.is_main, private)):
-            plan.local[_MAIN] = main_modules.of(plan.parent)
+        if any(map(private_importers.is_main, private)):
+            plan.local[_MAIN] = private_importers.of(plan.parent)
 
     def make_rank(self, plan: SpawnPlan, program: Program) -> None:
         """Give a rank its modules, and on a thread the states of libraries."""
@@ -143,7 +142,7 @@ class RankIsolation(Extension):
                 locks.install()
             undo = libraries.begin_thread(program) if is_thread else []
             try:
-                main_modules.begin_process(program)
+                private_importers.begin_process(program)
                 _run_to_end_of_threads(program, run)
                 finalizers.rank_returned(program)
             finally:
@@ -159,7 +158,7 @@ class RankIsolation(Extension):
     def resume_hub(self, engine: EngineInterface) -> None:
         """Show the main program its own attributes and working directory."""
         mock_patches.hide(engine)
-        files.show_main(engine)
+        process_state.show_main(engine)
 
     def stop_rank(self, task: Task) -> None:
         """Park the threads of a rank."""
@@ -220,7 +219,7 @@ def _modules(plan: SpawnPlan, program: Program) -> PrivateModules | None:
     of_parent = None if program.parent is None else private_modules(program.parent)
     if plan.method is not None and of_parent is not None:
         own.come_from(of_parent, plan.method)
-    elif any(map(main_modules.is_main, names)):
+    elif any(map(private_importers.is_main, names)):
         own.begins_with = plan.local.get(_MAIN)
     return own
 

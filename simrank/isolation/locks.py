@@ -1,13 +1,16 @@
 """Locks of the standard library, as a rank sees them: waits of the engine (rule E7).
 
-`threading` and `queue` build conditions, events, semaphores, barriers and queues from two parts,
-a lock and the lock a waiter sleeps on. While a Context is entered both are made here, so that a
-rank that has to wait goes back to the hub, and a deadlock names the holders. On the hub such a
-wait drives the engine. Other threads of the process find an ordinary lock.
+`threading` and `queue` build conditions, events, semaphores, barriers and queues from two parts, a
+lock and the lock a waiter sleeps on. While a Context is entered both are made here, so that a rank
+that has to wait goes back to the hub, and a deadlock names the holders. On the hub such a wait
+drives the engine. Other threads of the process find an ordinary lock.
 
 Locks that the program's modules hold under a name of their own when the first Context is entered
 are replaced too. One in a container or an object, or a C `SimpleQueue`, that was made before cannot
 be seen: only a time limit ends a wait for it.
+
+One read is no poll: a program may look at a counter as often as it likes. One that has read the
+same things many times, and has done nothing else meanwhile, waits for another rank.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from weakref import WeakKeyDictionary
 from simrank.engine import Handle, limits
 from simrank.engine.callsite import attributes_of, is_importing, is_real, module_text
 from simrank.engine.report import deadlock_error
-from simrank.isolation import shared_reads
 from simrank.ranks.current import (
     current_engine,
     is_for_real,
@@ -37,10 +39,93 @@ from simrank.ranks.program_modules import PerModule
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
+    from collections.abc import Callable, Hashable, Iterator
 
     from simrank.engine import EngineInterface, Task
+
+
+# ---- loops that read shared state until another rank changes it: such reads are polls (E8) ----
+
+# Assumed: so many reads of what has been read already are a loop that waits. Locks are taken that
+# often by programs that do not wait; they are accused later too, as one that sleeps is.
+_MAX_READS, _MAX_LOCKS = 100, 1000
+
+_State = tuple["Task | None", int, int]
+
+
+class _Spin:
+    """Values read since the last other action.
+
+    Attributes:
+        seen: What has been read, by name.
+        num_vain: How often something was read that had been read already.
+        state: Who read, and what shows that something else has happened.
+    """
+
+    __slots__ = ("num_vain", "seen", "state")
+
+    def __init__(self) -> None:
+        self.seen: set[Hashable] = set()
+        self.num_vain = 0
+        self.state: _State | None = None
+
+    def is_over(self, state: _State, key: Hashable, most: int) -> bool:
+        """Count a read; return whether it is one too many."""
+        if state != self.state:
+            self.state, self.num_vain = state, 0
+            self.seen.clear()
+        if key not in self.seen:
+            self.seen.add(key)
+            return False
+        self.num_vain += 1
+        if self.num_vain <= most:
+            return False
+        self.num_vain = 0
+        return True
+
+
+_reads, _locks = _Spin(), _Spin()
+
+
+def note_read(key: Hashable, what: str) -> None:
+    """Count a read of something shared; `key` tells it from others, `what` names it in reports."""
+    engine = current_engine()
+    if engine is None:
+        return
+    task = engine.current_task()
+    if _reads.is_over(_state(engine, task), key, _MAX_READS) and _may_poll(engine, task):
+        limits.poll(engine, what)
+    if (races := race_order()) is not None:  # It is behind what others did before they changed it.
+        races.met(races.conditions)
+
+
+def note_write() -> None:
+    """Note that a rank has changed what others may be reading."""
+    engine = current_engine()
+    if engine is not None:
+        engine.progress += 1
+    if (races := race_order()) is not None:
+        races.meet(races.conditions)
+
+
+def note_lock(key: Hashable, task: Task) -> None:
+    """Count an uncontended lock that a task takes."""
+    engine = task.engine
+    if _locks.is_over(_state(engine, task), key, _MAX_LOCKS):
+        limits.poll(engine, "a lock that it takes again and again", rounds=limits.LOCK_ROUNDS)
+
+
+def _state(engine: EngineInterface, task: Task | None) -> _State:
+    clock_ps = engine.now_ps if task is None else task.clock_ps
+    return task, engine.progress, clock_ps
+
+
+def _may_poll(engine: EngineInterface, task: Task | None) -> bool:
+    """Whether the caller is a rank, or the main program while nothing else drives the engine."""
+    return task is not None or (engine.is_hub() and not engine.is_driving)
+
+
+# ---- locks of the standard library, as a rank sees them: waits of the engine (rule E7) ----
 
 
 def make_lock() -> Lock | _thread.LockType:
@@ -175,7 +260,7 @@ class Lock:
         task = running_task()
         _catch_up(task)
         if task is not None and not self._is_waiter:
-            shared_reads.note_lock(id(self), task)
+            note_lock(id(self), task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task
             return True
@@ -263,12 +348,7 @@ class Lock:
         """Take it."""
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Release it."""
         self.release()
 
@@ -346,12 +426,7 @@ class ReentrantLock:
         """Take it."""
         return self.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Release it once."""
         self.release()
 

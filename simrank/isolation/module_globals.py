@@ -24,8 +24,7 @@ from simrank.engine import collector, user_site
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.engine.task import SwitchObserver
 from simrank.errors import RankState, SimrankError, SpawnException
-from simrank.errors.base import at_text
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note, at_text
 from simrank.isolation import mock_patches
 from simrank.isolation.private_modules import is_of_one_rank, modules_stamp, private_modules
 from simrank.ranks.current import rank_program

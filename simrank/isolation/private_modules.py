@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import CodeType
 
-    from simrank.isolation.main_modules import Main
+    from simrank.isolation.private_importers import Main
     from simrank.ranks.current import Program
 
 _KEY = "private modules"

@@ -1,28 +1,42 @@
-"""Dispatched state of processes: random numbers, environment, argv, process ids.
+"""Folder, random numbers, environment, argv and process ids of ranks, and their ends.
 
 It is made at first use and dispatched: what a patch finds the running rank, and nothing is swapped
 when ranks take turns. Outside ranks everything is the process's own.
+
+The operating system knows one per process, so it is changed whenever another rank gets its turn: an
+observer of switches, there only once a rank has called `os.chdir`. The mask of `os.umask`, and
+`sys.path`, are shared by all.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import random  # noqa: TID251 - dispatched here, drawn from nowhere
+import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
-from simrank.ranks.current import current_program, of_process, rank_program
+from simrank.engine import interrupts
+from simrank.engine.callsite import is_importing
+from simrank.engine.collector import is_looking
+from simrank.engine.task import SwitchObserver
+from simrank.errors import UnsupportedError
+from simrank.isolation import threads
+from simrank.ranks.current import current_program, of_process, rank_program, running_task
+from simrank.ranks.lifecycle import end_at_once, pid_of, rank_with, stopped
 from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
-from simrank.ranks.process_ids import pid_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-    from simrank.engine import TaskGroup
+    from simrank.engine import EngineInterface, Task, TaskGroup
     from simrank.ranks.current import Program
 
 ERROR_FILES = (
@@ -53,6 +67,16 @@ def patches() -> list[tuple[Any, str, Any]]:
         (os, "putenv", _outside_ranks(os.putenv)),
         (os, "unsetenv", _outside_ranks(os.unsetenv)),
         (sys, "argv", _Arguments(sys.argv)),
+        (os, "getpid", _numbered(os.getpid, pid_of)),
+        (os, "getppid", _numbered(os.getppid, _parents)),
+        (signal, "signal", _set_handler),
+        (signal, "getsignal", _get_handler),
+        (os, "_exit", _exit(os._exit)),
+        (os, "abort", _abort(os.abort)),
+        (os, "kill", _kill(os.kill)),
+        (signal, "raise_signal", _raise_signal(signal.raise_signal)),
+        *((os, name, _noted(getattr(os, name))) for name in ("chdir", "fchdir")),
+        *((os, name, _last(getattr(os, name))) for name in ("remove", "unlink", "rmdir")),
     ]
 
 
@@ -306,14 +330,6 @@ _FINDS_REAL = frozenset({
 _getpid = os.getpid
 
 
-def id_patches() -> list[tuple[Any, str, Any]]:
-    """Return the patches of this module: owner, name and replacement."""
-    return [
-        (os, "getpid", _numbered(os.getpid, pid_of)),
-        (os, "getppid", _numbered(os.getppid, _parents)),
-    ]
-
-
 def of_psutil(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return the patches that map a rank's process id to the real process in psutil."""
     kind: Any = module.__dict__["Process"]
@@ -351,3 +367,232 @@ def _numbered(original: Callable[[], int], ask: Callable[[Program], int]) -> Cal
 
 def _asks_for_real(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _FINDS_REAL
+
+
+# ---- the current folder of ranks, each with its own ----
+
+_chdir = os.chdir
+
+
+class _Folders(SwitchObserver):
+    """The folder of each task that has changed its own; an observer of its engine."""
+
+    def __init__(self) -> None:
+        self._main = os.getcwd()
+        self._own: dict[Task, str] = {}
+        self._now = self._main
+
+    def moved(self, task: Task) -> None:
+        """Note where the running task has gone."""
+        self._own[task] = self._now = os.getcwd()
+
+    def show(self, task: Task | None) -> None:
+        """Go where a task is, or the main program."""
+        folder = self._main if task is None else self._own.get(task, self._main)
+        if folder != self._now:
+            _chdir(folder)
+            self._now = folder
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Go where the task is that runs next."""
+        del time_ps
+        self.show(task)
+
+
+_by_engine: dict[EngineInterface, _Folders] = {}
+
+
+def show_main(engine: EngineInterface) -> None:
+    """Go where the main program is: it goes on."""
+    if engine in _by_engine:
+        _by_engine[engine].show(None)
+
+
+def forget_folders(engine: EngineInterface) -> None:
+    """Restore the working directory of the main program; no rank runs any more."""
+    folders = _by_engine.pop(engine, None)
+    if folders is not None:
+        folders.show(None)
+        if folders in engine.observers:
+            engine.observers.remove(folders)
+
+
+def _noted(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(original)
+    def change(path: Any) -> None:  # noqa: ANN401 - a path or a descriptor
+        task = running_task()
+        folders = None if task is None else _by_engine.get(task.engine)
+        if task is not None and folders is None:
+            folders = _by_engine[task.engine] = _Folders()
+            task.engine.observers.append(folders)
+        original(path)
+        if task is not None and folders is not None:
+            folders.moved(task)
+
+    return change
+
+
+# ---- Files that a rank removes: last of all that ranks do at that time ----
+# What a rank does on its host takes next to no simulated time. Rank 0, which goes on first,
+# would remove a checkpoint behind a barrier before the others have opened it, where processes
+# have all read it by then.
+
+_REMOVE_PS = 10_000_000  # assumed: to remove a file takes a host some 10 us
+
+
+def _last(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def remove(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the original's
+        task = running_task()
+        try:
+            if not (task is None or task.num_quiet or is_looking() or is_importing()):
+                task.engine.sleep(_REMOVE_PS)
+        finally:  # A rank that is aborted meanwhile tidies up all the same.
+            original(*args, **kwargs)
+
+    return remove
+
+
+# ---- ends of ranks as of processes: by a signal, or at once by `os._exit` ----
+
+_TIMERS = tuple(getattr(signal, name, None) for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"))
+_HARMLESS = ("SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")
+
+
+def _exit(original: Callable[[int], NoReturn]) -> Callable[[int], None]:
+    @functools.wraps(original)
+    def exit_(status: int) -> None:
+        task = running_task()
+        if task is None:
+            original(status)
+        else:
+            end_at_once(task, status & 0xFF)
+
+    return exit_
+
+
+def _abort(original: Callable[[], NoReturn]) -> Callable[[], None]:
+    @functools.wraps(original)
+    def abort() -> None:
+        task = running_task()
+        if task is None:
+            original()
+        else:
+            end_at_once(task, -signal.SIGABRT)
+
+    return abort
+
+
+def _kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    @functools.wraps(original)
+    def kill(pid: int, number: int) -> None:
+        task, program = running_task(), current_program()
+        if task is None or program is None:
+            original(pid, number)
+            return
+        if pid == os.getpid():
+            pid = pid_of(program)
+        target = rank_with(pid, task.engine)
+        if target is None:
+            original(pid, number)
+        elif target is not task.main:
+            _send(target, number)
+        elif not _deliver(task, number):
+            original(os.getpid(), number)
+
+    return kill
+
+
+def _send(target: Task, number: int) -> None:
+    """Do to another rank what a signal does to a process that does not handle it.
+
+    Raises:
+        ProcessLookupError: The rank has ended.
+        UnsupportedError: It handles the signal: it could not do that before its next turn.
+    """
+    if target.finished:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    own = _handlers.get(target, {}).get(number, signal.SIG_DFL)
+    if own is signal.SIG_IGN:
+        return
+    if own is not signal.SIG_DFL:
+        raise UnsupportedError(
+            f"signal {number} for {target.name}, which handles it, from another rank\n"
+            "  to fix: tell it by a message, or by an Event of simrank.multiprocessing"
+        )
+    if number and number not in _harmless():
+        stopped.add(target)
+        end_at_once(target, -number)
+
+
+def _raise_signal(original: Callable[[int], None]) -> Callable[[int], None]:
+    @functools.wraps(original)
+    def raise_signal(number: int) -> None:
+        task = running_task()
+        if task is None or not _deliver(task, number):
+            original(number)
+
+    return raise_signal
+
+
+# ---- handlers: each rank has its own, as each process would ----
+
+_handlers: WeakKeyDictionary[Task, dict[int, Any]] = WeakKeyDictionary()
+
+
+def _own_handlers(number: int) -> dict[int, Any] | None:
+    """Return the running rank's handlers; None if the process's are meant.
+
+    Signals of timers are the process's, which has only one of each timer.
+    """
+    program, task = current_program(), running_task()
+    if program is None or task is None or number in _TIMERS:
+        return None
+    return _handlers.setdefault(program.task or task, {})
+
+
+def _set_handler(number: int, handler: Any) -> Any:  # noqa: ANN401 - as signal.signal
+    """Replace `signal.signal`."""
+    own = _own_handlers(number)
+    if own is None:
+        task = running_task()
+        set_ = partial(interrupts.set_handler, number, handler, is_ranks=task is not None)
+        # Python lets its main thread alone set it, and that is the hub's.
+        on_thread = task is not None and task.carrier.thread_id is not None
+        return threads.on_hub(task, set_) if task is not None and on_thread else set_()
+    if not callable(handler) and handler not in {signal.SIG_DFL, signal.SIG_IGN}:
+        raise TypeError(
+            "signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object"
+        )
+    before = _get_handler(number)
+    own[number] = handler
+    return before
+
+
+def _get_handler(number: int) -> Any:  # noqa: ANN401 - as signal.getsignal
+    """Replace `signal.getsignal`."""
+    own = _own_handlers(number)
+    return own[number] if own and number in own else interrupts.get_handler(number)
+
+
+def _deliver(task: Task, number: int) -> bool:
+    """Do what a signal does to the rank that sends it itself; return whether that is all."""
+    own = (_own_handlers(number) or {}).get(number) if number else None
+    if callable(own) and own not in {signal.SIG_DFL, signal.SIG_IGN}:
+        own(number, sys._getframe(2))  # noqa: SLF001 - the documented way to a frame
+    elif own is None and not _ends(number):
+        return False
+    elif own is not signal.SIG_IGN and number not in _harmless():
+        end_at_once(task, -number)
+    return True
+
+
+def _harmless() -> set[int | None]:
+    return {getattr(signal, name, None) for name in _HARMLESS}
+
+
+def _ends(number: int) -> bool:
+    """Return whether a signal would end the process: it has no handler."""
+    if number == 0 or number in _harmless():
+        return False
+    return interrupts.get_handler(number) is signal.SIG_DFL

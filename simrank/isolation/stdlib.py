@@ -1,15 +1,20 @@
 """Patches of the standard library while a Context is entered (rule E7).
 
-`install` replaces them for the first Context, `remove` restores them after the last one. What
-a patch finds the running rank, and is the original everywhere but in a task. Names that the
-program's modules bound earlier (`from time import sleep`) are replaced and restored too; references
-kept in default arguments, classes and closures are not, nor are installed packages' own.
+`install` replaces them for the first Context, `remove` restores them after the last one. What a
+patch finds the running rank, and is the original everywhere but in a task. Names that the program's
+modules bound earlier (`from time import sleep`) are replaced and restored too; references kept in
+default arguments, classes and closures are not, nor are installed packages' own.
+
+A process has them for itself. A rank has `DISPATCHED` and `SWAPPED` names for itself, `SHARED`
+names are the process's as they are for threads, `REFUSED` calls raise `UnsupportedError` in a rank.
+A test walks the table.
 """
 
 from __future__ import annotations
 
 import _thread
 import datetime as dt
+import enum
 import functools
 import os
 import queue
@@ -24,29 +29,133 @@ from simrank.engine import limits
 from simrank.isolation import (
     blocking_calls,
     clock,
-    debuggers,
     diagnostics,
-    exits,
-    files,
     finalizers,
     libraries,
     locks,
     mock_patches,
     output,
     process_state,
-    sockets,
-    table,
-    third_party,
     threads,
 )
-from simrank.isolation.import_hooks import ImportWatcher
+from simrank.isolation.diagnostics import OwnName
+from simrank.isolation.libraries import ImportWatcher
 from simrank.isolation.private_modules import FINDER
 from simrank.ranks.current import running_task
 from simrank.ranks.program_modules import own_modules
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+# ---- names of the standard library that programs replace, and the scope of the new value ----
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Patches = list[tuple[Any, str, Any]]
+
+
+class Scope(enum.Enum):
+    """The visibility of a value that one rank assigns, and its mechanism.
+
+    Attributes:
+        DISPATCHED: The rank alone: each read and write goes to the running rank's value.
+        SWAPPED: The rank alone: its value is in place during its turns and taken back after them.
+        SHARED: All ranks, as threads of a process.
+        REFUSED: None: the call raises `UnsupportedError`.
+    """
+
+    DISPATCHED = "the rank's own, dispatched"
+    SWAPPED = "the rank's own, swapped"
+    SHARED = "shared, as threads would"
+    REFUSED = "refused"
+
+
+_DISPATCHED, _SWAPPED = Scope.DISPATCHED, Scope.SWAPPED
+_SHARED, _REFUSED = Scope.SHARED, Scope.REFUSED
+
+# Attributes that a program sets, and functions (with parentheses) that set something.
+TABLE: Mapping[str, Mapping[str, Scope]] = {
+    "sys": {
+        "argv": _DISPATCHED, "stdout": _DISPATCHED, "stderr": _DISPATCHED, "stdin": _SWAPPED,
+        "excepthook": _DISPATCHED, "displayhook": _SWAPPED, "unraisablehook": _SWAPPED,
+        "path": _SWAPPED, "path.append()": _SHARED, "setrecursionlimit()": _SHARED,
+        "setswitchinterval()": _SHARED,
+    },
+    "builtins": {
+        "print": _SWAPPED, "open": _SWAPPED, "input": _SWAPPED, "profile": _SWAPPED,
+        "_": _SWAPPED,
+    },
+    "os": {
+        "environ[]": _DISPATCHED, "chdir()": _DISPATCHED, "cpu_count": _SWAPPED,
+        "getpid": _SWAPPED, "system": _SWAPPED, "umask()": _SHARED, "fork()": _REFUSED,
+        "forkpty()": _REFUSED,
+    },
+    "logging": {
+        "root.setLevel()": _DISPATCHED, "disable()": _DISPATCHED,
+        "captureWarnings()": _DISPATCHED, "setLoggerClass()": _SWAPPED,
+        "setLogRecordFactory()": _SWAPPED, "raiseExceptions": _SWAPPED, "lastResort": _SWAPPED,
+        "basicConfig": _SWAPPED, "addLevelName()": _SHARED,
+    },
+    "warnings": {
+        "simplefilter()": _DISPATCHED, "filters": _DISPATCHED, "showwarning": _DISPATCHED,
+        "formatwarning": _SWAPPED, "warn": _SWAPPED,
+    },
+    "signal": {"signal()": _DISPATCHED, "pause()": _REFUSED, "sigwait()": _REFUSED},
+    "threading": {
+        "excepthook": _DISPATCHED, "settrace()": _SWAPPED, "setprofile()": _SWAPPED,
+        "Thread": _SWAPPED,
+    },
+    "multiprocessing": {
+        "set_start_method()": _DISPATCHED, "Process": _SWAPPED, "cpu_count": _SWAPPED,
+    },
+    "random": {"seed()": _DISPATCHED, "random": _SWAPPED, "shuffle": _SWAPPED},
+    "locale": {"setlocale()": _SHARED, "getpreferredencoding": _SWAPPED},
+    "tempfile": {"tempdir": _SWAPPED, "mkdtemp": _SWAPPED},
+    "time": {"time": _SWAPPED, "sleep": _SWAPPED},
+}  # fmt: skip
+# Modules whose attributes a rank sets for its own turns. `sys`, `warnings` and `threading` are of
+# such a class anyway.
+_FOR_TURNS = (
+    "builtins", "locale", "logging", "multiprocessing", "os", "random", "signal", "tempfile",
+    "time",
+)  # fmt: skip
+
+
+def _of(module: ModuleType) -> Patches:
+    found: Patches = []
+    if type(module) is ModuleType:
+        found.append((module, "__class__", mock_patches.SharedModule))
+    more = _MORE.get(module.__name__)
+    return found if more is None else [*found, *more(module)]
+
+
+def _of_logging(module: ModuleType) -> Patches:
+    return [
+        mock_patches.own_global(module, "setLoggerClass", "_loggerClass"),
+        mock_patches.own_global(module, "setLogRecordFactory", "_logRecordFactory"),
+    ]
+
+
+def _of_multiprocessing(module: ModuleType) -> Patches:
+    context = vars(module)["context"]
+    kind = type(context._default_context)  # noqa: SLF001 - likewise
+    return [(kind, "_actual_context", OwnName("_actual_context"))]
+
+
+def _of_threading(module: ModuleType) -> Patches:
+    return [
+        mock_patches.own_global(module, "settrace", "_trace_hook"),
+        mock_patches.own_global(module, "setprofile", "_profile_hook"),
+    ]
+
+
+_MORE: dict[str, Callable[[ModuleType], Patches]] = {
+    "logging": _of_logging,
+    "multiprocessing": _of_multiprocessing,
+    "threading": _of_threading,
+}
+_STAND_INS: dict[str, Callable[[ModuleType], Patches]] = dict.fromkeys((*_FOR_TURNS, *_MORE), _of)
+
+
+# ---- patches of the standard library while a Context is entered (rule E7) ----
 
 _replaced: list[tuple[Any, str, Any]] = []
 # Another name of these is no name of what was replaced: every False is the same one.
@@ -162,16 +271,8 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (threading.Semaphore, "acquire", _poll_after(threading.Semaphore.acquire)),
         (threading.Event, "is_set", _poll_if(threading.Event.is_set, False)),
     ]
-    replaced += (
-        threads.patches()
-        + process_state.id_patches()
-        + process_state.patches()
-        + finalizers.patches()
-        + debuggers.patches()
-        + exits.patches()
-        + files.patches()
-        + files.removal_patches()
-    )
+    for module in (threads, process_state, finalizers, diagnostics):
+        replaced += module.patches()
     replaced += blocking_calls.of_select() + blocking_calls.of_fcntl()
     simple_queue: Any = getattr(queue, "_PySimpleQueue")  # noqa: B009 - it has no public name
     replaced.append((queue, "SimpleQueue", simple_queue))
@@ -224,18 +325,18 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
     "asyncio": _of_asyncio,
     "logging": diagnostics.logging_patches,
     "concurrent.futures.thread": threads.of_executor,
-    "hypothesis.core": third_party.of_core,
-    "hypothesis.utils.dynamicvariables": third_party.of_variables,
-    "hypothesis.utils.threading": third_party.of_thread_locals,
+    "hypothesis.core": libraries.of_core,
+    "hypothesis.utils.dynamicvariables": libraries.of_variables,
+    "hypothesis.utils.threading": libraries.of_thread_locals,
     "multiprocessing.pool": threads.of_pool,
     "multiprocessing.synchronize": _of_synchronize,
     "psutil": process_state.of_psutil,
     "sched": _of_sched,
     "selectors": blocking_calls.of_selectors,
-    "socket": sockets.of_socket,
+    "socket": blocking_calls.of_socket,
     "subprocess": blocking_calls.of_subprocess,
     "timeit": _of_timeit,
-    "tqdm.std": third_party.tqdm_patches,
+    "tqdm.std": libraries.tqdm_patches,
     "unittest.mock": mock_patches.of_mock,
 }
 
@@ -252,7 +353,7 @@ def _both(
     return then if first is None else lambda module: [*first(module), *then(module)]
 
 
-for _name, _stand_ins_of in table.LATE.items():
+for _name, _stand_ins_of in _STAND_INS.items():
     register(_name, _stand_ins_of)
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import library_product_ps, peak_flops, started_ps
+from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.kernels import machine
 from simrank.kernels.machine import SPECIAL, Dot, Extent, Statistics
 from simrank.kernels.machine.statistics import Roof

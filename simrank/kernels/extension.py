@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from simrank.isolation.import_hooks import ImportWatcher
+from simrank.isolation.libraries import ImportWatcher
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
 from simrank.ranks.extensions import Extension

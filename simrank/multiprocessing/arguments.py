@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from simrank.engine.callsite import is_real
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from simrank.isolation import (
     blocking_calls,
     finalizers,
     libraries,
-    main_modules,
     output,
+    private_importers,
     process_state,
     threads,
 )
@@ -31,9 +31,9 @@ from simrank.isolation.private_modules import private_modules
 from simrank.isolation.threads import PROGRAM, TO_FIX, TURN, end_thread
 from simrank.multiprocessing import shared
 from simrank.multiprocessing.arguments import called_once, close_received, per_rank
-from simrank.multiprocessing.parcels import BY_NAME
+from simrank.multiprocessing.shared import BY_NAME
 from simrank.ranks.current import current_program, process_of, rank_program, running_task
-from simrank.ranks.process_ids import start_process
+from simrank.ranks.lifecycle import start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -161,7 +161,7 @@ class _Child:
         )
         state: dict[str, Any] = vars(self._thread)
         if own is not None:
-            main_modules.check_begun(starter)
+            private_importers.check_begun(starter)
         if not is_forked:
             anew = None if own is None else own.of_process(program)
             state[TURN] = libraries.keep_states_of_process(program, own, anew)
@@ -175,7 +175,7 @@ class _Child:
         program = self._program
         try:
             try:
-                main_modules.begin_process(program)
+                private_importers.begin_process(program)
                 target, given = called_once(self._call)
                 target(*given)
                 finalizers.rank_returned(program)

@@ -21,13 +21,11 @@ from simrank.errors import (
     SpawnException,
     UninitializedValueError,
 )
-from simrank.errors.pickling import add_note
-from simrank.errors.process import as_torchs
+from simrank.errors.base import add_note
+from simrank.errors.workers import as_torchs
 from simrank.multiprocessing.tracebacks import spawn_text
-from simrank.ranks.exits import end_at_once, stopped
 from simrank.ranks.extensions import extensions
-from simrank.ranks.lifecycle import entered
-from simrank.ranks.process_ids import first_pid
+from simrank.ranks.lifecycle import end_at_once, entered, first_pid, stopped
 from simrank.units import PS_PER_S
 
 if TYPE_CHECKING:

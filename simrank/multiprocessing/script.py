@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
-from simrank.isolation import libraries, main_modules
+from simrank.isolation import libraries, private_importers
 from simrank.isolation.carrier_choice import find, will_import
 from simrank.isolation.extension import OWN_MODULES, SCRIPT_USES_LIBRARY
 from simrank.multiprocessing.spawn import spawn_in
@@ -254,4 +254,4 @@ def execute(script: Script, argv: list[str]) -> None:
         if package:
             importlib.import_module(package)
         names |= {"__spec__": script.spec, "__package__": package}
-    main_modules.execute(program, main_modules.Main(script.code, names))
+    private_importers.execute(program, private_importers.Main(script.code, names))

@@ -1,27 +1,83 @@
-"""multiprocessing's queues, locks, managers and values for ranks, as waits of the engine.
+"""multiprocessing's queues, locks, managers, values, pipes for ranks: waits of the engine.
 
 A rank that waits on one of them goes back to the hub and is resumed in simulated time; one that can
 never be served is part of the deadlock report. Everything lives in this process: values are passed,
 not copied, and spawn hands what is made here to its ranks as it is. What ranks that have modules
 for themselves put into queues is copied, and is of the receiver's classes.
+
+The descriptors are real and both ends are in this process, so a native read would wait forever.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import queue
+import select
 import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.stdlib`)
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from weakref import WeakKeyDictionary
 
+from simrank.engine import limits
 from simrank.errors import UnsupportedError
 from simrank.isolation.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
-from simrank.isolation.locks import ReentrantLock
-from simrank.isolation.shared_reads import note_read, note_write
-from simrank.multiprocessing.parcels import received, sent
+from simrank.isolation.locks import ReentrantLock, note_read, note_write
+from simrank.isolation.private_modules import private_modules, reference
+from simrank.multiprocessing.arguments import (
+    IS_LOCAL,
+    is_immutable,
+    pickle_by_reference,
+    unpickle_references,
+)
+from simrank.ranks.current import rank_program, running_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import ModuleType
+
+    from simrank.engine import EngineInterface, Task
+    from simrank.multiprocessing.arguments import Refer
+
+# ---- values sent between ranks through queues and pipes; pickled if modules are private ----
+
+# Functions and classes of modules that the sender executed for itself are found by their names.
+BY_NAME: Refer = partial(reference, frozenset())
+
+
+class _Parcel(NamedTuple):
+    pickled: bytes
+    table: list[Any]
+
+
+def packed(value: Any) -> Any:  # noqa: ANN401 - anything
+    """Return a copy for `received`, as a pipe would make it."""
+    return _Parcel(*pickle_by_reference(value, BY_NAME))
+
+
+def sent(value: Any) -> Any:  # noqa: ANN401 - anything
+    """Return a value for a queue: pickled if the sending rank has modules for itself.
+
+    The receiver unpickles it with its own modules, and gets objects of its own classes.
+    """
+    program = rank_program()
+    own = None if program is None else private_modules(program)
+    if own is None or not own.has_any or is_immutable(value, BY_NAME):
+        return value
+    try:
+        return packed(value)
+    except RecursionError:  # As with arguments.
+        return value
+
+
+def received(item: Any) -> Any:  # noqa: ANN401 - a value, or a parcel
+    """Return the value that `sent` was given, as the running program has it."""
+    return unpickle_references(*item) if type(item) is _Parcel else item
+
+
+# ---- multiprocessing's queues, locks, managers and values for ranks, as waits of the engine ----
 
 Barrier = threading.Barrier
 Event = threading.Event
@@ -299,3 +355,135 @@ def get_context(method: str | None = None) -> SimpleNamespace:
         "Manager", "Pool", "Process", "Queue", "RLock", "Semaphore", "SimpleQueue", "Value",
     )  # fmt: skip
     return SimpleNamespace(**{name: globals()[name] for name in names})
+
+
+# ---- pipes between a rank and its processes: a wait for the other end lets all ranks go on ----
+
+_select = select.select  # Before a Context replaces it.
+
+
+def of_connection(module: ModuleType) -> list[tuple[Any, str, Any]]:
+    """Return the replacements for the waits of `multiprocessing.connection`."""
+    kind: Any = module.__dict__["Connection"]
+    return [
+        (kind, "send", _send(kind.send)),
+        (module, "Pipe", _pipe(module.__dict__["Pipe"])),
+        (kind, "_recv", _with(kind._recv, _read)),  # noqa: SLF001 - where all methods read
+        (kind, "_send", _with(kind._send, _write)),  # noqa: SLF001 - likewise
+        (module, "wait", _wait(module.__dict__["wait"], kind)),
+    ]
+
+
+def _pipe(original: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+    """Mark pipes that a rank makes: both ends stay in this process."""
+
+    @functools.wraps(original)
+    def pipe(duplex: bool = True) -> tuple[Any, Any]:
+        ends = original(duplex)
+        if running_task() is not None:
+            for end in ends:
+                vars(end)[IS_LOCAL] = True
+        return ends
+
+    return pipe
+
+
+class _Sent:
+    """An object on its way through a pipe: its number is, and stands for it."""
+
+    def __init__(self, engine: EngineInterface, value: object) -> None:
+        parcels = _parcels.setdefault(engine, {})
+        self._number = next(_numbers)
+        parcels[self._number] = packed(value)
+
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return _arrived, (self._number,)
+
+
+_numbers = itertools.count(1)
+_parcels: WeakKeyDictionary[EngineInterface, dict[int, Any]] = WeakKeyDictionary()
+
+
+def _arrived(number: int) -> Any:  # noqa: ANN401 - anything
+    """Return the object of a number, as the running rank has it."""
+    task = running_task()
+    assert task is not None, "a rank receives it"
+    return received(_parcels[task.engine].pop(number))
+
+
+def _send(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Send objects by reference to a copy: tensors share memory, as real ones do."""
+
+    @functools.wraps(original)
+    def send(self: Any, obj: Any) -> None:  # noqa: ANN401 - a connection, and anything
+        task = running_task()
+        if task is None or IS_LOCAL not in vars(self):
+            original(self, obj)
+        else:
+            original(self, _Sent(task.engine, obj))
+
+    return send
+
+
+def _with(original: Callable[..., Any], function: Callable[[int, Any], Any]) -> Callable[..., Any]:
+    """Return a method of a rank's connection that uses another function of the system."""
+
+    @functools.wraps(original)
+    def call(self: object, *args: Any) -> Any:  # noqa: ANN401 - the original's
+        return (
+            original(self, *args) if running_task() is None else original(self, args[0], function)
+        )
+
+    return call
+
+
+def _read(handle: int, size: int) -> bytes:
+    while not _select([handle], [], [], 0)[0]:
+        _let_others_go_on("recv() of a pipe")
+    return os.read(handle, size)
+
+
+def _write(handle: int, data: Any) -> int:  # noqa: ANN401 - any value
+    while True:
+        is_blocking = os.get_blocking(handle)
+        os.set_blocking(handle, False)
+        try:
+            return os.write(handle, data)
+        except BlockingIOError:
+            pass
+        finally:
+            os.set_blocking(handle, is_blocking)
+        _let_others_go_on("send() of a pipe")
+
+
+def _let_others_go_on(what: str) -> None:
+    task = running_task()
+    assert task is not None, "a rank waits"
+    limits.poll(task.engine, what, rounds=limits.SLEEP_ROUNDS)
+
+
+def _wait(original: Callable[..., list[Any]], kind: type) -> Callable[..., list[Any]]:
+    """Wait in simulated time for connections; for anything else as before."""
+
+    @functools.wraps(original)
+    def wait(object_list: Sequence[Any], timeout: float | None = None) -> list[Any]:
+        objects, task = list(object_list), running_task()
+        if task is None or any(type(each) is not kind for each in objects):
+            return original(objects, timeout)
+        return _ready(task, objects, timeout)
+
+    return wait
+
+
+def _ready(task: Task, objects: list[Any], timeout: float | None) -> list[Any]:
+    """Return the connections that can be read without a wait, within a simulated time."""
+    last_ps = None if timeout is None else _host_ps(task) + round(max(timeout, 0) * 1e12)
+    while True:
+        ready = _select(objects, [], [], 0)[0]
+        if ready or (last_ps is not None and _host_ps(task) >= last_ps):
+            return ready
+        _let_others_go_on("poll() of a pipe")
+
+
+def _host_ps(task: Task) -> int:
+    return max(task.host_ps, task.engine.now_ps)

@@ -20,7 +20,7 @@ from simrank.multiprocessing.tracebacks import show_reports_first
 from simrank.ranks import Program, current_program, default_context, set_program
 from simrank.ranks.current import ContextOfProgram, running_as
 from simrank.ranks.extensions import SpawnPlan, extensions, plan_spawn
-from simrank.ranks.process_ids import first_pid
+from simrank.ranks.lifecycle import first_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from simrank.engine.callsite import is_simranks
 from simrank.errors import ProcessException, SimrankError, SpawnException
-from simrank.errors.locations import cell_text
+from simrank.errors.base import cell_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -124,7 +124,7 @@ _loaders: list[Callable[[], Extension]] = []
 _extensions: list[Extension] = []
 
 
-def register(load: Callable[[], Extension]) -> None:
+def register_extension(load: Callable[[], Extension]) -> None:
     """Add an extension; it is loaded when the first Context is made. Order is order of calls."""
     _loaders.append(load)
 

@@ -156,7 +156,7 @@ def limits(config: pytest.Config, own_s: float | None = None) -> tuple[float, fl
         UsageError: That is no positive number.
     """
     from simrank.validate.children import CHILD_S, MARGIN_S  # noqa: PLC0415 - see above
-    from simrank.validate.limits import timeout_factor  # noqa: PLC0415 - see above
+    from simrank.validate.options import timeout_factor  # noqa: PLC0415 - see above
 
     asked_for = config.getoption("--ranks-timeout") or config.getini("ranks_timeout")
     given = own_s or asked_for or CHILD_S

@@ -21,13 +21,13 @@ from simrank.errors import (
     ranks_text,
     states_text,
 )
-from simrank.errors.pickling import made_again
+from simrank.errors.base import made_again
 from simrank.suites.marker import RANK, REAL, asked, is_real, limits, place_of, refuse
 from simrank.suites.outcomes import Reported, expected_by, raise_by_rank
 from simrank.suites.worker_body import Body, Session, Values, load
 from simrank.suites.worker_body import run as run_body
 from simrank.validate import Limits, Options, WorkerPool, pickling
-from simrank.validate.limits import timeout_factor
+from simrank.validate.options import timeout_factor
 from simrank.validate.testing import OUTER_LIMITS, seconds_of
 
 if TYPE_CHECKING:

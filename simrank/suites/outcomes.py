@@ -14,7 +14,7 @@ from _pytest._code.code import ReprFileLocation
 
 from simrank.engine.callsite import is_simranks
 from simrank.errors import SpawnException, ranks_text
-from simrank.errors.pickling import text_of
+from simrank.errors.base import text_of
 from simrank.multiprocessing.tracebacks import is_folded
 from simrank.ranks.current import rank_program
 

@@ -25,11 +25,11 @@ from _pytest.outcomes import OutcomeException
 from _pytest.pathlib import import_path
 
 from simrank.errors import BodyError, NoRankError
-from simrank.errors.pickling import add_note, remade
+from simrank.errors.base import add_note, remade
 from simrank.suites.outcomes import finish, reported
 from simrank.validate import rank
 from simrank.validate.pickling import unpacked
-from simrank.validate.pool_group import lend
+from simrank.validate.this_worker import lend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch._guards import TracingContext
 
 from simrank.engine.callsite import is_library
-from simrank.errors.locations import place_text
+from simrank.errors.base import place_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

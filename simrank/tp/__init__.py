@@ -4,8 +4,7 @@ Read `parallel_state`, then `mappings` and `layers`. State is per rank, never pe
 """
 
 from simrank.tp import parallel_state, random
-from simrank.tp.config import ModelParallelConfig
-from simrank.tp.layers import ColumnParallelLinear, RowParallelLinear
+from simrank.tp.layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
 from simrank.tp.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
+from simrank.engine.task import SwitchObserver
 from simrank.errors import ranks_text
 from simrank.trace.activity import PHASES
 from simrank.trace.page import (
@@ -17,7 +20,7 @@ from simrank.trace.page import (
     pictures,
     section,
 )
-from simrank.trace.page.axes import linear_axis, time_text
+from simrank.trace.page.chart import linear_axis, time_text
 from simrank.trace.summary import constants_text
 from simrank.units import PS_PER_US, format_size
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.config.wires import Provenance
-    from simrank.trace.link_bytes import LinkBytes
-    from simrank.trace.page.markup import Markup
+    from simrank.device import Operation
+    from simrank.trace.page.document import Markup
     from simrank.trace.summary import (
         CollectiveCost,
         KernelCost,
@@ -259,3 +262,39 @@ def _unit(values: Sequence[float], scale_by_unit: Mapping[str, float]) -> tuple[
         if largest >= scale:
             return unit, scale
     return list(scale_by_unit.items())[-1]
+
+
+# ---- bytes per link of a run: an observer of copies, messages and collectives ----
+
+
+class LinkBytes(SwitchObserver):
+    """Sum of bytes per link; a collective counts when its first rank ends.
+
+    No operation is kept: it would keep its tensors, and with them the memory of its device.
+    """
+
+    def __init__(self) -> None:
+        self._total: Counter[str] = Counter()
+        self._counted: WeakSet[Any] = WeakSet()  # Calls.
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Add a copy or a message, whenever it was."""
+        del start_ps, end_ps
+        for link in links:
+            self._total[link] += size_bytes
+
+    def on_operation(self, operation: Operation) -> None:
+        """Add a collective, as its first rank ends."""
+        call = getattr(operation, "call", None)
+        if call is None or call in self._counted:
+            return
+        self._counted.add(call)
+        link_name = operation.stream.device.network.cluster.link_name
+        for link, size_bytes in call.link_bytes.items():
+            self._total[link_name(link)] += size_bytes
+
+    def busiest(self) -> list[tuple[str, int]]:
+        """Return links with their bytes, the most first; also of calls that a failure cut off."""
+        return sorted(self._total.items(), key=lambda entry: (-entry[1], entry[0]))

@@ -15,8 +15,7 @@ from simrank.validate.children import (
     outer_timeout,
     track_child_processes,
 )
-from simrank.validate.limits import Limits
-from simrank.validate.options import Options, Outcome
+from simrank.validate.options import Limits, Options, Outcome
 from simrank.validate.pool import WorkerPool
 from simrank.validate.spawn import SpawnContext, spawn
 from simrank.validate.this_worker import active_group, active_ranks, collective, rank, world_size

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
-from simrank.validate.limits import timeout_factor
+from simrank.validate.options import timeout_factor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

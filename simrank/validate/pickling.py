@@ -21,7 +21,7 @@ from multiprocessing import spawn as mp_spawn
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from simrank.errors.pickling import add_note
+from simrank.errors.base import add_note
 
 _PROTOCOL = 5
 

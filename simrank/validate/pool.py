@@ -28,17 +28,25 @@ from simrank.errors import (
     WorkerTimeoutError,
     ranks_text,
 )
-from simrank.errors.pickling import add_note
-from simrank.validate import pickling, report
+from simrank.errors.base import add_note
+from simrank.validate import pickling
 from simrank.validate.options import Options, Outcome, Setup
-from simrank.validate.team import Team
+from simrank.validate.team import (
+    Team,
+    are_even,
+    are_in_a_ring,
+    left_behind,
+    never_come,
+    waits_for,
+    waits_text,
+)
 from simrank.validate.this_worker import make_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
-    from simrank.validate.case import Case
+    from simrank.validate.team import Case
 
 _KEPT_EVENTS = 1_000
 BACKENDS = ("gloo", "nccl", None)
@@ -275,10 +283,10 @@ class WorkerPool:
             self._end_team("the case was cut off", at_once=True)
             raise
         if case.is_answered and not team.ended():
-            if not report.are_even({r: a.state for r, a in case.answers.items()}):
+            if not are_even({r: a.state for r, a in case.answers.items()}):
                 what = "ranks made different calls, or destroyed the pool's groups"
                 self._end_team(what, at_once=True)
-            elif what := report.left_behind({r: a.state for r, a in case.answers.items()}):
+            elif what := left_behind({r: a.state for r, a in case.answers.items()}):
                 self._end_team(f"case {self._case} ({self._name}) left {what}", at_once=False)
         else:
             self._end_team("" if error is None else _first_line(error), at_once=True)
@@ -374,9 +382,9 @@ def verdict(team: Team, case: Case) -> PoolError | None:
 
 def _hang(team: Team, case: Case, what: str, end: Sequence[str]) -> PoolError:
     pages = team.pages(case.ranks)
-    waits = report.waits_for(pages)
-    end = [*report.waits_text(waits), *end]
+    waits = waits_for(pages)
+    end = [*waits_text(waits), *end]
     facts = team.facts(case, with_stacks=True)
-    if report.never_come(pages, waits) or report.are_in_a_ring(waits):
+    if never_come(pages, waits) or are_in_a_ring(waits):
         return RanksPartedError(what, facts, waits_for=waits, case=case.number, end=end)
     return WorkerTimeoutError(what, facts, case=case.number, end=end)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simrank.validate.channel import Channel
-from simrank.validate.page import Page, memory_file
+from simrank.validate.current_call import Page, memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

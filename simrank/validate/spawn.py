@@ -20,7 +20,7 @@ from simrank.errors import (
     SpawnException,
     WorkerDiedError,
 )
-from simrank.errors.process import as_torchs
+from simrank.errors.workers import as_torchs
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
 from simrank.validate.this_worker import rank

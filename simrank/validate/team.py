@@ -1,4 +1,4 @@
-"""One generation of workers, started, called and ended together.
+"""One generation of workers, started, called and ended together; reports of failures.
 
 A team judges nothing and retries nothing: it says what each rank answered, and what of the others
 is known. `pool` decides.
@@ -9,29 +9,277 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import selectors
 import socket
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import process as mp_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.errors import ChannelError, PoolStartError, PortInUseError, TooFewDevicesError
-from simrank.validate import report
-from simrank.validate.case import Answer, Case, answer_of
+from simrank.errors import (
+    ChannelError,
+    PoolStartError,
+    PortInUseError,
+    TooFewDevicesError,
+    WorkerFacts,
+    ranks_text,
+)
+from simrank.errors.base import add_note
 from simrank.validate.channel import Frame, Kind
+from simrank.validate.current_call import SENDS, message_key
 from simrank.validate.process import Process
-from simrank.validate.report import facts_of
 from simrank.validate.worker import STACKS_SIGNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from simrank.errors import WorkerFacts
-    from simrank.validate.limits import Limits
-    from simrank.validate.options import Setup
+    from simrank.validate.options import Limits, Setup
+
+
+# ---- one request of a team, and the answers that came to it ----
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A rank's answer to a request.
+
+    Attributes:
+        is_return: Whether it returned; else it raised.
+        body: The pickled result, or the exception as `worker` sends it.
+        state: What the worker says of itself: counts of calls, and whether its groups are whole.
+        arrived_s: When, on the monotonic clock.
+        shown: `Type: text` of the exception.
+        traceback: Its traceback.
+    """
+
+    is_return: bool
+    body: bytes
+    state: dict[str, Any]
+    arrived_s: float
+    shown: str = ""
+    traceback: str = ""
+
+    def exception(self) -> BaseException:
+        """Return the rank's exception, or its text if it cannot be unpickled."""
+        try:
+            error: BaseException = pickle.loads(self.body)
+        except Exception:  # noqa: BLE001 - none was sent, or its class is not importable here
+            return RuntimeError(self.shown)
+        add_note(error, f"in the worker:\n{self.traceback}")
+        return error
+
+
+@dataclass(slots=True)
+class Case:
+    """A request and the answers to it.
+
+    Attributes:
+        number: The request's.
+        ranks: Who was asked.
+        answers: What came, by rank.
+        timeout_s: How long was waited at most.
+        waiting: The calls in which ranks wait for others that never come, by rank.
+        waiting_since_s: When these were seen first, on the monotonic clock.
+        has_diverged: Whether that was long enough ago to be believed.
+    """
+
+    number: int
+    ranks: tuple[int, ...]
+    answers: dict[int, Answer]
+    timeout_s: float
+    waiting: dict[int, Any] = field(default_factory=dict)
+    waiting_since_s: float = field(default_factory=time.monotonic)
+    has_diverged: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all answered."""
+        return len(self.answers) == len(self.ranks)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether one raised."""
+        return any(not answer.is_return for answer in self.answers.values())
+
+
+def answer_of(frame: Frame) -> Answer:
+    """Return the answer that a frame holds."""
+    state, body = pickle.loads(frame.body)
+    if frame.kind == Kind.RETURNED:
+        return Answer(True, body, state, time.monotonic())
+    pickled, shown, traceback = pickle.loads(body)
+    return Answer(False, pickled or b"", state, time.monotonic(), shown, traceback)
+
+
+# ---- reports of failed cases: the ranks' states, and which rank waits for which ----
+
+_ANSWERED = ("answered", "raised")  # Stages of `worker`.
+_MAX_WAITS = 6
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_SHOWN = _PACKAGE.encode("ascii", "backslashreplace").decode()  # As faulthandler writes paths.
+_OWN = tuple(f'File "{os.path.join(_SHOWN, name)}' for name in ("validate", "suites"))
+
+
+def facts_of(
+    rank: int, page: Mapping[str, Any], answer: Answer | None, ended: str = ""
+) -> WorkerFacts:
+    """Return the facts of a rank."""
+    if answer is not None and answer.is_return:
+        facts = WorkerFacts(rank, "returned")
+    elif answer is not None:
+        first = answer.shown.partition("\n")[0]
+        facts = WorkerFacts(rank, f"raised {first}", traceback=answer.traceback)
+    elif "call" in page:
+        call = page["call"]
+        facts = WorkerFacts(rank, call_text(call), call.get("file"), call.get("line"), waits=True)
+    else:
+        last = f", after {call_text(page['last'])}" if "last" in page else ""
+        stage = page.get("stage") or "starting"
+        facts = WorkerFacts(rank, f"{stage}, in no collective{last}", waits=True)
+    if ended:
+        return replace(facts, doing=f"{ended} ({facts.doing})", ended=ended, waits=False)
+    return facts
+
+
+def call_text(call: Mapping[str, Any]) -> str:
+    """Return `all_reduce #7 on group 'default_pg'`, or `recv from rank 3`."""
+    if call.get("is_message"):
+        way = "to" if call["op"] in SENDS else "from"
+        peers = call["ranks"]
+        return f"{call['op']} {way} {f'rank {peers[0]}' if peers else 'any rank'}"
+    return f"{call['op']} #{call['seq']} on group '{call['group']}'"
+
+
+def waits_for(pages: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[int, ...]]:
+    """Return, for each rank that waits in a call, the ranks that have not come to it.
+
+    Args:
+        pages: What each rank published, the ranks that answered included.
+    """
+    found = {}
+    for rank, page in pages.items():
+        call = call_of(page)
+        if call is None:
+            continue
+        others = [other for other in call.get("ranks", ()) if other != rank and other in pages]
+        missing = [other for other in others if not _has_come(rank, call, other, pages[other])]
+        if missing:
+            found[rank] = tuple(missing)
+    return found
+
+
+def call_of(page: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the call that a rank waits in, or may wait for: the last one, if that was queued."""
+    last = page.get("last", {})
+    is_open = last.get("is_queued") and page.get("stage") not in _ANSWERED
+    found: Mapping[str, Any] | None = page.get("call", last if is_open else None)
+    return found
+
+
+def _has_come(rank: int, call: Mapping[str, Any], other: int, page: Mapping[str, Any]) -> bool:
+    theirs = call_of(page) or {}
+    counts = page.get("counts", {})
+    if call.get("is_message"):
+        pair = (rank, other) if call["op"] in SENDS else (other, rank)
+        return bool(counts.get(message_key(call["group"], *pair), 0) >= call["seq"])
+    group = call["group"]
+    if theirs.get("group") == group and theirs.get("seq") == call["seq"]:
+        return bool(theirs.get("op") == call["op"])
+    return bool(counts.get(group, 0) >= call["seq"])
+
+
+def never_come(
+    pages: Mapping[int, Mapping[str, Any]], waits: Mapping[int, tuple[int, ...]]
+) -> bool:
+    """Return whether a rank waits for a rank that has ended or made a different call."""
+    for rank, others in waits.items():
+        call = call_of(pages[rank]) or {}
+        for other in others:
+            theirs = call_of(pages[other]) or {}
+            if pages[other].get("stage") in _ANSWERED:
+                return True
+            if (theirs.get("group"), theirs.get("seq")) == (call.get("group"), call.get("seq")):
+                return True
+    return False
+
+
+def are_in_a_ring(waits: Mapping[int, tuple[int, ...]]) -> bool:
+    """Return whether ranks wait for each other in a circle."""
+    left = {rank: set(others) for rank, others in waits.items()}
+    while ends := [rank for rank, others in left.items() if not others & left.keys()]:
+        for rank in ends:
+            del left[rank]
+    return bool(left)
+
+
+def waits_text(waits: Mapping[int, tuple[int, ...]]) -> list[str]:
+    """Return the text of waits, one line for ranks that wait for the same."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for rank, others in waits.items():
+        alike.setdefault(others, []).append(rank)
+    lines = [
+        f"{_named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {_named(others)}"
+        for others, ranks in alike.items()
+    ]
+    if len(lines) > _MAX_WAITS:
+        lines[_MAX_WAITS - 1 :] = [f"and {len(lines) - _MAX_WAITS + 1} more wait for others"]
+    return lines
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}"
+
+
+def stacks_text(written: str) -> str:
+    """Return stacks without addresses and without the worker's own frames.
+
+    Args:
+        written: What faulthandler wrote.
+    """
+    kept = [
+        line
+        for line in written.splitlines()
+        if not line.lstrip().startswith((*_OWN, "Extension modules:"))
+    ]
+    text = re.sub(r"(Current thread|Thread) 0x\w+", r"\1", "\n".join(kept))
+    return "" if text.strip().endswith("first):") and "\n" not in text.strip() else text.strip()
+
+
+def are_even(states: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Return whether workers are reusable: equal calls on all, and intact groups.
+
+    A rank that raised before a call that its peers have made would take part in the wrong one.
+
+    Args:
+        states: What each rank that took part said with its answer.
+    """
+    for state in states.values():
+        if not state["is_whole"]:
+            return False
+        for name, count in state["counts"].items():
+            members = state["members"].get(name, ())
+            if any(states[r]["counts"].get(name, 0) != count for r in members if r in states):
+                return False
+    return True
+
+
+def left_behind(states: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return the state that a case left and that only new workers are free of, with its ranks.
+
+    Args:
+        states: As in `are_even`.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, state in states.items():
+        for part in state["left"]:
+            ranks_of.setdefault(part, []).append(rank)
+    return "; ".join(f"{part} on {_named(ranks)}" for part, ranks in ranks_of.items())
+
+
+# ---- one generation of workers, started, called and ended together ----
 
 _LOOK_S = 0.05  # assumed: how often pages are looked at while a case runs
 _LAST_S = 60.0  # assumed: how much longer torch's own limit is, so that the pool's report is first
@@ -138,7 +386,7 @@ class Team:
         for process in self.processes:
             facts = facts_of(process.rank, pages[process.rank], None, process.ended)
             process.output.drain()
-            stacks = report.stacks_text(process.stacks()) if with_stacks else ""
+            stacks = stacks_text(process.stacks()) if with_stacks else ""
             output = process.output.tail()
             found.append(replace(facts, output=output, stacks=stacks, pid=process.pid))
         return found
@@ -220,9 +468,9 @@ class Team:
     def _have_diverged(self, case: Case) -> bool:
         """Look whether a rank has waited for a while for one that never comes."""
         pages = self.pages(case.ranks)
-        waits = report.waits_for(pages)
-        waiting = {rank: report.call_of(pages[rank]) for rank in waits}
-        if not waits or not report.never_come(pages, waits) or waiting != case.waiting:
+        waits = waits_for(pages)
+        waiting = {rank: call_of(pages[rank]) for rank in waits}
+        if not waits or not never_come(pages, waits) or waiting != case.waiting:
             case.waiting, case.waiting_since_s = waiting, time.monotonic()
         case.has_diverged = (
             time.monotonic() - case.waiting_since_s > self._limits.settle_s and bool(waits)
@@ -246,7 +494,7 @@ class Team:
                 replace(
                     facts,
                     pid=process.pid,
-                    stacks=report.stacks_text(process.stacks()) if shows else "",
+                    stacks=stacks_text(process.stacks()) if shows else "",
                     output=process.output.tail() if is_shown else "",
                 )
             )

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.errors import BodyError
 from simrank.validate import pickling
 from simrank.validate.channel import Channel, Frame, Kind
-from simrank.validate.current_call import Calls
-from simrank.validate.page import Page
+from simrank.validate.current_call import Calls, Page
 from simrank.validate.reset import Baseline
 from simrank.validate.this_worker import Worker, set_worker
 

@@ -3,11 +3,14 @@
 import re
 
 import numpy as np
+import pytest
 
 from simrank.bench.accuracy import table_series
-from simrank.bench.accuracy_page import accuracy_page
+from simrank.bench.accuracy_page import accuracy_page, hold_outs_page, platforms_of, rows_of
 from simrank.bench.cross_validation import FITS, Bench
+from simrank.bench.hold_outs import hold_outs, observed_of
 from simrank.bench.targets import groups
+from simrank.collectives.nccl.pool import NUM_KINDS
 
 NEBIUS, DELL, XLA = "h100x16_nebius_ib_allreduce", "h200x16_dell_roce_allreduce", "xla_h100x8"
 
@@ -54,3 +57,33 @@ def test_loops_of_many_ranks_share_a_picture():
     _, text = page(("none",), XLA)
     assert text.count('class="plot"') == 4
     assert re.findall("</svg>([^<]*)</label>", text)[:3] == ["2 ranks", "4 ranks", "8 ranks"]
+
+
+# ---- the page of left-out machines ----
+
+TABLES = ("h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_ib_allreduce")
+
+
+@pytest.fixture(scope="module")
+def left():
+    return list(hold_outs([observed_of(each) for name in TABLES for each in table_series(name)]))
+
+
+def test_rows_name_what_was_left_out_and_platforms_count_a_series_once(left):
+    """A network that one site has is left out with it."""
+    words = [name for name, _ in rows_of(left)]
+    assert any(name.startswith("site: one node") for name in words)
+    platforms = dict(platforms_of(left))
+    assert set(platforms) == {"blackwell, one node", "hopper, one node", "hopper, over ib"}
+    assert all(len(mine) == 1 for mine in platforms.values())
+
+
+def test_the_page_shows_scores_coverage_and_every_series(left):
+    """Equal predictions give equal text."""
+    noises = np.full((NUM_KINDS, 4), 0.1)
+    page = hold_outs_page(left, noises)
+    assert page == hold_outs_page(left, noises)
+    assert "Stated and seen coverage" in page
+    assert "stated (%)" in page
+    for name in TABLES:
+        assert name in page

@@ -1,12 +1,13 @@
 """A prediction taken apart is the prediction."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import simrank
-from simrank.bench.explain import explain
+from simrank.bench.explain import SIZES_BYTES, crossover, explain, explain_page
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,72 @@ def test_the_parts_of_the_interval_add_up_and_say_what_is_assumed_or_unknown():
     assert np.log1p(found.spread) == pytest.approx(whole)
     unseen = explain("broadcast", 1 << 20, cluster="hgx_h100")
     assert any(each.what.startswith("operation broadcast") for each in unseen.uncertainties)
+
+
+# ---- which algorithm and protocol takes over from which, over size ----
+
+
+@pytest.mark.parametrize("cluster", ["hgx_h100", "h100_ib", "h100_efa", "l40s_pcie"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
+def test_what_is_chosen_is_what_is_predicted(cluster, collective):
+    """Each size takes a candidate whose time is the prediction."""
+    found = crossover(collective, cluster=cluster)
+    predicted = simrank.predict(collective, list(SIZES_BYTES), cluster=cluster)
+    for column, index in enumerate(found.chosen):
+        assert found.choices[index] == (predicted.algorithm[column], predicted.protocol[column])
+        assert found.times_us[index, column] == pytest.approx(predicted.time_us[column])
+    assert predicted.time_us * (1 + found.spread) == pytest.approx(predicted.high_us)
+
+
+def test_a_table_of_the_same_call_stands_beside_it():
+    """The same cluster, collective, ranks and nodes; of loops there is none."""
+    (found,) = crossover("all_reduce", cluster="h100_ib").measured
+    assert found.table == "h100x16_nebius_ib_allreduce"
+    assert found.size_bytes.min() >= SIZES_BYTES[0]
+    assert [each.table for each in crossover("all_reduce").measured] == ["h100x8_aws_p5_allreduce"]
+    for collective, num_ranks, nodes in (
+        ("all_gather", None, None),
+        ("all_reduce", 8, None),
+        ("all_reduce", None, 4),
+    ):
+        assert not crossover(collective, num_ranks, "h100_ib", nodes=nodes).measured
+
+
+# ---- a prediction taken apart, as a page ----
+
+
+def page(cluster="h100_ib", collective="all_reduce"):
+    found = explain(collective, 1 << 20, cluster=cluster)
+    return found, explain_page(found, crossover(collective, cluster=cluster))
+
+
+def test_the_page_has_the_terms_the_curves_and_the_sources():
+    """Of every candidate; the choice and the measured times have curves of their own."""
+    found, text = page()
+    assert text == page()[1]
+    labels = re.findall("</svg>([^<]*)</label>", text)
+    assert set(labels[:-2]) == {f"{each.algorithm} {each.protocol}" for each in found.options}
+    assert labels[-2:] == ["NCCL's choice", "measured: h100x16_nebius_ib_allreduce"]
+    for each in found.options:
+        assert f"<td>{each.total:.2f}</td>" in text
+    for constant in found.constants:
+        assert f"<td>{constant.source}</td>" in text
+    assert sum(each.share for each in found.uncertainties) == pytest.approx(1)
+    for part in found.uncertainties:
+        assert f"<td>{part.what}</td>" in text
+    assert len(text) < 60_000
+
+
+def test_the_strip_says_who_takes_over_where():
+    """In order of size, and the marks are on the curve of the choice."""
+    _, text = page()
+    strip = re.findall(r"<title>NCCL's choice: ([^<]*)</title>", text)
+    assert strip == ["tree LL", "tree LL128", "nvls_tree Simple"]
+    assert text.count('class="change"') == 2
+
+
+def test_a_call_that_nobody_measured_says_so():
+    """The picture has the candidates alone."""
+    _, text = page("hgx_h100", "broadcast")
+    assert "No built-in table has this call on this cluster." in text
+    assert "</svg>measured" not in text

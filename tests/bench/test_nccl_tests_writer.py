@@ -15,10 +15,10 @@ from simrank.bench.nccl_tests_writer import (
     machine_of,
     nccl_tests_text,
 )
-from simrank.bench.row import Row
+from simrank.bench.series import Row
 from simrank.collectives.bounds import busbw_factor
 from simrank.config import bench_config_from_mapping
-from simrank.config.names import DTYPES
+from simrank.config.quantity import DTYPES
 from simrank.errors import ConfigError
 
 MACHINE = Machine("hgx_h100", "H100 SXM", 8)

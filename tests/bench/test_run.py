@@ -214,7 +214,7 @@ def test_sizes_near_a_devices_memory_are_timed_one_after_the_other():
 
 def test_every_dtype_of_the_configuration_is_one_that_devices_have():
     """The lists cannot drift apart."""
-    from simrank.config.names import DTYPES as CONFIGURED
+    from simrank.config.quantity import DTYPES as CONFIGURED
     from simrank.device import DTYPES
 
     assert set(CONFIGURED) <= set(DTYPES)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simrank.bench import grid
-from simrank.bench.grid import GridWatcher, Part
-from simrank.bench.parallel import Workers
+from simrank.bench import parallel
+from simrank.bench.parallel import GridWatcher, Part, Workers
 from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
 from simrank.cli import main
 from simrank.config.sweep import load_sweep
@@ -224,7 +223,7 @@ def test_rows_are_the_same_in_the_same_order_however_runs_end(tiny, order, num_f
     finished = {each: dict(expected[each]) for each in order[:num_finished]}
     heard = Heard()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "in_parallel", in_order)
+        patch.setattr(parallel, "in_parallel", in_order)
         rows = run_sweep(config, watcher=heard, part=Part(finished=finished))
     assert json.dumps(rows) == json.dumps(expected) == json.dumps([row for row, _ in heard.rows])
     assert heard.ended == list(order)

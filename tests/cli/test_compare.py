@@ -9,7 +9,7 @@ import pytest
 from simrank.cli import compare, main
 from simrank.cli.compare import MISSING
 from simrank.errors import ConfigError
-from simrank.validate.compare.job import Job
+from simrank.validate.compare.program import Job
 
 HAS_TORCH = find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")

@@ -94,12 +94,205 @@ def test_a_file_that_raises_fails_with_its_own_traceback(script, capsys, wrong):
     assert sys.path == before
 
 
-pytest.importorskip("triton")
-
-
 def test_the_command_counts_the_names():
     """The last line is the sum."""
     found = CliRunner().invoke(app, ["kernels", "coverage"])
     absent = (names.MISSING, names.REFUSED_BY_NAME)
     num_covered = sum(state not in absent for state in names.coverage().values())
     assert f"{num_covered} of {len(tl.__all__)} names" in found.output
+
+
+# ---- `simrank kernels check`: what it runs, what it finds, and its exit status ----
+
+HEAD = """
+import simrank
+import triton, triton.language as tl
+
+@triton.jit
+def twice(x):
+    return x * 2
+
+@triton.jit
+def scale(x, y, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + offs, twice(tl.load(x + offs, mask=offs < n)), mask=offs < n)
+"""
+FINE = """
+def case_scale(ctx, rank):
+    x, y = ctx.randn(1000), ctx.empty(1000)
+    scale[(4,)](x, y, 1000, BLOCK=256)
+    assert (y.numpy() == 2 * x.numpy()).all()
+    return {"y": y}
+"""
+WRONG = """
+@triton.jit
+def counted(counter, out):
+    tl.store(out + tl.program_id(0), tl.atomic_add(counter, 1, sem="relaxed"))
+
+@triton.jit
+def next_of(x, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(x + at + N, tl.load(x + at) + 1)
+
+@triton.jit
+def unused(x):
+    tl.store(x, 1)
+
+def case_assertion(ctx):
+    y = ctx.empty(256)
+    scale[(1,)](ctx.ones(256), y, 256, BLOCK=256)
+    assert y[0].item() == 3, "not three"
+
+def case_race(ctx):
+    next_of[(4,)](ctx.zeros(320), N=64)
+
+def case_of_nothing():
+    pass
+"""
+DIFFERS = """
+@triton.jit
+def last(out):
+    tl.store(out, tl.program_id(0).to(tl.float32) + tl.load(out))
+
+def case_last(ctx):
+    import simrank.kernels.launch as launch
+    mode = launch._recorders[-1].mode
+    y = ctx.full((2,), 0.5 if mode == "auto" else 0.25)
+    last[(1,)](y)
+"""
+TUNED = """
+@triton.autotune([triton.Config({"BLOCK": size}) for size in (64, 256)], key=["n"])
+@triton.jit
+def tuned(x, y, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + offs, tl.load(x + offs, mask=offs < n) + 1, mask=offs < n)
+
+def case_tuned(ctx):
+    x, y, z = ctx.randn(1000), ctx.empty(1000), ctx.empty(1000)
+    for out in (y, z):
+        tuned[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, out, 1000)
+"""
+REFUSED = """
+@triton.jit
+def square(x, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(x + at, tl.load(x + at).to(tl.float8e4nv).to(tl.float32))
+
+def case_square(ctx):
+    square[(1,)](ctx.ones(64), N=64)
+"""
+
+
+LARGE = """
+@triton.jit
+def product(a, b, c, K, N, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, K, BLOCK):
+        left = tl.load(a + at[:, None] * K + start + at[None, :])
+        acc = tl.dot(left, tl.load(b + (start + at)[:, None] * N + at[None, :]), acc)
+    tl.store(c + at[:, None] * N + at[None, :], acc.to(tl.float16))
+
+def case_product(ctx):
+    tensors = (ctx.ones(256, 256, dtype=ctx.float16) for _ in range(3))
+    product[(1,)](*tensors, 256, 256, BLOCK=128, num_stages=3)
+"""
+
+
+@pytest.fixture
+def checked(tmp_path, capsys):
+    """Run `simrank kernels check` on a file of a text; return status, output and errors."""
+
+    def run(text, *options):
+        path = tmp_path / "mine.py"
+        path.write_text(HEAD + text)
+        with pytest.raises(SystemExit) as caught:
+            main(["kernels", "check", str(path), *options])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.slow
+def test_kernels_that_are_fine_are_compiled_for_every_target(checked):
+    """Both runs agree, on every rank; device functions are checked with their callers."""
+    code, out, err = checked(FINE, "--target", "sm_90,gfx942", "--nproc-per-node", "2")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "case_scale: 2 launch(es)", "scale for sm_90: compiles", "scale for gfx942: compiles",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_said_case_by_case_and_the_status_is_one(checked):
+    """Assertions, races and cases without a launch; kernels that no case launches are named."""
+    code, out, _ = checked(WRONG)
+    assert code == 1
+    text = out.replace("\n  ", "\n")
+    assert "case_assertion: 2 problem(s)\nlockstep: AssertionError: not three" in text
+    assert "case_race: " in out
+    assert "nothing orders two programs" in out
+    assert "case_of_nothing: 2 problem(s)\nlockstep: no kernel was launched" in text
+    assert "not checked: no case launches kernel 'unused'" in out
+    assert "kernel 'scale'" not in out
+
+
+@pytest.mark.slow
+def test_what_differs_between_the_modes_is_said_to_the_element(checked):
+    """Unless it is within what was asked for; only what kernels store to is looked at."""
+    code, out, _ = checked(DIFFERS)
+    assert code == 1
+    wanted = "of last differs in 2 of 2 elements, first in 0: 0.5 in lockstep, 0.25 in tasks"
+    assert f"rank 0: 'out' {wanted}" in out
+    assert checked(DIFFERS, "--rtol", "0.5")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_tuned_is_compared_by_what_it_stores_to(checked):
+    """Its configurations are tried in the first run only."""
+    code, out, _ = checked(TUNED)
+    assert code == 0
+    assert "tuned for sm_90: compiles" in out
+    assert "kernel 'tuned'" not in out
+
+
+@pytest.mark.slow
+def test_what_the_compiler_rejects_for_one_target_is_shown_for_it(checked):
+    """Devices of Volta have no fp8; the emulation runs it all the same."""
+    code, out, _ = checked(REFUSED, "--target", "sm_75,sm_90")
+    assert code == 1
+    assert "case_square: 1 launch(es)" in out
+    assert "square for sm_75: 1 problem(s)" in out
+    assert "square for sm_90: compiles" in out
+
+
+@pytest.mark.slow
+def test_what_fits_one_target_and_not_another_is_said_with_how_much_there_is(checked):
+    """Two pairs of blocks of 32 KiB are copied ahead: an L40S has 99 KiB for a program."""
+    code, out, _ = checked(LARGE, "--target", "sm_89,sm_90")
+    assert code == 1
+    assert "product for sm_90: compiles" in out
+    assert "out of resource: shared memory, Required: 131072, Hardware limit: 101376" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("", [], "expected a file with functions whose names begin with `case`"),
+        ("def case_a(what): pass", [], "expected a case with only the arguments rank, ctx"),
+        ("def case_a(): pass", ["--target", "h100"], "names of targets such as sm_90,gfx942"),
+    ],
+)
+def test_bad_usage_is_status_two(checked, text, options, words):
+    """With what was expected."""
+    code, _, err = checked(text, *options)
+    assert code == 2
+    assert words in err
+
+
+def test_the_options_are_frozen():
+    """Names that may not change by accident."""
+    shown = CliRunner().invoke(app, ["kernels", "check", "--help"]).output
+    for name in ("{file}", "--target", "--cluster", "--nproc-per-node", "--rtol", "exit status"):
+        assert name in shown

@@ -3,7 +3,7 @@
 import pytest
 
 from simrank.cli.nccl_tests import SETTLED
-from simrank.config.names import DTYPES, REDOPS
+from simrank.config.quantity import DTYPES, REDOPS
 
 FAST = ["-b", "1K", "-e", "1K", "-n", "2"]
 

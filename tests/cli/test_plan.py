@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simrank.bench import grid
+from simrank.bench import parallel
 
 PROGRAM = """
 import sys
@@ -81,12 +81,12 @@ def test_a_plan_that_was_stopped_goes_on_where_it_ended(plan, cli, tmp_path, mon
             ran.append(index)
             yield index, run(index)
 
-    monkeypatch.setattr(grid, "in_parallel", cut)
+    monkeypatch.setattr(parallel, "in_parallel", cut)
     status, out, _ = cli("plan", plan, "--json", file)
     assert status == 130
     assert "# Partial: 1 rows, then interrupted" in out
     assert "does not fit" in out
-    monkeypatch.setattr(grid, "in_parallel", rest)
+    monkeypatch.setattr(parallel, "in_parallel", rest)
     status, out, _ = cli("plan", plan, "--json", file)
     assert (status, ran) == (0, [1])
     assert f"# Resumed from {file}" in out

@@ -4,7 +4,7 @@ import pytest
 
 from simrank.config import bench_config_from_mapping, load_bench_config
 from simrank.config.locate import builtin_names, locate
-from simrank.config.machine import load_machine
+from simrank.config.measured import load_machine
 from simrank.errors import ConfigError
 
 LEAST = {"cluster": "hgx_h100", "collectives": ["all_reduce"]}

@@ -3,7 +3,7 @@
 import pytest
 
 import simrank
-from simrank.config.project import project_settings
+from simrank.config.project import CHOICES, checked_choice, project_settings
 from simrank.context import Context
 from simrank.errors import ConfigError
 
@@ -64,3 +64,15 @@ def test_a_project_says_what_cuda_means(tmp_path, monkeypatch):
     assert Context(cuda_devices="real").cuda_devices == "real"
     with pytest.raises(ValueError, match="choices: simulated, real"):
         Context(cuda_devices="fake")
+
+
+# ---- settings that are one of a few words ----
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_is_no_choice_is_refused_with_the_choices(name):
+    """By the setting's name."""
+    for word in CHOICES[name]:
+        assert checked_choice(name, word) == word
+    with pytest.raises(ValueError, match=f"{name}='other'; choices: {CHOICES[name][0]}"):
+        checked_choice(name, "other")

@@ -14,9 +14,9 @@ from simrank.validate.compare.comparison import (
     RESULTS,
     compared,
 )
-from simrank.validate.compare.job import Job
+from simrank.validate.compare.differences import Tolerance
+from simrank.validate.compare.program import Job
 from simrank.validate.compare.sides import pool_for, real_in, simulated
-from simrank.validate.compare.tolerance import Tolerance
 
 from .test_torch_programs import NAMES
 

@@ -197,3 +197,9 @@ def split_experts(moe, group):
     experts = moe.experts
     experts.up = nn.Parameter(shard(experts.up, 2, group))
     experts.down = nn.Parameter(shard(experts.down, 1, group))
+
+
+def drawn(step, *shapes):
+    """Return random tensors, the same ones for a step on each rank."""
+    generator = torch.Generator().manual_seed(step)
+    return tuple(torch.randn(*shape, generator=generator) for shape in shapes)

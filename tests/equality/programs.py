@@ -27,9 +27,7 @@ class Net(nn.Module):
         self.into, self.norm, self.out = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
     def forward(self, x): return self.out(self.norm(self.into(x)))
 def build(): return Net()
-def batch(step):
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(8, 6, generator=drawn), torch.randn(8, 4, generator=drawn)
+def batch(step): return drawn(step, (8, 6), (8, 4))
 def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
 """
 ADAM = (
@@ -106,9 +104,7 @@ def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
 # Its optimizer reduces gradients to a rank's half of all elements, and decays the first ones.
 SHARDED = """
 def build(): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-def batch(step):
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(4, 6, generator=drawn), torch.randn(4, 2, generator=drawn)
+def batch(step): return drawn(step, (4, 6), (4, 2))
 def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
 OFFSET = 1
 def update(model, mesh):
@@ -133,9 +129,7 @@ def update(model, mesh):
 CONVOLUTION = """
 def build():
     return nn.Sequential(nn.Conv1d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv1d(4, 2, 3, padding=1))
-def batch(step):
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(4, 3, 8, generator=drawn), torch.randn(4, 2, 8, generator=drawn)
+def batch(step): return drawn(step, (4, 3, 8), (4, 2, 8))
 def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
 """
 EXPERTS = """
@@ -173,25 +167,23 @@ class Program(NamedTuple):
     """A program.
 
     Attributes:
-        layout: Its layout.
-        single: Its functions of one device.
-        parallel: Its other functions.
+        parallel: The functions of its layout.
         expected: Direction, module, axes, and words of the cause of its fault.
+        layout: Its axes.
+        single: Its functions of one device.
         num_steps: As many as its fault needs.
     """
 
-    layout: dict[str, int]
-    single: str
     parallel: str
     expected: tuple[str, str, tuple[str, ...], str] = ("", "", (), "")
+    layout: dict[str, int] = {"dp": 2}  # noqa: RUF012 - never changed
+    single: str = GPT
     num_steps: int = 1
 
 
 RIGHT = {
-    "data_parallel_by_hand": Program({"dp": 2}, GPT, WHOLE + DP),
+    "data_parallel_by_hand": Program(WHOLE + DP),
     "uneven_rows": Program(
-        {"dp": 3},
-        GPT,
         WHOLE
         + """
 def train(model, batch, mesh):
@@ -200,11 +192,9 @@ def train(model, batch, mesh):
     value.backward()
     average(model, mesh["dp"].get_group())
 """,
+        layout={"dp": 3},
     ),
-    "ddp_accumulates": Program(
-        {"dp": 2},
-        GPT,
-        """
+    "ddp_accumulates": Program("""
 def parallelize(model, mesh):
     return nn.parallel.DistributedDataParallel(model, process_group=mesh["dp"].get_group())
 def train(model, batch, mesh):
@@ -212,11 +202,8 @@ def train(model, batch, mesh):
     for number, (u, v) in enumerate(zip(x.chunk(2), y.chunk(2))):
         model.require_backward_grad_sync = number == 1
         (cross_entropy(model(u), v) / 2).backward()
-""",
-    ),
+"""),
     "fsdp_and_tensor_parallel": Program(
-        {"dp": 2, "tp": 2},
-        GPT,
         """
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -230,10 +217,9 @@ def parallelize(model, mesh):
         fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
     return fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
 """,
+        layout={"dp": 2, "tp": 2},
     ),
     "a_divide_factor_in_a_group_of_one_rank": Program(
-        {"dp": 2, "shard": 1},
-        GPT,
         """
 from torch.distributed.fsdp import fully_shard
 def parallelize(model, mesh):
@@ -247,21 +233,16 @@ def train(model, batch, mesh):
         dist.all_reduce(p.grad.to_local(), group=mesh["dp"].get_group())
     return value
 """,
+        layout={"dp": 2, "shard": 1},
     ),
     "experts_split_by_width": Program(
-        {"dp": 2, "tp": 2},
-        EXPERTS,
         SPLIT_EXPERTS.replace("SCORES", "Copy.apply(scores, self.group)") + DP,
+        layout={"dp": 2, "tp": 2},
+        single=EXPERTS,
     ),
-    "flash_attention_and_a_compiled_function": Program(
-        {"dp": 2},
-        FUSED,
-        WHOLE + DP,
-    ),
-    "tensor_parallel_by_hand": Program({"dp": 2, "tp": 2}, GPT, TP + DP),
+    "flash_attention_and_a_compiled_function": Program(WHOLE + DP, single=FUSED),
+    "tensor_parallel_by_hand": Program(TP + DP, layout={"dp": 2, "tp": 2}),
     "sequence_parallel_tensors": Program(
-        {"tp": 2},
-        GPT,
         """
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -278,16 +259,15 @@ def parallelize(model, mesh):
     rest |= {"head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
     return parallelize_module(model, mesh["tp"], rest)
 """,
+        layout={"tp": 2},
     ),
     "a_pipeline": Program(
-        {"pp": 2}, GPT, STAGES.replace("SCHEDULE", "ScheduleGPipe").replace("SCALED", "True")
+        STAGES.replace("SCHEDULE", "ScheduleGPipe").replace("SCALED", "True"), layout={"pp": 2}
     ),
     "context_parallel": Program(
-        {"cp": 2}, GPT, SEQUENCE.replace("OFFSET", "mesh.get_local_rank('cp') * 4")
+        SEQUENCE.replace("OFFSET", "mesh.get_local_rank('cp') * 4"), layout={"cp": 2}
     ),
     "clipped_by_the_whole_norm": Program(
-        {"tp": 2},
-        CLIPPED,
         """
 def update(model, mesh):
     own = [p for n, p in model.named_parameters() if n.split(".")[-2] in ("q", "k", "v", "o", "up")
@@ -298,11 +278,11 @@ def update(model, mesh):
     for p in model.parameters(): p.data.sub_(0.1 * p.grad * (0.1 / norm.sqrt()))
 """
         + TP,
+        layout={"tp": 2},
+        single=CLIPPED,
     ),
-    "dropout_with_masks_of_its_own": Program({"dp": 2}, DROPOUT, WHOLE + DP),
+    "dropout_with_masks_of_its_own": Program(WHOLE + DP, single=DROPOUT),
     "dropout_that_tensor_parallel_ranks_share": Program(
-        {"tp": 2},
-        DROPOUT,
         TP
         + """
 from torch.utils.checkpoint import checkpoint
@@ -315,20 +295,19 @@ def train(model, batch, mesh):
     for layer in model.layers: layer.__class__ = Again
     value = loss(model, batch); value.backward(); return value
 """,
+        layout={"tp": 2},
+        single=DROPOUT,
     ),
     "synchronized_batch_norm": Program(
-        {"dp": 2},
-        NORMS,
         """
 def parallelize(model, mesh):
     group = mesh["dp"].get_group()
     return nn.SyncBatchNorm.convert_sync_batchnorm(model, group)
 """
         + DP,
+        single=NORMS,
     ),
     "dropout_in_a_wrapper_with_seeds_of_its_own": Program(
-        {"dp": 2},
-        DROPOUT,
         """
 class Wrapped(nn.Module):
     def __init__(self, inner):
@@ -341,16 +320,9 @@ def parallelize(model, mesh):
     return model
 """
         + DP,
+        single=DROPOUT,
     ),
     "a_rank_without_rows": Program(
-        {"dp": 3},
-        """
-def build(): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-def batch(step):
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(2, 6, generator=drawn), torch.randn(2, 2, generator=drawn)
-def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
-""",
         WHOLE
         + """
 def train(model, batch, mesh):
@@ -358,19 +330,22 @@ def train(model, batch, mesh):
     ((model(x) - y).square().sum() / 4).backward()
     average(model, mesh["dp"].get_group(), 1)
 """,
+        layout={"dp": 3},
+        single="""
+def build(): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+def batch(step): return drawn(step, (2, 6), (2, 2))
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
     ),
     "micro_batches_of_the_single_program": Program(
-        {"dp": 2},
-        GPT
+        WHOLE + DP,
+        single=GPT
         + """
 def loss(model, batch):
     return sum(cross_entropy(model(x), y) / 2 for x, y in zip(*(t.chunk(2) for t in batch)))
 """,
-        WHOLE + DP,
     ),
     "zero_optimizer": Program(
-        {"dp": 2},
-        ADAM.replace("RATE", "0.01"),
         WHOLE
         + DP
         + """
@@ -382,26 +357,22 @@ def update(model, mesh):
                       cls(model.parameters(), lr=0.01))
     model.adam.step()
 """,
+        single=ADAM.replace("RATE", "0.01"),
     ),
     "an_optimizer_over_shards_reduces": Program(
-        {"dp": 2},
-        SHARDED,
         WHOLE + "def train(model, batch, mesh):\n"
         "    value = loss(model, rows(batch, mesh['dp'])); value.backward(); return value\n",
+        single=SHARDED,
     ),
     "a_loss_is_logged_as_a_sum_over_tokens": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + DP.replace(
             "return value",
             "value = value.detach() * batch[1].numel() / 2\n"
             "    dist.all_reduce(value, group=mesh['dp'].get_group())\n    return value",
-        ),
+        )
     ),
     "a_renamed_model": Program(
-        {"dp": 2},
-        GPT,
         """
 class Wrapped(nn.Module):
     def __init__(self, trunk):
@@ -410,11 +381,15 @@ class Wrapped(nn.Module):
     def forward(self, x): return self.trunk(x)
 def parallelize(model, mesh): return Wrapped(model)
 """
-        + DP,
+        + DP
     ),
     "parts_that_are_empty_or_padded": Program(
-        {"dp": 4},
         """
+from torch.distributed.fsdp import fully_shard
+def parallelize(model, mesh): return fully_shard(model, mesh=mesh["dp"])
+""",
+        layout={"dp": 4},
+        single="""
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -426,14 +401,8 @@ def batch(step):
     return torch.randint(0, 5, (8, 4), generator=drawn), torch.randn(8, 1, generator=drawn)
 def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
 """,
-        """
-from torch.distributed.fsdp import fully_shard
-def parallelize(model, mesh): return fully_shard(model, mesh=mesh["dp"])
-""",
     ),
     "stages_that_count_layers_from_zero": Program(
-        {"pp": 2},
-        GPT.replace("GPT()", "GPT(layers=4)"),
         """
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 class Stage(nn.Module):
@@ -456,29 +425,22 @@ def train(model, batch, mesh):
     inputs, more = (([], {"target": batch[1], "losses": losses}) if rank else (batch[:1], {}))
     run.step(*inputs, **more)
 """,
+        layout={"pp": 2},
+        single=GPT.replace("GPT()", "GPT(layers=4)"),
     ),
 }
 
 FAULTY = {
     "a_row_parallel_bias_is_added_by_each_rank": Program(
-        {"tp": 2},
-        GPT,
         """
 class Biased(Row):
     def forward(self, x): return Sum.apply(F.linear(x, self.weight, self.bias), self.group)
 def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Biased)
 """,
         ("forward", "layers.0.mlp.down", ("tp",), "the bias is added 2 times"),
+        layout={"tp": 2},
     ),
     "a_bias_is_added_by_each_rank_of_one_of_two_axes": Program(
-        {"y": 2, "x": 2},
-        """
-def build(): return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
-def batch(step):
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(4, 8, generator=drawn), torch.randn(4, 8, generator=drawn)
-def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
-""",
         """
 class Both(nn.Module):
     def __init__(self, linear, mesh):
@@ -502,10 +464,14 @@ class Parts(nn.Module):
 def parallelize(model, mesh): return Parts(model, mesh)
 """,
         ("forward", "0", ("x",), "the bias is added 2 times"),
+        layout={"y": 2, "x": 2},
+        single="""
+def build(): return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+def batch(step): return drawn(step, (4, 8), (4, 8))
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
     ),
     "a_rank_has_some_rows_of_another": Program(
-        {"dp": 2},
-        GPT,
         """
 class Shifted(MLP):
     def forward(self, x):
@@ -520,8 +486,6 @@ def parallelize(model, mesh):
         ("forward", "layers.0.mlp", ("dp",), "8 of 16 rows of rank 1 are rows of rank 0"),
     ),
     "columns_of_the_wrong_part": Program(
-        {"tp": 2},
-        GPT,
         """
 class Other(Row):
     def forward(self, x):
@@ -533,10 +497,9 @@ def parallelize(model, mesh):
     return model
 """,
         ("forward", "layers.0.mlp.down", ("tp",), "column 0 of rank 0 is what column 8"),
+        layout={"tp": 2},
     ),
     "a_row_parallel_sum_is_missing": Program(
-        {"dp": 2, "tp": 2},
-        GPT,
         """
 class Partial(Row):
     def forward(self, x): return F.linear(x, self.weight)
@@ -547,10 +510,9 @@ def parallelize(model, mesh):
 """
         + DP,
         ("forward", "layers.1.attention.o", ("tp",), "its output is a partial sum"),
+        layout={"dp": 2, "tp": 2},
     ),
     "a_sum_is_a_mean": Program(
-        {"tp": 2},
-        GPT,
         """
 class Mean(Row):
     def forward(self, x): return super().forward(x) / 2
@@ -560,10 +522,20 @@ def parallelize(model, mesh):
     return model
 """,
         ("forward", "layers.1.mlp.down", ("tp",), "is 1/2 of it on each rank of tp"),
+        layout={"tp": 2},
     ),
     "a_module_after_the_fault_takes_a_right_constant": Program(
-        {"tp": 2},
         """
+class Swapped(Row):
+    def forward(self, x): return super().forward(x.flip(-1))
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    model.layers[0].mlp.down.__class__ = Swapped
+    return model
+""",
+        ("forward", "layers.0.mlp.down", ("tp",), "rows differ"),
+        layout={"tp": 2},
+        single="""
 class Shift(nn.Module):
     def forward(self, x, by): return x + by
 class Net(GPT):
@@ -579,19 +551,8 @@ def build(): return Net()
 def batch(step): return tokens(step)
 def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
 """,
-        """
-class Swapped(Row):
-    def forward(self, x): return super().forward(x.flip(-1))
-def parallelize(model, mesh):
-    split(model, mesh["tp"].get_group())
-    model.layers[0].mlp.down.__class__ = Swapped
-    return model
-""",
-        ("forward", "layers.0.mlp.down", ("tp",), "rows differ"),
     ),
     "a_column_parallel_gradient_is_partial": Program(
-        {"dp": 2, "tp": 2},
-        GPT,
         """
 class Plain(Column):
     def forward(self, x): return F.linear(x, self.weight, self.bias)
@@ -599,16 +560,15 @@ def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), column
 """
         + DP,
         ("backward", "layers.1.mlp.up", ("tp",), "an all_reduce on 'tp'"),
+        layout={"dp": 2, "tp": 2},
     ),
     "scores_of_split_experts_are_not_copied": Program(
-        {"dp": 2, "tp": 2},
-        EXPERTS,
         SPLIT_EXPERTS.replace("SCORES", "scores") + DP,
         ("backward", "moe.router", ("tp",), "the gradient of its output is a partial sum"),
+        layout={"dp": 2, "tp": 2},
+        single=EXPERTS,
     ),
     "a_gradient_is_summed_twice": Program(
-        {"tp": 2},
-        GPT,
         """
 class Twice(Row):
     def forward(self, x):
@@ -617,10 +577,9 @@ class Twice(Row):
 def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Twice)
 """,
         ("backward", "layers.1.mlp.down", ("tp",), "2 times too large"),
+        layout={"tp": 2},
     ),
     "query_norms_are_not_reduced": Program(
-        {"tp": 2},
-        QK_NORM,
         TP,
         (
             "gradients",
@@ -628,10 +587,10 @@ def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), row=Tw
             ("tp",),
             "not reduced over tp (sum)",
         ),
+        layout={"tp": 2},
+        single=QK_NORM,
     ),
     "a_gradient_of_the_whole_of_a_split_parameter": Program(
-        {"dp": 2},
-        GPT,
         """
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
@@ -646,8 +605,6 @@ def train(model, batch, mesh):
         ("gradients", "head", ("dp",), "2 times too large"),
     ),
     "gradients_are_not_averaged": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + """
 def train(model, batch, mesh): loss(model, rows(batch, mesh["dp"])).backward()
@@ -655,8 +612,6 @@ def train(model, batch, mesh): loss(model, rows(batch, mesh["dp"])).backward()
         ("gradients", "(all)", ("dp",), "not reduced over dp (mean)"),
     ),
     "the_head_is_not_averaged": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + """
 def train(model, batch, mesh):
@@ -668,26 +623,18 @@ def train(model, batch, mesh):
         ("gradients", "head", ("dp",), "not reduced over dp (mean)"),
     ),
     "gradients_are_summed_and_not_averaged": Program(
-        {"dp": 2},
-        GPT,
         WHOLE + DP.replace("get_group())", "get_group(), 1)"),
         ("gradients", "(all)", ("dp",), "2 times too large"),
     ),
     "gradients_are_reduced_over_all_ranks": Program(
-        {"dp": 2, "tp": 2},
-        GPT,
         TP + DP.replace('mesh["dp"].get_group())', "None, 2)"),
         ("gradients", "(all)", ("tp",), "adds gradients of other elements"),
+        layout={"dp": 2, "tp": 2},
     ),
     "a_mean_of_means": Program(
-        {"dp": 2},
-        PADDED,
-        WHOLE + DP,
-        ("loss", "(loss)", ("dp",), "a mean of means over dp"),
+        WHOLE + DP, ("loss", "(loss)", ("dp",), "a mean of means over dp"), single=PADDED
     ),
     "the_first_micro_batch_is_summed_twice": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + """
 def train(model, batch, mesh):
@@ -700,26 +647,22 @@ def train(model, batch, mesh):
         ("gradients", "(all)", ("dp",), "micro-batches do not count alike (0: 2, 1: 1 times)"),
     ),
     "a_pipeline_is_not_scaled": Program(
-        {"pp": 2},
-        GPT,
         STAGES.replace("SCHEDULE", "Schedule1F1B").replace("SCALED", "False"),
         ("gradients", "(all)", ("pp",), "the number of micro-batches, 2"),
+        layout={"pp": 2},
     ),
     "tied_embeddings_are_not_summed": Program(
-        {"pp": 2},
-        TIED,
         STAGES.replace("SCHEDULE", "ScheduleGPipe").replace("SCALED", "True"),
         ("gradients", "embed, head", ("pp",), "not reduced over pp"),
+        layout={"pp": 2},
+        single=TIED,
     ),
     "positions_start_at_zero_on_each_rank": Program(
-        {"cp": 2},
-        GPT,
         SEQUENCE.replace("OFFSET", "0"),
         ("forward", "layers.0.attention", ("cp",), "rows differ"),
+        layout={"cp": 2},
     ),
     "gathered_keys_carry_no_gradient": Program(
-        {"cp": 2},
-        GPT,
         SEQUENCE.replace("OFFSET", "mesh.get_local_rank('cp') * 4").replace(
             "(torch.cat(nnf.all_gather(x.contiguous(), group=self.group), 2) for x in (k, v))",
             "(whole(x, self.group) for x in (k, v))",
@@ -737,10 +680,9 @@ def whole(x, group):
             ("cp",),
             "its forward has all_gather on cp at program.py:30 (2 times), and its backward no call",
         ),
+        layout={"cp": 2},
     ),
     "ranks_drop_other_elements": Program(
-        {"tp": 2},
-        DROPOUT,
         TP
         + """
 def train(model, batch, mesh):
@@ -748,20 +690,20 @@ def train(model, batch, mesh):
     loss(model, batch).backward()
 """,
         ("forward", "layers.0.drop", ("tp",), "their seeds differ"),
+        layout={"tp": 2},
+        single=DROPOUT,
     ),
     "seeds_differ_where_elements_are_the_same": Program(
-        {"tp": 2},
-        DROPOUT,
         """
 def parallelize(model, mesh):
     torch.manual_seed(7 + mesh["tp"].get_local_rank())
     return split(model, mesh["tp"].get_group())
 """,
         ("forward", "layers.0.drop", ("tp",), "their seeds differ"),
+        layout={"tp": 2},
+        single=DROPOUT,
     ),
     "recomputation_drops_other_elements": Program(
-        {"tp": 2},
-        DROPOUT,
         TP
         + """
 from torch.utils.checkpoint import checkpoint
@@ -773,16 +715,10 @@ def train(model, batch, mesh):
     loss(model, batch).backward()
 """,
         ("backward", "layers.1.drop", ("tp",), "recomputation draws another dropout mask"),
+        layout={"tp": 2},
+        single=DROPOUT,
     ),
     "a_norm_is_that_of_a_ranks_own_columns": Program(
-        {"tp": 2},
-        """
-def build(): return nn.Sequential(nn.Linear(6, 8), nn.RMSNorm(8), nn.Linear(8, 4))
-def batch(step):
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(8, 6, generator=drawn), torch.randn(8, 4, generator=drawn)
-def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
-""",
         """
 def parallelize(model, mesh):
     group, norm = mesh.get_group("tp"), nn.RMSNorm(4)
@@ -790,10 +726,14 @@ def parallelize(model, mesh):
     return nn.Sequential(Column(model[0], group), norm, Row(model[2], group))
 """,
         ("forward", "1", ("tp",), "statistics of each rank's own part"),
+        layout={"tp": 2},
+        single="""
+def build(): return nn.Sequential(nn.Linear(6, 8), nn.RMSNorm(8), nn.Linear(8, 4))
+def batch(step): return drawn(step, (8, 6), (8, 4))
+def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
+""",
     ),
     "a_loss_that_is_right_has_another_backward": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + """
 class Other(torch.autograd.Function):
@@ -812,8 +752,9 @@ def train(model, batch, mesh):
         ("backward", "(loss)", ("dp",), "the loss is right, and its backward is not"),
     ),
     "a_loss_of_two_outputs_is_normalized_by_each_rank": Program(
-        {"dp": 2},
-        """
+        WHOLE + DP,
+        ("loss", "(loss)", ("dp",), "rows differ"),
+        single="""
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -828,15 +769,11 @@ def loss(model, batch):
     a, b = model(batch[0])
     return parts(a, b, a.mean())
 """,
-        WHOLE + DP,
-        ("loss", "(loss)", ("dp",), "rows differ"),
     ),
     "statistics_are_each_ranks_own": Program(
-        {"dp": 2}, NORMS, WHOLE + DP, ("forward", "norm", ("dp",), "statistics of each rank's own")
+        WHOLE + DP, ("forward", "norm", ("dp",), "statistics of each rank's own"), single=NORMS
     ),
     "a_parameter_is_not_broadcast": Program(
-        {"dp": 2},
-        GPT,
         """
 def parallelize(model, mesh):
     if mesh.get_local_rank("dp"): nn.init.normal_(model.layers[1].attention.o.weight)
@@ -846,8 +783,6 @@ def parallelize(model, mesh):
         ("initial values", "layers.1.attention.o", ("dp",), "not broadcast"),
     ),
     "both_ranks_hold_the_same_part": Program(
-        {"tp": 2},
-        GPT,
         """
 def parallelize(model, mesh):
     split(model, mesh["tp"].get_group())
@@ -855,28 +790,26 @@ def parallelize(model, mesh):
     return model
 """,
         ("initial values", "layers.0.mlp.up", ("tp",), "ranks hold the same part"),
+        layout={"tp": 2},
     ),
     "the_batch_is_split_along_the_wrong_axis": Program(
-        {"dp": 2, "tp": 2},
-        GPT,
         TP + DP.replace('rows(batch, mesh["dp"])', 'rows(batch, mesh["tp"])'),
         ("forward", "(model)", ("tp",), "split along the wrong axis"),
+        layout={"dp": 2, "tp": 2},
     ),
     "a_norm_counts_copies": Program(
-        {"tp": 2},
-        CLIPPED,
         TP + CLIPS.replace("REDUCED", "dist.all_reduce(norm, group=mesh['tp'].get_group())"),
         ("step", "(all)", ("tp",), "counts parameters that all ranks of tp hold 2 times"),
+        layout={"tp": 2},
+        single=CLIPPED,
     ),
     "a_norm_is_each_ranks_own": Program(
-        {"tp": 2},
-        CLIPPED,
         TP,
         ("step", "(all)", ("tp",), "the gradient norm is that of each rank's own part"),
+        layout={"tp": 2},
+        single=CLIPPED,
     ),
     "a_parameter_is_not_updated": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + DP
         + """
@@ -887,8 +820,6 @@ def update(model, mesh):
         ("step", "norm", ("dp",), "not updated: the optimizer does not have them"),
     ),
     "new_values_do_not_reach_the_others": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + DP
         + """
@@ -899,8 +830,16 @@ def update(model, mesh):
         ("step", "(all)", ("dp",), "did not reach the others"),
     ),
     "a_moving_average_is_taken_before_the_step": Program(
-        {"dp": 2},
-        """
+        WHOLE
+        + """
+def train(model, batch, mesh):
+    value = loss(model, rows(batch, mesh["dp"]))
+    value.backward()
+    average(model.own, mesh["dp"].get_group())
+    return value
+""",
+        ("step", "average", ("dp",), "a moving average"),
+        single="""
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -919,19 +858,17 @@ def follow(model):
 def update(model, mesh):
     for each in (follow, step) if mesh else (step, follow): each(model)
 """,
+    ),
+    "momentum_of_averaged_ranks_is_lost": Program(
         WHOLE
         + """
 def train(model, batch, mesh):
     value = loss(model, rows(batch, mesh["dp"]))
     value.backward()
-    average(model.own, mesh["dp"].get_group())
     return value
 """,
-        ("step", "average", ("dp",), "a moving average"),
-    ),
-    "momentum_of_averaged_ranks_is_lost": Program(
-        {"dp": 2},
-        GPT
+        ("step", "(all)", ("dp",), "the optimizer's state"),
+        single=GPT
         + """
 def update(model, mesh):
     if mesh is None or not hasattr(model, "sgd"):
@@ -942,25 +879,14 @@ def update(model, mesh):
     model.sgd.step()
     for p in model.parameters() if mesh else (): dist.all_reduce(p.data, dist.ReduceOp.AVG)
 """,
-        WHOLE
-        + """
-def train(model, batch, mesh):
-    value = loss(model, rows(batch, mesh["dp"]))
-    value.backward()
-    return value
-""",
-        ("step", "(all)", ("dp",), "the optimizer's state"),
-        2,
+        num_steps=2,
     ),
     "the_rate_grows_with_the_ranks": Program(
-        {"dp": 2},
-        ADAM.replace("RATE", "0.01"),
         WHOLE + DP + ADAM[len(GPT) :].replace("RATE", "0.01 * (2 if mesh else 1)"),
         ("step", "(all)", ("dp",), "the learning rate"),
+        single=ADAM.replace("RATE", "0.01"),
     ),
     "weights_decay_that_should_not": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + DP
         + """
@@ -970,8 +896,6 @@ def update(model, mesh):
         ("step", "(all)", ("dp",), "weight decay"),
     ),
     "gradients_are_kept_from_step_to_step": Program(
-        {"dp": 2},
-        GPT,
         WHOLE
         + """
 kept = {}
@@ -983,11 +907,9 @@ def train(model, batch, mesh):
         kept[name] = p.grad.clone()
 """,
         ("gradients", "(all)", ("dp",), "the gradients of the step before"),
-        2,
+        num_steps=2,
     ),
     "layers_run_in_another_order": Program(
-        {"dp": 2},
-        GPT,
         """
 class Reversed(GPT):
     def forward(self, x):
@@ -1002,14 +924,11 @@ def parallelize(model, mesh):
         ("forward", "(model)", ("dp",), "as the output of embed"),
     ),
     "a_warm_up_hides_gradients": Program(
-        {"dp": 2},
-        GPT + "def update(model, mesh): pass\n",
         WHOLE + "def train(model, batch, mesh): loss(model, rows(batch, mesh['dp'])).backward()\n",
         ("gradients", "(all)", ("dp",), "not reduced over dp (mean)"),
+        single=GPT + "def update(model, mesh): pass\n",
     ),
     "ranks_drop_with_another_rate": Program(
-        {"dp": 2},
-        DROPOUT,
         """
 def parallelize(model, mesh):
     for layer in model.layers: layer.drop.p = 0.5
@@ -1017,16 +936,14 @@ def parallelize(model, mesh):
 """
         + DP,
         ("forward", "layers.0.drop", ("dp",), "the rate of dropout is 0.5 and not 0.2"),
+        single=DROPOUT,
     ),
     "ranks_drop_nothing": Program(
-        {"dp": 2},
-        DROPOUT,
         "def parallelize(model, mesh): return model.eval()\n" + DP,
         ("forward", "layers.0.drop", ("dp",), "it drops nothing"),
+        single=DROPOUT,
     ),
     "rows_are_left_out": Program(
-        {"dp": 3},
-        GPT,
         WHOLE
         + """
 def train(model, batch, mesh):
@@ -1035,10 +952,9 @@ def train(model, batch, mesh):
     average(model, mesh["dp"].get_group())
 """,
         ("gradients", "(all)", ("dp",), "rows 3 of the batch are on no rank"),
+        layout={"dp": 3},
     ),
     "a_shared_part_is_summed_with_the_split_one": Program(
-        {"tp": 2},
-        GPT,
         """
 class Shared(MLP):
     def forward(self, x):
@@ -1050,10 +966,9 @@ def parallelize(model, mesh):
     return model
 """,
         ("forward", "layers.0.mlp", ("tp",), "rows differ"),
+        layout={"tp": 2},
     ),
     "a_scale_of_its_own_is_named_with_both_values": Program(
-        {"tp": 2},
-        GPT,
         """
 class Scaled(Attention):
     def attend(self, q, k, v):
@@ -1069,10 +984,9 @@ def parallelize(model, mesh):
             ("tp",),
             "_attention at program.py:10 gives with scale 0.25, and not None",
         ),
+        layout={"tp": 2},
     ),
     "a_halo_of_zeros_is_named_by_its_convolution": Program(
-        {"sp": 2},
-        CONVOLUTION,
         """
 class Cut(nn.Module):
     def __init__(self, inner):
@@ -1094,10 +1008,10 @@ def train(model, batch, mesh):
     return value
 """,
         ("forward", "0", ("sp",), "what conv1d at program.py:"),
+        layout={"sp": 2},
+        single=CONVOLUTION,
     ),
     "a_sum_over_rows_is_named_by_its_line": Program(
-        {"dp": 2, "cp": 2},
-        GPT,
         """
 class Gathered(Attention):
     def attend(self, q, k, v):
@@ -1111,10 +1025,9 @@ def parallelize(model, mesh):
 """
         + DP,
         ("forward", "layers.0.attention", ("dp",), "what all_reduce on dp at program.py:11 gives"),
+        layout={"dp": 2, "cp": 2},
     ),
     "a_wrong_backward_is_named_by_the_gradient_it_gives": Program(
-        {"tp": 2},
-        GPT,
         """
 class Halved(torch.autograd.Function):
     @staticmethod
@@ -1129,10 +1042,9 @@ def parallelize(model, mesh):
     return model
 """,
         ("backward", "layers.1.attention", ("tp",), "the gradient of what mul at nets.py:22 gives"),
+        layout={"tp": 2},
     ),
     "a_sum_that_is_added_twice_is_named_and_the_partial_sums_are_not": Program(
-        {"tp": 2},
-        GPT,
         """
 class Twice(MLP):
     def forward(self, x):
@@ -1145,10 +1057,9 @@ def parallelize(model, mesh):
     return model
 """,
         ("forward", "layers.0.mlp", ("tp",), "what add at program.py:12 gives"),
+        layout={"tp": 2},
     ),
     "a_row_of_an_embedding_gets_no_gradient": Program(
-        {"dp": 2},
-        GPT,
         """
 def parallelize(model, mesh): return model
 def train(model, batch, mesh):
@@ -1161,8 +1072,6 @@ def train(model, batch, mesh):
         ("gradients", "embed", ("dp",), "1 of 32 rows of embed.weight are zero on rank 0"),
     ),
     "a_bucket_is_copied_back_in_another_order": Program(
-        {"dp": 2},
-        GPT,
         """
 def parallelize(model, mesh): return model
 def train(model, batch, mesh):
@@ -1181,8 +1090,6 @@ def train(model, batch, mesh):
         ),
     ),
     "a_tied_gradient_is_broadcast_and_not_summed": Program(
-        {"pp": 2},
-        TIED,
         STAGES.replace("SCHEDULE", "ScheduleGPipe")
         .replace("SCALED", "True")
         .replace(
@@ -1192,17 +1099,16 @@ def train(model, batch, mesh):
     return sum(losses)""",
         ),
         ("gradients", "embed, head", ("pp",), "all have one gradient, which is not the sum"),
+        layout={"pp": 2},
+        single=TIED,
     ),
     "an_optimizer_over_shards_decays_other_elements": Program(
-        {"dp": 2},
-        SHARDED,
         WHOLE + "OFFSET = 0\ndef train(model, batch, mesh):\n"
         "    value = loss(model, rows(batch, mesh['dp'])); value.backward(); return value\n",
         ("step", "0, 2", ("dp",), "weight decay"),
+        single=SHARDED,
     ),
     "an_output_is_sent_without_a_gradient": Program(
-        {"tp": 2},
-        EXPERTS,
         """
 class Lost(MoE):
     def forward(self, x):
@@ -1219,5 +1125,7 @@ def parallelize(model, mesh):
     return model
 """,
         ("backward", "moe.router", ("tp",), "gets no gradient"),
+        layout={"tp": 2},
+        single=EXPERTS,
     ),
 }

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from simrank.equality.check import prepared
+from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
 from simrank.equality.runs import Options
 from simrank.errors import ConfigError, SimrankError

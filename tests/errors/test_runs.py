@@ -1,19 +1,28 @@
 """What goes wrong inside a run, as it is told: the text of each class is frozen here."""
 
 import json
+import logging
+import time
+from datetime import timedelta
 
 import pytest
 
+import simrank
+import simrank.distributed as dist
 from simrank import Context, errors
-from simrank import distributed as dist
 from simrank.errors import (
     CallVariant,
     CollectiveMismatchError,
     DeadlockError,
     DivergencePoint,
     LivelockError,
+    PeerDiedError,
+    ProcessExitedException,
     RankState,
     Side,
+    SpawnException,
+    TimeOverflowError,
+    UninitializedValueError,
     WaitTimeoutError,
 )
 
@@ -201,3 +210,158 @@ def test_a_deadlock_of_many_ranks_is_short_and_exact(num_ranks):
     assert waits.state.startswith("all_reduce #2 on group")
     assert waits.file == __file__
     assert (ended.ranks, ended.state) == ((3,), "returned")
+
+
+# ---- where ranks parted, as reports say it ----
+
+
+def test_a_parting_names_the_line_and_what_each_side_saw():
+    """On one line, ranks as ranges."""
+    sides = (Side((0,), "took it", (("loss", "3.5"),)), Side((1, 2, 3), "did not"))
+    diverged_at = DivergencePoint("/home/me/train.py", 41, "if loss > 3:", sides)
+    assert str(diverged_at) == (
+        "diverged at train.py:41 `if loss > 3:`: rank 0 took it (loss = 3.5); ranks 1-3 did not"
+    )
+
+
+def test_a_line_whose_source_is_not_known_is_its_number():
+    """A file that is gone."""
+    diverged_at = DivergencePoint(
+        "train.py", 41, "", (Side((0,), "returned"), Side((1,), "waits there"))
+    )
+    assert str(diverged_at) == "diverged at train.py:41: rank 0 returned; rank 1 waits there"
+
+
+# ---- A report tells the root cause ----
+
+
+def test_the_time_of_a_failure_is_that_of_the_rank_s_own_clock(run):
+    """Launches have moved it ahead of the engine's."""
+
+    def program(rank, ctx):
+        x = ctx.ones(4)
+        for _ in range(100):
+            x.add_(1)
+        raise ValueError("after a hundred launches")
+
+    with pytest.raises(SpawnException, match=r"raised by rank 0 at t=[1-9]\d\d\.000 us"):
+        run(program, 1)
+
+
+class MuteError(Exception):
+    """Has no text."""
+
+    def __str__(self):
+        """Fail."""
+        raise RuntimeError("no text")
+
+
+class ProudError(Exception):
+    """Takes no notes."""
+
+    def add_note(self, note):
+        """Refuse."""
+        raise RuntimeError("no notes")
+
+
+class FrozenError(Exception):
+    """Takes no attributes."""
+
+    def __setattr__(self, name, value):
+        """Refuse."""
+        raise RuntimeError("no attributes")
+
+
+@pytest.mark.parametrize("on_failure", ["abort", "continue"])
+@pytest.mark.parametrize("kind", [MuteError, ProudError, FrozenError])
+def test_an_exception_that_misbehaves_is_still_the_root_cause(run, kind, on_failure):
+    """Its text, its notes, its attributes: none of them replaces it."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 1:
+            raise kind("the cause")
+        dist.barrier()
+
+    with pytest.raises(SpawnException, match=kind.__name__) as caught:
+        run(program, 3, on_failure=on_failure)
+    assert {rank: type(error) for rank, error in caught.value.errors.items()} == {1: kind}
+
+
+def test_what_survivors_could_not_read_is_a_consequence(run):
+    """The root cause is the rank that died."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.ones(4)
+        if rank == 1:
+            raise KeyError("the cause")
+        try:
+            dist.all_reduce(x)
+            x.tolist()
+        except PeerDiedError:
+            x.tolist()
+
+    with pytest.raises(SpawnException, match="the cause") as caught:
+        run(program, 3, on_failure="continue")
+    assert list(caught.value.errors) == [1]
+    assert {type(error) for error in caught.value.consequences.values()} <= {
+        UninitializedValueError,
+        PeerDiedError,
+    }
+
+
+def test_a_kill_tells_time_call_and_line(run):
+    """Of what the rank was doing."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        x = ctx.ones(4)
+        for _ in range(100):
+            dist.all_reduce(x)
+            x.tolist()
+
+    with pytest.raises(ProcessExitedException) as caught:
+        run(program, 2, faults=[{"kill": 1, "at": "100 us"}])
+    text = str(caught.value)
+    assert text.startswith("process 1 terminated with signal SIGKILL\n")
+    assert "killed by an injected fault at t=10" in text
+    assert ", in all_reduce #" in text
+    assert "test_runs.py:" in text
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_done_callback_that_raises_is_logged_as_torch_does(run, caplog, backend):
+    """The rank goes on."""
+    ended = []
+
+    def program(rank, ctx):
+        dist.init_process_group(backend)
+        x = ctx.ones(4, device="cpu" if backend == "gloo" else "cuda")
+        work = dist.all_reduce(x, async_op=True)
+        work.get_future().add_done_callback(lambda _future: 1 / 0)
+        work.wait()
+        ended.append(x.tolist())
+
+    with caplog.at_level(logging.ERROR, logger="simrank"):
+        run(program, 2)
+    assert ended == [[2.0] * 4] * 2
+    assert "rank 1: got an error when running a future's callback" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_times_beyond_the_end_of_simulated_time_are_refused(run):
+    """Not an overflow somewhere inside; time limits of any length are none."""
+
+    def sleeps(rank):
+        time.sleep(1e7)
+
+    def waits_long(rank, ctx):
+        dist.init_process_group("gloo")
+        x = ctx.ones(4, device="cpu")
+        dist.all_reduce(x, async_op=True).wait(timedelta.max)
+
+    with simrank.Context() as ctx, pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(sleeps, nprocs=1)
+    assert isinstance(caught.value.errors[0], TimeOverflowError)
+    run(waits_long, 2)

@@ -1,9 +1,9 @@
 """Names of modules that several ranks set are found under strict: processes have their own."""
 
-# ruff: noqa: PLW0603 - global statements are what this is about
 import sys
 import types
 from contextlib import suppress
+from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -11,6 +11,10 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import SimrankError
+from simrank.isolation.module_globals import cure, holder_of
+
+# ruff: noqa: PLW0603 - global statements are what this is about
+
 
 counter = 0
 flag = False
@@ -114,3 +118,50 @@ def test_without_strict_nobody_looks_at_greenlets():
         ctx.multiprocessing.spawn(counts, nprocs=3)
     assert ctx.engine.observers == []
     assert ctx.findings == []
+
+
+# ---- which module that ranks share holds an object ----
+
+
+class Thing:
+    """What a module holds, or what lies in between."""
+
+
+@pytest.fixture(name="module")
+def fixture_module(monkeypatch):
+    """Put an empty module among those that are imported."""
+    module = ModuleType("holding.inner")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def test_objects_are_found_however_deep(module):
+    """In an attribute of an entry of an attribute."""
+    thing, between = Thing(), Thing()
+    assert holder_of(thing) is None
+    between.held = {"by": [thing]}
+    module.state = between
+    assert holder_of(thing) == "holding.inner"
+
+
+def test_classes_are_of_their_module(module):
+    """A class that holds it, and is not named there at all."""
+    thing = Thing()
+    module.kept = [type("Kept", (), {"thing": thing, "__module__": module.__name__})]
+    assert holder_of(thing) == "holding.inner"
+
+
+def test_what_runs_holds_nothing():
+    """A local variable, or a function's cell, is nobody's to share."""
+    thing = Thing()
+
+    def held() -> Thing:
+        return thing
+
+    assert holder_of(held()) is None
+
+
+def test_the_cure_is_for_the_package():
+    """Or for the program, which is started otherwise."""
+    assert cure("holding.inner").endswith("--private holding")
+    assert "simrank run" in cure("__main__")

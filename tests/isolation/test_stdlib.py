@@ -1,23 +1,37 @@
 """What is replaced in the standard library while a Context is entered, and what is refused."""
 
-# The programs here are users' programs; they keep names of their own.
-
+import builtins
+import functools
 import importlib
+import io
+import locale
+import logging
+import multiprocessing
 import multiprocessing.process
 import multiprocessing.synchronize
+import os
+import random
+import signal
 import sys
 import threading
 import time
 import types
+import warnings
 from importlib.util import find_spec
 
 import pytest
 
+import simrank
+import simrank.distributed as dist
 from simrank import Context
 from simrank.engine import Engine
 from simrank.errors import ProcessExitedException, SpawnException, UnsupportedError
 from simrank.isolation import stdlib
+from simrank.isolation.stdlib import TABLE, Scope
+from simrank.multiprocessing.script import run_script
 from simrank.ranks import lifecycle
+
+# The programs here are users' programs; they keep names of their own.
 
 
 def make_module(name, **names):
@@ -168,3 +182,256 @@ def test_a_library_that_is_not_installed_is_said_to_be_missing():
         pytest.raises(SpawnException, match="ModuleNotFoundError: No module named 'torch'"),
     ):
         context.multiprocessing.spawn(lambda _: importlib.import_module("torch"), nprocs=1)
+
+
+# ---- the table of replaceable names holds: own, shared as threads would, or refused ----
+
+# ruff: noqa: PLW0108 - what these names are is asked in a rank
+
+
+ENTRIES = [(module, name) for module, names in TABLE.items() for name in names]
+CARRIERS = ["thread", "greenlet"]
+VALUES = {
+    "sys.argv": ["new"],
+    "sys.stdin": io.StringIO("new"),
+    "sys.stdout": io.StringIO(),
+    "sys.stderr": io.StringIO(),
+    "sys.path": [*sys.path, "new"],
+    "logging.raiseExceptions": "new",
+    "logging.lastResort": logging.NullHandler(),
+    "warnings.filters": [],
+    "tempfile.tempdir": "new",
+}
+
+
+class Logger(logging.Logger):
+    pass
+
+
+def umask():
+    found = os.umask(0o22)
+    os.umask(found)
+    return found
+
+
+# How to set something with a function or in place, how to look at it, and how to undo it.
+CALLS = {
+    "sys.path.append()": (lambda: sys.path.append("new"), lambda: "new" in sys.path, sys.path.pop),
+    "sys.setrecursionlimit()": (
+        lambda: sys.setrecursionlimit(1234),
+        sys.getrecursionlimit,
+        functools.partial(sys.setrecursionlimit, sys.getrecursionlimit()),
+    ),
+    "sys.setswitchinterval()": (
+        lambda: sys.setswitchinterval(0.5),
+        sys.getswitchinterval,
+        functools.partial(sys.setswitchinterval, sys.getswitchinterval()),
+    ),
+    "os.environ[]": (
+        lambda: os.environ.update(SIMRANK_NEW="1"), lambda: os.environ.get("SIMRANK_NEW"), None,
+    ),
+    "os.chdir()": (lambda: os.chdir("/"), os.getcwd, None),
+    "os.umask()": (
+        lambda: os.umask(0o77), umask, functools.partial(os.umask, os.umask(0o22)),
+    ),
+    "os.fork()": (lambda: os.fork(), None, None),
+    "os.forkpty()": (lambda: os.forkpty(), None, None),
+    "logging.root.setLevel()": (
+        lambda: logging.root.setLevel(3), lambda: logging.root.level, None,
+    ),
+    "logging.disable()": (lambda: logging.disable(7), lambda: logging.root.manager.disable, None),
+    "logging.captureWarnings()": (
+        lambda: logging.captureWarnings(True), lambda: warnings.showwarning.__module__, None,
+    ),
+    "logging.setLoggerClass()": (
+        lambda: logging.setLoggerClass(Logger), logging.getLoggerClass, None,
+    ),
+    "logging.setLogRecordFactory()": (
+        lambda: logging.setLogRecordFactory(dict), logging.getLogRecordFactory, None,
+    ),
+    "logging.addLevelName()": (
+        lambda: logging.addLevelName(77, "NEW"), lambda: logging.getLevelName(77),
+        lambda: logging._levelToName.pop(77),
+    ),
+    "warnings.simplefilter()": (
+        lambda: warnings.simplefilter("ignore", ResourceWarning),
+        lambda: next(iter(warnings.filters))[:3],
+        None,
+    ),
+    "signal.signal()": (
+        lambda: signal.signal(signal.SIGUSR1, print),
+        lambda: signal.getsignal(signal.SIGUSR1),
+        None,
+    ),
+    "signal.pause()": (lambda: signal.pause(), None, None),
+    "signal.sigwait()": (lambda: signal.sigwait([signal.SIGUSR1]), None, None),
+    "threading.settrace()": (lambda: threading.settrace(print), threading.gettrace, None),
+    "threading.setprofile()": (lambda: threading.setprofile(print), threading.getprofile, None),
+    "multiprocessing.set_start_method()": (
+        lambda: multiprocessing.set_start_method("forkserver", force=True),
+        multiprocessing.get_start_method,
+        None,
+    ),
+    "random.seed()": (lambda: random.seed(5), lambda: hash(random.getstate()), None),
+    "locale.setlocale()": (
+        lambda: locale.setlocale(locale.LC_NUMERIC, "C.UTF-8"),
+        lambda: locale.setlocale(locale.LC_NUMERIC),
+        lambda: locale.setlocale(locale.LC_NUMERIC, "C"),
+    ),
+}  # fmt: skip
+
+
+def recipe(module_name, name):
+    """Return what replaces, what looks, and what undoes."""
+    call = CALLS.get(f"{module_name}.{name}")
+    if call is not None:
+        return call
+    module = importlib.import_module(module_name)
+    value = VALUES.get(f"{module_name}.{name}")
+    if value is None:
+        original = getattr(module, name, None)
+        value = functools.partial(original) if callable(original) else object()
+    return lambda: setattr(module, name, value), lambda: getattr(module, name, None), None
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize(("module_name", "name"), ENTRIES)
+def test_a_replaced_name_counts_for_whom_the_table_says(module_name, name, carrier):
+    """Rank 0 replaces it; then both look, twice."""
+    scope = TABLE[module_name][name]
+    seen = {0: [], 1: []}
+
+    def program(rank):
+        replace, look, _ = recipe(module_name, name)
+        dist.init_process_group("gloo")
+        if scope is Scope.REFUSED:
+            with pytest.raises(UnsupportedError):
+                replace()
+            return
+        before = look()
+        dist.barrier()
+        if rank == 0:
+            replace()
+        for _ in range(2):
+            dist.barrier()
+            seen[rank].append(look() is not before and look() != before)
+
+    undo = recipe(module_name, name)[2]
+    look = recipe(module_name, name)[1]
+    outside = None if look is None else look()
+    try:
+        with simrank.Context("hgx_h100", carrier=carrier) as context:
+            context.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    finally:
+        if undo is not None:
+            undo()
+    if scope is not Scope.REFUSED:
+        rank_0, rank_1 = [True, True], [scope is Scope.SHARED] * 2
+        assert seen == {0: rank_0, 1: rank_1}
+    if scope in (Scope.DISPATCHED, Scope.SWAPPED):
+        assert look() == outside
+
+
+ATTRIBUTES = [entry for entry in ENTRIES if not entry[1].endswith((")", "]"))]
+
+
+@pytest.mark.parametrize(("module_name", "name"), ATTRIBUTES)
+def test_a_swapped_value_lies_in_the_module_and_a_dispatched_one_does_not(module_name, name):
+    """Only during the turns of the rank that set it."""
+    module, lies_there = importlib.import_module(module_name), []
+
+    def program(rank):
+        replace, look, _ = recipe(module_name, name)
+        dist.init_process_group("gloo")
+        if rank == 0:
+            replace()
+            lies_there.append(vars(module).get(name) is look())
+
+    with simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert lies_there == [TABLE[module_name][name] is Scope.SWAPPED]
+
+
+TEE = """
+import sys
+
+class Tee:
+    def __init__(self):
+        self.out, self.text = sys.{name}, ""
+    def write(self, text):
+        self.text += text
+        return self.out.write(text)
+    def flush(self):
+        self.out.flush()
+
+sys.stdout = tee = Tee()
+print("hello")
+assert tee.text == "hello\\n"
+assert sys.stdout is tee
+sys.stdout = tee.out
+print("again")
+assert tee.text == "hello\\n"
+"""
+
+
+@pytest.mark.parametrize("name", ["stdout", "__stdout__"])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_tee_writes_to_the_stream_it_replaces(name, num_ranks, tmp_path, capsys):
+    """Whatever name it took it from."""
+    (tmp_path / "program.py").write_text(TEE.format(name=name))
+    with simrank.Context("hgx_h100") as context:
+        run_script(context.program, str(tmp_path / "program.py"), [], num_ranks)
+    assert capsys.readouterr().out == "hello\nagain\n" * num_ranks
+
+
+def test_a_name_that_a_rank_replaces_in_builtins_counts_in_its_functions():
+    """Only the first rank prints, as many vision programs have it."""
+    printed = []
+
+    def program(rank):
+        def only_first(*words):
+            if rank == 0:
+                printed.append(words)
+
+        builtins.print = only_first
+        dist.init_process_group("gloo")
+        dist.barrier()
+        print("metric of", rank)  # noqa: T201
+
+    before = builtins.print
+    with simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(program, nprocs=3, share_args=True)
+    assert printed == [("metric of", 0)]
+    assert builtins.print is before
+
+
+def test_a_rank_may_bind_another_list_of_arguments():
+    """A launcher hands on what it does not know itself."""
+    seen = {}
+
+    def program(rank):
+        sys.argv = sys.argv[1:]
+        sys.argv.append(str(rank))
+        dist.init_process_group("gloo")
+        dist.barrier()
+        seen[rank] = sys.argv
+
+    before = list(sys.argv)
+    with simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert seen == {rank: [*before[1:], str(rank)] for rank in range(2)}
+    assert sys.argv == before
+
+
+def test_a_failure_with_replaced_names_leaves_the_originals():
+    """The hub goes on with the program's own."""
+
+    def program(rank):
+        builtins.print = None
+        os.cpu_count = None
+        raise KeyError("broken")
+
+    before = builtins.print, os.cpu_count
+    with pytest.raises(SpawnException, match="broken"), simrank.Context("hgx_h100") as context:
+        context.multiprocessing.spawn(program, nprocs=2, share_args=True)
+    assert (builtins.print, os.cpu_count) == before

@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - torch's habit
 
 import simrank
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
+
 
 TOKENS, WIDTH = 2048, 4096
 GAP_US = 0.74  # Between kernels that follow each other; a measured time is that of kernels alone.

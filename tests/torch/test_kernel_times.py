@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's custom
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.hardware.load import load_cluster
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.devices import rank_devices

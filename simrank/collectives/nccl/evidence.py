@@ -26,7 +26,7 @@ from simrank.collectives.nccl.pool import (
     prior_covariance,
 )
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
-from simrank.config.choices import AUTO, NO_CALIBRATION, POOLED
+from simrank.config.project import AUTO, NO_CALIBRATION, POOLED
 from simrank.config.wires import ASSUMED
 from simrank.errors import ConfigError, ConfigProblem
 

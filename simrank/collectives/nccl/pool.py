@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration
-from simrank.config.files import write_text, written_whole
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir, write_text, written_whole
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:

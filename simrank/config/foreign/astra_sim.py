@@ -15,7 +15,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simrank.config.foreign.device_names import device_named, name_of
+from simrank.config.foreign.nccl_topology import device_named, name_of
 from simrank.config.quantity import MAX_DEVICES_PER_NODE, hint
 from simrank.errors import ConfigError, ConfigProblem
 

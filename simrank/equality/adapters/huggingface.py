@@ -14,8 +14,7 @@ from simrank.equality.precision import cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from simrank.equality.setting import Setting
-    from simrank.equality.training import Training
+    from simrank.equality.program import Setting, Training
 
 _QUIET = {
     "report_to": [],

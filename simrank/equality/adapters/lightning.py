@@ -11,8 +11,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equality.setting import Setting
-    from simrank.equality.training import Training
+    from simrank.equality.program import Setting, Training
 
 _QUIET = {
     "logger": False,

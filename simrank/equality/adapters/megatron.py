@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equality.setting import Setting
-    from simrank.equality.training import Training
+    from simrank.equality.program import Setting, Training
 
 _SIZES = {
     "pp": "pipeline_model_parallel_size",

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equality.setting import Setting
-    from simrank.equality.training import Training
+    from simrank.equality.program import Setting, Training
 
 _DEGREES = {
     "pp": "pipeline_parallel_degree",

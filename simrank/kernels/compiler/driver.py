@@ -19,7 +19,7 @@ from triton.backends.driver import DriverBase
 from simrank.device import current_device, current_stream
 from simrank.device.stream import devices_of
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
-from simrank.hardware.capability import compute_capability
+from simrank.hardware.spec import compute_capability
 from simrank.kernels import library_tensors
 from simrank.ranks import require_program
 

@@ -10,7 +10,7 @@ import numpy as np
 from triton.compiler.errors import CompileTimeAssertionFailure
 
 from simrank.errors import UnsupportedError
-from simrank.errors.pickling import Travels
+from simrank.errors.base import Travels
 from simrank.kernels import machine
 from simrank.kernels.compiler.driver import nvidia_target_of
 from simrank.kernels.language.shapes import with_program_axis

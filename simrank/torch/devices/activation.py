@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 
 from simrank.errors import RaceError, SimrankError, UnsupportedError
-from simrank.hardware.capability import clock_hz, compute_capability
+from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.isolation import libraries
 from simrank.ranks import require_rank
 from simrank.ranks.current import for_real, rank_program

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from simrank.hardware.capability import clock_hz, compute_capability
 from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
+from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.units import PS_PER_US, ceil_ps, transfer_ps
 

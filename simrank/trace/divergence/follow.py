@@ -14,13 +14,12 @@ from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, DivergencePoint, Side
 from simrank.trace.divergence.compare import (
     Place,
+    Swaps,
     Walk,
     elements,
     line_before,
     without_unwinding,
 )
-from simrank.trace.divergence.statements import text_of
-from simrank.trace.divergence.swapped import Swaps
 from simrank.trace.divergence.track import (
     CALL,
     COMM,
@@ -32,8 +31,9 @@ from simrank.trace.divergence.track import (
     kind_of,
     line_of,
     number_of,
+    short,
+    text_of,
 )
-from simrank.trace.divergence.values import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Request
     from simrank.engine import Engine, Task
-    from simrank.trace.divergence.statements import Statement
-    from simrank.trace.divergence.track import Code
+    from simrank.trace.divergence.track import Code, Statement
 
 _MAX_PAIRS = 64  # assumed: pairs that are compared before nothing is said
 _MAX_VALUES = 4

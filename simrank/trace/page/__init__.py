@@ -1,7 +1,6 @@
 """Reports as one HTML file each, with pictures: start with `document`, then `chart`."""
 
-from simrank.trace.page.bars import Bar, bars
-from simrank.trace.page.chart import Curve, Point, beside, chart, pictures
+from simrank.trace.page.chart import Bar, Curve, Point, bars, beside, chart, pictures
 from simrank.trace.page.document import (
     document,
     folded,

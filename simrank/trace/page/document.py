@@ -2,13 +2,161 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from simrank.trace.page.markup import Markup, element, joined
-from simrank.trace.page.style import css
+from html import escape
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+# ---- HTML and SVG as text; strings that are not markup are escaped ----
+
+_VOID = frozenset({"input", "meta"})
+
+
+class Markup(str):
+    """Text that is HTML already; `element` escapes all other text."""
+
+    __slots__ = ()
+
+
+def element(tag: str, *children: str, **attributes: object) -> Markup:
+    """Return an element.
+
+    Args:
+        tag: Its name.
+        children: Text, which is escaped, and `Markup`, which is not.
+        attributes: By their names, `-` written as `_`, and `class_` for `class`. None leaves one
+            out, True writes its name alone; numbers have at most two decimals.
+    """
+    words = [tag]
+    for name, value in attributes.items():
+        if value is not None:
+            written = name.rstrip("_").replace("_", "-")
+            words.append(written if value is True else f'{written}="{escape(_text(value))}"')
+    opened = f"<{' '.join(words)}>"
+    if tag in _VOID:
+        return Markup(opened)
+    return Markup(f"{opened}{joined(*children)}</{tag}>")
+
+
+def joined(*parts: str) -> Markup:
+    """Return joined parts; strings that are not markup are escaped."""
+    return Markup("".join(p if isinstance(p, Markup) else escape(p, quote=False) for p in parts))
+
+
+def number(value: float) -> str:
+    """Return a coordinate: at most two decimals, and no minus before zero."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _text(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+# ---- the style of pages: colour-blind-safe colours, on light and dark backgrounds ----
+
+# Okabe and Ito's, the light ones darkened and the dark ones lightened until each has a contrast of
+# 3:1 to its ground (WCAG 2.2, 1.4.11) and differs from the others by 12 (CIE76) where a kind of
+# cone is missing (Machado et al., 2009).
+LIGHT: Final = ("#0060a8", "#d55e00", "#008a63", "#c4689c", "#6e5c00", "#3d97cf")
+DARK: Final = ("#3d8fd6", "#ff8a3d", "#20b88a", "#e59ccb", "#f0e442", "#a8dcff")
+GROUNDS: Final = {"light": "#ffffff", "dark": "#16181d"}
+INKS: Final = {"light": "#1c1f24", "dark": "#e8eaed"}
+FAINT_INKS: Final = {"light": "#5c636e", "dark": "#a2a9b4"}
+LINES: Final = {"light": "#d9dce1", "dark": "#363b44"}
+DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4")
+NUM_LOOKS: Final = len(LIGHT) * len(DASHES)
+
+_HEAT_SHARES = (12, 26, 42, 60)  # Percent of a colour: ink keeps a contrast of 4.5:1 on them.
+
+_RULES = """\
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1.2rem;max-width:1240px;background:var(--ground);color:var(--ink);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:1.5rem;line-height:1.25;margin:0 0 .8rem}
+h2{font-size:1.15rem;margin:2.2rem 0 .6rem}
+h1,h2,p,dd,th,td,label,figcaption{overflow-wrap:anywhere}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:0}
+dt,.faint{color:var(--faint)}
+dd{margin:0}
+.partial,.report{border-left:4px solid var(--c1);padding:.3rem .8rem}
+.report{margin:0 0 1rem;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:.6rem}
+.charts>:only-child{max-width:760px}
+.charts.small>:only-child,.pictures .charts.small{max-width:420px}
+.charts.small{grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
+figure{margin:0;min-width:0;overflow-x:auto}
+figcaption{font-weight:600}
+.plot{display:block;width:100%;height:auto;font-size:11px;font-family:inherit}
+.plot text,.axis text{fill:var(--faint)}
+.plot .what,.plot .title{fill:var(--ink)}
+.grid{stroke:var(--line);stroke-width:1}
+.mark{stroke:var(--faint)}
+.line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}
+.band{fill:currentColor;opacity:.14}
+.dot{fill:currentColor;stroke:transparent;stroke-width:9}
+.dot:hover{stroke:currentColor;stroke-width:3}
+.change{fill:var(--ground);stroke:currentColor;stroke-width:2}
+.measured .dot{fill:var(--ground);stroke:currentColor;stroke-width:1.5}
+.measured .dot:hover{fill:currentColor}
+.strip{fill:currentColor;fill-opacity:.2;stroke:currentColor;stroke-width:1}
+.ink{color:var(--ink)}
+.legend{display:flex;flex-wrap:wrap;gap:.1rem 1.1rem;margin:.3rem 0;font-size:.9rem}
+.legend label{display:inline-flex;align-items:center;gap:.4rem}
+.legend svg{flex:none}
+.notes{margin:.4rem 0;padding-left:1.1rem;font-size:.9rem}
+details{margin:.5rem 0}
+details details{margin-left:1.1rem}
+summary{cursor:pointer}
+.right{background:color-mix(in srgb,var(--c2) 22%,var(--ground))}
+.scroll{overflow-x:auto;max-height:32rem}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
+.rows th,.rows td{padding:.1rem .6rem;text-align:right;white-space:nowrap;
+border-bottom:1px solid var(--line)}
+.rows th{font-weight:600}
+.rows thead{position:sticky;top:0;background:var(--ground)}
+.named th:first-child,.named td:first-child{text-align:left}
+.texts th,.texts td{text-align:left;white-space:normal;overflow-wrap:normal;vertical-align:top}
+.texts td:first-child{white-space:nowrap}
+.bars{width:100%;table-layout:auto}
+.bars th{font-weight:400;text-align:left;padding:.15rem .8rem .15rem 0;overflow-wrap:break-word;
+max-width:24rem}
+.bars td{padding:.15rem 0;white-space:nowrap}
+.bars td:nth-child(2){width:70%;padding-right:1rem;min-width:8rem}
+.bars td:last-child{padding-left:.8rem;text-align:right}
+.bars svg{display:block;width:100%;overflow:visible;font-size:11px}
+.bars rect{fill:currentColor}
+@media print{details{display:block}.scroll{max-height:none}}
+"""
+
+
+def css(num_curves: int) -> str:
+    """Return the style sheet; a box of a legend hides the curve of its number."""
+    hiding = "".join(
+        f".pictures:has(.t{index}:not(:checked)) .s{index}{{display:none}}\n"
+        for index in range(num_curves)
+    )
+    heats = "".join(
+        f".{side}{level}{{background:color-mix(in srgb,var(--c{colour}) {share}%,var(--ground))}}\n"
+        for colour, side in enumerate(("low", "high"))
+        for level, share in enumerate(_HEAT_SHARES, 1)
+    )
+    looks = "".join(f".k{index}{{color:var(--c{index})}}\n" for index in range(len(LIGHT)))
+    looks += f".k{len(LIGHT)}{{color:var(--faint)}}\n"  # Of what only waits.
+    dark = f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark', DARK)}}}}}\n"
+    light = f":root{{color-scheme:light dark;{_variables('light', LIGHT)}}}\n"
+    return f"{light}{dark}{_RULES}{looks}{heats}{hiding}"
+
+
+def _variables(mode: str, colours: tuple[str, ...]) -> str:
+    named = {"ground": GROUNDS, "ink": INKS, "faint": FAINT_INKS, "line": LINES}
+    facts = [f"--{name}:{by_mode[mode]}" for name, by_mode in named.items()]
+    return ";".join([*facts, *(f"--c{index}:{colour}" for index, colour in enumerate(colours))])
+
+
+# ---- a page that is one file: it opens without a network, and nothing in it runs ----
 
 _NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'"  # What a browser may load or run.
 

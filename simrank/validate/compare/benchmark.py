@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from simrank.bench.program import Case, TestData, issue, laid_out
-from simrank.bench.row import Row, as_columns, timed_row
 from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, averaged, run
-from simrank.bench.series import series_of
+from simrank.bench.series import Row, as_columns, series_of, timed_row
 from simrank.collectives.reference import count_wrong
 from simrank.config.measured import COLUMNS
 from simrank.errors import ConfigError, RanksRaisedError, SimrankError
 from simrank.validate.compare.comparison import is_same_device
-from simrank.validate.compare.values import of_array, torch_tensor
+from simrank.validate.compare.differences import of_array, torch_tensor
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
 from simrank.validate.this_worker import collective

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from simrank.errors import at_text, ranks_text
 from simrank.validate.compare.differences import Likeness, likeness
-from simrank.validate.compare.job import DIED, RAISED, RETURNED, WAITS
+from simrank.validate.compare.program import DIED, RAISED, RETURNED, WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.validate.compare.job import Issued, Job, Record, Side
-    from simrank.validate.compare.tolerance import Tolerance
+    from simrank.validate.compare.differences import Tolerance
+    from simrank.validate.compare.program import Issued, Job, Record, Side
 
 RESULTS, ENDINGS, COLLECTIVES, MESSAGES = "results", "endings", "collectives", "messages"
 TOPICS = (ENDINGS, COLLECTIVES, MESSAGES, RESULTS)  # A cause before what it leads to.
@@ -190,7 +190,8 @@ def ending_text(record: Record, *, several: bool = False) -> str:
 
 
 def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
-    if mine.ending == theirs.ending and _IS_SAME.get(mine.ending, _is_any)(mine, theirs):
+    is_same = _IS_SAME.get(mine.ending)
+    if mine.ending == theirs.ending and (is_same is None or is_same(mine, theirs)):
         return
     text = f"simulated {ending_text(mine)}; real {ending_text(theirs)}"
     key = (mine.ending, mine.error, theirs.ending, theirs.error)
@@ -208,10 +209,6 @@ def _is_same_wait(mine: Record, theirs: Record) -> bool:
     words = [record.error.partition(" ")[0] for record in (mine, theirs)]
     is_known = " on group " in mine.error and " on group " in theirs.error
     return words[0] == words[1] or not is_known
-
-
-def _is_any(_: Record, __: Record) -> bool:
-    return True
 
 
 _IS_SAME = {RAISED: _is_same_error, WAITS: _is_same_wait}

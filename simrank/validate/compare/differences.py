@@ -1,19 +1,296 @@
-"""Differences of two returned values: the first places and errors, element by element."""
+"""Differences of two returned values: the first places and errors, and what is tolerated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
-from simrank.validate.compare.tolerance import ulps, wide
-from simrank.validate.compare.values import Array, Node
+from simrank.device import Tensor
+from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from simrank.validate.compare.tolerance import Tolerance
+
+# ---- returned values as plain data, compared without torch ----
+
+# Types that numpy has not itself, and what carries their bytes out of torch.
+_WIDE = {
+    "bfloat16": ("int16", ml_dtypes.bfloat16),
+    "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": ("int8", ml_dtypes.float8_e5m2),
+}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    """A tensor or an array.
+
+    Attributes:
+        kind: Its class, for example Tensor or DTensor, of which it is this rank's part.
+        dtype: As torch names it.
+        values: On the host.
+    """
+
+    kind: str
+    dtype: str
+    values: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A container.
+
+    Attributes:
+        kind: Its class.
+        parts: How each part is reached (`['w']`, `[0]`, `.loss`), and what it is.
+    """
+
+    kind: str
+    parts: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An object of another class: the class and its repr.
+
+    Attributes:
+        kind: Its class.
+        text: Its repr, without addresses.
+    """
+
+    kind: str
+    text: str
+
+
+def captured(value: Any) -> Any:  # noqa: ANN401 - any value
+    """Return a value as plain data; tensors are waited for and copied to the host."""
+    if type(value) in _PLAIN:
+        return value
+    for is_one, captures in _KINDS:
+        if is_one(value):
+            return captures(value)
+    parts = _parts(value)
+    if parts is not None:
+        kind = type(value).__name__
+        return Node(kind, tuple((name, captured(part)) for name, part in parts))
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return Opaque(kind, _ADDRESS.sub("", repr(value)))
+
+
+def _of_numpy(value: Any) -> Array | Node:  # noqa: ANN401 - numpy's
+    if value.dtype.kind not in "biufcV" or value.dtype.names:  # Texts, objects, records.
+        return Node(type(value).__name__, (("", captured(value.tolist())),))
+    return Array(type(value).__name__, value.dtype.name, np.array(value))
+
+
+def _is_of_torch(value: object) -> bool:
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
+
+
+def _of_torch(tensor: Any) -> Array:  # noqa: ANN401 - torch's
+    kind = type(tensor).__name__
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):  # A DTensor: this rank's part of it.
+        tensor = tensor.to_local()
+    if tensor.layout != _torch().strided:
+        kind = f"{kind} ({str(tensor.layout).removeprefix('torch.')})"
+        tensor = tensor.to_dense()
+    tensor = tensor.resolve_conj().resolve_neg()
+    return Array(kind, str(tensor.dtype).removeprefix("torch."), np.array(of_array(tensor)))
+
+
+def of_array(tensor: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - torch's
+    """Return a dense tensor of torch as an array, also of types that numpy lacks."""
+    tensor = tensor.cpu().contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _WIDE:
+        values: np.ndarray[Any, Any] = tensor.numpy()
+        return values
+    carrier, dtype = _WIDE[name]
+    carried: np.ndarray[Any, Any] = tensor.view(getattr(_torch(), carrier)).numpy()
+    return carried.view(dtype)
+
+
+def torch_tensor(array: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - torch's
+    """Return a copy of an array as a tensor of torch, on the host; the reverse of `of_array`."""
+    torch = _torch()
+    given = np.array(array, order="C")
+    if array.dtype.name not in _WIDE:
+        return torch.from_numpy(given)
+    carrier, _ = _WIDE[array.dtype.name]
+    carried = torch.from_numpy(given.view(carrier))
+    return carried.view(getattr(torch, array.dtype.name))
+
+
+def _torch() -> Any:  # noqa: ANN401 - a module
+    import torch  # noqa: PLC0415 - optional; a tensor of it is there
+
+    return torch
+
+
+def _of_simrank(tensor: Tensor) -> Array:
+    return Array("Tensor", tensor.dtype.name, np.array(tensor.numpy()))
+
+
+_KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
+    (lambda value: _is_of_torch(value) and hasattr(value, "untyped_storage"), _of_torch),
+    (lambda value: isinstance(value, Tensor), _of_simrank),
+    (lambda value: isinstance(value, np.ndarray | np.generic), _of_numpy),
+)
+
+
+def _parts(value: Any) -> list[tuple[str, Any]] | None:  # noqa: ANN401 - as above
+    """Return the parts of a container; None for other values."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return [(f".{name}", getattr(value, name)) for name in names]
+    if isinstance(value, list | tuple):
+        return [(f"[{index}]", part) for index, part in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return [(f"[{index}]", part) for index, part in enumerate(sorted(value, key=repr))]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(f".{field.name}", getattr(value, field.name)) for field in fields(value)]
+    return None
+
+
+# ---- tolerances of numbers between the two sides ----
+
+Values = np.ndarray[Any, Any]
+# Relative and absolute, per type. Source: torch.testing.assert_close of torch 2.13; of fp8, which
+# it takes exactly, one step.
+_BY_DTYPE = {
+    "float64": (1e-7, 1e-7),
+    "complex128": (1e-7, 1e-7),
+    "float32": (1.3e-6, 1e-5),
+    "complex64": (1.3e-6, 1e-5),
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float8_e4m3fn": (0.125, 0.0),
+    "float8_e5m2": (0.25, 0.0),
+}
+_EXACT = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """A tolerance.
+
+    Attributes:
+        relative: To the real value, instead of each type's own; None: that.
+        absolute: Beside it.
+        ulp: Steps of the type, instead of both; None: those count.
+    """
+
+    relative: float | None = None
+    absolute: float = 0.0
+    ulp: int | None = None
+
+    @classmethod
+    def parse(cls, text: str | None) -> Tolerance:
+        """Parse `1e-3`, `1e-3,1e-6`, `4ulp` or `exact`; None: the defaults of each type.
+
+        Raises:
+            ConfigError: It is none of them.
+        """
+        if text is None:
+            return cls()
+        if text == "exact":
+            return cls(0.0, 0.0)
+        try:
+            if text.endswith("ulp"):
+                return cls(ulp=_not_negative(int(text.removesuffix("ulp"))))
+            relative, _, absolute = text.partition(",")
+            return cls(_not_negative(float(relative)), _not_negative(float(absolute or 0)))
+        except ValueError:
+            expected = "a relative bound such as 1e-3, two such as 1e-3,1e-6, 4ulp or exact"
+            problem = ConfigProblem("command line", None, "--tolerance", expected, text)
+            raise ConfigError(problem) from None
+
+    def __str__(self) -> str:
+        """Return the text for reports."""
+        if self.ulp is not None:
+            return f"{self.ulp} ulp"
+        if self.relative is None:
+            return "the bounds of torch.testing for each type"
+        if not (self.relative or self.absolute):
+            return "exact"
+        return f"{self.relative:g} of the real value, and {self.absolute:g}"
+
+    def is_outside(self, simulated: Values, real: Values, dtype: str) -> Values:
+        """Return a mask of elements outside of the tolerance; NaN equals NaN.
+
+        Args:
+            simulated: Elements of one type.
+            real: As many.
+            dtype: torch's name of it.
+        """
+        same = _bits_alike(simulated, real)
+        if dtype not in _BY_DTYPE:
+            return ~same
+        if self.ulp is not None:
+            return ~same & ~(ulps(simulated, real) <= self.ulp)
+        relative, absolute = _BY_DTYPE.get(dtype, _EXACT)
+        if self.relative is not None:
+            relative, absolute = self.relative, self.absolute
+        one, other = wide(simulated), wide(real)
+        with np.errstate(invalid="ignore", over="ignore"):
+            near = np.abs(one - other) <= absolute + relative * np.abs(other)
+        near &= np.isfinite(one) & np.isfinite(other)
+        return np.asarray(~(same | near))
+
+
+def _not_negative(value: Any) -> Any:  # noqa: ANN401 - a number
+    if not 0 <= value < float("inf"):
+        raise ValueError(value)
+    return value
+
+
+def _bits_alike(one: Values, other: Values) -> Values:
+    """Return a mask of equal elements; NaN equals NaN."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray((one == other) | ((one != one) & (other != other)))  # noqa: PLR0124 - NaN
+
+
+def wide(values: Values) -> Values:
+    """Return numbers in which differences are exact enough."""
+    with np.errstate(invalid="ignore"):
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def ulps(one: Values, other: Values) -> Values:
+    """Return the distance of elements in ulps; for complex ones the larger part.
+
+    Where only one of them is NaN, it is the largest number there is.
+    """
+    if one.dtype.kind == "c":
+        return np.maximum(ulps(one.real.copy(), other.real.copy()),
+                          ulps(one.imag.copy(), other.imag.copy()))  # fmt: skip
+    a, b = _ordered(one), _ordered(other)
+    steps = np.maximum(a, b) - np.minimum(a, b)
+    is_one_nan = (one != one) != (other != other)  # noqa: PLR0124 - NaN
+    both = (one != one) & (other != other)  # noqa: PLR0124 - NaN
+    return np.where(is_one_nan, np.uint64(2**64 - 1), np.where(both, np.uint64(0), steps))
+
+
+def _ordered(values: Values) -> Values:
+    """Return floats as unsigned integers in the same order; neighbours differ by one."""
+    width = 8 * values.dtype.itemsize
+    bits = np.ascontiguousarray(values).view(f"u{width // 8}").reshape(values.shape)
+    bits = bits.astype(np.uint64)
+    sign = np.uint64(1 << (width - 1))
+    return np.where(bits & sign, sign - (bits & ~sign), sign + bits)
+
+
+# ---- differences of two returned values: the first places and errors, element by element ----
 
 _MAX_TEXT = 80
 _FEW = 4
@@ -61,7 +338,7 @@ class Likeness:
 
 
 def likeness(simulated: Any, real: Any, tolerance: Tolerance) -> Likeness:  # noqa: ANN401 - captured values
-    """Compare two values, as `values.captured` returns them."""
+    """Compare two values, as `captured` returns them."""
     found = Likeness()
     _compare(simulated, real, tolerance, "", found)
     return found

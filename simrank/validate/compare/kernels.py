@@ -25,9 +25,8 @@ from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import import_program, load_script
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.validate.compare.comparison import is_same_device
-from simrank.validate.compare.job import MissingError
-from simrank.validate.compare.tolerance import Tolerance, wide
-from simrank.validate.compare.values import of_array, torch_tensor
+from simrank.validate.compare.differences import Tolerance, of_array, torch_tensor, wide
+from simrank.validate.compare.program import MissingError
 from simrank.validate.options import Options
 from simrank.validate.pool import WorkerPool
 

@@ -18,13 +18,13 @@ from simrank.validate.compare.comparison import (
     ops_text,
 )
 from simrank.validate.compare.differences import brief
-from simrank.validate.compare.job import RETURNED
+from simrank.validate.compare.program import RETURNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from simrank.validate.compare.comparison import Comparison, Finding
-    from simrank.validate.compare.job import Record, Side
+    from simrank.validate.compare.program import Record, Side
 
 _MAX_WAYS = 3
 _WIDTH = 9

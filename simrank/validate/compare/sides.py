@@ -24,19 +24,22 @@ from simrank.errors import (
 )
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import execute, run_calls
-from simrank.validate.compare.calls import BUFFER, Followed, Kept
-from simrank.validate.compare.job import (
+from simrank.validate.compare.program import (
+    BUFFER,
     DIED,
     RAISED,
     WAITS,
+    Followed,
     Job,
+    Kept,
     MissingError,
     Record,
     Side,
+    called,
+    executed,
+    recorded,
 )
-from simrank.validate.compare.program import called, executed, recorded
-from simrank.validate.limits import Limits
-from simrank.validate.options import Options
+from simrank.validate.options import Limits, Options
 from simrank.validate.pool import WorkerPool
 from simrank.validate.this_worker import rank as worker_rank
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simrank.collectives.bounds import busbw_factor
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.config.measured import COLUMNS
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.validate.kit.script.result import (

@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simrank.bench.predict import predict
-from simrank.bench.predict_kernels import predict_gemm
+from simrank.bench.predict import predict, predict_gemm
 from simrank.context import Context
 from simrank.errors import DeadlockError, SimrankError
 from simrank.hardware.load import load_cluster

@@ -3,7 +3,7 @@
 import itertools
 
 from simrank.collectives.nccl import constants
-from simrank.config.names import NCCL_ALGORITHMS, NCCL_ARCHITECTURES, NCCL_HOSTS, NCCL_PROTOCOLS
+from simrank.config.quantity import NCCL_ALGORITHMS, NCCL_ARCHITECTURES, NCCL_HOSTS, NCCL_PROTOCOLS
 
 
 def test_every_latency_has_three_protocols():

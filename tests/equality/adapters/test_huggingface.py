@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if not all(map(importlib.util.find_spec, ("transformers", "accelerate"))):
     pytest.skip("transformers or accelerate is not installed", allow_module_level=True)
 
-from simrank.equality.check import prepared
+from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
 from simrank.equality.runs import Options
 

@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 if not any(map(importlib.util.find_spec, ("pytorch_lightning", "lightning"))):
     pytest.skip("lightning is not installed", allow_module_level=True)
 
-from simrank.equality.check import prepared
+from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
 from simrank.equality.runs import Options
 

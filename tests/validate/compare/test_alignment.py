@@ -1,7 +1,7 @@
 """What gloo makes of collectives that it has not."""
 
 from simrank.validate.compare.comparison import first_parting
-from simrank.validate.compare.job import Issued
+from simrank.validate.compare.program import Issued
 
 
 def call(op, num, *, results=None, inputs=((4,),), line=1):

@@ -11,8 +11,8 @@ from simrank.validate.compare.comparison import (
     compared,
     is_same_device,
 )
-from simrank.validate.compare.job import DIED, RAISED, WAITS, Issued, Job, Record, Side
-from simrank.validate.compare.tolerance import Tolerance
+from simrank.validate.compare.differences import Tolerance
+from simrank.validate.compare.program import DIED, RAISED, WAITS, Issued, Job, Record, Side
 
 JOB = Job("train.py", "step", (), 4, "nccl", makes_group=False, uses_torch=True)
 CALL = Issued(

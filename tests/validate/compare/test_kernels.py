@@ -8,8 +8,8 @@ import pytest
 
 from simrank.errors import ConfigError
 from simrank.validate.compare import kernels
-from simrank.validate.compare.job import MissingError
 from simrank.validate.compare.kernels import KernelReport, KernelRow, Ran, row_of
+from simrank.validate.compare.program import MissingError
 
 CASES = str(Path(__file__).with_name("kernel_cases.py"))
 HAS_BOTH = find_spec("torch") is not None and find_spec("triton") is not None

@@ -6,8 +6,8 @@ import pytest
 
 from simrank.validate.compare import report
 from simrank.validate.compare.comparison import compared
-from simrank.validate.compare.job import RAISED, WAITS, Issued, Job, Record, Side
-from simrank.validate.compare.tolerance import Tolerance
+from simrank.validate.compare.differences import Tolerance
+from simrank.validate.compare.program import RAISED, WAITS, Issued, Job, Record, Side
 
 MANY = 200
 

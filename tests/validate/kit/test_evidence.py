@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from simrank.config.folders import configs_dir
+from simrank.config.files import configs_dir
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError
 from simrank.validate.kit.evidence import is_evidence, read_evidence
