@@ -41,9 +41,6 @@ TESTED_ELSEWHERE = {
     "distributed/mismatched_calls.py": "distributed/test_findings.py",
     "config/wires.py": "config/test_topology.py",
     "hardware/build.py": "hardware/test_cluster.py",
-    "hardware/spec.py": "hardware/test_roofline.py",  # Frozen facts; what is made of them.
-    "kernels/races/program_checks.py": "kernels/races/test_pairs.py",
-    "kernels/machine/protocols.py": "kernels/running/test_spins.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/extensions.py": "ranks/test_lifecycle.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
@@ -84,7 +81,6 @@ TESTED_ELSEWHERE = {
     "suites/on_processes.py": "validate/test_ranks_on.py",
     "suites/session.py": "suites/test_driver.py",
     "suites/on_simulated_ranks.py": "pytest_plugin/test_plugin.py",
-    "validate/current_call.py": "validate/test_groups.py",
     "validate/compare/program.py": "conformance/test_compared.py",
     "validate/compare/sides.py": "conformance/test_compared.py",
     "validate/worker.py": "validate/test_pool.py",
