@@ -38,8 +38,11 @@ def test_each_setting_is_seen_by_the_rank_that_made_it_only(spawn):
     assert [setting.get() for setting in settings()] == before
 
 
-def test_each_way_to_allow_tf32_is_seen_by_its_rank_only(spawn):
+def test_each_way_to_allow_tf32_is_seen_by_its_rank_only(spawn, monkeypatch):
     """Old and new settings, also mixed ones, which torch does not return."""
+    # A test that imports torch's own suite forbids changes for the process.
+    flags = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     before = [setting.get() for setting in settings()]
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
 
