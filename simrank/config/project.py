@@ -13,6 +13,7 @@ from simrank.errors import ConfigError, ConfigProblem
 
 # Constants of NCCL's laws: those that a cluster's file names, NCCL's own, those of many sites.
 AUTO, NO_CALIBRATION, POOLED = "auto", "none", "pooled"
+ANY = -1  # In a tuner's file: any number of nodes, ranks or operations.
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("ieee", "hardware"),
     "on_failure": ("abort", "continue"),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simrank.config.project import ANY
 from simrank.config.quantity import NCCL_ALGORITHMS, choice_text, hint
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
@@ -44,7 +45,6 @@ COLLECTIVES = {
 }
 ALGORITHMS = NCCL_ALGORITHMS
 PROTOCOLS = ("ll", "ll128", "simple")
-ANY = -1
 # NCCL's own number of channels. The plugin documents -1, but then asks for one channel: its code
 # starts at 1 and leaves that alone; of 0, NCCL's src/enqueue.cc says that there is no wish.
 OWN_CHANNELS = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.config.tuner import ANY
+from simrank.config.project import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
