@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
     from simrank.ranks.ports import Holder
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
     Patches = list[tuple[Any, str, Any]]
+
 
 MAX_S = 60.0  # assumed: a server that takes longer to answer has gone
 _PAUSE_S = 0.001

@@ -22,12 +22,14 @@ from simrank.errors import UnsupportedError
 from simrank.ranks.current import rank_program, running_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
     from simrank.engine.task import Turn
     from simrank.ranks.current import Program
+
+    Patches = list[tuple[Any, str, Any]]
 
 
 class RankState(Protocol):
@@ -195,12 +197,6 @@ def keep_states(program: Program, states: Sequence[RankState]) -> Turn | None:
 
 
 # ---- patches of other libraries, applied when a program imports them, and tqdm's bars ----
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-
-    Patches = list[tuple[Any, str, Any]]
 
 
 def tqdm_patches(module: ModuleType) -> list[tuple[Any, str, Any]]:

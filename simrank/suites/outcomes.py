@@ -19,16 +19,13 @@ from simrank.multiprocessing.tracebacks import is_folded
 from simrank.ranks.current import rank_program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Excinfo = pytest.ExceptionInfo[BaseException]
 
 
 # ---- frames that pytest shows of failures on simulated ranks: the suite's, not libraries' ----
 # `--full-trace` shows all of them, as it does for pytest's own.
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Excinfo = pytest.ExceptionInfo[BaseException]
 
 
 def users_frames(excinfo: Excinfo) -> Any:

@@ -139,7 +139,7 @@ def test_the_strip_says_who_takes_over_where():
     assert text.count('class="change"') == 2
 
 
-def test_a_call_that_nobody_measured_says_so():
+def test_a_call_without_measurements_says_so():
     """The picture has the candidates alone."""
     _, text = page("hgx_h100", "broadcast")
     assert "No built-in table has this call on this cluster." in text

@@ -125,7 +125,7 @@ def test_a_late_rank_gets_a_broadcast_at_the_rate_of_its_link(rank):
 
 @pytest.mark.parametrize("rank", range(8))
 def test_a_late_rank_gets_a_reduce_at_the_rate_of_its_link(rank):
-    """Sums come from rank 7, where nobody sends, down to the root."""
+    """Sums come from rank 7, which no rank sends to, down to the root."""
     done = ends("reduce", late_by(rank))
     assert done[0] >= LATE_PS + (REST_PS if rank < 7 else WHOLE_PS)
     assert done[rank] >= LATE_PS + (REST_PS if rank < 7 else WHOLE_PS)

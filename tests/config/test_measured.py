@@ -94,7 +94,7 @@ def test_every_shipped_table_says_where_it_was_measured(name):
 
 
 def test_a_table_may_stand_alone(tmp_path):
-    """Then whoever reads it has to say."""
+    """Then the caller has to state it."""
     assert load_machine(tmp_path / "table.csv") is None
 
 

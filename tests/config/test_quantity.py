@@ -66,7 +66,7 @@ def test_nccl_tests_spellings_become_torchs():
 
 
 def test_an_alias_stands_for_a_name_that_exists():
-    """No spelling leads to a word that nobody knows."""
+    """No spelling leads to an unknown word."""
     assert set(quantity.DTYPE_ALIASES.values()) <= set(quantity.DTYPES)
     assert set(quantity.REDOP_ALIASES.values()) <= set(quantity.REDOPS)
     assert set(quantity.COLLECTIVE_ALIASES.values()) <= set(quantity.COLLECTIVES)

@@ -486,7 +486,7 @@ CLOCKS = st.dictionaries(st.integers(0, 5), st.integers(1, 9))
 
 
 @given(one=CLOCKS, other=CLOCKS)
-def test_whoever_joins_is_behind_all_that_both_were_behind(one, other):
+def test_a_joined_clock_is_behind_all_that_both_were_behind(one, other):
     """The later step counts, of each; the other clock stays as it is."""
     joined, kept = dict(one), dict(other)
     join(joined, other)

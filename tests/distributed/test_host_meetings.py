@@ -60,7 +60,7 @@ def test_who_has_not_come_is_in_the_report(run):
 # ---- the monitored barrier: torch's words on every rank ----
 
 
-def test_it_lets_everybody_go_once_all_have_come(run):
+def test_all_ranks_go_on_once_all_have_come(run):
     """No earlier; several in a row."""
     left_ps = {}
 

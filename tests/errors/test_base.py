@@ -206,7 +206,7 @@ ERRORS = [
 
 
 def facts(value):
-    """Return what can be compared of an error."""
+    """Return the comparable parts of an error."""
     if isinstance(value, BaseException):
         return type(value), value.args, str(value), facts(vars(value))
     if isinstance(value, dict):
@@ -290,7 +290,7 @@ class TwoPartsError(Exception):
 
 
 def test_an_exception_is_made_again_though_its_constructor_takes_something_else():
-    """With text and attributes; what cannot be pickled is told by its text."""
+    """With text and attributes; values that cannot be pickled are replaced by their text."""
     error = TwoPartsError(1, 2)
     error.held = open  # A builtin travels by name,
     error.stuck = (value for value in ())  # a generator does not.
@@ -299,7 +299,7 @@ def test_an_exception_is_made_again_though_its_constructor_takes_something_else(
     assert again.stuck.startswith("<generator")
 
 
-def test_an_exception_of_a_class_that_nobody_can_name_is_not_made_again():
+def test_an_exception_of_a_class_without_an_importable_name_is_not_made_again():
     """The caller tells it by its text."""
 
     class LocalError(Exception):

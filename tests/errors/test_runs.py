@@ -212,7 +212,7 @@ def test_a_deadlock_of_many_ranks_is_short_and_exact(num_ranks):
     assert (ended.ranks, ended.state) == ((3,), "returned")
 
 
-# ---- where ranks parted, as reports say it ----
+# ---- the place of a divergence in reports ----
 
 
 def test_a_parting_names_the_line_and_what_each_side_saw():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from simrank.kernels.machine.protocols import Value
 
+    Gap = Callable[..., Fraction]
+
 # Nodes are 1/64 apart, so five terms of Taylor's series leave a remainder below 1e-12.
 _STEPS_PER_UNIT = 64
 _LARGEST = 6.0  # erf is 1 in float64 from 5.93 on.
@@ -249,12 +251,6 @@ def bytes_of_both(first: Value, second: Value, selector: Value) -> Value:
 # ---- directed rounding: down, up or toward zero, by the side of the exact value ----
 # Exact values are Python fractions, one by one; speed does not matter for these functions.
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simrank.kernels.machine.protocols import Value
-
-    Gap = Callable[..., Fraction]
 
 MODES = ("rd", "ru", "rz")
 

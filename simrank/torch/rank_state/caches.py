@@ -14,12 +14,10 @@ from simrank.torch import unsupported
 from simrank.torch.rank_state.settings import Setting, noting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Patches = list[tuple[Any, str, Any]]
+
 
 _FAKE_TENSORS, _RANDOM = -2, -3  # Numbers of settings; see there.
 _TRACKER = "_rng_tracker"

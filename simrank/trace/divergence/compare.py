@@ -4,9 +4,9 @@ The tracks of two ranks are walked side by side. Where they execute different li
 parted; they meet again at the nearest line that both execute in the same frame (or in one of those
 that called it, once both have left it). A place where they are together is *even* if they have made
 the same calls to each other so far: the same collectives on groups that both belong to, the same
-messages between them. They parted for good at the last even place, if calls differ from there on,
-or if they never met again. Branches without calls that the two rejoin are passed over, and so are
-those whose calls are made up for by the next place where they are together.
+messages between them. They diverged for good at the last even place, if calls differ from there
+on, or if they never met again. Branches without calls that the two rejoin are passed over, and so
+are those whose calls are made up for by the next place where they are together.
 
 Each call that the lines are followed of has labels: its line, and the places in containers of the
 program that hold its tensor, such as `grads['bias']`. Two calls are swapped where one rank gives

@@ -123,7 +123,7 @@ def test_chunks_go_around_each_ring():
 
 
 def test_sums_end_where_their_owner_is():
-    """After m - 1 hops, each has passed everybody."""
+    """After m - 1 hops, each has passed every rank."""
     rings = Rings(TWO_RINGS, TWO_RINGS, source=Buffer.OUTPUT)
     *_, last = reduce_rounds(rings, first_shift=1, last=lambda chunk: chunk)
     assert np.array_equal(last.dst_chunk, last.dst)
