@@ -511,7 +511,8 @@ def collectives(rows: Rows) -> None:
     for size in SIZES:
         for name, make in CALLS.items():
             if not agreed(not rows.is_over() and fits(size)):
-                rows.add("note", "collectives", text=f"stopped before {name}, {size_text(size)}")
+                text = f"stopped before {name}, {size_text(size)}: {why(rows)}"
+                rows.add("note", "collectives", text=text)
                 return
             times = host_us(make(size), 20 if size < LARGE_BYTES else 5)
             title = f"{name} of {ranks} ranks, {size_text(size)}"
@@ -527,7 +528,7 @@ def pairs(rows: Rows) -> None:
         each_us = {}
         for giver, taker in every:
             if not agreed(not rows.is_over() and fits(size)):
-                text = f"stopped before {giver} to {taker}, {size_text(size)}"
+                text = f"stopped before {giver} to {taker}, {size_text(size)}: {why(rows)}"
                 rows.add("note", "pairs", text=text)
                 return
             body = message(size, giver, taker)
@@ -541,6 +542,11 @@ def fits(size: int) -> bool:
     """Return whether buffers of a size are a small part of the free memory."""
     free, _ = torch.cuda.mem_get_info()
     return size * 2 < free // MEMORY_SHARE
+
+
+def why(rows: Rows) -> str:
+    """Return the reason why a phase stops."""
+    return "its share of --limit is used up" if rows.is_over() else "too little free memory"
 
 
 def agreed(is_going_on: bool) -> bool:
@@ -2284,6 +2290,11 @@ class Run:
         self._say(f"wrote {self._out} ({self._out.stat().st_size / 1024:.0f} KiB)")
         for line in document["summary"]:
             print(f"  {line}")
+        count = sum(row["kind"] == "value" for row in self.rows)
+        if count or self.hangs:
+            found = "all as predicted" if not document["differs"] else "see DIFFERS"
+            found = found if PARTS else "without predictions"
+            print(f"  {count} values and orders of calls, {len(self.hangs)} hangs: {found}")
         for line in notes_of(self.rows):
             print(f"  left out: {line}")
         for line in document["differs"]:

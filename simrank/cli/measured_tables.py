@@ -106,7 +106,10 @@ def show_accuracy(found: Evidence, json_file: str | None) -> None:
         shown.add_row(phase, *_cells([each for each in times if each.phase == phase]))
     if times:
         console.print(shown)
-        console.print("errors: predicted over measured; a negative bias is too fast")
+        console.print(
+            "errors: predicted over measured; a negative bias is too fast. Median ratio: measured "
+            "over predicted, as the kit prints it"
+        )
     else:
         console.print("No time has a prediction: no cluster of the kit has this GPU.")
     _say_failures(found, console)

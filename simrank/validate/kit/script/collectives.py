@@ -27,7 +27,8 @@ def collectives(rows: Rows) -> None:
     for size in SIZES:
         for name, make in CALLS.items():
             if not agreed(not rows.is_over() and fits(size)):
-                rows.add("note", "collectives", text=f"stopped before {name}, {size_text(size)}")
+                text = f"stopped before {name}, {size_text(size)}: {why(rows)}"
+                rows.add("note", "collectives", text=text)
                 return
             times = host_us(make(size), 20 if size < LARGE_BYTES else 5)
             title = f"{name} of {ranks} ranks, {size_text(size)}"
@@ -43,7 +44,7 @@ def pairs(rows: Rows) -> None:
         each_us = {}
         for giver, taker in every:
             if not agreed(not rows.is_over() and fits(size)):
-                text = f"stopped before {giver} to {taker}, {size_text(size)}"
+                text = f"stopped before {giver} to {taker}, {size_text(size)}: {why(rows)}"
                 rows.add("note", "pairs", text=text)
                 return
             body = message(size, giver, taker)
@@ -57,6 +58,11 @@ def fits(size: int) -> bool:
     """Return whether buffers of a size are a small part of the free memory."""
     free, _ = torch.cuda.mem_get_info()
     return size * 2 < free // MEMORY_SHARE
+
+
+def why(rows: Rows) -> str:
+    """Return the reason why a phase stops."""
+    return "its share of --limit is used up" if rows.is_over() else "too little free memory"
 
 
 def agreed(is_going_on: bool) -> bool:

@@ -155,6 +155,11 @@ class Run:
         self._say(f"wrote {self._out} ({self._out.stat().st_size / 1024:.0f} KiB)")
         for line in document["summary"]:
             print(f"  {line}")
+        count = sum(row["kind"] == "value" for row in self.rows)
+        if count or self.hangs:
+            found = "all as predicted" if not document["differs"] else "see DIFFERS"
+            found = found if PARTS else "without predictions"
+            print(f"  {count} values and orders of calls, {len(self.hangs)} hangs: {found}")
         for line in notes_of(self.rows):
             print(f"  left out: {line}")
         for line in document["differs"]:
