@@ -5,7 +5,8 @@ minutes with torch, less without. Every round runs all sides one after the other
 that slows down slows all of them; a figure is the median of the rounds' ratios. Absolute times
 depend on the machine.
 
-* calls: microseconds per collective of all ranks. The threaded group is
+* calls: microseconds per collective of all ranks, with simrank's own tensors; of all_reduce also in
+  a torch program, which goes through torch's functions and Work objects too. The threaded group is
   `torch.testing._internal.distributed.multi_threaded_pg`; it has no send and recv, so that pairs
   stand beside its broadcast. LocalTensor (`torch.distributed._local_tensor`) runs the program once,
   not once per rank.
@@ -32,7 +33,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import greenlet
@@ -97,6 +100,32 @@ def of_simrank(call: str, num_ranks: int, num_calls: int, **settings: Any) -> fl
             from simrank.trace.timeline import Timeline
 
             context.observe(Timeline())
+        context.multiprocessing.spawn(program, nprocs=num_ranks)
+    return (max(times) - min(times)) / num_calls
+
+
+def of_torch_program(call: str, num_ranks: int, num_calls: int) -> float:
+    """Return the seconds per collective of a torch program on simulated devices."""
+    import torch
+    import torch.distributed as c10d
+
+    times = []
+    on_device = SimpleNamespace(ones=partial(torch.ones, device="cuda"))
+
+    def program(rank: int) -> None:
+        torch.cuda.set_device(rank % 8)
+        c10d.init_process_group("nccl", device_id=torch.device("cuda", rank % 8))
+        body = bodies(on_device, c10d, rank, num_ranks)[call]
+        body()
+        torch.cuda.synchronize()
+        c10d.barrier()
+        times.append(clock())
+        for _ in range(num_calls):
+            body()
+        torch.cuda.synchronize()
+        times.append(clock())
+
+    with simrank.Context.for_ranks(num_ranks) as context:
         context.multiprocessing.spawn(program, nprocs=num_ranks)
     return (max(times) - min(times)) / num_calls
 
@@ -297,6 +326,15 @@ def bench_calls(rounds: int, figures: dict[str, Any], *, has_torch: bool) -> Non
                 f"{ratio:6.2f} times as fast   aim {aim}"
             )
         if has_torch:
+            ours = lambda n=num_ranks, k=num_calls: of_torch_program("all_reduce", n, k)  # noqa: E731
+            theirs = lambda n=num_ranks, k=num_calls: of_threaded("all_reduce", n, k)  # noqa: E731
+            ours_s, theirs_s, ratio = median_ratio(ours, theirs, rounds)
+            name = f"all_reduce, {num_ranks} ranks, torch program"
+            figures[name] = {"simrank_s": ours_s, "threaded_s": theirs_s, "ratio": ratio}
+            print(
+                f"{name:<36} simrank {ours_s * 1e6:8.0f} us   threaded {theirs_s * 1e6:8.0f} us "
+                f"{ratio:6.2f} times as fast   aim {AIM_THREADED}"
+            )
             local = lambda n=num_ranks, k=num_calls: of_local(n, k)  # noqa: E731
             ours = lambda n=num_ranks, k=num_calls: of_simrank("all_reduce", n, k)  # noqa: E731
             ours_s, local_s, ratio = median_ratio(ours, local, rounds)

@@ -228,6 +228,12 @@ class FoldPlayer:
         taken = [[values[run.rows] for run in output.runs] for output in self._outputs]
         for output, parts in zip(self._outputs, taken, strict=True):
             for run, part in zip(output.runs, parts, strict=True):
+                if not first and run.size <= width:  # All of it at once.
+                    flat = part[:, : run.size].reshape(-1)
+                    stop = run.start + len(flat)
+                    for rank in output.ranks:
+                        outputs[rank][run.start : stop] = flat
+                    continue
                 for rank in output.ranks:
                     chunks = _chunks(outputs[rank], run)[:, first : first + width]
                     chunks[...] = part[:, : chunks.shape[1]]

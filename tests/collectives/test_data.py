@@ -26,6 +26,17 @@ def test_block_size_does_not_change_bits(algorithm, monkeypatch):
     assert results[0] == results[1]
 
 
+def test_blocks_shorter_than_a_slice_are_written_once(monkeypatch):
+    """They lie beside a long one, with whose further slices they have nothing to do."""
+    monkeypatch.setattr(module, "BLOCK_BYTES", 16)
+    sizes = (2, 30, 4)
+    inputs = [np.arange(36, dtype=np.float32) * 3, *np.zeros((2, 36), np.float32)]
+    schedule = build(Problem("reduce_scatter", 3, 0, splits=sizes), "direct")
+    outputs = [np.zeros(size, np.float32) for size in sizes]
+    FoldPlayer(schedule).play(inputs, outputs=outputs, how=reduction("avg", inputs[0].dtype, 3))
+    assert np.allclose(np.concatenate(outputs), np.arange(36))
+
+
 def test_one_shot_gives_every_rank_the_same_bits():
     """All ranks reduce in rank order in float32, and round once."""
     inputs = list(np.random.default_rng(2).normal(size=(5, 64)).astype(np.float16))

@@ -255,6 +255,9 @@ def test_products_of_a_program_are_rounded_where_it_allows_it(spawn, monkeypatch
 
     monkeypatch.setattr(rank_devices, "cost_of", cost_of)
     monkeypatch.setattr(rank_devices, "_forms", {})
+    # A test that imports torch's own suite forbids changes for the process.
+    frozen = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(frozen, "__allow_nonbracketed_mutation_flag", True)
 
     def program(rank):
         x = torch.ones(4, 4, device="cuda")

@@ -176,6 +176,18 @@ def enable_for(program: Program) -> RankDevices:
     return own
 
 
+def begin_turn(program: Program) -> None:
+    """Bind the running thread to a rank's devices, if they are on and it sees some."""
+    if not _enabled:
+        return
+    own: RankDevices | None = program.local.get(_KEY)
+    if own is None or _enabled[0].context is not program.context or _LATER in program.local:
+        if num_visible(program):
+            enable_for(program)
+    else:
+        own.bind()
+
+
 def enable_awaited() -> None:
     """Turn devices on as the running rank uses one, unless they are torch's own."""
     program = rank_program()

@@ -76,6 +76,8 @@ class TorchStorage(Storage):
 
     def knows(self, view: np.ndarray[Any, Any]) -> bool:
         """Return whether the bytes of `view` hold what the program would have there."""
+        if not unknown_values.lacking:
+            return True
         start, end = self._span(view)
         return unknown_values.are_known(start, end - start)
 
@@ -117,7 +119,7 @@ class TorchStorage(Storage):
         owner = self.owner
         if owner.nbytes() != self.size_bytes:
             return False
-        return not self.size_bytes or self._bytes.ctypes.data == owner.data_ptr()
+        return not self.size_bytes or self._start == owner.data_ptr()
 
     @property
     def is_mapped(self) -> bool:
@@ -247,9 +249,11 @@ def exchanged(tensor: torch.Tensor) -> Tensor:
     Raises:
         RuntimeError: No collective carries the element type, in torch's words.
     """
-    if tensor.is_cuda and tensor.untyped_storage().nbytes() >= SHOWN_BYTES and tensor.numel():
+    buffer = buffer_of(tensor)
+    is_shown = buffer.cuda_device is not None and buffer.storage.size_bytes >= SHOWN_BYTES
+    if is_shown and tensor.numel():
         activation.exchanged(tensor.data_ptr())
-    return buffer_of(tensor)
+    return buffer
 
 
 def argument_of(tensor: torch.Tensor) -> Tensor:

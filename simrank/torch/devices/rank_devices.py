@@ -132,12 +132,19 @@ _in_flight = _InFlight()
 
 def note_pending(operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
     """Make torch's operations wait for one that still reads or writes tensors."""
-    ranges = []
-    for buffers, is_write in ((reads, False), (writes, True)):
-        for buffer in buffers:
-            start, end = buffer.storage.bounds(buffer.array)
-            ranges.append((buffer.storage.address + start, end - start, is_write))
+    ranges = [_range_of(buffer, is_write=True) for buffer in writes]
+    ranges += [
+        _range_of(buffer, is_write=False)
+        for buffer in reads
+        if all(buffer is not written for written in writes)
+    ]
     _note(operation, ranges, None)
+
+
+def _range_of(buffer: Buffer, *, is_write: bool) -> tuple[int, int, bool]:
+    storage = buffer.storage
+    start, end = storage.bounds(buffer.array)
+    return storage.address + start, end - start, is_write
 
 
 def note_storages(

@@ -79,7 +79,7 @@ class _Sites:
 
 
 _sites = _Sites()
-_lacking: list[bool] = []  # Not empty while devices lack values.
+lacking: list[bool] = []  # Not empty while devices lack values.
 number_of_site = _sites.number
 _TOLIST = ".tolist()"
 _KEY = "reads of unknown values"
@@ -101,7 +101,7 @@ def fit(device: Device | None, size_bytes: int, dtype: np.dtype[Any] | None) -> 
 
 def are_known(address: int, size_bytes: int) -> bool:
     """Return whether bytes of a device hold what the program would have there."""
-    if not _lacking or not address or not size_bytes:
+    if not lacking or not address or not size_bytes:
         return True
     return bool(native().simrank_are_known(address, size_bytes))
 
@@ -206,7 +206,7 @@ def guard(patches: Patches) -> None:
 
 
 def _set_lacking(is_lacking: bool) -> None:
-    _lacking[:] = [True] if is_lacking else []
+    lacking[:] = [True] if is_lacking else []
     if not is_lacking:
         _sites.forget()
 

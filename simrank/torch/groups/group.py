@@ -84,14 +84,17 @@ class SimulatedGroup(IdentifiedGroup):
                 work = all_reduce_multi_tensor(buffers, reduction, self.simulated)
                 return self._work("all_reduce", work, listed)
         tensor = _one(tensors)
-        is_async = self._is_async(opts, tensor)
-        is_blocking = opts is not None and getattr(opts, "asyncOp", True) is False
-        if is_blocking and self._limit is None and not is_recording(require_rank("all_reduce")):
-            is_async = False
+        is_async = self._limit is not None or bool(getattr(opts, "asyncOp", True))
+        is_recorded = is_recording(require_rank("all_reduce"))
+        if is_recorded and not is_async:
+            is_async = not self._is_on_stream(tensor)
         work = api.all_reduce(exchanged(tensor), reduction, self.simulated, is_async)
-        if not is_async and not tensor.is_cuda:
+        if is_async or is_recorded:
+            return self._work("all_reduce", work, [tensor])
+        if not tensor.is_cuda:
             return DONE
-        return self._work("all_reduce", work, [tensor])
+        self._note_in_flight(())
+        return SimulatedWork((), [tensor])
 
     @as_operator("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -516,10 +519,8 @@ class SimulatedGroup(IdentifiedGroup):
         """Make torch's operations wait for issued calls that use the same tensors."""
         if not activation.is_enabled():
             return
-        operations: list[Any] = [work._operation for work in started]  # not waited for yet
-        if not operations:
-            operations = [self.simulated.last_issued[self._rank]]
-        for operation in operations:
+        operations: Sequence[Any] = [work._operation for work in started]  # not waited for yet
+        for operation in operations or (self.simulated.last_issued[self._rank],):
             if operation is not None and operation.touched is not None:
                 touched = operation.touched
                 note_pending(operation, touched.reads, touched.writes)

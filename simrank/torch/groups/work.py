@@ -65,12 +65,13 @@ class SimulatedWork(dist.Work):
         Raises:
             RuntimeError: The time limit passed; gloo's words.
         """
+        if self._works:
+            own = activation.devices_in_use()
+            if own is not None:
+                own.flush()
+                own.make_current()
+            self._show_wait()
         limit = timeout if timeout > _NO_LIMIT else self._limit
-        own = activation.devices_in_use()
-        if own is not None and self._works:
-            own.flush()
-            own.make_current()
-        self._show_wait()
         for work in self._works:
             if limit is None:
                 work.wait()
@@ -83,7 +84,7 @@ class SimulatedWork(dist.Work):
         """Record the wait for a call on a stream in the rank's profilers."""
         program = rank_program()
         is_shown = program is not None and is_recording(program)
-        if is_shown and self._works and self._works[0].stream is not None:
+        if is_shown and self._works[0].stream is not None:
             assert program is not None, "it has a profiler"
             record_comms(program, {"Collective name": "wait", "dtype": "Byte"})
 

@@ -300,8 +300,7 @@ class TorchState:
         if (frames := self._program.local.get(FRAMES)) is not None:
             frames.enter()
         begin_turn_of_classes(self._program.engine)
-        if activation.is_enabled() and rank_devices.num_visible(self._program):
-            activation.enable_for(self._program)
+        activation.begin_turn(self._program)
 
     def leave(self) -> None:
         """Save the rank's state, and restore the common settings."""

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import simrank
+from simrank.engine.task import SwitchObserver
 from simrank.errors import DeadlockError, SpawnException, UnsupportedError
 from simrank.torch import cuda
 from simrank.torch.devices import activation
@@ -123,6 +124,34 @@ def test_nccl_reduces_on_devices_and_work_wait_orders_the_stream(spawn):
 
     spawn(program, 4)
     assert results == dict.fromkeys(range(4), [12.0] * 4 + [6.0] * 4)
+
+
+def test_an_operation_waits_once_for_all_that_uses_its_tensor():
+    """A stream ends the newest last: the rank is resumed for that one, and not for twenty."""
+
+    class Resumed(SwitchObserver):
+        times = 0
+
+        def on_task_switch(self, task, time_ps):
+            self.times += task.rank == 0
+
+    resumed, counts = Resumed(), []
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device="cuda")
+        for _ in range(20):
+            dist.all_reduce(x)
+        before = resumed.times
+        x.mul_(0.5)
+        counts.append(resumed.times - before if rank == 0 else 0)
+        assert x.tolist() == [2.0**19] * 4
+
+    with simrank.Context.for_ranks(2) as context:
+        context.observe(resumed)
+        context.multiprocessing.spawn(program, nprocs=2)
+    assert 1 <= max(counts) <= 2
 
 
 def test_events_measure_simulated_time(spawn):

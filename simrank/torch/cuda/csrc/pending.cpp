@@ -2,6 +2,7 @@
 // While there are none, a kernel pays one load and one branch.
 #include "simulated.h"
 #include <map>
+#include <unordered_map>
 
 namespace simrank {
 
@@ -13,8 +14,10 @@ struct InFlight {
   int64_t id;
   bool writes;
 };
-std::multimap<uint64_t, InFlight> in_flight;  // By first address.
-uint64_t longest = 0;                         // No range is longer: where a search may begin.
+using Ranges = std::multimap<uint64_t, InFlight>;
+Ranges in_flight;                                                  // By first address.
+std::unordered_map<int64_t, std::vector<Ranges::iterator>> by_id;  // Thousands may be in flight.
+uint64_t longest = 0;  // No range is longer: where a search may begin.
 
 std::vector<int64_t> conflicts(uint64_t start, uint64_t end, bool is_write) {
   std::vector<int64_t> ids;
@@ -24,15 +27,20 @@ std::vector<int64_t> conflicts(uint64_t start, uint64_t end, bool is_write) {
   return ids;
 }
 bool is_in_flight(int64_t id, uint64_t start, uint64_t end, bool is_write) {
-  for (int64_t other : conflicts(start, end, is_write)) if (other == id) return true;
+  const auto found = by_id.find(id);
+  if (found == by_id.end()) return false;
+  for (const auto& range : found->second)
+    if (range->first < end && range->second.end > start && (is_write || range->second.writes)) return true;
   return false;
 }
 // False: the listener has raised.
 bool wait_for_range(uint64_t start, uint64_t end, bool is_write) {
-  for (int64_t id : conflicts(start, end, is_write)) {
+  const auto ids = conflicts(start, end, is_write);
+  // The newest first: a stream ends it last, so that one wait does for all that it runs before.
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
     // An earlier wait may have ended this one too: other ranks ran meanwhile.
-    if (!is_in_flight(id, start, end, is_write)) continue;
-    if (callbacks.on_pending(start, end - start, is_write, id) < 0) return false;
+    if (!is_in_flight(*id, start, end, is_write)) continue;
+    if (callbacks.on_pending(start, end - start, is_write, *id) < 0) return false;
   }
   return true;
 }
@@ -51,7 +59,8 @@ void wait_for_pending(const Tensor& tensor, bool is_write) {
 
 extern "C" {
 void simrank_pending_add(uint64_t address, uint64_t size, int writes, int64_t id) {
-  simrank::in_flight.insert({address, {address + size, id, writes != 0}});
+  simrank::by_id[id].push_back(
+      simrank::in_flight.insert({address, {address + size, id, writes != 0}}));
   simrank::longest = std::max(simrank::longest, size);
   ++simrank::num_pending;
 }
@@ -62,13 +71,16 @@ int simrank_touch(uint64_t address, uint64_t size, int is_write) {
 }
 void simrank_pending_clear() {
   simrank::in_flight.clear();
+  simrank::by_id.clear();
   simrank::num_pending = 0;
   simrank::longest = 0;
 }
 void simrank_pending_remove(int64_t id) {
-  auto& all = simrank::in_flight;
-  for (auto it = all.begin(); it != all.end();) it = it->second.id == id ? all.erase(it) : std::next(it);
-  simrank::num_pending = all.size();
-  if (all.empty()) simrank::longest = 0;
+  const auto found = simrank::by_id.find(id);
+  if (found == simrank::by_id.end()) return;
+  for (const auto& range : found->second) simrank::in_flight.erase(range);
+  simrank::by_id.erase(found);
+  simrank::num_pending = simrank::in_flight.size();
+  if (simrank::in_flight.empty()) simrank::longest = 0;
 }
 }
