@@ -376,15 +376,18 @@ def _run_shown(
     finally:
         if trace is not None:
             timeline.write(trace)
-    show = _SUMMARIES[summary]
-    if show is not None:
-        peak = peak_flops(context.cluster.device, "bfloat16")
-        facts = (added, context.now_ps, _peaks(context, job.num_ranks), context.cluster.provenance)
-        typer.echo(show(*facts, Rates(peak, job.tokens_per_step)), err=True)
-    if summary == "text":
-        for line in (*context.findings, *context.notes):
+    rates = Rates(peak_flops(context.cluster.device, "bfloat16"), job.tokens_per_step)
+    facts = (added, context.now_ps, _peaks(context, job.num_ranks), context.cluster.provenance)
+    if summary == "json":
+        found = {"findings": [line.strip() for line in context.findings]}
+        typer.echo(json.dumps(summary_json(*facts, rates) | found), err=True)
+    elif summary == "text":
+        for line in (summary_text(*facts, rates), *context.findings, *context.notes):
             typer.echo(line, err=True)
         show_records(context.recorder)
+    else:  # What was asked for by an option of its own is no part of the summary.
+        for finding in (*context.races, *context.suspicions):
+            typer.echo(str(finding), err=True)
 
 
 def _is_of_reader(failure: SimrankError) -> bool:
@@ -400,13 +403,6 @@ def _show_found(context: Context, failure: SimrankError) -> None:
     found += context.suspicions
     if found:
         typer.echo("\n".join(["simrank: found before the failure:", *found]), err=True)
-
-
-_SUMMARIES: dict[str, Callable[..., str] | None] = {
-    "text": summary_text,
-    "json": lambda *facts: json.dumps(summary_json(*facts)),
-    "none": None,
-}
 
 
 def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> None:

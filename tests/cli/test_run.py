@@ -280,6 +280,12 @@ def test_races_and_leaks_are_listed_at_the_end_or_are_errors(simrank_run, tmp_pa
     assert status == 0
     assert "never waited for at leaky.py:5" in err
     assert "race (proved)" in err
+    asked = simrank_run(*options, "--summary", "none", script="leaky.py")[2]
+    assert asked.startswith("race (proved)")
+    assert "simulated time" not in asked
+    found = json.loads(simrank_run(*options, "--summary", "json", script="leaky.py")[2])["findings"]
+    assert any("never waited for at leaky.py:5" in line for line in found)
+    assert any(line.startswith("race (proved)") for line in found)
     assert simrank_run("--nproc-per-node", "2", "--strict", script="leaky.py")[0] == 1
     assert simrank_run("--races", "error", "--nproc-per-node", "2", script="leaky.py")[0] == 1
     assert simrank_run("--races", "maybe", script="leaky.py")[0] == 2
