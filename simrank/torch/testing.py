@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import types
 import unittest
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ def simulate(**settings: Any) -> None:
     """Run PyTorch's multi-process test classes on simulated ranks.
 
     Args:
-        **settings: Of the Context that each test runs in; see `simrank.Context`.
+        **settings: Of the Context that each test runs in; see `simrank.Context`. Without a cluster
+            it has as many HGX H100 nodes as a test has ranks for.
     """
     read_rewritten_tests()
     show_devices(settings.get("cuda_devices"))
@@ -87,8 +88,9 @@ def _run(
     private = [*_settings.get("private", ()), *sorted(modules - {"__main__"})]
     if are_threads:
         private = [name for name in private if name not in modules]
-    context = Context.for_ranks(num_ranks, **{**_settings, "private": private})
-    with context:
+    settings = {**_settings, "private": private}
+    made = Context if "cluster" in settings else partial(Context.for_ranks, num_ranks)
+    with made(**settings) as context:
         shared = (kind, run, args, are_threads)
         context.multiprocessing.spawn(_run_rank, shared, num_ranks, share_args=True)
 

@@ -5,6 +5,9 @@ import sys
 import textwrap
 
 import pytest
+import torch
+
+from simrank.torch import testing
 
 pytest.importorskip("expecttest", reason="PyTorch's test classes need expecttest")
 
@@ -123,3 +126,16 @@ def test_each_of_the_three_classes_passes_fails_and_skips_as_it_should(tmp_path)
     ):  # fmt: skip
         assert f"FAILED test_suite.py::{name} " in out, out
     assert "1 skipped" in out
+
+
+def test_the_cluster_of_tests_may_be_named(monkeypatch):
+    """As of a Context; else it is of as many HGX H100 nodes as there are ranks for."""
+    names = {}
+
+    def run(rank, kind):
+        names[rank] = torch.cuda.get_device_name(rank)
+
+    for settings in ({}, {"cluster": "hgx_a100"}):
+        monkeypatch.setattr(testing, "_settings", settings)
+        testing._run(object(), 2, run, are_threads=True)
+        assert ("A100" if settings else "H100") in names[1]
