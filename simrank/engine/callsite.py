@@ -76,6 +76,7 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _new_tuple = tuple.__new__  # What a NamedTuple's constructor calls: every operation has a site.
 _folders: list[str] = []  # Of code that a library has generated.
+_library_files: set[str] = set()  # Those known to be: more are skipped later, never fewer.
 _skipped = ["triton"]  # Packages that call back into a program on behalf of their caller.
 
 
@@ -145,10 +146,13 @@ class CallSite(NamedTuple):
 
 def site_of_frame(frame: FrameType | None) -> CallSite | None:
     """Return the innermost site of `frame`'s stack that is the user's, or None."""
+    known = _library_files
     while frame is not None:
         code = frame.f_code
-        if not is_library(code.co_filename):
-            return _new_tuple(CallSite, (code, frame.f_lasti))
+        if code.co_filename not in known:  # A call of a function for each frame shows.
+            if not is_library(code.co_filename):
+                return _new_tuple(CallSite, (code, frame.f_lasti))
+            known.add(code.co_filename)
         frame = frame.f_back
     return None
 
