@@ -17,11 +17,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 _references = {}
 
 
-def judged(folder, program, num_steps=2, **settings):
+def judged(folder, program, **settings):
     """Return the verdict on a program; its single program runs once for all that share it."""
     shutil.copy(Path(__file__).parent / "nets.py", folder)
     path = folder / "program.py"
     path.write_text(f"from nets import *\n{programs.WHOLE}{program.single}")
+    num_steps = program.num_steps
     key = program.single, num_steps
     if key not in _references:
         _references[key] = run_single(Options(str(path), num_steps))
@@ -46,7 +47,7 @@ def test_a_right_layout_equals_the_single_program(name, tmp_path):
 def test_a_fault_is_named(name, tmp_path):
     """Direction, module, axis and cause."""
     program = programs.FAULTY[name]
-    found = judged(tmp_path, program, num_steps=program.num_steps).found
+    found = judged(tmp_path, program).found
     assert found is not None
     direction, module, axes, words = program.expected
     assert (found.direction, found.module, found.axes) == (direction, module, axes)
@@ -57,7 +58,7 @@ def test_a_fault_is_named(name, tmp_path):
 def test_a_module_that_is_not_compared_may_differ(tmp_path):
     """Its parameters differ after the step, and nothing else does."""
     program = programs.FAULTY["the_head_is_not_averaged"]
-    verdict = judged(tmp_path, program, num_steps=1, excluded=("head",))
+    verdict = judged(tmp_path, program, excluded=("head",))
     assert verdict.found is None
 
 
