@@ -33,7 +33,7 @@ def run(pytester, monkeypatch):
         shutil.copy(Path(__file__).parent / "nets.py", pytester.path)
         text = BODY.format(gpt=programs.GPT, tp=parallel, layouts=layouts)
         pytester.makepyfile(test_it=text)
-        return pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+        return pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 
     return run_file
 

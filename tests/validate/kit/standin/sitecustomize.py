@@ -2,7 +2,8 @@
 
 On PYTHONPATH with `STANDIN_GPUS` set, torch on the CPU says that it has so many H100. Operations
 take 5 us and collectives 20 us of a clock of the process, which `time.perf_counter` and events
-read; those without data 1 ms, for a phase repeats what is short more often. `STANDIN_FAILURE=PHASE:HOW` plants a failure: out_of_memory, crash, raise, hang.
+read; those without data take 1 ms, for a phase repeats short ones more often.
+`STANDIN_FAILURE=PHASE:HOW` plants a failure: out_of_memory, crash, raise, hang.
 """
 
 import os
