@@ -15,7 +15,7 @@ from tests.equality import programs
 # Those of torch's parallel parts that the programs use.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 _references = {}
-# Programs that are slow, and one that takes the same branches of simrank/equality.
+# Programs that are slow, each with a fast one of its kind; these cover the same branches.
 SLOW = {
     "a_divide_factor_in_a_group_of_one_rank": "fsdp_and_tensor_parallel",
     "clipped_by_the_whole_norm": "a_norm_is_each_ranks_own",
