@@ -36,10 +36,12 @@ CHECKS = {
 # With torch: not among all checks, which need none.
 TORCH = {
     "torch-types": ["mypy"],  # `types` takes torch's classes for Any where it is not installed.
+    # Once torch is imported ranks are threads: of `multiprocessing`, spawn says what this changes.
     "torch": [
         *AFTER_TORCH, "tests/torch", "tests/conformance", "tests/validate/test_this_worker.py",
         "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
-        "tests/multiprocessing", "tests/equality", "tests/cli/test_equal.py", "tests/validate/kit",
+        "tests/multiprocessing/test_spawn.py", "tests/multiprocessing/test_carriers.py",
+        "tests/equality", "tests/cli/test_equal.py", "tests/validate/kit",
         "-k", "torch or examples or conformance or test_this_worker or test_carrier"
         " or multiprocessing or equal or kit",
     ],

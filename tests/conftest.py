@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 import simrank
+from simrank.cli import main
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, which some test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -28,7 +29,10 @@ for variable in ("CI", "BUILD_NUMBER"):
 if "SIMRANK_TEST_AFTER" in os.environ:
     importlib.import_module(os.environ["SIMRANK_TEST_AFTER"])
 
-settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
+# The examples are the same in every run: many of them find no more than they did the first time.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, print_blob=True, max_examples=40
+)
 settings.load_profile("fixed")
 
 # Many tests collect garbage, which takes as long as there are objects: half a second, unfrozen.
@@ -112,3 +116,16 @@ def shapes():
     """A shape-only Context that is current in the main program."""
     with simrank.Context("hgx_h100", data=False) as context:
         yield context
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run the command line in this process; returns (status, stdout, stderr)."""
+
+    def run_cli(*args):
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return run_cli

@@ -4,7 +4,7 @@ import linecache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import simrank
@@ -458,7 +458,6 @@ def test_a_strided_write_does_not_hide_an_earlier_one_between_its_elements():
 
 
 @given(st.data())
-@settings(max_examples=300)
 def test_two_views_share_bytes_if_marking_them_says_so(data):
     """Whether numpy solves it, or gives up."""
     size = data.draw(st.integers(1, 40))

@@ -171,7 +171,7 @@ class Program(NamedTuple):
         expected: Direction, module, axes, and words of the cause of its fault.
         layout: Its axes.
         single: Its functions of one device.
-        num_steps: As many as its fault needs.
+        num_steps: As many as its fault needs, or what it shows.
     """
 
     parallel: str
@@ -182,7 +182,7 @@ class Program(NamedTuple):
 
 
 RIGHT = {
-    "data_parallel_by_hand": Program(WHOLE + DP),
+    "data_parallel_by_hand": Program(WHOLE + DP, num_steps=2),
     "uneven_rows": Program(
         WHOLE
         + """
@@ -281,7 +281,7 @@ def update(model, mesh):
         layout={"tp": 2},
         single=CLIPPED,
     ),
-    "dropout_with_masks_of_its_own": Program(WHOLE + DP, single=DROPOUT),
+    "dropout_with_masks_of_its_own": Program(WHOLE + DP, single=DROPOUT, num_steps=2),
     "dropout_that_tensor_parallel_ranks_share": Program(
         TP
         + """
@@ -358,6 +358,7 @@ def update(model, mesh):
     model.adam.step()
 """,
         single=ADAM.replace("RATE", "0.01"),
+        num_steps=2,
     ),
     "an_optimizer_over_shards_reduces": Program(
         WHOLE + "def train(model, batch, mesh):\n"
@@ -401,6 +402,7 @@ def batch(step):
     return torch.randint(0, 5, (8, 4), generator=drawn), torch.randn(8, 1, generator=drawn)
 def loss(model, batch): return F.mse_loss(model(batch[0]), batch[1])
 """,
+        num_steps=2,
     ),
     "stages_that_count_layers_from_zero": Program(
         """

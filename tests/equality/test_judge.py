@@ -15,13 +15,33 @@ from tests.equality import programs
 # Those of torch's parallel parts that the programs use.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 _references = {}
+# Programs that are slow, each with a fast one of its kind; these cover the same branches.
+SLOW = {
+    "a_divide_factor_in_a_group_of_one_rank": "fsdp_and_tensor_parallel",
+    "clipped_by_the_whole_norm": "a_norm_is_each_ranks_own",
+    "context_parallel": "gathered_keys_carry_no_gradient",
+    "data_parallel_by_hand": "micro_batches_of_the_single_program",
+    "flash_attention_and_a_compiled_function": "micro_batches_of_the_single_program",
+    "sequence_parallel_tensors": "fsdp_and_tensor_parallel",
+    "tensor_parallel_by_hand": "fsdp_and_tensor_parallel",
+    "uneven_rows": "a_rank_without_rows",
+    "a_column_parallel_gradient_is_partial": "scores_of_split_experts_are_not_copied",
+    "a_row_parallel_bias_is_added_by_each_rank": "a_bias_is_added_by_each_rank_of_one_of_two_axes",
+    "a_row_parallel_sum_is_missing": "a_sum_is_a_mean",
+}
 
 
-def judged(folder, program, num_steps=2, **settings):
+def cases(names):
+    """Return names for `parametrize`."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in names]
+
+
+def judged(folder, program, **settings):
     """Return the verdict on a program; its single program runs once for all that share it."""
     shutil.copy(Path(__file__).parent / "nets.py", folder)
     path = folder / "program.py"
     path.write_text(f"from nets import *\n{programs.WHOLE}{program.single}")
+    num_steps = program.num_steps
     key = program.single, num_steps
     if key not in _references:
         _references[key] = run_single(Options(str(path), num_steps))
@@ -32,7 +52,7 @@ def judged(folder, program, num_steps=2, **settings):
     return Judge(reference, ranks, layout, Runner(options, reference), options.excluded).judge()
 
 
-@pytest.mark.parametrize("name", programs.RIGHT)
+@pytest.mark.parametrize("name", cases(programs.RIGHT))
 def test_a_right_layout_equals_the_single_program(name, tmp_path):
     """With errors far below what is allowed, and all its tensors aligned."""
     verdict = judged(tmp_path, programs.RIGHT[name])
@@ -42,11 +62,11 @@ def test_a_right_layout_equals_the_single_program(name, tmp_path):
     assert verdict.unaligned == []
 
 
-@pytest.mark.parametrize("name", programs.FAULTY)
+@pytest.mark.parametrize("name", cases(programs.FAULTY))
 def test_a_fault_is_named(name, tmp_path):
     """Direction, module, axis and cause."""
     program = programs.FAULTY[name]
-    found = judged(tmp_path, program, num_steps=program.num_steps).found
+    found = judged(tmp_path, program).found
     assert found is not None
     direction, module, axes, words = program.expected
     assert (found.direction, found.module, found.axes) == (direction, module, axes)
@@ -57,7 +77,7 @@ def test_a_fault_is_named(name, tmp_path):
 def test_a_module_that_is_not_compared_may_differ(tmp_path):
     """Its parameters differ after the step, and nothing else does."""
     program = programs.FAULTY["the_head_is_not_averaged"]
-    verdict = judged(tmp_path, program, num_steps=1, excluded=("head",))
+    verdict = judged(tmp_path, program, excluded=("head",))
     assert verdict.found is None
 
 

@@ -25,36 +25,33 @@ def test_layouts(equal_layout):
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
-    """Run a test file whose program is its own."""
+def write(pytester, monkeypatch):
+    """Write a test file whose program is its own."""
     monkeypatch.setenv("SIMRANK_CACHE", CACHE)
+    shutil.copy(Path(__file__).parent / "nets.py", pytester.path)
 
-    def run_file(layouts, parallel=programs.TP):
-        shutil.copy(Path(__file__).parent / "nets.py", pytester.path)
+    def write_file(name, layouts, parallel=programs.TP):
         text = BODY.format(gpt=programs.GPT, tp=parallel, layouts=layouts)
-        pytester.makepyfile(test_it=text)
-        return pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+        pytester.makepyfile(**{name: text})
 
-    return run_file
-
-
-def test_each_layout_is_a_test_with_its_name(run):
-    """Its body runs where the layout equals the single program."""
-    result = run('[{"tp": 2}, {"dp": 1, "tp": 2}], steps=1')
-    result.assert_outcomes(passed=2)
+    return write_file
 
 
-def test_a_wrong_layout_fails_with_its_first_difference(run):
-    """Without a traceback of simrank's."""
+def test_each_layout_is_a_test_that_passes_or_fails_with_its_first_difference(pytester, write):
+    """Its body runs where the layout equals the single program; no traceback of simrank's."""
     parallel = programs.FAULTY["a_row_parallel_bias_is_added_by_each_rank"].parallel
-    result = run('[{"tp": 2}], steps=1', parallel)
-    result.assert_outcomes(failed=1)
+    write("test_right", '[{"tp": 2}, {"dp": 1, "tp": 2}], steps=1')
+    write("test_wrong", '[{"tp": 2}], steps=1', parallel)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["FAIL tp2: forward, layers.0.mlp.down: the bias is added 2 *"])
+    assert "FAILED test_wrong.py::" in result.stdout.str()
     assert "marker.py" not in result.stdout.str()
 
 
-def test_layouts_that_are_written_wrongly_are_an_error_of_usage(run):
+def test_layouts_that_are_written_wrongly_are_an_error_of_usage(pytester, write):
     """When tests are collected."""
-    result = run('[{"tp": 0}]')
+    write("test_it", '[{"tp": 0}]')
+    result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*layouts?0?.tp: expected a whole number from 1, got 0"])

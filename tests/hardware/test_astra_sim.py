@@ -30,7 +30,7 @@ def yaml_of(dimensions):
     return f"topology: [{', '.join(kinds)}]\n{''.join(rows)}"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20)
 @given(NETWORKS)
 def test_what_was_read_is_written_as_it_was(dimensions):
     """A network of one dimension, or of two with a switch outside."""

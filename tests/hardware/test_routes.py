@@ -116,7 +116,7 @@ def test_next_edges_are_the_first_on_a_shortest_route(monkeypatch, dense, block)
     monkeypatch.setattr(module, "_DENSE", dense)
     monkeypatch.setattr(module, "_BLOCK", block)
 
-    @settings(derandomize=True, deadline=None, database=None, max_examples=60)
+    @settings(derandomize=True, deadline=None, database=None, max_examples=15)
     @given(graph=graphs())
     def check(graph):
         num_vertices, edges = graph
@@ -145,7 +145,7 @@ def test_next_edges_are_the_first_on_a_shortest_route(monkeypatch, dense, block)
 CLUSTERS = Path(__file__).resolve().parents[2] / "configs" / "clusters"
 FLAT = yaml.safe_load((CLUSTERS / "h100_ib.yaml").read_text())
 UPLINK = {"bandwidth": "47 GB/s", "latency": "0.4 us", "source": "assumed"}
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=25)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=15)
 SIZE = 64 << 20
 
 

@@ -67,7 +67,6 @@ def statistics_of_a_product(device, m, n, k, tile):
 SIZES = st.integers(7, 13).map(lambda power: 2**power)
 
 
-@settings(max_examples=150)
 @given(SIZES, SIZES, SIZES, st.sampled_from([64, 128]), st.sampled_from([1, 2]))
 def test_a_triton_gemm_is_never_more_than_5_percent_faster_than_the_library(m, n, k, tile, ctas):
     """Whatever its shape, tile and occupancy."""
@@ -495,7 +494,7 @@ def put(x, peers, BLOCK: tl.constexpr):
     tl.store(peer + at, tl.load(x + at))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
     num_programs=st.integers(1, 300),
     block=st.sampled_from([64, 256, 1024]),
@@ -557,7 +556,6 @@ def test_programs_that_put_together_do_not_exceed_the_link(run, num_programs):
     assert 0 < found["rate"] <= link
 
 
-@settings(max_examples=2000, deadline=None)
 @given(
     name=st.sampled_from(sorted(CLUSTERS)),
     num_programs=st.integers(1, 100_000),
@@ -625,16 +623,17 @@ def tiles(a, b, c, K, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     tl.store(c + rows[:, None] * N + columns[None, :], acc.to(tl.bfloat16))
 
 
-@pytest.mark.parametrize("size", [256, 512, 1024])
-def test_both_modes_take_as_long_where_nothing_waits(run, size):
+@pytest.mark.parametrize(("size", "inner"), [(256, 256), (768, 128)])
+def test_both_modes_take_as_long_where_nothing_waits(run, size, inner):
     """Programs one by one have clocks of their own; together they get what there is."""
     found = {}
 
     def body(rank, ctx):
         for mode in ("batched", "tasks"):
-            a, b, c = (ctx.ones(size, size).to(ctx.bfloat16) for _ in range(3))
+            shapes = ((size, inner), (inner, size), (size, size))
+            a, b, c = (ctx.ones(*shape).to(ctx.bfloat16) for shape in shapes)
             grid = (size // 64, size // 64)
-            done = ctx.launch(tiles, grid, a, b, c, size, size, BM=64, BN=64, BK=64, mode=mode)
+            done = ctx.launch(tiles, grid, a, b, c, inner, size, BM=64, BN=64, BK=64, mode=mode)
             ctx.synchronize()
             found[mode] = done.cost.duration_ps
 

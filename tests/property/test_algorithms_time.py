@@ -12,7 +12,7 @@ from simrank.collectives.time_ring import RingCosts, has_closed_form, ring_round
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=8)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=4)
 ALGORITHMS = [
     (coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 8)
 ]
@@ -119,7 +119,7 @@ def test_ring_without_rounds_equals_ring_with_rounds(collective):
     check()
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=60)
+@settings(derandomize=True, deadline=None, database=None, max_examples=30)
 @given(data=st.data())
 def test_ring_closed_form_is_exact(data):
     """For any costs, starts and number of rounds, fewer and more than a lap."""

@@ -14,7 +14,7 @@ from simrank.collectives.time_network import Ends
 from simrank.collectives.time_rounds import TimePlayer
 from simrank.hardware import load_cluster
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=8)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=4)
 ALGORITHMS = [
     (coll, name) for coll in (*COLLECTIVES, *GATHERED) for name in algorithms_for(coll, 8)
 ]

@@ -16,6 +16,7 @@ from tests.quick import slow_after
 
 SIZE_BYTES = 64 << 30  # So large that latencies are nothing beside it.
 RANKS_OF_NODE = 8
+NUM_CHUNKS = 512  # In flight one behind the other, of a schedule that is a pipeline.
 RING, TREE, NVLS, NVLS_TREE = "ring", "tree", "nvls", "nvls_tree"
 
 
@@ -33,7 +34,7 @@ def played_s(cluster, devices, collective, schedule):
     count = SIZE_BYTES // 4 // (1 if is_whole else num_ranks)
     problem = Problem(collective, num_ranks, count, itemsize=4)
     problem = replace(problem, node_size=node_size_of(cluster.node_of(devices)))
-    pieces = {"num_chunks": 1024} if schedule in (TREE, NVLS, NVLS_TREE, "chain") else {}
+    pieces = {"num_chunks": NUM_CHUNKS} if schedule in (TREE, NVLS, NVLS_TREE, "chain") else {}
     built = build(problem, schedule, options=pieces)
     together = np.zeros(num_ranks, np.int64)
     cost = cost_level(cluster)
@@ -102,7 +103,7 @@ def test_chains_agree_as_their_pipeline_fills(collective, num_nodes):
     """Rings cut at the root: n - 2 rounds to fill, of so many pieces."""
     cluster, devices = placed(num_nodes, 4)
     expected = carried_s(cluster, devices, collective, RING)
-    fill = (len(devices) - 2) / 1024
+    fill = (len(devices) - 2) / NUM_CHUNKS
     found = played_s(cluster, devices, collective, "chain")
     assert found == pytest.approx(expected * (1 + fill), rel=0.01)
 

@@ -1,9 +1,9 @@
 """The summary of a torch program: its training steps, by phase and by group."""
 
 import json
-import subprocess
-import sys
 import warnings
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import simrank
+from simrank.cli import main
 
 PROGRAM = Path(__file__).with_name("step_program.py")
 WIDTH, BATCH = 512, 256
@@ -19,11 +20,10 @@ WIDTH, BATCH = 512, 256
 
 def summary(*options, form="json"):
     """Return the standard error of a run of the program."""
-    command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "4", "--summary", form]
-    done = subprocess.run(
-        [*command, *options, str(PROGRAM)], capture_output=True, text=True, check=True
-    )
-    return done.stderr
+    words = ["run", "--nproc-per-node", "4", "--summary", form, *options, str(PROGRAM)]
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err, suppress(SystemExit):
+        main(words)
+    return err.getvalue()
 
 
 @pytest.fixture(scope="module", name="steps")
@@ -85,13 +85,13 @@ for _ in range(2):
 """
 
 
-def test_gradients_without_memory_of_their_own_are_steps_too(tmp_path):
+def test_gradients_without_memory_of_their_own_are_steps_too(cli, tmp_path):
     """A sparse gradient has no address."""
     program = tmp_path / "sparse.py"
     program.write_text(SPARSE)
-    command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "1", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "training steps: " in done.stderr
+    status, _, err = cli("run", "--nproc-per-node", "1", program)
+    assert status == 0
+    assert "training steps: " in err
 
 
 # ---- replicas of DistributedDataParallel that drift: a finding where it is asked for ----

@@ -12,7 +12,7 @@ from simrank.collectives.time_rounds import TimePlayer
 from simrank.collectives.traffic import link_bytes, link_loads
 from simrank.hardware import load_cluster
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=25)
 CLUSTER = load_cluster({"name": "h100_ib", "nodes": 4})
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.collectives import Problem, play_data, play_time
@@ -157,7 +157,6 @@ class Maker:
         return order_of(made)
 
 
-@settings(max_examples=60)
 @given(draws=STEPS, late=st.tuples(*[st.integers(0, 9_000_000)] * 3))
 def test_times_are_the_longest_paths_of_any_program(draws, late):
     """Whatever runs ahead of what: no clock is taken over too early or too late."""
@@ -165,7 +164,6 @@ def test_times_are_the_longest_paths_of_any_program(draws, late):
     assert timed(order, late) == walked(order, late)
 
 
-@settings(max_examples=60)
 @given(draws=STEPS)
 def test_data_are_those_of_any_program_without_races(draws):
     """Read from chunks that hold something, and from those that do not."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.collectives.bounds import bandwidth_bound_ps
@@ -94,6 +94,7 @@ def test_one_gpu_per_node_uses_no_port(hopper):
 
 
 @pytest.mark.parametrize(("algorithm", "protocol", "shape"), CASES)
+@settings(max_examples=15)
 @given(sizes=st.lists(st.integers(1, 1 << 34), min_size=2, max_size=8))
 def test_more_bytes_never_take_less_time(algorithm, protocol, shape, sizes):
     """For every algorithm, protocol and number of nodes."""

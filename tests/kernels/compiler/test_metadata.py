@@ -365,7 +365,7 @@ def test_descriptors_of_tensors_are_compiled_too(run):
 
 @pytest.mark.parametrize(
     ("stages", "fits", "num_programs"),
-    slow_after(1, [(8, False, 1), (3, True, 1), (3, True, 200), (8, False, 200)]),
+    slow_after(1, [(16, False, 1), (3, True, 1), (3, True, 200), (16, False, 200)]),
 )
 def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_a_gpu(
     run, stages, fits, num_programs
@@ -374,7 +374,7 @@ def test_a_program_that_takes_more_shared_memory_than_there_is_is_refused_as_on_
 
     def body(rank, ctx):
         a, b, c = (ctx.empty(1024 * 1024, dtype=ctx.float16) for _ in range(3))
-        options = {"BLOCK": 128, "num_stages": stages}
+        options = {"BLOCK": 64, "num_stages": stages}
         warm = tiles_in_stages.warmup(a, b, c, 1024, 1024, **options, grid=(1,))
         reported = nullcontext() if fits else pytest.raises(OutOfResources, match="shared memory")
         with reported:

@@ -298,14 +298,13 @@ simrank.multiprocessing.spawn(program, nprocs=2)
     assert out == "[4.0, 4.0]\n" * 2
 
 
-def test_the_summary_of_a_run_names_the_ranks_that_there_were(tmp_path):
+def test_the_summary_of_a_run_names_the_ranks_that_there_were(cli, tmp_path):
     """A rank sees all devices of its node; those that nobody used are no ranks."""
     (tmp_path / "one.py").write_text(
         "import torch\nassert torch.ones(3, device='cuda').sum() == 3\n"
     )
-    command = [sys.executable, "-m", "simrank", "run", "--nproc-per-node", "2", "one.py"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    lines = [line for line in run.stderr.splitlines() if line.startswith("  rank")]
+    _, _, err = cli("run", "--nproc-per-node", "2", tmp_path / "one.py")
+    lines = [line for line in err.splitlines() if line.startswith("  rank")]
     assert [line.partition(":")[0].split()[-1] for line in lines] in (["0", "1"], ["0-1"])
 
 

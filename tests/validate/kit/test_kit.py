@@ -5,6 +5,7 @@ import getpass
 import json
 import os
 import platform
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,20 @@ from simrank.validate.kit.script.main import worlds
 STANDIN = Path(__file__).parent / "standin"
 
 
+OWN = """
+import torch, torch.distributed as dist
+def step(rank, ranks):
+    x = torch.arange(64, device='cuda').float() / (rank + 3)
+    dist.all_reduce(x)
+    return {'sum': x, 'rank': rank}
+"""
+
+
 @pytest.fixture(scope="session")
 def kit(tmp_path_factory):
-    """A kit with the predictions of one cluster."""
-    path = tmp_path_factory.mktemp("kit") / "kit.py"
-    path.write_text(script(predicted(["hgx_h100"], [2])))
+    """A kit with the predictions of one cluster, and a program of its author."""
+    path, own = tmp_path_factory.mktemp("kit") / "kit.py", Own(OWN, "step")
+    path.write_text(script(predicted(["hgx_h100"], [2], own=own), own))
     return path
 
 
@@ -93,17 +103,30 @@ def test_texts_of_errors_name_no_folder_host_or_user(text):
 
 
 def test_two_gpus_are_measured_from_end_to_end(kit):
-    """Each phase has times with predictions; values, orders and hangs are those predicted."""
+    """Each phase has times with predictions; values, orders and hangs are those predicted.
+
+    A program of the author is measured too, with the values it has on simulated GPUs.
+    """
     status, output, document = run(kit, "--hang-limit", "5", gpus=2)
     assert status == 0, output
     assert document["differs"] == []
-    assert "5 values and orders of calls, 2 hangs: all as predicted" in output
+    assert "6 values and orders of calls, 2 hangs: all as predicted" in output
     assert document["measured"]["failures"] == []
     assert [each["hung"] for each in document["measured"]["hangs"]] == [True, True]
     found = read_evidence(json.dumps(document), "kit.json")
     assert found.cluster == "hgx_h100"
     phases = {each.phase for each in found.times()}
-    assert phases == {"launches", "copies", "products", "attention", "collectives", "pairs"}
+    assert phases == {
+        "launches",
+        "copies",
+        "products",
+        "attention",
+        "collectives",
+        "pairs",
+        "own program",
+    }
+    own = [each.name for each in found.times() if each.phase == "own program"]
+    assert own == ["step on 2 ranks"]
     assert {each.is_inside for each in found.times() if each.phase == "collectives"} <= {
         True,
         False,
@@ -169,40 +192,27 @@ def test_nccl_tests_are_read_where_they_are(bare_kit, tmp_path):
     assert (status, row["name"], row["time_us"]) == (0, "all_reduce of 2 ranks, 1 KiB", 12.1)
 
 
-def test_a_program_of_the_author_is_measured_too(tmp_path):
-    """With the values that it has on simulated GPUs."""
-    text = (
-        "import torch, torch.distributed as dist\n"
-        "def step(rank, ranks):\n"
-        "    x = torch.arange(64, device='cuda').float() / (rank + 3)\n"
-        "    dist.all_reduce(x)\n"
-        "    return {'sum': x, 'rank': rank}\n"
-    )
-    own = Own(text, "step")
-    parts = predicted(["hgx_h100"], [2], own=own)
-    path = tmp_path / "kit.py"
-    path.write_text(script(parts, own))
-    status, output, document = run(path, "--only", "own program", gpus=2)
-    assert (status, document["differs"]) == (0, []), output
-    [timed] = read_evidence(json.dumps(document), "kit.json").times()
-    assert (timed.phase, timed.name) == ("own program", "step on 2 ranks")
+@pytest.fixture(scope="module")
+def small_gpu(kit):
+    """A run on a GPU that is not known and has too little memory."""
+    failure = "products:out_of_memory"
+    only = "launches,products"
+    return run(kit, "--only", only, STANDIN_NAME="NVIDIA T4", STANDIN_FAILURE=failure)
 
 
-def test_an_unknown_gpu_has_times_and_no_predictions(kit):
+def test_an_unknown_gpu_has_times_and_no_predictions(small_gpu):
     """They are of use still."""
-    status, _, document = run(kit, "--only", "launches", STANDIN_NAME="NVIDIA T4")
+    status, _, document = small_gpu
     assert (status, document["cluster"], document["summary"]) == (0, "", [])
-    assert len(document["measured"]["rows"]) == 4
+    phases = [row["phase"] for row in document["measured"]["rows"]]
+    assert phases.count("launches") == 4
 
 
-def test_too_little_memory_ends_an_item(bare_kit):
+def test_too_little_memory_ends_an_item(small_gpu):
     """The next one is measured."""
-    status, _, document = run(
-        bare_kit, "--only", "products", STANDIN_FAILURE="products:out_of_memory"
-    )
-    assert status == 0
+    _, _, document = small_gpu
     assert any("out of memory" in note for note in notes_of(document))
-    assert len(document["measured"]["rows"]) > 30
+    assert len(document["measured"]["rows"]) > 34
 
 
 @pytest.mark.parametrize(
@@ -276,31 +286,39 @@ def test_a_result_that_cannot_be_written_is_said_at_once(bare_kit):
     assert "to fix: --out FILE" in done.stdout
 
 
-def test_a_machine_without_gpus_has_a_status_of_its_own(bare_kit):
-    """And a result that says so."""
+@pytest.fixture(scope="module")
+def without_gpus(bare_kit):
+    """A run without GPUs, where there is a result already; the run, and the two files."""
+    earlier = bare_kit.with_name("none.json")
+    earlier.write_text("{}")
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    out = bare_kit.with_name("none.json")
-    command = [sys.executable, str(bare_kit), "--out", str(out)]
-    done = subprocess.run(command, env=env, capture_output=True, timeout=100, check=False)
+    command = [sys.executable, str(bare_kit), "--out", str(earlier)]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    return done, earlier, bare_kit.with_name("none-2.json")
+
+
+def test_a_machine_without_gpus_has_a_status_of_its_own(without_gpus):
+    """And a result that says so."""
+    done, _, out = without_gpus
     assert done.returncode == 4
     assert json.loads(out.read_text())["measured"]["failures"][0]["reason"] == "torch sees no GPU"
 
 
-def test_wrong_words_are_refused(bare_kit):
-    """With the words that are expected."""
-    command = [sys.executable, str(bare_kit), "--only", "product"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 2
-    assert "expected some of launches, copies, products" in done.stdout
-    command = [sys.executable, str(bare_kit), "--limit", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, "--limit of 30 s or more" in done.stdout) == (2, True)
-
-
-def test_an_earlier_result_is_kept(bare_kit):
+def test_an_earlier_result_is_kept(without_gpus):
     """The new one has a number."""
-    for _ in range(2):
-        command = [sys.executable, str(bare_kit), "--out", str(bare_kit.with_name("twice.json"))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert "twice-2.json" in done.stdout
-    assert bare_kit.with_name("twice.json").exists()
+    done, earlier, out = without_gpus
+    assert out.name in done.stdout
+    assert earlier.read_text() == "{}"
+
+
+def test_wrong_words_are_refused(bare_kit, capsys):
+    """With the words that are expected."""
+    main = runpy.run_path(str(bare_kit))["main"]
+    for words, told in (
+        (["--only", "product"], "expected some of launches, copies, products"),
+        (["--limit", "0"], "--limit of 30 s or more"),
+    ):
+        assert main(words) == 2
+        assert told in capsys.readouterr().out

@@ -2,7 +2,8 @@
 
 On PYTHONPATH with `STANDIN_GPUS` set, torch on the CPU says that it has so many H100. Operations
 take 5 us and collectives 20 us of a clock of the process, which `time.perf_counter` and events
-read. `STANDIN_FAILURE=PHASE:HOW` plants a failure: out_of_memory, crash, raise, hang.
+read; those without data take 1 ms, for a phase repeats short ones more often.
+`STANDIN_FAILURE=PHASE:HOW` plants a failure: out_of_memory, crash, raise, hang.
 """
 
 import os
@@ -41,6 +42,7 @@ if "STANDIN_GPUS" in os.environ:
     # Tensors without data where no value is read: matrix products of real size cost nothing.
     phases = {"launches", "copies", "products", "attention", "kernels"}
     device = "meta" if set(sys.argv) & phases else "cpu"
+    operation_s = OPERATION_S if device == "cpu" else 1e-3
 
     def on_host(value):
         return device if isinstance(value, str) and value.startswith("cuda") else value
@@ -48,7 +50,7 @@ if "STANDIN_GPUS" in os.environ:
     class OnHost(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             plant()
-            clock[0] += OPERATION_S
+            clock[0] += operation_s
             given = {k: on_host(v) for k, v in (kwargs or {}).items() if k != "pin_memory"}
             if func is torch.Tensor.cuda:
                 return args[0].clone()
