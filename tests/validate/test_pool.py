@@ -415,7 +415,7 @@ def test_a_warm_worker_does_not_grow(pool):
     """Memory is flat over many cases."""
     for _ in range(20):
         first = pool.run(cases.resident)
-    for _ in range(200):
+    for _ in range(100):
         last = pool.run(cases.resident)
     assert all(after < 1.05 * before for before, after in zip(first, last, strict=True))
 
