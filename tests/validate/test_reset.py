@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from simrank.validate import Options, WorkerPool
+from simrank.validate import Limits, Options, WorkerPool
 from simrank.validate.reset import Baseline
 
 from . import leftovers
@@ -79,7 +79,8 @@ def test_what_a_later_case_prints_and_writes_goes_where_it_should(worker, tmp_pa
 
 def test_a_worker_that_only_a_new_process_is_free_of_is_replaced_and_the_case_named():
     """A thread that goes on, here."""
-    with WorkerPool(1, None, 60, options=Options(retry=False)) as pool:
+    options = Options(retry=False, limits=Limits(end_s=0.3))  # The thread outlives any.
+    with WorkerPool(1, None, 60, options=options) as pool:
         pool.run(leftovers.leave_a_thread)
         assert pool.events[-1].endswith(
             "(leave_a_thread) left thread 'left' on rank 0; the workers are ended"
