@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from functools import cache
 from inspect import cleandoc
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,6 +85,24 @@ def breaches_of_page(text: str) -> Iterator[str]:
         yield from (f"line {number}: {breach}" for breach in _breaches(line))
 
 
+class Function(NamedTuple):
+    """A function of a module: its lines, and those of its body without the docstring."""
+
+    name: str
+    line: int
+    num_lines: int
+    num_body_lines: int
+    has_docstring: bool
+
+
+class Import(NamedTuple):
+    """An import that runs, and its line."""
+
+    module: str
+    is_inside: bool
+    line: str
+
+
 class Words(NamedTuple):
     """The words of a module.
 
@@ -95,32 +111,64 @@ class Words(NamedTuple):
         docstrings: Those of the module, its classes and functions.
         comments: With their lines.
         names: Identifiers, and the words of strings on one line.
+        functions: All, those inside others too.
+        imports: Those that run: not for types alone.
     """
 
     strings: list[tuple[int, str]]
     docstrings: list[str]
     comments: list[tuple[int, str]]
     names: set[str]
+    functions: list[Function]
+    imports: list[Import]
+
+
+# Docstrings and other strings of several lines; strings of one; comments.
+_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"""|("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|(#[^\n]*)', re.DOTALL
+)
 
 
 @cache
 def words_of(source: str) -> Words:
-    """Return the words of a module, which several rules look at."""
-    found = Words([], [], [], set())
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.strings.append((node.lineno, node.value))
-        elif isinstance(node, DOCUMENTED):
-            docstring = ast.get_docstring(node, clean=False)
-            found.docstrings.extend([] if docstring is None else [docstring])
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
-            found.names.add(token.string)
-        elif token.type == tokenize.COMMENT:
-            found.comments.append((token.start[0], token.string))
-        elif token.type == tokenize.STRING and '"""' not in token.string:
-            found.names.update(re.findall(r"\w+", token.string))
-    return found
+    """Return the words of a module, read once for all rules. Trees, if kept, slow every test."""
+    comments = [
+        (source.count("\n", 0, found.start()) + 1, found[2])
+        for found in _TOKEN.finditer(source)
+        if found[2]
+    ]
+    names = set(re.findall(r"\w+", _TOKEN.sub(lambda found: found[1] or " ", source)))
+    words = Words([], [], comments, names, [], [])
+    _visit(ast.parse(source), words, source.splitlines())
+    return words
+
+
+def _visit(node: ast.AST, words: Words, lines: list[str], *, is_inside=False, runs=True) -> None:
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            words.strings.append((node.lineno, node.value))
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        if runs:
+            of = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
+            line = lines[node.lineno - 1]
+            words.imports.extend(Import(of + each.name, is_inside, line) for each in node.names)
+    elif isinstance(node, DOCUMENTED):
+        docstring = ast.get_docstring(node, clean=False)
+        words.docstrings.extend([] if docstring is None else [docstring])
+        if is_function:
+            words.functions.append(_function(node, has_docstring=docstring is not None))
+    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        runs = False
+    for child in ast.iter_child_nodes(node):
+        _visit(child, words, lines, is_inside=is_inside or is_function, runs=runs)
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, *, has_docstring: bool) -> Function:
+    body = node.body[has_docstring:]
+    num_body_lines = (body[-1].end_lineno or 0) - body[0].lineno + 2 if body else 0
+    num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    return Function(node.name, node.lineno, num_lines, num_body_lines, has_docstring)
 
 
 def breaches_of_source(source: str) -> Iterator[str]:

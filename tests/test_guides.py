@@ -13,6 +13,7 @@ import shlex
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ GUIDES = [
     *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md"))),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# Commands of these kinds set something up, or are the project's own checks and measurements.
-NOT_RUN = ("python3 -m venv", "pip install", "python benches/", "python tests/")
+PICTURE = "simrank bench hgx_h100 --html hgx_h100.html"
+# Commands of these kinds set something up, are the project's own checks and measurements, or have
+# a test of their own below.
+NOT_RUN = ("python3 -m venv", "pip install", "python benches/", "python tests/", PICTURE)
 SLOW = {
     "simrank/tp/README.md#a-test-on-eight-ranks",  # It runs pytest within pytest.
     "docs/tutorials/layout.md#a-model-of-70b-on-64-gpus",  # Models of real size: minutes.
@@ -121,15 +124,16 @@ class Reader:
         """Run a line of a shell."""
         line = line.partition("  #")[0]
         tool, *arguments = shlex.split(line)
+        if line.startswith(NOT_RUN):
+            return
         if tool == "simrank":
             with pytest.raises(SystemExit):
                 main(arguments)
         elif tool == "pytest":
             pytest.main([*arguments, "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler"])
-        elif tool == "python" and len(arguments) == 1:
-            self.python(arguments[0], (self.folder / arguments[0]).read_text())
         else:
-            assert line.startswith(NOT_RUN), line
+            assert tool == "python", line
+            self.python(*arguments, (self.folder / arguments[0]).read_text())
 
 
 @pytest.mark.parametrize(("page", "blocks"), EXAMPLES)
@@ -189,12 +193,26 @@ def test_no_sentence_stands_twice():
                 seen[words] = page
 
 
-def test_the_picture_of_the_first_page_is_what_the_command_draws(folder, capsys):
-    """The first chart of its page, with the page's colours: light and dark."""
-    with pytest.raises(SystemExit):
-        main(["bench", "hgx_h100", "--html", "page.html"])
-    capsys.readouterr()
-    body = re.search(r"<svg (viewBox.*?</svg>)", (folder / "page.html").read_text(), re.DOTALL)[1]
+def test_the_first_benchmark_shows_intervals_and_measured_times_and_draws_the_picture(
+    folder, capsys, monkeypatch
+):
+    """The picture of the first page is the first chart, with its page's colours: light and dark."""
+    module = import_module("simrank.bench.run")
+    monkeypatch.setattr(module, "CHECK_UP_TO_BYTES", 1 << 20)  # Neither shows a check of data.
+    with pytest.raises(SystemExit) as caught:
+        main(PICTURE.split()[1:])
+    assert caught.value.code in (0, None)
+    auto, _, ring = capsys.readouterr().out.partition("# all_reduce ring")
+    assert "90% interval  measured   error" in auto
+    assert "nvls Simple" in auto
+    assert "# Measured time inside the 90% interval in 28 of 31 rows" in auto
+    assert "21 % up to 32 KiB, 11 % to 1 MiB, 3 % to 64 MiB, 2 % above" in auto
+    assert "constants fitted to 106 series of 25 sites (platform hopper: " in auto
+    assert "# No 90% interval and no error: ring is forced" in ring
+    assert not {"measured", "error"} & set(ring.splitlines()[2].split())
+    body = re.search(r"<svg (viewBox.*?</svg>)", (folder / "hgx_h100.html").read_text(), re.DOTALL)[
+        1
+    ]
     look = "background:var(--ground);color:var(--ink);font-family:system-ui,sans-serif"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" style="{look}" '
     drawn = (head + body + "\n").replace(">", f">\n<style>\n{css(2)}</style>\n", 1)

@@ -95,42 +95,30 @@ TOUR = (
 )
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def words_of(path: Path) -> language.Words:
+    return language.words_of(path.read_text(encoding="utf-8"))
 
 
-def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    tree = parsed(path)
-    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_files_and_functions_stay_short(path):
-    """A file has at most 800 lines, a function at most 70."""
-    assert len(path.read_text().splitlines()) <= MAX_FILE_LINES
-    for node in functions(path):
-        length = (node.end_lineno or node.lineno) - node.lineno + 1
-        assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
-
-
-def test_the_median_function_is_short():
-    """Half of all functions, without docstrings, have at most 12 lines."""
-    lengths = []
+def test_files_and_functions_stay_short():
+    """A file has at most 800 lines, a function at most 70; half of all bodies at most 12."""
+    bodies = []
     for path in SOURCES:
-        for node in functions(path):
-            body = node.body[1:] if ast.get_docstring(node) else node.body
-            if body:
-                lengths.append((body[-1].end_lineno or 0) - body[0].lineno + 2)
-    assert sorted(lengths)[len(lengths) // 2] <= MAX_MEDIAN_LINES
+        assert len(path.read_text().splitlines()) <= MAX_FILE_LINES, path
+        for each in words_of(path).functions:
+            assert each.num_lines <= MAX_FUNCTION_LINES, f"{path}: {each.name}"
+            bodies += [each.num_body_lines] if each.num_body_lines else []
+    assert sorted(bodies)[len(bodies) // 2] <= MAX_MEDIAN_LINES
 
 
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
-def test_every_test_says_in_one_line_what_it_claims(path):
+def test_every_test_says_in_one_line_what_it_claims():
     """Test functions have a docstring."""
-    for node in functions(path):
-        if node.name.startswith("test_"):
-            assert ast.get_docstring(node), f"{path.name}:{node.lineno} {node.name}"
+    without = [
+        f"{path.name}:{each.line} {each.name}"
+        for path in TESTS
+        for each in words_of(path).functions
+        if each.name.startswith("test_") and not each.has_docstring
+    ]
+    assert without == []
 
 
 def test_tests_mirror_modules():
@@ -181,7 +169,8 @@ def test_the_table_of_changes_names_files_and_what_they_define():
     assert missing == set()
     for file, name in rows:
         head, _, member = name.partition(".")
-        found = [n for n in parsed(PACKAGE / file).body if head in defined(n)]
+        tree = ast.parse((PACKAGE / file).read_text())
+        found = [n for n in tree.body if head in defined(n)]
         assert found, f"{file} does not define {head}"
         members = [n.name for n in ast.walk(found[0]) if isinstance(n, ast.FunctionDef)]
         assert not member or member in members, f"{file}: {head} has no {member}"
@@ -225,35 +214,42 @@ def test_every_rule_that_is_cited_is_in_the_design():
         assert cited <= rules, f"{path.relative_to(ROOT)} cites {sorted(cited - rules)}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_of_pages_lead_somewhere(path):
+def test_links_of_pages_lead_somewhere():
     """A relative link of a Markdown page names a file, and a heading of it where it has a `#`."""
-    text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if "://" in link:
-            continue
-        name, _, anchor = link.partition("#")
-        target = path.parent / name if name else path
-        assert target.exists(), link
-        if anchor:
-            heads = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
-            slugs = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
-            assert anchor in slugs, link
+    for path in PAGES:
+        text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if "://" not in link:
+                name, _, anchor = link.partition("#")
+                target = path.parent / name if name else path
+                assert target.exists(), f"{path}: {link}"
+                assert not anchor or anchor in anchors(target), f"{path}: {link}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files_that_pages_name_exist(path):
+@cache
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_files_that_pages_name_exist():
     """A path in backticks that begins at the root of the repository leads somewhere."""
-    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-    for name in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
-        assert (ROOT / name).exists() or "NAME" in name or "NNNN" in name, name
+    for path in PAGES:
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for name in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
+            exists = (ROOT / name).exists() or "NAME" in name or "NNNN" in name
+            assert exists, f"{path}: {name}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pages_use_plain_words(path):
+def test_pages_use_plain_words():
     """No page but an accepted decision has a phrase of the list in tests/language.py."""
-    if not re.match(r"adr/\d{4}-", str(path.relative_to(ROOT))):
-        assert list(language.breaches_of_page(path.read_text())) == []
+    found = [
+        f"{path.relative_to(ROOT)}, {breach}"
+        for path in PAGES
+        if not re.match(r"adr/\d{4}-", str(path.relative_to(ROOT)))
+        for breach in language.breaches_of_page(path.read_text())
+    ]
+    assert found == []
 
 
 def test_sources_use_plain_words():
@@ -278,7 +274,7 @@ def test_names_in_backticks_exist():
     """Docstrings and comments name functions, attributes and modules that are there."""
     known = set()
     for path in [*SOURCES, *TESTS]:
-        known |= {*path.with_suffix("").parts, *language.words_of(path.read_text()).names}
+        known |= {*path.with_suffix("").parts, *words_of(path).names}
     dead = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in SOURCES
@@ -385,27 +381,6 @@ def test_import_simrank_takes_less_than_twice_import_numpy():
     assert min(pair[0] for pair in pairs) < 2 * min(pair[1] for pair in pairs)
 
 
-def _runtime_imports(path):
-    """Yield (module, is inside a function, source line) of the imports that run."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.splitlines()
-
-    def visit(node, inside):
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                continue
-            if isinstance(child, ast.ImportFrom) and child.module:
-                for alias in child.names:
-                    yield f"{child.module}.{alias.name}", inside, lines[child.lineno - 1]
-            elif isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield alias.name, inside, lines[child.lineno - 1]
-            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from visit(child, inside or is_function)
-
-    yield from visit(parsed(path), inside=False)
-
-
 def _module_of(name, modules):
     """Return the module that an imported name is, or is from; None if it is nobody's here."""
     while name and name not in modules:
@@ -420,7 +395,7 @@ def test_no_files_import_each_other_in_a_circle():
         parts = path.relative_to(ROOT).with_suffix("").parts
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     needs = {
-        name: {_module_of(what, modules) for what, *_ in _runtime_imports(path)} - {name, None}
+        name: {_module_of(each.module, modules) for each in words_of(path).imports} - {name, None}
         for name, path in modules.items()
     }
     while leaves := [name for name, needed in needs.items() if not needed]:
@@ -434,9 +409,9 @@ def test_no_files_import_each_other_in_a_circle():
 def test_an_import_inside_a_function_has_a_reason():
     """It costs start-up time, or needs what is optional; the line says which."""
     without = [
-        f"{path.relative_to(ROOT)}: {line.strip()}"
+        f"{path.relative_to(ROOT)}: {each.line.strip()}"
         for path in SOURCES
-        for _, inside, line in _runtime_imports(path)
-        if inside and not re.search(r"# noqa: PLC0415 - \S", line)
+        for each in words_of(path).imports
+        if each.is_inside and not re.search(r"# noqa: PLC0415 - \S", each.line)
     ]
     assert without == []

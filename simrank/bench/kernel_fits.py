@@ -67,6 +67,7 @@ _START = RuleConstants(0.74, 100.0, 0.27, 0.12, 2.3, 0.9, 0.9, 2.8, 0.3)
 _LOWEST = RuleConstants(0.2, 5.0, 0.003, 0.01, 0.5, 0.4, 0.02, 0.1, 0.02)
 _HIGHEST = RuleConstants(1.2, 400.0, 4.0, 2.0, 300.0, 1.1, 1.5, 10.0, 2.0)
 _OUTLIER = 0.1  # Relative errors beyond it weigh less.
+_SMALL = 100  # Rows of a matrix that numpy inverts faster at once than by halves.
 _MAX_STEPS = 25
 _FIT_EVERY = 3  # One row of how many constants are fitted to, where there are many.
 _MANY_ROWS = 1000
@@ -239,16 +240,28 @@ def own_errors(table: Table, fit: Fit) -> LeftOut:
         if not kept.size:
             continue
         at = places(table.sizes[kept], table.machine.num_sms)
-        inverse = np.linalg.inv(covariance(at, at, krige_variance()))
-        solved = inverse @ errors[kept]
+        root = _inverse_root(np.linalg.cholesky(covariance(at, at, krige_variance())))
+        solved = root.T @ (root @ errors[kept])
         pairs = table.sizes[kept, 2] * 1e9 + table.sizes[kept, 3]
         for pair in np.unique(pairs):
             rows = np.flatnonzero(pairs == pair)
-            block = inverse[np.ix_(rows, rows)]
+            block = root[:, rows].T @ root[:, rows]
             errors[kept[rows]] = np.linalg.solve(block, solved[rows])
     return LeftOut(
         table.device.name, table.kind, OWN, table.device.name, size_class(table.sizes, fit), errors
     )
+
+
+def _inverse_root(lower: Array) -> Array:
+    """Return the inverse R of a Cholesky factor of K, by halves: R.T R = K^-1."""
+    half = len(lower) // 2
+    if half < _SMALL:
+        return np.linalg.inv(lower)
+    root = np.zeros_like(lower)
+    root[:half, :half] = _inverse_root(lower[:half, :half])
+    root[half:, half:] = _inverse_root(lower[half:, half:])
+    root[half:, :half] = -root[half:, half:] @ (lower[half:, :half] @ root[:half, :half])
+    return root
 
 
 def sibling_errors(table: Table, donor: Table, fit: Fit) -> LeftOut:
@@ -458,10 +471,10 @@ def attention_left_out(fits: Fits) -> list[LeftOut]:
                     continue
                 left = np.log(known_us / attention_us(other, known, phase, constants))
                 at = attention_places(known, other.num_sms)
+                to = attention_places(shapes, machine.num_sms)
                 for row in range(0, len(logs), 3):
-                    place = attention_places(shapes[row][None], machine.num_sms)[0]
                     far = (known[:, :3] != shapes[row, :3]).any(axis=1)
-                    logs[row] -= interpolate(at[far], left[far], place, _NOISE)
+                    logs[row] -= interpolate(at[far], left[far], to[row], _NOISE)
                 part = slice(None, None, 3)
                 found.append(LeftOut(name, phase, SIBLING, donor, classes[part], logs[part]))
     return found
@@ -472,12 +485,12 @@ def _without_group(device: str, phase: str, constants: AttentionConstants) -> Ar
     machine = measured_devices()[device].machine
     errors: Array = np.log(times_us / attention_us(machine, shapes, phase, constants))
     at = attention_places(shapes, machine.num_sms)
-    inverse = np.linalg.inv(covariance(at, at, _NOISE))
-    solved = inverse @ errors
+    root = _inverse_root(np.linalg.cholesky(covariance(at, at, _NOISE)))
+    solved = root.T @ (root @ errors)
     groups = shapes[:, 0] * 1e6 + shapes[:, 1] * 1e3 + shapes[:, 2]
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
-        errors[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], solved[rows])
+        errors[rows] = np.linalg.solve(root[:, rows].T @ root[:, rows], solved[rows])
     return errors
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import traceback
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import typer
+import typer.main
 
 from simrank.cli.common import BAD_CONFIG, BUG, FAILED, app
 from simrank.errors import ConfigError, SimrankError
@@ -19,7 +21,13 @@ __all__ = ["app", "main"]
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit with its status; see `EXIT_STATUS`."""
-    sys.exit(_guarded(lambda: app(args=args, prog_name="simrank", standalone_mode=True)))
+    sys.exit(_guarded(lambda: _commands()(args=args, prog_name="simrank", standalone_mode=True)))
+
+
+@cache
+def _commands() -> Any:  # noqa: ANN401 - typer's
+    """Build the commands once for all calls of `main`; each is built at its first use."""
+    return typer.main.get_command(app)
 
 
 def _say_where_it_was(end: BaseException | None) -> None:

@@ -83,10 +83,12 @@ class Commands(TyperGroup):
             return TyperCommand(cmd_name, help=command.help)
         if ctx is not None and ctx.resilient_parsing:  # A shell asks: words suffice.
             return described(cmd_name)
-        for module in command.modules or (cmd_name,):
-            import_module(f"simrank.cli.{module}")
-        imported: Any = typer.main.get_command(app)
-        return imported.commands[cmd_name]
+        if self.commands[cmd_name] is None:
+            for module in command.modules or (cmd_name,):
+                import_module(f"simrank.cli.{module}")
+            imported: Any = typer.main.get_command(app)
+            self.commands[cmd_name] = imported.commands[cmd_name]
+        return self.commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - likewise
         """Write the list of commands; none is imported."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -88,13 +88,13 @@ def scalar_data(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> object:
 def plain_data(text: str, max_depth: int) -> object:
     """Return the data of text, or None where something in it needs a closer look.
 
-    These are anchors, tags, keys that are no words or stand twice, several documents, and tab
-    characters, which libyaml takes at places where YAML has none.
+    These are anchors, tags, keys that are no words or stand twice, several documents, and
+    characters that libyaml takes at places where PyYAML has none.
 
     Raises:
         YAMLError: It is no YAML, or nested deeper than `max_depth`.
     """
-    if "\t" in text:
+    if any(character in text for character in "\t?\ufeff"):
         return None
     builder = _Builder(max_depth)
     try:
@@ -338,15 +338,19 @@ def read_yaml(path: str | Path) -> Source:
 
 def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
     """Read YAML text; see `read_yaml`."""
+    data: object = None
+    loader: type[yaml.SafeLoader | yaml.CSafeLoader] = _ShallowLoader
     try:
-        if len(text) > _LARGE and yaml.__with_libyaml__:
-            data = plain_data(text, _MAX_DEPTH)
-            if isinstance(data, dict):
-                where = Late(lambda: places_of(text))
-                return Source(file, data, path, where.lines, where.texts)
-            reader = _careful(text, file, yaml.CSafeLoader)
-        else:
-            reader = _careful(text, file, _ShallowLoader)
+        if yaml.__with_libyaml__:
+            if len(text) > _LARGE:
+                data, loader = plain_data(text, _MAX_DEPTH), yaml.CSafeLoader
+            else:
+                with suppress(yaml.YAMLError):  # The careful reader's message is better.
+                    data = plain_data(text, _MAX_DEPTH)
+        if isinstance(data, dict):
+            where = Late(lambda: places_of(text))
+            return Source(file, data, path, where.lines, where.texts)
+        reader = _careful(text, file, loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1

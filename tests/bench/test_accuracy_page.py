@@ -1,6 +1,7 @@
 """The page of errors: means beside aims, errors in colours, ratios over size."""
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,9 +16,14 @@ from simrank.collectives.nccl.pool import NUM_KINDS
 NEBIUS, DELL, XLA = "h100x16_nebius_ib_allreduce", "h200x16_dell_roce_allreduce", "xla_h100x8"
 
 
-def page(fits, *names):
+@cache
+def errors(fit, *names):
     series = [each for name in names for each in table_series(name)]
-    found = {fit: FITS[fit].errors(Bench(series, series)) for fit in fits}
+    return FITS[fit].errors(Bench(series, series))
+
+
+def page(fits, *names):
+    found = {fit: errors(fit, *names) for fit in fits}
     return found, accuracy_page(found, {name: groups(name, mine) for name, mine in found.items()})
 
 

@@ -1,5 +1,7 @@
 """Fits of the products' rule, held to rows that were not fitted."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from simrank.bench.kernel_fits import (
     write_attention,
     write_fits,
 )
-from simrank.hardware.attention import folder, read_attention_fits, read_attention_widths
+from simrank.hardware.attention import folder, read_attention_widths
 from simrank.hardware.gemm_rows import ANY, measured_devices, read_fits, read_widths
 
 # Largest mean errors in percent of (n, k) pairs that were left out, over all devices: m <= 32, the
@@ -33,6 +35,12 @@ def table_of(kind, device):
     return next(each for each in tables(kind) if each.device.name == device)
 
 
+@cache
+def left_out(kind, device):
+    """Return the errors of a device's rows that are left out."""
+    return own_errors(table_of(kind, device), read_fits()[kind, device])
+
+
 def means_pct(left, num_classes=3):
     """Return mean errors per size class."""
     errors = 100 * np.abs(np.expm1(-left.logs))
@@ -43,7 +51,7 @@ def means_pct(left, num_classes=3):
 def test_pairs_that_are_left_out_are_predicted(kind):
     """On average over the devices, by their other rows."""
     found = [
-        means_pct(own_errors(table, read_fits()[kind, table.device.name]))
+        means_pct(left_out(kind, table.device.name))
         for table in tables(kind)
         if table.device.name != "mi355x"
     ]
@@ -64,8 +72,7 @@ def test_a_sibling_is_predicted_by_scaled_rows(kind):
 def test_intervals_cover_nine_of_ten_rows_of_each_device_and_are_no_wider():
     """Of rows whose pair was left out; a fifth narrower would cover clearly less."""
     for name in ("h100_sxm", "a100_sxm"):
-        table = table_of("bfloat16", name)
-        left = own_errors(table, read_fits()["bfloat16", name])
+        left = left_out("bfloat16", name)
         widths = read_widths()["bfloat16", "own", name]
         half = np.array([widths[number] for number in left.classes])
         assert 0.89 < (np.abs(left.logs) <= half * 1.01).mean() < 0.92
@@ -103,10 +110,9 @@ def test_siblings_share_an_architecture_and_its_ratio_of_units():
 
 def test_a_fit_is_the_shipped_one_and_files_are_written_equally(tmp_path):
     """To the last byte: `simrank calibrate --gemm` writes them."""
-    table = table_of("bfloat16", "h100_sxm")
-    fit = fit_table(table)
+    fit = fit_table(table_of("bfloat16", "h100_sxm"))
     assert fit == read_fits()["bfloat16", "h100_sxm"]
-    left = own_errors(table, fit)
+    left = left_out("bfloat16", "h100_sxm")
     write_fits({("bfloat16", "h100_sxm"): fit}, half_widths([left]), tmp_path)
     shipped = {
         name: (table_folder() / name).read_text().splitlines()
@@ -151,8 +157,13 @@ ATTENTION_PCT = {"prefill": (7, 9, 7), "full": (10, 12, 10), "decode": (14, 24, 
 
 
 @pytest.fixture(scope="module")
-def errors():
-    return attention_left_out(read_attention_fits())
+def fits():
+    return fit_attention()
+
+
+@pytest.fixture(scope="module")
+def errors(fits):
+    return attention_left_out(fits)
 
 
 @pytest.mark.parametrize("phase", ATTENTION_PCT)
@@ -170,9 +181,8 @@ def test_combinations_that_are_left_out_are_predicted(errors, phase):
         assert (np.abs(each.logs) <= half * 1.01).mean() > 0.89
 
 
-def test_everything_is_fitted_again_to_the_last_byte(tmp_path):
+def test_everything_is_fitted_again_to_the_last_byte(fits, errors, tmp_path):
     """In seconds."""
-    fits = fit_attention()
-    write_attention(fits, attention_left_out(fits), tmp_path)
+    write_attention(fits, errors, tmp_path)
     for name in ("constants.csv", "intervals.csv"):
         assert (tmp_path / name).read_bytes() == (folder() / "fit" / name).read_bytes()

@@ -26,6 +26,7 @@ from simrank.bench.plan import (
     run_plan,
     table_of,
 )
+from simrank.cli import main
 from simrank.config.plan import load_plan
 from simrank.errors import ConfigError
 
@@ -34,9 +35,9 @@ import sys
 import simrank
 import simrank.distributed as dist
 
-size, fails = int(sys.argv[1]), sys.argv[2] == "fails"
+size = int(sys.argv[1])
 dist.init_process_group("nccl")
-if fails and dist.get_rank() == 1:
+if size == 3 and dist.get_rank() == 1:
     raise ValueError("asked to fail")
 x = simrank.empty(size * 2**28, device="cuda")
 dist.all_reduce(x)
@@ -49,20 +50,35 @@ tokens_per_step: gib * 1000
 """
 
 
+MEMORY = "--set memory=4GiB"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("plan")
+
+
 @pytest.fixture
-def plan(tmp_path):
+def plan(folder):
     """Write a plan and its program; return the plan, with some text replaced."""
-    (tmp_path / "train.py").write_text(PROGRAM)
+    return lambda *changes: plan_in(folder, *changes)
 
-    def load(*changes):
-        text = PLAN
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        (tmp_path / "plan.yaml").write_text(text)
-        return load_plan(tmp_path / "plan.yaml")
 
-    return load
+def plan_in(folder, *changes):
+    (folder / "train.py").write_text(PROGRAM)
+    text = PLAN
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "plan.yaml").write_text(text)
+    return load_plan(folder / "plan.yaml")
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
+    """The rows of runs that fail, fit and do not fit, two at a time."""
+    plan = plan_in(folder, ("train.py", f"{MEMORY} train.py"), ("[1, 8]", "[3, 1, 8, 100]"))
+    return run_plan(plan, part=Part(Workers(jobs=2)))
 
 
 def row(**changes):
@@ -76,61 +92,48 @@ def row(**changes):
     }  # fmt: skip
 
 
-def test_a_row_has_the_figures_of_its_run(plan):
+def test_a_row_has_the_figures_of_its_run(rows, plan, monkeypatch, capsys):
     """Those of `simrank run` with the same words; a plan without steps times the whole run."""
-    first, second = run_plan(plan())
-    found = subprocess.run(
-        [sys.executable, "-m", "simrank", "run", "--shape-only", "--nproc-per-node", "2",
-         "--summary", "json", "train.py", "8", "works"],
-        cwd=plan().folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    summary = json.loads(found.stderr.splitlines()[-1])
-    assert second["step_ms"] == summary["simulated_us"] / 1e3
-    assert second["low_ms"] == pytest.approx(second["step_ms"] / INTERVAL_FACTOR)
-    assert second["tokens_per_s"] == pytest.approx(8000 / second["step_ms"] * 1e3)
-    assert second["tokens_per_s_per_rank"] == second["tokens_per_s"] / 2
-    assert second["peak_allocated_bytes"] == second["peak_reserved_bytes"] == 8 * 2**30
-    assert sum(second["parts_ms"].values()) == pytest.approx(second["step_ms"])
-    assert first["step_ms"] < second["step_ms"]
-    assert all(is_row(each) for each in (first, second))
+    _, found, *_ = rows
+    monkeypatch.chdir(plan().folder)
+    options = ["--shape-only", "--nproc-per-node", "2", "--summary", "json"]
+    with pytest.raises(SystemExit):
+        main(["run", *options, *MEMORY.split(), "train.py", "1", "works"])
+    summary = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert found["step_ms"] == summary["simulated_us"] / 1e3
+    assert found["low_ms"] == pytest.approx(found["step_ms"] / INTERVAL_FACTOR)
+    assert found["tokens_per_s"] == pytest.approx(1000 / found["step_ms"] * 1e3)
+    assert found["tokens_per_s_per_rank"] == found["tokens_per_s"] / 2
+    assert found["peak_allocated_bytes"] == found["peak_reserved_bytes"] == 2**30
+    assert sum(found["parts_ms"].values()) == pytest.approx(found["step_ms"])
+    assert all(is_row(each) for each in rows)
 
 
-def test_a_layout_that_does_not_fit_says_how_much_it_needs(plan):
-    """From a second run with four times the memory; beyond that it says that."""
-    fits, needs, far = run_plan(plan(("[1, 8]", "[1, 100, 1000]")))
+def test_a_layout_that_does_not_fit_says_how_much_it_needs(rows):
+    """From a second run with four times the memory that is set; beyond that it says that."""
+    failed, fits, needs, far = rows
     assert (fits["fits"], needs["fits"], far["fits"]) == (True, False, False)
-    assert needs["peak_reserved_bytes"] == 100 * 2**30 > needs["memory_bytes"]
+    assert needs["peak_reserved_bytes"] == 8 * 2**30 > needs["memory_bytes"] == 4 * 2**30
     assert needs["step_ms"] > fits["step_ms"]
-    assert limits_of(needs) == "does not fit: allocates 100.0 GiB of 79.2"
-    assert far["error"] == "needs more than 317 GiB per device"
-    assert [each["gib"] for each in best_first([far, needs, fits])] == [1, 100, 1000]
-
-
-def test_memory_that_the_command_sets_decides_what_fits(plan):
-    """The second run has four times that."""
-    fits, needs = run_plan(plan(("command: ", "command: --set memory=4GiB ")))
-    assert [each["memory_bytes"] for each in (fits, needs)] == [4 * 2**30] * 2
     assert limits_of(needs) == "does not fit: allocates 8.0 GiB of 4.0"
+    assert far["error"] == "needs more than 16 GiB per device"
+    assert [each["gib"] for each in best_first([failed, far, needs, fits])] == [1, 8, 3, 100]
 
 
-def test_a_run_that_fails_is_a_row_with_its_cause(plan, tmp_path):
+def test_a_run_that_fails_is_a_row_with_its_cause(rows):
     """Nobody knows whether it fits; others run on, in parallel too."""
-    config = plan(("[works]", "[fails, works]"))
-    rows = run_plan(config, part=Part(Workers(jobs=2)))
-    errors = [each["error"] for each in rows]
-    assert errors == ["ValueError: asked to fail", None] * 2
-    assert [each["fits"] for each in rows] == [None, True] * 2
-    assert [each["gib"] for each in best_first(rows)] == [8, 1, 1, 8]
+    assert [each["error"] for each in rows[:3]] == ["ValueError: asked to fail", None, None]
+    assert [each["fits"] for each in rows[:3]] == [None, True, False]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_runs_end_with_the_process_that_wanted_them(plan, tmp_path, jobs):
+def test_runs_end_with_the_process_that_wanted_them(tmp_path, jobs):
     """Child processes end when their parent is killed."""
+    plan_in(tmp_path)
     (tmp_path / "train.py").write_text(
         "import os\nfrom pathlib import Path\n"
         "Path('pid').write_text(str(os.getpid()))\nwhile True: pass\n"
     )
-    plan()
     script = (
         "from simrank.bench.plan import run_plan\nfrom simrank.config.plan import load_plan\n"
         "from simrank.bench.parallel import Workers\nfrom simrank.bench.parallel import Part\n"
@@ -229,13 +232,13 @@ def test_without_tokens_the_shortest_step_is_the_best(plan):
     assert lines[0][-1] == "compute 70%, wait for tp 20%"
 
 
-def test_what_decides_rows_is_in_the_fingerprint(plan, tmp_path):
+def test_what_decides_rows_is_in_the_fingerprint(plan, folder):
     """The program's text, too; not the order of files or what is printed."""
     before = fingerprint(plan())
     assert before == fingerprint(plan())
     changed = {fingerprint(plan(("[1, 8]", "[1, 9]"))), fingerprint(plan(("gib * 1000", "1000")))}
-    (tmp_path / "train.py").write_text(PROGRAM + "\n")
-    changed.add(fingerprint(plan()))
+    (folder / "train.py").write_text(PROGRAM + "\n")
+    changed.add(fingerprint(load_plan(folder / "plan.yaml")))
     assert len(changed | {before}) == 4
 
 

@@ -5,7 +5,6 @@ import pytest
 import simrank
 from simrank import bench
 from simrank.bench.series import series_of
-from simrank.cli import main
 from simrank.collectives import algorithms as table
 from simrank.config import bench_config_from_mapping, load_bench_config
 from simrank.errors import ConfigError, UnsupportedError
@@ -121,22 +120,6 @@ def test_every_collective_can_be_predicted(collective):
     rows = simrank.bench.run(CONFIG | {"collectives": [collective]})
     assert rows
     assert all(0 < row["busbw_GBps"] < 500 for row in rows)
-
-
-def test_the_first_benchmark_of_a_newcomer_shows_intervals_beside_what_was_measured(capsys):
-    """And says what its constants were fitted to."""
-    with pytest.raises(SystemExit) as caught:
-        main(["bench", "hgx_h100"])
-    assert caught.value.code in (0, None)
-    out = capsys.readouterr().out
-    auto, _, ring = out.partition("# all_reduce ring")
-    assert "90% interval  measured   error" in auto
-    assert "nvls Simple" in auto
-    assert "# Measured time inside the 90% interval in 28 of 31 rows" in auto
-    assert "21 % up to 32 KiB, 11 % to 1 MiB, 3 % to 64 MiB, 2 % above" in auto
-    assert "constants fitted to 106 series of 25 sites (platform hopper: " in auto
-    assert "# No 90% interval and no error: ring is forced" in ring
-    assert not {"measured", "error"} & set(ring.splitlines()[2].split())
 
 
 def test_faults_options_and_other_spellings_are_refused():

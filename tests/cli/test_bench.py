@@ -190,7 +190,7 @@ def test_variables_that_leave_nothing_are_told_before_anything_runs(cli, monkeyp
 def test_what_other_tools_read_is_written_beside_the_table(cli, tmp_path):
     """nccl-tests' output and NCCL Inspector's JSON; `simrank accuracy` reads both."""
     table, records = tmp_path / "out.txt", tmp_path / "0.log"
-    args = ("all_reduce", "-b", "1M", "-e", "4M", "-n", 1)
+    args = ("all_reduce", "-b", "1M", "-e", "4M", "-n", 1, "-c", 0)
     assert cli("bench", *args, "--nccl-tests", table, "--inspector", records)[0] == 0
     for path in (table, records):
         status, out, _ = cli("accuracy", path, "--cluster", "hgx_h100")
@@ -330,17 +330,6 @@ def test_a_killed_run_has_left_what_had_ended(cut_at_three, whole, sweep, cli):
     assert not cut_at_three.with_name("r.json.part").exists()
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("size: [1,", "size: [4,"), ("num_ranks: 2", "num_ranks: 3"), ("hgx_h100", "hgx_a100")],
-)
-def test_another_benchmark_starts_anew(cut_at_three, sweep, cli, old, new):
-    """Its rows are not those of the file; nor are another seed's, or a changed program's."""
-    text = sweep.read_text()
-    sweep.write_text(text.replace(old, new))
-    assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
-
-
 def test_another_seed_program_or_a_complete_file_start_anew(cut_at_three, sweep, cli):
     """A complete run is run again, as ever."""
     partial = cut_at_three.read_text()
@@ -354,29 +343,25 @@ def test_another_seed_program_or_a_complete_file_start_anew(cut_at_three, sweep,
     assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
 
 
-@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_CONFIG_FILE"])
-def test_nccls_variables_are_part_of_a_benchmark(cut_at_three, sweep, cli, monkeypatch, name):
-    """Rows that ran with another value are no rows of this one."""
+def test_what_decides_rows_is_in_the_fingerprint(sweep, monkeypatch):
+    """The benchmark, the program's file, and variables of NCCL with the file of its tuner."""
+    text, found = sweep.read_text(), []
+
+    def note():
+        found.append(sweep_module.fingerprint(load_sweep(sweep)))
+
+    note()
+    for change in (("size: [1,", "size: [4,"), ("ranks: 2", "ranks: 3"), ("hgx_h100", "hgx_a100")):
+        sweep.write_text(text.replace(*change))
+        note()
     tuner = sweep.with_name("tuner.csv")
     tuner.write_text("")
-    value = {"NCCL_ALGO": "ring", "NCCL_PROTO": "LL"}.get(name, str(tuner))
-    partial = cut_at_three.read_text()
-    monkeypatch.setenv(name, value)
-    assert "# Resumed from" not in cli("bench", sweep, "--json", cut_at_three)[1]
-    monkeypatch.delenv(name)
-    cut_at_three.write_text(partial)
-    assert "# Resumed from" in cli("bench", sweep, "--json", cut_at_three)[1]
-
-
-def test_a_fingerprint_is_another_once_the_tuners_file_changes(sweep, tmp_path, monkeypatch):
-    """As it is once the program's file does."""
-    tuner = tmp_path / "tuner.csv"
-    monkeypatch.setenv("NCCL_TUNER_CONFIG_FILE", str(tuner))
-    found = set()
-    for text in ("", "allreduce,0,65536,tree,simple,2,1,-1,-1,-1"):
-        tuner.write_text(text)
-        found.add(sweep_module.fingerprint(load_sweep(sweep)))
-    assert len(found) == 2
+    for name, value in (("ALGO", "ring"), ("PROTO", "LL"), ("TUNER_CONFIG_FILE", str(tuner))):
+        monkeypatch.setenv(f"NCCL_{name}", value)
+        note()
+    tuner.write_text("allreduce,0,65536,tree,simple,2,1,-1,-1,-1")
+    note()
+    assert len(set(found)) == len(found) == 8
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])

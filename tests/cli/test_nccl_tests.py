@@ -55,15 +55,15 @@ def test_what_is_no_target_is_told_what_is(cli, target, to_fix):
     assert err.endswith(f"got {target}\n  to fix: {to_fix}\n")
 
 
-@pytest.mark.parametrize("settled", SETTLED, ids=lambda settled: settled.long)
-def test_options_that_ask_for_what_happens_anyway_are_taken(cli, settled):
-    """Short and long; the table is that without them."""
+def test_options_that_ask_for_what_happens_anyway_are_taken(cli):
+    """Short and long, each of their values; the table is that without them."""
     few = [*FAST, "-g", "2"]
     plain = cli("bench", "all_reduce", *few)
-    for value in settled.taken:
-        assert cli("bench", "all_reduce", *few, settled.short, value) == plain
-    for value in settled.taken[:1]:
-        assert cli("bench", "all_reduce", *few, settled.long, value) == plain
+    for number in range(max(len(settled.taken) for settled in SETTLED)):
+        having = [settled for settled in SETTLED if number < len(settled.taken)]
+        for form in ("short", "long"):
+            words = [word for each in having for word in (getattr(each, form), each.taken[number])]
+            assert cli("bench", "all_reduce", *few, *words) == plain
 
 
 @pytest.mark.parametrize("settled", SETTLED, ids=lambda settled: settled.long)

@@ -243,8 +243,8 @@ def test_a_schedule_without_its_first_line_is_told_what_it_lacks(tmp_path):
 def test_messages_of_one_size_share_a_buffer():
     """Receives that are posted at once need the memory of one."""
     nodes = (
-        [Node(f"r{tag}", RECV, "t:1", size_bytes=1 << 30, peer=1, tag=tag) for tag in range(300)],
-        [Node(f"s{tag}", SEND, "t:1", size_bytes=1 << 30, peer=0, tag=tag) for tag in range(300)],
+        [Node(f"r{tag}", RECV, "t:1", size_bytes=1 << 30, peer=1, tag=tag) for tag in range(100)],
+        [Node(f"s{tag}", SEND, "t:1", size_bytes=1 << 30, peer=0, tag=tag) for tag in range(100)],
     )
     with simrank.Context("hgx_h100", data=False) as ctx:
         players = [Player(rank, nodes[rank], [], ctx) for rank in range(2)]

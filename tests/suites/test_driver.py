@@ -3,6 +3,7 @@
 import re
 import signal
 import textwrap
+from functools import partial
 
 import pytest
 
@@ -271,16 +272,15 @@ def test_pytest_s_own_options_select_and_stop(suite):
             assert request.config.getoption("--flavour") == "sweet"
         """
     options = "def pytest_addoption(parser):\n    parser.addoption('--flavour')\n"
-    given = ("--flavour", "sweet")
-    suite(body, *given, conftest=options).assert_outcomes(passed=1, failed=1)
-    result = suite(body, *given, "-k", "test_b")
-    result.assert_outcomes(passed=1, deselected=1)
-    suite(body, *given, "-x").assert_outcomes(failed=1)
-    suite(body, *given, "test_it.py::test_b").assert_outcomes(passed=1)
-    suite(body, *given, "-p", "cacheprovider", "--lf").assert_outcomes(failed=1, deselected=1)
-    result = suite(body, *given, "--collect-only", "-q")
+    run = partial(suite, body, "--flavour", "sweet", num_ranks=2)
+    run(conftest=options).assert_outcomes(passed=1, failed=1)
+    run("-k", "test_b").assert_outcomes(passed=1, deselected=1)
+    run("-x").assert_outcomes(failed=1)
+    run("test_it.py::test_b").assert_outcomes(passed=1)
+    run("-p", "cacheprovider", "--lf").assert_outcomes(failed=1, deselected=1)
+    result = run("--collect-only", "-q")
     result.stdout.fnmatch_lines(["test_it.py::test_a", "test_it.py::test_b"])
-    assert suite(body, *given, "nothere.py").ret == 4
+    assert run("nothere.py").ret == 4
 
 
 def test_what_cannot_be_collected_on_a_rank_is_an_error_of_that_rank(suite):

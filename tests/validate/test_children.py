@@ -99,9 +99,9 @@ def test_it(rank, resource):
         client = socket.create_connection(resource)
         time.sleep(600)
 """)
-    options = ("--ranks-on=processes", "--ranks-timeout=2", "-o", "timeout=60")
+    options = ("--ranks-on=processes", "--ranks-timeout=1", "-o", "timeout=60")
     result = pytester.runpytest_inprocess(*options)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["WorkerTimeoutError: *[12] of 2 rank(s) did not answer within 2 s"]
+        ["WorkerTimeoutError: *[12] of 2 rank(s) did not answer within 1 s"]
     )

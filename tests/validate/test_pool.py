@@ -143,8 +143,9 @@ def test_a_rank_that_raises_is_reported_though_its_peers_are_in_no_collective_th
 
 def test_the_text_of_an_asymmetric_failure():
     """All of it: who raised, who waits where, what was done about it."""
+    options = Options(retry=False, limits=Limits(settle_s=0.3))
     with (
-        WorkerPool(2, None, options=Options(retry=False)) as two,
+        WorkerPool(2, None, options=options) as two,
         pytest.raises(RanksRaisedError) as caught,
     ):
         two.run(cases.raise_on, [1])
@@ -365,7 +366,8 @@ def test_an_infrastructure_failure_is_retried_once_and_a_test_failure_never(tmp_
     Not what a body raises, nor a worker that breaks its channel; and nothing is run a third time.
     """
     echo = io.StringIO()
-    with WorkerPool(2, None, 20, options=Options(echo=echo)) as two:
+    options = Options(echo=echo, limits=Limits(settle_s=0.1))
+    with WorkerPool(2, None, 20, options=options) as two:
         assert two.run(cases.die_once, str(tmp_path / "died")) == ["alive"] * 2
         assert two.num_starts == 2
         assert "[pool] case 1: rank 0 died: killed by SIGKILL; once more" in echo.getvalue()
@@ -415,7 +417,7 @@ def test_a_warm_worker_does_not_grow(pool):
     """Memory is flat over many cases."""
     for _ in range(20):
         first = pool.run(cases.resident)
-    for _ in range(200):
+    for _ in range(100):
         last = pool.run(cases.resident)
     assert all(after < 1.05 * before for before, after in zip(first, last, strict=True))
 
@@ -424,7 +426,7 @@ def test_a_start_that_takes_too_long_has_the_stacks_of_all_ranks(tmp_path, monke
     """Here a module that sleeps when it is imported."""
     (tmp_path / "sleepy_module.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    options = Options(limits=Limits(start_s=3.0), preload=("sleepy_module",), retry=False)
+    options = Options(limits=Limits(start_s=2.0), preload=("sleepy_module",), retry=False)
     with WorkerPool(2, None, options=options) as two, pytest.raises(PoolStartError) as caught:
         two.start()
     assert "ranks 0-1: importing sleepy_module, in no collective" in str(caught.value)

@@ -53,11 +53,11 @@ def test_plain():
     result.assert_outcomes(passed=1, deselected=3)
 
 
-def test_with_one_place_ids_are_as_they_were(outcome):
-    """And what the marker keeps elsewhere is skipped with the reason."""
+def test_with_one_place_ids_are_as_they_were_and_options_of_the_simulator_are_ignored(outcome):
+    """And what the marker keeps elsewhere is skipped; what describes the simulator is ignored."""
     result = outcome(
         """
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, cluster="hgx_a100", seed=3)
 def test_it(rank):
     pass
 
@@ -545,12 +545,6 @@ def test_a_method_of_a_test_case_on_two_places_is_refused(outcome):
     body = "class TestIt(unittest.TestCase):\n  @pytest.mark.ranks(2)\n  def test_it(self): pass"
     result = outcome(body, REAL, "--ranks-on=simrank")
     result.stdout.fnmatch_lines(["*runs on one of processes, simrank*", "*to fix: give one*"])
-
-
-def test_options_that_describe_the_simulated_machine_are_passed_over(outcome):
-    """A real run has its own."""
-    body = "@pytest.mark.ranks(2, cluster='hgx_a100', seed=3)\ndef test_it(rank): pass"
-    outcome(body, REAL).assert_outcomes(passed=1)
 
 
 def test_without_torch_its_backends_are_a_usage_error_in_one_line(outcome, monkeypatch):

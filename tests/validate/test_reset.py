@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from simrank.validate import Options, WorkerPool
+from simrank.validate import Limits, Options, WorkerPool
 from simrank.validate.reset import Baseline
 
 from . import leftovers
@@ -55,13 +55,18 @@ def worker():
         yield pool
 
 
+@pytest.fixture(scope="module")
+def fresh(worker):
+    """The state of a worker that has run no case."""
+    return worker.run(leftovers.state, fresh=True)
+
+
 @pytest.mark.parametrize("name", leftovers.CHANGES)
-def test_a_case_starts_as_in_a_fresh_worker(worker, name):
+def test_a_case_starts_as_in_a_fresh_worker(worker, fresh, name):
     """After a case that changed the state of the process; and the worker stays."""
-    (fresh,) = worker.run(leftovers.state, fresh=True)
     starts = worker.num_starts
     worker.run(leftovers.change, name)
-    assert worker.run(leftovers.state) == [fresh]
+    assert worker.run(leftovers.state) == fresh
     assert worker.num_starts == starts, list(worker.events)[-1]
 
 
@@ -72,16 +77,16 @@ def test_what_a_later_case_prints_and_writes_goes_where_it_should(worker, tmp_pa
     assert worker.output(0) == "from a child\nfrom Python\n" or "from Python" in worker.output(0)
 
 
-def test_a_worker_that_only_a_new_process_is_free_of_is_replaced_and_the_case_named(worker):
+def test_a_worker_that_only_a_new_process_is_free_of_is_replaced_and_the_case_named():
     """A thread that goes on, here."""
-    worker.run(leftovers.state)
-    starts = worker.num_starts
-    worker.run(leftovers.leave_a_thread)
-    assert worker.events[-1].endswith(
-        "(leave_a_thread) left thread 'left' on rank 0; the workers are ended"
-    )
-    worker.run(leftovers.state)
-    assert worker.num_starts == starts + 1
+    options = Options(retry=False, limits=Limits(end_s=0.3))  # The thread outlives any.
+    with WorkerPool(1, None, 60, options=options) as pool:
+        pool.run(leftovers.leave_a_thread)
+        assert pool.events[-1].endswith(
+            "(leave_a_thread) left thread 'left' on rank 0; the workers are ended"
+        )
+        pool.run(leftovers.state)
+        assert pool.num_starts == 2
 
 
 def test_settings_of_torch_are_restored():
