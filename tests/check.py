@@ -91,6 +91,7 @@ def passes(command: list[str], *, shows: bool = False) -> tuple[bool, str]:
     tool, *options = command[len(variables) :]
     environment = {"SIMRANK_TEST_ORDER": "1"} | os.environ  # No test depends on another.
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"} | variables
+    environment["PYTHONDONTWRITEBYTECODE"] = ""  # Tests start processes, which would compile again.
     found = subprocess.run(
         [str(BIN / tool), *options], cwd=ROOT, env=environment, check=False, text=True,
         stdout=None if shows else subprocess.PIPE, stderr=None if shows else subprocess.STDOUT,
