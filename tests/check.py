@@ -19,7 +19,10 @@ BIN = Path(sys.executable).parent
 
 # A worker per core, each with whole files, so that fixtures of a module are made once. The limit is
 # for tests that hang: none takes a minute, and a busy machine makes none fail.
-PYTEST = ["pytest", "-q", "-n", "auto", "--dist", "loadfile", "--timeout", "600"]
+PYTEST = [
+    "pytest", "-q", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder",
+    "--timeout", "600",
+]  # fmt: skip
 # `tests/conftest.py` imports torch before tests are collected, also those that do not use it.
 AFTER_TORCH = ["SIMRANK_TEST_AFTER=torch", *PYTEST]
 

@@ -9,6 +9,7 @@ import itertools
 import os
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +43,21 @@ _num_tests = itertools.count(1)
 _frozen = {"modules": 0}
 
 
+# Files that take 10 s or more begin first: else one worker is left with one of them at the end.
+LONG = [
+    Path(__file__).parent / name
+    for name in (
+        "validate/kit/test_kit.py", "equality/test_judge.py", "cli/test_equal.py", "test_guides.py",
+        "torch/test_folding.py", "conformance/test_ranks_on.py", "programs/test_programs.py",
+        "torch/devices/test_unknown_values.py", "conformance/test_c10d.py",
+        "validate/test_this_worker.py", "conformance/test_compared.py", "torch/test_compiling.py",
+        "conformance/test_torch_programs.py", "validate/test_pool.py", "bench/test_kernel_fits.py",
+        "suites/test_driver.py", "kernels/test_stock_interpreter.py", "equality/test_marker.py",
+        "torch/test_testing.py",
+    )
+]  # fmt: skip
+
+
 def pytest_collection_modifyitems(items):
     """Order tests as SIMRANK_TEST_ORDER says: `reverse`, or a seed; none depends on another.
 
@@ -57,6 +73,9 @@ def pytest_collection_modifyitems(items):
         draw, of_files = np.random.default_rng(int(order)), list(files.values())
         chosen = (of_files[index] for index in draw.permutation(len(of_files)))
         items[:] = [each[index] for each in chosen for index in draw.permutation(len(each))]
+    assert all(path.exists() for path in LONG), "a file was moved"
+    ranks = {path: rank for rank, path in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_collection_finish(session):
