@@ -352,7 +352,7 @@ class CallLog(FlightRecorder):
             name = _NAMES.get(name, name)
             self.calls[rank].append(Call(name, ranks, place, next_number(), count))
 
-    def write_record(self) -> None:
+    def write(self) -> None:
         """Write nothing: the calls are read from memory."""
 
 

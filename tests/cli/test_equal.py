@@ -28,8 +28,10 @@ def write(tmp_path):
     return write_program
 
 
-def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path):
+def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path, monkeypatch):
     """Axes of size 1 are there for the program to ask for; the files have all verdicts."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     files = [tmp_path / name for name in ("r.json", "r.html")]
     layouts = ["--layout", "dp=2,tp=1", "--layout", "dp1 x tp2", "--steps", "1"]
     status, out, _ = cli("equal", write(WRONG), *layouts, "--json", files[0], "--html", files[1])
@@ -52,6 +54,7 @@ def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path)
     assert "layers.0.mlp.down" in page
     assert 'class="high' in page
     assert 'class="right' in page
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_all_modules_that_differ_are_listed_with_all(write, cli):
