@@ -317,9 +317,11 @@ def _extent(
     """Return the elements of `count` chunks from `first` on: (rank, buffer, chunk)."""
     rank, buffer, chunk = first
     total = np.zeros(len(rank), dtype=np.int64)
-    for number in np.unique(buffer):
+    for number, table in enumerate(tables):
         chosen = buffer == number
-        size = tables[int(number)].size
+        if not chosen.any():
+            continue
+        size = table.size
         sums = np.zeros((*size.shape[:-1], size.shape[-1] + 1), dtype=np.int64)
         np.cumsum(size, axis=-1, out=sums[..., 1:])
         begin, end = chunk[chosen], (chunk + count)[chosen]

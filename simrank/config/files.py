@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -94,6 +95,7 @@ def write_text(path: str | Path, text: str) -> None:
 # ---- folders of the built-in configurations, without imports of their readers ----
 
 
+@cache
 def configs_dir() -> Path:
     """Return the folder of the built-in configurations.
 

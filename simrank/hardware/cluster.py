@@ -120,7 +120,7 @@ class Cluster:
             devices, returns: [n]; [m] the node that each of the first m nodes stands for
         """
         nodes, local = np.divmod(devices, self.devices_per_node)
-        if not self._has_equal_nodes or self.spans_pods(nodes):
+        if self.num_nodes == 1 or not self._has_equal_nodes or self.spans_pods(nodes):
             return devices, np.arange(self.num_nodes)
         found, first, labels = np.unique(nodes, return_index=True, return_inverse=True)
         order = np.argsort(first)

@@ -88,6 +88,7 @@ class ModuleGlobals(SwitchObserver):
         if stamp == self._stamp:  # Looking at every name takes 0.1 ms.
             return
         self._stamp = stamp
+        num_own = len(self._own)
         for name in sys.modules.keys() - self._seen:
             module = sys.modules[name]
             if task is None and is_real(module, ModuleType) and _may_matter.known(module) is False:
@@ -102,6 +103,10 @@ class ModuleGlobals(SwitchObserver):
             if _is_shared(module):
                 self._is_own[name] = is_programs_own(module)
                 self._watch(name, module, task)
+        if len(self._own) > num_own:  # Once for all of them: a program may have hundreds.
+            for own in self._own:
+                names = self._attributes & attributes_of(own).keys()
+                self._watch_names(module_text(own, "__name__") or "", own, names, task)
 
     def _look_for_private(self, name: str, module: ModuleType, task: Task) -> None:
         """Note a shared module that has what one rank alone has: it is the wrong one for others."""
@@ -124,9 +129,6 @@ class ModuleGlobals(SwitchObserver):
         if self._is_strict and self._is_own[name]:
             self._own.append(module)
             self._attributes.update(t for is_global, t in _stores[module] if not is_global)
-            for own in self._own:
-                names_of_own = self._attributes & set(attributes_of(own))
-                self._watch_names(module_text(own, "__name__") or "", own, names_of_own, task)
         self._watch_names(name, module, names, task)
 
     def _watch_names(
@@ -314,9 +316,11 @@ def _is_of(value: type | FunctionType, home: str | None) -> bool:
 
 def _stored(code: CodeType) -> Iterator[tuple[bool, str]]:
     """Yield the names that a function sets: whether as a global, and which."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opcode in (_GLOBAL, _ATTRIBUTE):
-            yield instruction.opcode == _GLOBAL, str(instruction.argval)
+    opcodes = code.co_code[::2]
+    if _GLOBAL in opcodes or _ATTRIBUTE in opcodes:  # In few functions; `dis` is slow.
+        for instruction in dis.get_instructions(code):
+            if instruction.opcode in (_GLOBAL, _ATTRIBUTE):
+                yield instruction.opcode == _GLOBAL, str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _stored(constant)

@@ -160,6 +160,7 @@ _STAND_INS: dict[str, Callable[[ModuleType], Patches]] = dict.fromkeys((*_FOR_TU
 _replaced: list[tuple[Any, str, Any]] = []
 # Another name of these is no name of what was replaced: every False is the same one.
 _HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
+_BARE_LOCKS = frozenset(locks.BARE)
 _INHERITED = object()  # In place of an original: there was none of its own.
 
 
@@ -211,6 +212,8 @@ def _replace_locks(modules: list[ModuleType]) -> None:
     """Replace the locks that the program's own modules made at their top."""
     patches: dict[int, Any] = {}
     for module in modules:
+        if _BARE_LOCKS.isdisjoint(map(type, vars(module).values())):
+            continue
         found = [(n, v) for n, v in vars(module).items() if type(v) in locks.BARE]
         for name, value in found:
             if id(value) not in patches:
@@ -413,6 +416,8 @@ def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
     """Replace names in the program's own modules, by the identity of what they are bound to."""
     for module in modules:
         names = vars(module)
+        if replacements.keys().isdisjoint(map(id, names.values())):
+            continue  # Nearly all, and a program may have hundreds.
         for name, value in list(names.items()):
             if id(value) in replacements:
                 names[name] = replacements[id(value)]

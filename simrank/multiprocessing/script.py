@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from contextlib import contextmanager
@@ -131,15 +132,16 @@ def program_imports(*folders: Path) -> Iterator[None]:
 
 def _from_elsewhere(folders: Sequence[Path]) -> list[str]:
     """Return the imported modules of the program that another folder's files would hide."""
-    home: dict[str, Path] = {}
+    home: dict[str, str] = {}
     for folder in reversed(folders):
-        home |= dict.fromkeys(_names_in(folder), folder)
+        home |= dict.fromkeys(_names_in(folder), os.path.abspath(folder))
     names = []
     for name, module in sys.modules.copy().items():
         top = name.partition(".")[0]
         if top in home and name != "__main__" and is_programs_own(module):
-            file = Path(module.__file__ or "").absolute()
-            if file != home[top] / f"{top}.py" and not file.is_relative_to(home[top] / top):
+            file = os.path.abspath(module.__file__ or "")
+            own = os.path.join(home[top], top)
+            if file != f"{own}.py" and not file.startswith(f"{own}{os.sep}"):
                 names.append(name)
     return names
 

@@ -23,9 +23,9 @@ _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
 _OF_INSTALLED = ("/site-packages/", "/dist-packages/")  # The second in Debian's Python.
 _own_files: dict[str, bool] = {}
-_installed: dict[
-    int, weakref.ref[ModuleType]
-] = {}  # By id: a reloaded module of the same name is a different one.
+# By id: a reloaded module of the same name is a different one.
+_own: dict[int, weakref.ref[ModuleType]] = {}
+_installed: dict[int, weakref.ref[ModuleType]] = {}
 
 
 def own_modules() -> list[ModuleType]:
@@ -35,19 +35,17 @@ def own_modules() -> list[ModuleType]:
     """
     known = _installed
     found = [m for m in tuple(sys.modules.values()) if m is not None and id(m) not in known]
-    own = [module for module in found if is_programs_own(module)]
-    for module in set(found) - set(own):
-        if (
-            module_text(module, "__file__") is not None
-        ):  # A script's module may get its `__file__` later.
-            _note_installed(module)
-    return own
+    for module in found:
+        # A script's module may get its `__file__` later.
+        if id(module) not in _own and module_text(module, "__file__") is not None:
+            _note(module, _own if is_programs_own(module) else _installed)
+    return [module for module in found if id(module) in _own or is_programs_own(module)]
 
 
-def _note_installed(module: ModuleType) -> None:
-    """Note that a module is not the program's own, as long as it lives."""
+def _note(module: ModuleType, noted: dict[int, weakref.ref[ModuleType]]) -> None:
+    """Note a module by its id, as long as it lives."""
     number = id(module)
-    _installed[number] = weakref.ref(module, lambda _: _installed.pop(number, None))
+    noted[number] = weakref.ref(module, lambda _: noted.pop(number, None))
 
 
 def is_installed(module: ModuleType) -> bool:

@@ -62,7 +62,7 @@ def test_a_dry_run_lists_the_commands(plan, cli):
 def test_a_failed_run_is_told_once_and_decides_the_status(plan, cli):
     """Its report is on stderr, once for equal errors."""
     plan.write_text(PLAN.replace("[works]", "[fails]"))
-    status, out, err = cli("plan", plan)
+    status, out, err = cli("plan", plan, "--jobs", 1)
     assert status == 1
     assert out.splitlines()[-1] == "# 2 of 2 runs failed"
     assert err.count("Traceback") == 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,9 @@ BAD = [
 ]
 
 
+schema_of = cache(schema)
+
+
 @pytest.mark.parametrize(("kind", "text"), GOOD)
 def test_what_simrank_takes_fits_the_schema(kind, text, tmp_path):
     """The ways in which a key may be written, too."""
@@ -187,7 +191,7 @@ def test_what_simrank_takes_fits_the_schema(kind, text, tmp_path):
     path.write_text(text)
     if kind != "sweep":  # Its program is not there.
         check_file(path)
-    assert fits(yaml.safe_load(text), schema(kind), schema(kind))
+    assert fits(yaml.safe_load(text), schema_of(kind), schema_of(kind))
 
 
 @pytest.mark.parametrize(("kind", "text"), BAD)
@@ -197,7 +201,7 @@ def test_what_is_wrong_in_form_does_not_fit_the_schema(kind, text, tmp_path):
     path.write_text(text)
     with pytest.raises(ConfigError):
         check_file(path)
-    assert not fits(yaml.safe_load(text), schema(kind), schema(kind))
+    assert not fits(yaml.safe_load(text), schema_of(kind), schema_of(kind))
 
 
 def test_every_key_of_a_file_says_what_it_is():

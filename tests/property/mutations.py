@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ WORDS = [
 CONTROLS = "\x00\x07\x08\x1b\x7f\ufeff\ufffe\t\u2028"
 
 
+@cache
 def originals() -> list[str]:
     """Return the text of good files of each kind."""
     shipped = sorted((ROOT / "configs").glob("*/*.yaml")) + sorted(ROOT.glob("benches/*.yaml"))
