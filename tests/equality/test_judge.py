@@ -33,6 +33,12 @@ SLOW = {
 }
 
 
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Let flight records of ranks go to the test's folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 def cases(names):
     """Return names for `parametrize`."""
     return [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in names]
