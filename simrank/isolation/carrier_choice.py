@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import lru_cache, partial
 from importlib.machinery import PathFinder
@@ -33,13 +34,14 @@ def will_import(code: CodeType, libraries: Sequence[str]) -> list[str]:
     if not wanted:
         return []
     adds_folders = {"sys", "path"} <= set(code.co_names)
+    installed = _places_of_packages()
     for name in _imported_packages(code):
         if name in wanted:
             found.add(name)
         elif adds_folders and name not in sys.stdlib_module_names and find(name) is None:
             found |= wanted
         elif name not in _WITHOUT_LIBRARIES:
-            found |= wanted & _required(name, tuple(sys.path))
+            found |= wanted & _required(name, installed)
     return sorted(found)
 
 
@@ -66,7 +68,7 @@ def uses_library(fn: Callable[..., object], args: Sequence[object]) -> bool:
         module = sys.modules.get(name)
         if is_real(module, ModuleType):
             open_names += _reached(module)
-        elif module is None and _required(package, tuple(sys.path)) & imported:
+        elif module is None and _required(package, _places_of_packages()) & imported:
             return True  # A function imports it later.
     return False
 
@@ -199,6 +201,19 @@ def _imports(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _imports(constant)
+
+
+def _places_of_packages() -> tuple[str, ...]:
+    """Return the places of `sys.path` where packages are installed; a search takes 0.2 s."""
+    return tuple(place for place in sys.path if _has_packages(place))
+
+
+def _has_packages(place: str) -> bool:
+    try:
+        names = os.listdir(place or ".")
+    except OSError as error:
+        return isinstance(error, NotADirectoryError)  # An archive.
+    return any(name.lower().endswith(("dist-info", "egg-info")) for name in names)
 
 
 @lru_cache(maxsize=1024)

@@ -63,6 +63,11 @@ def test_a_mesh(rank):
     assert mesh.get_local_rank() == rank
 
 @pytest.mark.ranks(2)
+def test_a_keyword_that_barrier_does_not_have(rank):
+    dist.init_process_group()
+    dist.barrier(tiemout=30)
+
+@pytest.mark.ranks(2)
 def test_the_other_rank_fails(rank):
     dist.init_process_group()
     if rank == 1:
@@ -76,22 +81,33 @@ def test_a_rank_returns(rank):
         total(rank)
 
 @pytest.mark.ranks(2)
-def test_skips(rank):
+def test_after(rank):
+    dist.init_process_group()
+    assert total(1) == 2
+
+@pytest.mark.ranks(2)
+def test_skips(rank):  # Last: workers that do not all end alike are replaced.
     dist.init_process_group()
     if rank == 0:
         pytest.skip("on one")
     total(rank)
+"""
+NCCL = """
+import pytest
+import torch.distributed as dist
 
 @pytest.mark.ranks(2)
-def test_after(rank):
-    dist.init_process_group()
-    assert total(1) == 2
+def test_it(rank):
+    dist.init_process_group("nccl")
 """
 
 
 def test_one_body_runs_on_simulated_ranks_and_on_gloo(pytester):
-    """With the same outcomes; process groups are each body's own."""
-    pytester.makepyfile(test_suite=SUITE)
+    """With the same outcomes; process groups are each body's own, and gloo's alone on gloo.
+
+    A keyword that is swallowed would let a guard that catches everything never run its barrier.
+    """
+    pytester.makepyfile(test_suite=SUITE, test_nccl=NCCL)
     result = pytester.runpytest_inprocess("-v", "--ranks-on=simrank", "--ranks-on=gloo")
     outcomes = {}
     for line in result.outlines:
@@ -100,52 +116,27 @@ def test_one_body_runs_on_simulated_ranks_and_on_gloo(pytester):
             place = "gloo" if "gloo" in name else "simrank"
             outcomes.setdefault(place, {})[name.replace(place, "")] = outcome
     assert outcomes["gloo"] == outcomes["simrank"]
-    result.assert_outcomes(passed=16, failed=4, skipped=2)
-    result.stdout.fnmatch_lines(
+    result.assert_outcomes(passed=17, failed=7, skipped=2)
+    for lines in (
         [
             "1 rank(s) failed on gloo: rank 1: ValueError: before the collective",
             "*ended there:",
             "  rank 0: all_reduce #1 on group 'default_pg' at *test_suite.py:13",
             "RanksPartedError: *1 of 2 rank(s) hang",
-        ]
-    )
-
-
-def test_a_keyword_that_barrier_does_not_have_is_not_swallowed(pytester):
-    """A guard that catches everything would never run its barrier, and say nothing of it."""
-    pytester.makepyfile("""
-import pytest
-import torch.distributed as dist
-
-@pytest.mark.ranks(1)
-def test_it(rank):
-    dist.init_process_group()
-    dist.barrier(tiemout=30)
-""")
-    result = pytester.runpytest_inprocess("--ranks-on=gloo")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*TypeError: barrier() got an unexpected keyword*'tiemout'*"])
-
-
-def test_what_gloo_cannot_be_is_refused_by_name_and_gpus_that_are_missing_are_a_skip(pytester):
-    """A body that asks for nccl, and ranks of it where there is no GPU."""
-    pytester.makepyfile("""
-import pytest
-import torch.distributed as dist
-
-@pytest.mark.ranks(2)
-def test_it(rank):
-    dist.init_process_group("nccl")
-""")
-    result = pytester.runpytest_inprocess("--ranks-on=gloo")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
+        ],
+        ["*on gloo: rank *: TypeError: barrier() got an unexpected keyword*'tiemout'*"],
         [
             "*init_process_group('nccl') on ranks that are real processes of gloo*",
             "*to fix: init_process_group() takes what the ranks run on*",
-        ]
-    )
-    if not torch.cuda.is_available():
-        result = pytester.runpytest_inprocess("--ranks-on=nccl", "-rs")
-        result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["SKIPPED * needs 2 GPUs, found 0"])
+        ],
+    ):
+        result.stdout.fnmatch_lines(lines)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="GPUs are there")
+def test_gpus_that_are_missing_are_a_skip(pytester):
+    """Ranks of nccl where there is no GPU."""
+    pytester.makepyfile(NCCL)
+    result = pytester.runpytest_inprocess("--ranks-on=nccl", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * needs 2 GPUs, found 0"])

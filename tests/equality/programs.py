@@ -684,17 +684,6 @@ def whole(x, group):
         ),
         layout={"cp": 2},
     ),
-    "ranks_drop_other_elements": Program(
-        TP
-        + """
-def train(model, batch, mesh):
-    torch.cuda.manual_seed(dist.get_rank())
-    loss(model, batch).backward()
-""",
-        ("forward", "layers.0.drop", ("tp",), "their seeds differ"),
-        layout={"tp": 2},
-        single=DROPOUT,
-    ),
     "seeds_differ_where_elements_are_the_same": Program(
         """
 def parallelize(model, mesh):

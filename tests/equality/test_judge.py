@@ -20,6 +20,7 @@ SLOW = {
     "a_divide_factor_in_a_group_of_one_rank": "fsdp_and_tensor_parallel",
     "clipped_by_the_whole_norm": "a_norm_is_each_ranks_own",
     "context_parallel": "gathered_keys_carry_no_gradient",
+    "dropout_with_masks_of_its_own": "dropout_in_a_wrapper_with_seeds_of_its_own",
     "data_parallel_by_hand": "micro_batches_of_the_single_program",
     "flash_attention_and_a_compiled_function": "micro_batches_of_the_single_program",
     "sequence_parallel_tensors": "fsdp_and_tensor_parallel",
@@ -28,7 +29,14 @@ SLOW = {
     "a_column_parallel_gradient_is_partial": "scores_of_split_experts_are_not_copied",
     "a_row_parallel_bias_is_added_by_each_rank": "a_bias_is_added_by_each_rank_of_one_of_two_axes",
     "a_row_parallel_sum_is_missing": "a_sum_is_a_mean",
+    "positions_start_at_zero_on_each_rank": "a_halo_of_zeros_is_named_by_its_convolution",
 }
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Let flight records of ranks go to the test's folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def cases(names):

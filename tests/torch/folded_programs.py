@@ -20,7 +20,7 @@ WIDTH = 512
 
 def fsdp():
     """Shard a model over all ranks."""
-    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(4)]).cuda()
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(2)]).cuda()
     for layer in model:
         fully_shard(layer)
     return fully_shard(model)
@@ -29,7 +29,7 @@ def fsdp():
 def hsdp():
     """Shard a model within nodes."""
     mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
-    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(4)]).cuda()
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(2)]).cuda()
     for layer in model:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -37,7 +37,7 @@ def hsdp():
 
 def ddp():
     """Replicate a model."""
-    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(4)]).cuda()
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(2)]).cuda()
     return nn.parallel.DistributedDataParallel(model)
 
 
@@ -58,11 +58,11 @@ def pipeline():
     """Return the step of a pipeline of stages that are sharded."""
     mesh = init_device_mesh("cuda", (4, 4), mesh_dim_names=("pp", "dp"))
     stage = mesh["pp"].get_local_rank()
-    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(2)]).cuda()
+    model = nn.Linear(WIDTH, WIDTH).cuda()
     fully_shard(model, mesh=mesh["dp"])
     device = torch.device("cuda", torch.cuda.current_device())
     staged = PipelineStage(model, stage, 4, device, group=mesh["pp"].get_group())
-    schedule = Schedule1F1B(staged, 8, loss_fn=lambda out, to: (out - to).square().mean())
+    schedule = Schedule1F1B(staged, 4, loss_fn=lambda out, to: (out - to).square().mean())
 
     def step(x):
         schedule.step(*([x] if stage == 0 else []), target=x if stage == 3 else None)
@@ -71,14 +71,14 @@ def pipeline():
 
 
 def main():
-    """Train for four steps."""
+    """Train for three steps."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     kind = sys.argv[1]
     built = globals()[kind]()
     model, step = built if kind == "pipeline" else (built, None)
     optimizer = torch.optim.AdamW(model.parameters())
-    for number in range(4):
+    for number in range(3):
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,7 @@ from simrank.validate.kit.assemble import Own, script
 from simrank.validate.kit.script.result import VALUES, hang_of, merged, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 # Single nodes whose GPUs people rent; each device once.
 CLUSTERS = (
@@ -33,6 +35,7 @@ HANGS = ("one leaves out", "all receive first")
 _FOREVER = "1e5"  # Simulated seconds.
 
 Row = dict[str, Any]
+Runs = Callable[..., list[Row]]  # A phase, the number of ranks, a cluster: as `_run`.
 
 
 def predicted(
@@ -56,12 +59,13 @@ def predicted(
     with TemporaryDirectory(prefix="simrank_kit_") as folder:
         kit = Path(folder) / "kit.py"
         kit.write_text(script({}, own), encoding="utf-8")
+        run = cache(partial(_run, kit))  # Some phases have times and values.
         parts = {}
         for cluster in clusters:
             on_step(f"times on {cluster}")
-            parts[cluster] = _lines(_of_cluster(kit, cluster, worlds, (own or Own()).texts()))
+            parts[cluster] = _lines(_of_cluster(run, cluster, worlds, (own or Own()).texts()))
         on_step("values and hangs")
-        values = _values(kit, clusters[0], worlds, (own or Own()).texts())
+        values = _values(run, clusters[0], worlds, (own or Own()).texts())
         parts[VALUES] = _lines({"values": values})
     return parts
 
@@ -84,20 +88,20 @@ def _lines(document: dict[str, Any]) -> str:
 
 
 def _of_cluster(
-    kit: Path, cluster: str, worlds: Sequence[int], added: Mapping[str, str]
+    run: Runs, cluster: str, worlds: Sequence[int], added: Mapping[str, str]
 ) -> dict[str, Any]:
     built = load_cluster(cluster)
     rows: list[Row] = []
     for phase in PHASES:
-        rows += _run(kit, phase, 1, cluster, has_data=False)
+        rows += run(phase, 1, cluster, has_data=False)
     for phase in _kernel_phases(added):
-        rows += _run(kit, phase, 1, cluster)
+        rows += run(phase, 1, cluster)
     for ranks in worlds:
         if ranks <= built.devices_per_node:
-            rows += _run(kit, "collectives", ranks, cluster, has_data=False)
-            rows += _run(kit, "pairs", ranks, cluster, has_data=False)
+            rows += run("collectives", ranks, cluster, has_data=False)
+            rows += run("pairs", ranks, cluster, has_data=False)
             if "program" in added:
-                rows += _run(kit, "own program", ranks, cluster)
+                rows += run("own program", ranks, cluster)
     times = _grouped(
         {
             f"{row['phase']}: {row['name']}": _rounded([row["time_us"], *_interval(row, cluster)])
@@ -150,17 +154,17 @@ def _kernel_phases(added: Mapping[str, str]) -> list[str]:
 
 
 def _values(
-    kit: Path, cluster: str, worlds: Sequence[int], added: Mapping[str, str]
+    run: Runs, cluster: str, worlds: Sequence[int], added: Mapping[str, str]
 ) -> dict[str, Any]:
     rows: list[Row] = []
     for phase in _kernel_phases(added):
-        rows += _run(kit, phase, 1, cluster)
+        rows += run(phase, 1, cluster)
     found: dict[str, Any] = {}
     for ranks in worlds:
-        rows += _run(kit, "programs", ranks, cluster)
-        rows += _run(kit, "own program", ranks, cluster) if "program" in added else []
+        rows += run("programs", ranks, cluster)
+        rows += run("own program", ranks, cluster) if "program" in added else []
         for hang in HANGS:
-            stuck = hang_of(_run(kit, hang, ranks, cluster), ranks)
+            stuck = hang_of(run(hang, ranks, cluster), ranks)
             found[f"hangs: {hang} on {ranks} ranks"] = stuck
     for row in rows:
         if row["kind"] == "value":

@@ -2,13 +2,17 @@
 
 import ast
 import getpass
+import io
 import json
 import os
 import platform
 import runpy
+import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -49,17 +53,23 @@ def bare_kit(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module", autouse=True)
+def signals():
+    """Put back what a kit does on signals, which `main` changes."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def run(kit, *words, gpus=1, **variables):
-    """Run a kit with fake GPUs; return its exit status, output and result."""
-    env = {**os.environ, "PYTHONPATH": str(STANDIN), "OMP_NUM_THREADS": "1"}
-    env |= {"STANDIN_GPUS": str(gpus), **variables}
-    out = kit.with_name("kit.json")
+    """Run a kit's `main` with fake GPUs; return its exit status, output and result."""
+    out, output = kit.with_name("kit.json"), io.StringIO()
     out.unlink(missing_ok=True)
-    command = [sys.executable, str(kit), "--out", str(out), *words]
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=300, cwd=kit.parent, check=False
-    )
-    return done.returncode, done.stdout, json.loads(out.read_text())
+    given = {"PYTHONPATH": str(STANDIN), "OMP_NUM_THREADS": "1", "STANDIN_GPUS": str(gpus)}
+    with mock.patch.dict(os.environ, given | variables), redirect_stdout(output):
+        status = runpy.run_path(str(kit))["main"](["--out", str(out), *words])
+    return status, output.getvalue(), json.loads(out.read_text())
 
 
 def notes_of(document):
@@ -102,13 +112,18 @@ def test_texts_of_errors_name_no_folder_host_or_user(text):
         assert word not in cleaned
 
 
-def test_two_gpus_are_measured_from_end_to_end(kit):
+def test_two_gpus_are_measured_from_end_to_end(kit, tmp_path):
     """Each phase has times with predictions; values, orders and hangs are those predicted.
 
     A program of the author is measured too, with the values it has on simulated GPUs.
     """
-    status, output, document = run(kit, "--hang-limit", "5", gpus=2)
-    assert status == 0, output
+    env = {**os.environ, "PYTHONPATH": str(STANDIN), "OMP_NUM_THREADS": "1", "STANDIN_GPUS": "2"}
+    done = subprocess.run(
+        [sys.executable, str(kit), "--hang-limit", "3"],
+        env=env, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    output, document = done.stdout, json.loads((tmp_path / "kit.json").read_text())
+    assert done.returncode == 0, output
     assert document["differs"] == []
     assert "6 values and orders of calls, 2 hangs: all as predicted" in output
     assert document["measured"]["failures"] == []
@@ -133,7 +148,7 @@ def test_two_gpus_are_measured_from_end_to_end(kit):
     }
     assert len(document["measured"]["rows"]) > 60
     text = json.dumps(document)
-    private = [str(Path.home()), str(kit.parent), platform.node(), getpass.getuser()]
+    private = [str(Path.home()), str(kit.parent), str(tmp_path), platform.node(), getpass.getuser()]
     assert [word for word in private if len(word) > 2 and word in text] == []
 
 
@@ -167,7 +182,7 @@ def test_collectives_and_pairs_of_eight_gpus_are_measured(bare_kit):
 
 
 @pytest.mark.slow  # 14 processes that import torch.
-def test_programs_of_eight_gpus_have_the_predicted_values(bare_kit, kit):
+def test_programs_of_eight_gpus_have_the_predicted_values(bare_kit):
     """And of one GPU nothing is run together."""
     status, _, document = run(bare_kit, "--only", "programs", gpus=8)
     assert status == 0
@@ -178,62 +193,64 @@ def test_programs_of_eight_gpus_have_the_predicted_values(bare_kit, kit):
     assert (status, document["measured"]["rows"]) == (0, [])
 
 
-def test_nccl_tests_are_read_where_they_are(bare_kit, tmp_path):
-    """Their times in place, where torch works in place."""
-    binary = tmp_path / "all_reduce_perf"
+@pytest.fixture(scope="module")
+def broken(kit, tmp_path_factory):
+    """A run on GPUs that are not known; each phase but the last fails in its way."""
+    binary = tmp_path_factory.mktemp("nccl_tests") / "all_reduce_perf"
     lines = (
         "#  size count type redop root time\n 1024 256 float sum -1 12.34 0.08 0.08 0 12.1 0 0 0"
     )
     binary.write_text(f"#!/bin/sh\necho '{lines}'\n")
     binary.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    status, _, document = run(bare_kit, "--only", "nccl-tests", gpus=2, PATH=path)
-    [row] = document["measured"]["rows"]
-    assert (status, row["name"], row["time_us"]) == (0, "all_reduce of 2 ranks, 1 KiB", 12.1)
+    failure = "copies:raise,products:out_of_memory,collectives:crash"
+    only = "copies,products,collectives,nccl-tests"
+    path = f"{binary.parent}:{os.environ['PATH']}"
+    name = "NVIDIA T4"
+    return run(kit, "--only", only, gpus=2, STANDIN_NAME=name, STANDIN_FAILURE=failure, PATH=path)
 
 
-@pytest.fixture(scope="module")
-def small_gpu(kit):
-    """A run on a GPU that is not known and has too little memory."""
-    failure = "products:out_of_memory"
-    only = "launches,products"
-    return run(kit, "--only", only, STANDIN_NAME="NVIDIA T4", STANDIN_FAILURE=failure)
-
-
-def test_an_unknown_gpu_has_times_and_no_predictions(small_gpu):
+def test_an_unknown_gpu_has_times_and_no_predictions(broken):
     """They are of use still."""
-    status, _, document = small_gpu
-    assert (status, document["cluster"], document["summary"]) == (0, "", [])
-    phases = [row["phase"] for row in document["measured"]["rows"]]
-    assert phases.count("launches") == 4
+    _, _, document = broken
+    assert (document["cluster"], document["summary"]) == ("", [])
+    assert document["measured"]["machine"]["device"]["name"] == "NVIDIA T4"
 
 
-def test_too_little_memory_ends_an_item(small_gpu):
+def test_too_little_memory_ends_an_item(broken):
     """The next one is measured."""
-    _, _, document = small_gpu
+    _, _, document = broken
     assert any("out of memory" in note for note in notes_of(document))
-    assert len(document["measured"]["rows"]) > 34
+    phases = [row["phase"] for row in document["measured"]["rows"] if row["kind"] == "time"]
+    assert phases.count("products") > 30
 
 
-@pytest.mark.parametrize(
-    ("phase", "how", "gpus", "words"),
-    [
-        ("copies", "raise", 1, "unspecified launch failure in (private)"),
-        ("collectives", "crash", 2, "signal SIGSEGV"),
-        pytest.param("launches", "hang", 1, "did not end within 15 s", marks=pytest.mark.slow),
-    ],
-)
-def test_what_fails_ends_its_phase_alone(bare_kit, phase, how, gpus, words):
-    """The other phases are measured, what there was is kept, and the status says it."""
-    only = f"{phase},products"
-    limit = ["--limit", "150"] if how == "hang" else []
-    status, output, document = run(
-        bare_kit, "--only", only, *limit, gpus=gpus, STANDIN_FAILURE=f"{phase}:{how}"
+def test_nccl_tests_are_read_where_they_are(broken):
+    """Their times in place, where torch works in place."""
+    _, _, document = broken
+    [row] = [each for each in document["measured"]["rows"] if each["phase"] == "nccl-tests"]
+    assert (row["name"], row["time_us"]) == ("all_reduce of 2 ranks, 1 KiB", 12.1)
+
+
+def test_what_fails_ends_its_phase_alone(broken):
+    """The other phases are measured, and the status says it."""
+    status, output, document = broken
+    assert status == 1
+    copies, collectives = document["measured"]["failures"]
+    assert (copies["phase"], collectives["phase"]) == ("copies", "collectives on 2 GPUs")
+    assert "unspecified launch failure in (private)" in copies["reason"]
+    assert "signal SIGSEGV" in collectives["reason"]
+    assert output.count("FAILED") == 2
+
+
+@pytest.mark.slow  # It waits for the end of the phase's share of time.
+def test_what_hangs_is_ended_at_its_limit(bare_kit):
+    """The next phase is measured."""
+    status, _, document = run(
+        bare_kit, "--only", "launches,products", "--limit", "150", STANDIN_FAILURE="launches:hang"
     )
     assert status == 1
-    assert "FAILED" in output
-    [failure] = [f for f in document["measured"]["failures"] if f["phase"].startswith(phase)]
-    assert words in failure["reason"]
+    [failure] = document["measured"]["failures"]
+    assert (failure["phase"], failure["reason"]) == ("launches", "did not end within 15 s")
     assert any(row["phase"] == "products" for row in document["measured"]["rows"])
 
 
@@ -278,47 +295,24 @@ def test_a_run_that_is_stopped_leaves_no_process_and_its_result(bare_kit):
     assert json.loads(out.read_text())["measured"]["failures"][-1]["reason"] == "interrupted"
 
 
-def test_a_result_that_cannot_be_written_is_said_at_once(bare_kit):
-    """Not after five minutes."""
-    command = [sys.executable, str(bare_kit), "--out", "/nowhere/kit.json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 2
-    assert "to fix: --out FILE" in done.stdout
-
-
-@pytest.fixture(scope="module")
-def without_gpus(bare_kit):
-    """A run without GPUs, where there is a result already; the run, and the two files."""
-    earlier = bare_kit.with_name("none.json")
+def test_a_machine_without_gpus_has_a_status_of_its_own(bare_kit, capsys, monkeypatch):
+    """And a result that says so, beside that of an earlier run."""
+    earlier, out = bare_kit.with_name("none.json"), bare_kit.with_name("none-2.json")
     earlier.write_text("{}")
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(bare_kit), "--out", str(earlier)]
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=100, check=False
-    )
-    return done, earlier, bare_kit.with_name("none-2.json")
-
-
-def test_a_machine_without_gpus_has_a_status_of_its_own(without_gpus):
-    """And a result that says so."""
-    done, _, out = without_gpus
-    assert done.returncode == 4
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert runpy.run_path(str(bare_kit))["main"](["--out", str(earlier)]) == 4
     assert json.loads(out.read_text())["measured"]["failures"][0]["reason"] == "torch sees no GPU"
-
-
-def test_an_earlier_result_is_kept(without_gpus):
-    """The new one has a number."""
-    done, earlier, out = without_gpus
-    assert out.name in done.stdout
+    assert out.name in capsys.readouterr().out
     assert earlier.read_text() == "{}"
 
 
 def test_wrong_words_are_refused(bare_kit, capsys):
-    """With the words that are expected."""
+    """With the words that are expected; a result that cannot be written at once."""
     main = runpy.run_path(str(bare_kit))["main"]
     for words, told in (
         (["--only", "product"], "expected some of launches, copies, products"),
         (["--limit", "0"], "--limit of 30 s or more"),
+        (["--out", "/nowhere/kit.json"], "to fix: --out FILE"),
     ):
         assert main(words) == 2
         assert told in capsys.readouterr().out

@@ -2,8 +2,8 @@
 
 On PYTHONPATH with `STANDIN_GPUS` set, torch on the CPU says that it has so many H100. Operations
 take 5 us and collectives 20 us of a clock of the process, which `time.perf_counter` and events
-read; those without data take 1 ms, for a phase repeats short ones more often.
-`STANDIN_FAILURE=PHASE:HOW` plants a failure: out_of_memory, crash, raise, hang.
+read; those without data take 2 ms, for a phase repeats short ones more often.
+`STANDIN_FAILURE=PHASE:HOW,...` plants a failure in phases: out_of_memory, crash, raise, hang.
 """
 
 import os
@@ -22,13 +22,13 @@ if "STANDIN_GPUS" in os.environ:
     from torch.overrides import TorchFunctionMode
 
     clock = [0.0]
-    planted_phase, _, planted = os.environ.get("STANDIN_FAILURE", ":").partition(":")
-    is_planted = "--worker" in sys.argv and planted_phase in sys.argv
+    failures = dict(each.split(":") for each in os.environ.get("STANDIN_FAILURE", ":").split(","))
+    planted = failures.get(sys.argv[2] if sys.argv[1:2] == ["--worker"] else "", "")
     seen = [0]
 
     def plant() -> None:
         seen[0] += 1
-        if not is_planted or seen[0] < PLANTED_AT:
+        if not planted or seen[0] < PLANTED_AT:
             return
         if planted == "out_of_memory" and seen[0] < PLANTED_AT + 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -42,7 +42,10 @@ if "STANDIN_GPUS" in os.environ:
     # Tensors without data where no value is read: matrix products of real size cost nothing.
     phases = {"launches", "copies", "products", "attention", "kernels"}
     device = "meta" if set(sys.argv) & phases else "cpu"
-    operation_s = OPERATION_S if device == "cpu" else 1e-3
+    operation_s = OPERATION_S if device == "cpu" else 2e-3
+    if device == "meta":  # Operators would import it, which takes as long as torch itself.
+        torch._dynamo = SimpleNamespace(disable=lambda fn, *_, **__: fn)
+        sys.modules["torch._dynamo"] = torch._dynamo
 
     def on_host(value):
         return device if isinstance(value, str) and value.startswith("cuda") else value
