@@ -50,25 +50,27 @@ _NO_PROSE = re.compile(
 MAX_SUBJECT = 72
 # A subject begins with one of these; add a verb that is missing.
 _VERBS = """
-    accept accumulate add adapt adopt allow answer apply assert attach avoid batch begin bind bound
-    build bump cache calibrate call cancel carry cast catch change charge check choose clear clone
-    close coalesce collect compare compile compute configure convert copy correct cost count cover
-    cross-validate cut declare define delay delete deprecate derive describe detect disable dispatch
-    display distribute document drop dump emit emulate enable end enforce enter estimate evaluate
-    execute expect explain export extend extract fail fetch fill find finish fit fix fold follow
-    forbid forget format forward free freeze gather generate give group guard handle hash hide hold
-    hook ignore implement import improve include increase index infer inline insert install inspect
-    isolate issue join keep label launch let limit link list load lock log look lower make map mark
-    match measure mend merge migrate mirror model mount move name narrow normalize note observe omit
+    accept accumulate adapt add adopt align allow annotate answer apply ask assert attach avoid
+    batch begin bind bound build bump cache calibrate call cancel carry cast catch change charge
+    check choose clear clone close coalesce collect compare compile compute configure convert
+    copy correct cost count cover cross-validate cut declare define delay delete deprecate
+    derive describe detect disable dispatch display distribute document draw drop dump emit
+    emulate enable end enforce enter estimate evaluate execute expect explain export extend
+    extract fail fetch fill find finish fit fix fold follow forbid forget format forward free
+    freeze gather generate give group guard handle hash hide hold hook ignore implement import
+    improve include increase index infer inline insert inspect install isolate issue join judge
+    keep label launch leave let limit link list load lock log look lower make map mark match
+    measure mend merge migrate mirror model mount move name narrow normalize note observe omit
     open order overlap own pack park parse pass patch pick pin place plan play poll pool predict
-    prefer prepare price print prove publish put quote raise read rebuild record reduce refer refine
-    refuse register reject release remove rename render reorder repair repeat replace replay report
-    request require reserve reset resolve restore restrict resume retry return reuse revert reword
-    rewrite round route run sample save say scale schedule score search seed select send separate
-    serialize set share ship shorten show simplify simulate size skip sort speed spell split stamp
-    start state stop store stream strip sum support suppress swap synchronize take teach test tidy
-    time trace track train translate tune turn type-check unify update upgrade use validate verify
-    visit wait wake walk warm warn watch widen wrap write yield
+    prefer prepare price print prove publish put quote raise read rebuild record reduce refer
+    refine refuse register reject release remove rename render reorder repair repeat replace
+    replay report request require reserve reset resolve restore restrict resume retry return
+    reuse revert reword rewrite round route run sample save say scale schedule score search seed
+    select send separate serialize set share ship shorten show simplify simulate size skip sort
+    speed spell split stamp start state stop store stream strip sum support suppress swap
+    synchronize take teach test tidy time trace track train translate tune turn type-check unify
+    update upgrade use validate verify visit wait wake walk warm warn watch widen wrap write
+    yield
 """
 VERBS = frozenset(_VERBS.split())
 # Rule 1 of docstrings: an imperative verb and a concrete object; a noun for classes and modules.
