@@ -66,6 +66,8 @@ def _cases():
             yield pytest.param(cluster, row, arguments, id=f"{cluster} {name}", marks=marks)
 
 
+# As in a process of its own: torch warns of what Dynamo and its imports do.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("cluster", "row", "arguments"), list(_cases()))
 def test_memory_is_that_of_the_gpu(cli, cluster, row, arguments):
     """Peaks of tensors within 0.5 %, of segments within 3 % (GPT-2: 7); long steps within 10 %."""
