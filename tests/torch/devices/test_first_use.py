@@ -390,5 +390,5 @@ def test_the_main_program_is_told_of_peers_memory_and_idle_streams(told):
 
 @NEEDS_EXPECTTEST
 def test_devices_of_a_test_of_its_own_are_those_it_has(told):
-    """What the main program is told otherwise does not stand before them."""
+    """Devices that are shown to the main program do not take their place."""
     assert told[6:] == ["2 1", "8"]
