@@ -107,8 +107,8 @@ class Context(TorchNames):
             the device's floor, matrix products as measured. "none": zero, so that only
             communication takes time.
         cuda_devices: The meaning of "cuda" for torch in ranks: "simulated" devices, or torch's own,
-            "real". None: `devices` of `[tool.simrank]`, else "simulated" in a CPU build of torch
-            and "real" in one for CUDA.
+            "real". None: `devices` of `[tool.simrank]`, else "real" where torch sees a GPU, and
+            "simulated" where it sees none, whichever build it is.
         flight_recorder: A folder for each rank's last calls, written as by torch's flight recorder
             after a failure or at the end; or a `FlightRecorder`.
         divergence: Whether the lines of every rank are recorded, so that a report names the line

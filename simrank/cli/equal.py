@@ -40,6 +40,7 @@ def equal(
     device: Annotated[
         str | None, typer.Option(help="Where models and batches lie: cuda, or cpu with gloo.")
     ] = None,
+    devices: options.CudaDevices = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first that fails.")] = False,
     every: Annotated[bool, typer.Option("--all", help="List all modules that differ.")] = False,
     jobs: options.Jobs = None,
@@ -56,23 +57,30 @@ def equal(
     config = _config(program, layouts, layout or [])
     given = {"steps": steps, "dtype": dtype, "device": device}
     changed = {name: value for name, value in given.items() if value is not None}
+    cuda_devices = options.cuda_devices(devices)
     config = layouts_of({**config.model_dump(), **changed}, "command line")
     results = _Results(program, config, json_file, html_file, lists_modules=every)
     with results.kept():
-        _run(program, config, Workers(jobs, backend), results, stops=first)
+        _run(program, config, cuda_devices, Workers(jobs, backend), results, stops=first)
     if results.num_failed:
         raise typer.Exit(FAILED)
 
 
 def _run(
-    program: str, config: EqualConfig, workers: Workers, results: _Results, *, stops: bool
+    program: str,
+    config: EqualConfig,
+    cuda_devices: str,
+    workers: Workers,
+    results: _Results,
+    *,
+    stops: bool,
 ) -> None:
     """Check the layouts, and print each verdict in its turn."""
     from simrank.equality.judge import prepared  # noqa: PLC0415 - needs torch
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
     from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 
-    asked = Options.of(str(Path(program).absolute()), config)
+    asked = Options.of(str(Path(program).absolute()), config, cuda_devices)
     layouts = [Layout(axes) for axes in config.layouts]
     with TemporaryDirectory() as folder, progress_bar() as bar:
         shown = bar.add_task("the single program", total=len(layouts))

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable
 from simrank.config.files import write_text
+from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.device import Tensor
 from simrank.errors import ConfigError, ConfigProblem, SpawnException, UnsupportedError
@@ -86,7 +87,11 @@ def report(
     check_writable(html)
     file, _, name = target.partition("::")
     folder = Path(file).absolute().parent
-    with collected() as profiles, Context(cluster) as context, program_imports(folder):
+    with (
+        collected() as profiles,
+        Context(cluster, cuda_devices=SIMULATED) as context,
+        program_imports(folder),
+    ):
         if name:
             spawn_in(context.program, _function(file, name, context), (), nproc, is_users=False)
         else:
@@ -225,7 +230,10 @@ def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
     wanted = inspect.signature(case).parameters
     values: dict[str, np.ndarray[Any, Any]] = {}
     problems: list[str] = []
-    with recorded_launches(MODES[mode]) as seen, Context(cluster, races="report") as context:
+    with (
+        recorded_launches(MODES[mode]) as seen,
+        Context(cluster, races="report", cuda_devices=SIMULATED) as context,
+    ):
 
         def on_rank(rank: int) -> None:
             given = {"rank": rank, "ctx": context, "world_size": nproc}
@@ -316,7 +324,7 @@ def _compiled(
     from simrank.kernels.compiler.metadata import problem_of  # noqa: PLC0415 - it needs triton
 
     if target is None:
-        with Context(cluster) as context:
+        with Context(cluster, cuda_devices=SIMULATED) as context:
             targets = [target_of(context.devices[0].spec)]
     else:
         targets = [parse_target(text) for text in target.split(",")]

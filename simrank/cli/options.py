@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from simrank.config.project import CHOICES
+from simrank.config.project import CHOICES, REAL, SIMULATED, project_settings
 from simrank.config.quantity import choice_text, hint
 from simrank.engine.task import carrier_choices
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
@@ -226,7 +226,7 @@ ComputeTime = Annotated[
 ]
 CudaDevices = Annotated[
     str | None,
-    typer.Option("--devices", help="CUDA devices: simulated or real [torch's build]."),
+    typer.Option("--devices", help="CUDA devices: simulated or real [simulated]."),
 ]
 FlightRecorderFolder = Annotated[
     str | None,
@@ -301,6 +301,24 @@ Backend = Annotated[
         "--backend", help="Backend of --jobs: loky, ray or dask, or dask:tcp://host:8786."
     ),
 ]
+
+
+def cuda_devices(given: str | None, *, has_values: bool = True) -> str:
+    """Return the meaning of "cuda" in a command's runs: simulated unless real GPUs are requested.
+
+    Args:
+        given: As typed; None: the project's setting.
+        has_values: Whether tensors have values; without them no GPU computes.
+
+    Raises:
+        ConfigError: It is none of the choices, or real GPUs are requested without values.
+    """
+    check_words(devices=given)
+    chosen = given or project_settings().devices or SIMULATED
+    if chosen == REAL and not has_values:
+        expected = "simulated, since runs without values have no real devices"
+        raise ConfigError(ConfigProblem("command line", None, "--devices", expected, REAL))
+    return chosen
 
 
 # ---- the words that options and arguments choose from, checked with hints ----

@@ -22,7 +22,7 @@ from simrank.bench.plan import (
     run_plan,
     table_of,
 )
-from simrank.cli import options  # noqa: TC001 - typer looks annotations up
+from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.results import Grid, GridResults, ShownGrid
 from simrank.config.plan import ERROR, FITS, load_plan
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 def plan(
     file: Annotated[str, typer.Argument(help="A YAML file with a command and its parameters.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
+    devices: options.CudaDevices = None,
     jobs: options.Jobs = None,
     backend: options.Backend = None,
     json_file: Annotated[str | None, typer.Option("--json", help="Write rows as JSON.")] = None,
@@ -50,6 +51,7 @@ def plan(
     """
     config = load_plan(file)
     check_program(config)
+    options.cuda_devices(devices, has_values=False)
     if dry_run:
         for cell in config.cells:
             typer.echo(command_text(config, cell))

@@ -259,7 +259,8 @@ def run_command(
     settings["unknown"] = options.stated_value(unknown, shape_only=shape_only)
     settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
-    settings |= {"private": private or None, "compute_time": compute_time, "cuda_devices": devices}
+    settings |= {"private": private or None, "compute_time": compute_time}
+    settings["cuda_devices"] = options.cuda_devices(devices, has_values=not shape_only)
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
     num_ranks = options.num_ranks(built, nproc_per_node)
     job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts, tokens_per_step)

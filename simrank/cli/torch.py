@@ -24,7 +24,7 @@ def group() -> None:
 @torch_app.command(epilog=EXIT_STATUS)
 def build(
     into: Annotated[
-        Path | None, typer.Option("--into", help="Copy it to FOLDER/<version of torch>/, too.")
+        Path | None, typer.Option("--into", help="Copy it to FOLDER/<release of torch>/, too.")
     ] = None,
 ) -> None:
     """Build the CUDA devices of simulated ranks now, for the installed torch."""
@@ -32,7 +32,7 @@ def build(
     library.load(lambda line: typer.echo(line, err=True))
     path = library.installed_path()
     if into is not None:
-        target = into / library.torch.__version__ / path.name
+        target = into / library.prebuilt_path().parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         path = shutil.copy2(path, target)
     typer.echo(f"torch {library.torch.__version__}: {path}")

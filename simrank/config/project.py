@@ -14,11 +14,12 @@ from simrank.errors import ConfigError, ConfigProblem
 # Constants of NCCL's laws: those that a cluster's file names, NCCL's own, those of many sites.
 AUTO, NO_CALIBRATION, POOLED = "auto", "none", "pooled"
 ANY = -1  # In a tuner's file: any number of nodes, ranks or operations.
+SIMULATED, REAL = "simulated", "real"
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("ieee", "hardware"),
     "on_failure": ("abort", "continue"),
     "compute_time": ("roofline", "none"),
-    "cuda_devices": ("simulated", "real"),
+    "cuda_devices": (SIMULATED, REAL),
 }
 
 
@@ -41,7 +42,8 @@ class ProjectSettings(NamedTuple):
 
     Attributes:
         private: Packages and modules that each rank executes for itself.
-        devices: What "cuda" means to torch, "simulated" or "real"; None: what torch was built for.
+        devices: What "cuda" means to torch, "simulated" or "real"; None: commands simulate, a
+            Context and pytest take the GPUs that torch sees.
     """
 
     private: tuple[str, ...] = ()

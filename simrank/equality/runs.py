@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.equality.alignment import names_of
 from simrank.equality.comparison import VALUES
@@ -75,6 +76,7 @@ class Options:
         excluded: Modules that are not compared.
         renamed: Names of modules on ranks, and those of the single program.
         has_dropout: Whether dropouts drop anything.
+        cuda_devices: The meaning of cuda: simulated or real.
     """
 
     path: str
@@ -86,14 +88,18 @@ class Options:
     excluded: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     has_dropout: bool = True
+    cuda_devices: str = SIMULATED
 
     @classmethod
-    def of(cls, path: str, config: EqualConfig) -> Options:
+    def of(cls, path: str, config: EqualConfig, cuda_devices: str = SIMULATED) -> Options:
         """Return the options of a program with the keys of a file."""
         excluded = (*config.ignore, *config.allow)
         also = config.dtype == DECLARED
         steps, dtype, device = config.steps, EXACT if also else config.dtype, config.device
-        return cls(path, steps, dtype, also, device, None, excluded, config.rename)
+        return cls(
+            path, steps, dtype, also, device,
+            excluded=excluded, renamed=config.rename, cuda_devices=cuda_devices,
+        )  # fmt: skip
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -298,6 +304,7 @@ class _Run:
         cluster = self.options.cluster
         races = "report" if num_ranks > 1 else "off"
         settings: dict[str, Any] = {"races": races, "flight_recorder": self.log}
+        settings["cuda_devices"] = self.options.cuda_devices
         settings["carrier"] = "thread"  # All programs use torch, if through an adapter.
         context = (
             Context.for_ranks(num_ranks, **settings)

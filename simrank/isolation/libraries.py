@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from simrank.errors import UnsupportedError
+from simrank.isolation import contracts
 from simrank.ranks.current import rank_program, running_task
 
 if TYPE_CHECKING:
@@ -86,12 +87,21 @@ def patched_modules() -> list[str]:
     return [*_libraries, *_parts]
 
 
+def parts() -> dict[str, tuple[str, str]]:
+    """Return the modules that `register_part` has named: the adapter's module and function."""
+    return {name: make.args for name, make in _parts.items() if isinstance(make, functools.partial)}
+
+
 def patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
-    """Return the patches of an imported library, or of a part of one."""
+    """Return the patches of an imported library, or of a part of one.
+
+    Raises:
+        UnsupportedError: This release of it has other names or parameters than they replace.
+    """
     if module.__name__ in _parts:
-        return _parts[module.__name__](module)
+        return contracts.made(module, _parts[module.__name__])
     _check_package(module.__name__)
-    return _libraries[module.__name__]().patches(module)
+    return contracts.made(module, _libraries[module.__name__]().patches)
 
 
 def _check_package(name: str) -> None:

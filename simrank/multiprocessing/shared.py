@@ -429,10 +429,10 @@ def _with(original: Callable[..., Any], function: Callable[[int, Any], Any]) -> 
     """Return a method of a rank's connection that uses another function of the system."""
 
     @functools.wraps(original)
-    def call(self: object, *args: Any) -> Any:  # noqa: ANN401 - the original's
-        return (
-            original(self, *args) if running_task() is None else original(self, args[0], function)
-        )
+    def call(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        if running_task() is None:
+            return original(self, *args, **kwargs)
+        return original(self, args[0], function)
 
     return call
 

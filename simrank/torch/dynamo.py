@@ -82,11 +82,11 @@ class Frames:
     def _swap(self) -> None:
         bindings, (region, skips, count, nested, hook) = self._bindings, self._in_c
         self._in_c = (
-            bindings.set_eval_frame_isolate_recompiles_id(region),
-            bindings.set_skip_guard_eval_unsafe(skips),
-            bindings.set_fullgraph_compiled_frame_count(count),
-            bindings.set_fullgraph_error_on_nested_compile(nested),
-            bindings.set_guard_complete_hook(hook),
+            _swapped(bindings, "set_eval_frame_isolate_recompiles_id", region),
+            _swapped(bindings, "set_skip_guard_eval_unsafe", skips),
+            _swapped(bindings, "set_fullgraph_compiled_frame_count", count),
+            _swapped(bindings, "set_fullgraph_error_on_nested_compile", nested),
+            _swapped(bindings, "set_guard_complete_hook", hook),
         )
         modules, own = sys.modules, self._in_python
         for module_name, name in own:
@@ -108,7 +108,12 @@ class Frames:
     def take_new_region(self) -> None:
         """Forget the rank's compiled code: no call finds it any more."""
         self.first_region = next(_first_regions)
-        self._bindings.set_eval_frame_isolate_recompiles_id(self.first_region)
+        _swapped(self._bindings, "set_eval_frame_isolate_recompiles_id", self.first_region)
+
+
+def _swapped(owner: Any, name: str, value: Any) -> Any:
+    """Set a value of torch's C code, and return the one before; torch 2.12 lacks some."""
+    return getattr(owner, name, lambda same: same)(value)
 
 
 def _set(place: Any, name: str, value: object) -> None:
@@ -159,7 +164,7 @@ def _forget_regions(is_on: bool) -> None:
 def of_frames(module: Any) -> Patches:
     """Return the patches of `torch._dynamo.eval_frame`: a cache of compiled code for each rank."""
     name = "set_eval_frame_isolate_recompiles_id"
-    original = getattr(module, name)
+    original = getattr(module, name, lambda region: region)
 
     @functools.wraps(original)
     def set_region(region: int) -> int:
@@ -171,7 +176,7 @@ def of_frames(module: Any) -> Patches:
     guards: Any = import_module("torch._C._dynamo.guards")
     bindings: Any = import_module("torch._C._dynamo.eval_frame")
     return [
-        (module, name, set_region),
+        *([(module, name, set_region)] if hasattr(module, name) else []),
         *_with_frames(module, "_set_stance"),
         *_with_frames(bindings, "set_guard_complete_hook"),
         (Switch(_forget_regions), "is_on", True),
@@ -184,11 +189,11 @@ def _with_frames(owner: Any, name: str) -> Patches:
     original = getattr(owner, name)
 
     @functools.wraps(original)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
         if program is not None:
             frames_of(program)
-        return original(*args)
+        return original(*args, **kwargs)
 
     return [(owner, name, call)]
 

@@ -35,9 +35,9 @@ def of_graphs(module: Any) -> Patches:
     original = kind.call_user_compiler
 
     @functools.wraps(original)
-    def call(self: Any, graph: Any, *args: Any) -> Any:
-        setattr(_context(), _LINES, _lines_of(graph.graph.nodes))
-        return original(self, graph, *args)
+    def call(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
+        setattr(_context(), _LINES, _lines_of(gm.graph.nodes))
+        return original(self, gm, *args, **kwargs)
 
     return [(kind, "call_user_compiler", call)]
 
@@ -58,10 +58,10 @@ def of_comments(module: Any) -> Patches:
     original = getattr(module, name)
 
     @functools.wraps(original)
-    def metadata(schedule: Any, wrapper: Any) -> tuple[str, str]:
-        origins, detailed = original(schedule, wrapper)
+    def metadata(node_schedule: Any, wrapper: Any) -> tuple[str, str]:
+        origins, detailed = original(node_schedule, wrapper)
         if own := _own_lines():
-            nodes = (node for each in schedule for node in _origins(each))
+            nodes = (node for each in node_schedule for node in _origins(each))
             lines = {_line_of(node.meta.get("stack_trace")) for node in nodes}
             names = [node for node, line in own.items() if line in lines]
             origins += f"\n{_NODES}{', '.join(names)}"

@@ -48,39 +48,35 @@ def of_errors(module: Any) -> Patches:
 
 def of_kernels(module: Any) -> Patches:
     """Return the patches of inductor's `triton_heuristics`: kernels are launched as a user's."""
-    name = "get_caching_autotuner_plugins"
-    original = getattr(module, name)
+    kind = module.CachingAutotuner
+    make, precompile, run = kind.__init__, kind.precompile, kind.run
 
-    class Emulated(module.CachingAutotunerPlugin):  # type: ignore[name-defined, misc]
-        """Launches of a compiled kernel in ranks."""
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self.simrank_lines = fused_lines.lines_of(self.inductor_meta.get("kernel_name", ""))
+        self.simrank_launch = None
 
-        def __init__(self, lines: str) -> None:
-            self._lines = lines
-            self._launch: Callable[..., None] | None = None
+    @functools.wraps(precompile)
+    def prepare(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Compile nothing in ranks: the emulator does, at the launch."""
+        if rank_program() is None:
+            precompile(self, *args, **kwargs)
+        else:
+            self.launchers = [SimpleNamespace(n_regs=0, config=self.configs[0])]
 
-        def pre_compile(self, autotuner: Any) -> Any:
-            """Compile nothing: the emulator does, at the launch."""
-            if rank_program() is None:
-                return module.DEFER
-            autotuner.launchers = [SimpleNamespace(n_regs=0, config=autotuner.configs[0])]
-            return None
+    @functools.wraps(run)
+    def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch the kernel on the rank's current stream."""
+        if rank_program() is None:
+            return run(self, *args, **kwargs)
+        if self.simrank_launch is None:
+            file = self.fn.fn.__code__.co_filename
+            self.simrank_launch = fused_lines.told(_launcher(self), self.simrank_lines, file)
+        self.simrank_launch(args, kwargs)
+        return None
 
-        def pre_dispatch(self, autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-            """Launch the kernel on the rank's current stream."""
-            if rank_program() is None:
-                return module.DEFER
-            if self._launch is None:
-                file = autotuner.fn.fn.__code__.co_filename
-                self._launch = fused_lines.told(_launcher(autotuner), self._lines, file)
-            self._launch(args, kwargs)
-            return None
-
-    @functools.wraps(original)
-    def plugins(autotuner: Any) -> list[Any]:
-        lines = fused_lines.lines_of(autotuner.inductor_meta.get("kernel_name", ""))
-        return [Emulated(lines), *original(autotuner)]
-
-    return [(module, name, plugins)]
+    return [(kind, "__init__", init), (kind, "precompile", prepare), (kind, "run", launch)]
 
 
 def _launcher(autotuner: Any) -> Callable[..., Any]:
@@ -278,13 +274,13 @@ def _named_devices(graph: torch.fx.GraphModule) -> Iterator[str]:
 
 def _keyed_for_any_device(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def prepare_key(gm: Any, inputs: Sequence[Any], *args: Any) -> Any:
-        index = None if rank_program() is None else _device_of(inputs)
+    def prepare_key(gm: Any, example_inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        index = None if rank_program() is None else _device_of(example_inputs)
         if index is None or {str(index)}.union(_named_devices(gm)) != {str(index)}:
-            return original(gm, inputs, *args)
+            return original(gm, example_inputs, *args, **kwargs)
         _keyed.append(index)
         try:
-            found, info = original(gm, inputs, *args)
+            found, info = original(gm, example_inputs, *args, **kwargs)
         finally:
             _keyed.pop()
         return (None if found is None else (found[0] + _SHARED, found[1])), info
@@ -304,8 +300,8 @@ def _without_index(original: Callable[..., None]) -> Callable[..., None]:
 
 def _naming_no_index(original: Callable[..., bytes]) -> Callable[..., bytes]:
     @functools.wraps(original)
-    def dumps(self: Any, value: Any) -> bytes:
-        data = original(self, value)
+    def dumps(self: Any, obj: Any) -> bytes:
+        data = original(self, obj)
         if _keyed:  # Constants in the text of the graph's code.
             data = data.replace(b"type='cuda', index=%d)" % _keyed[-1], b"type='cuda')")
         return data

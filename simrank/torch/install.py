@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from simrank.device.tensors.printing import ADDRESSES, READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
+from simrank.isolation import contracts
 from simrank.isolation.libraries import Library
 from simrank.isolation.mock_patches import PER_THREAD, SharedModule
 from simrank.multiprocessing import children
@@ -30,33 +31,50 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 Patches = list[tuple[Any, str, Any]]
-RUN_VERSIONS = ("2.13",)  # Of torch, that all tests were run with.
 _warned: set[str] = set()
 _LOGGED_VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
 # Imported before ranks start: it takes the running rank's WORLD as a default argument.
 _BEFORE_RANKS = ("torch.distributed.nn.functional",)
 
 
-def check_version(version: str) -> None:
-    """Warn once of a torch version that simrank was not tested with.
+def check_version(module: ModuleType) -> None:
+    """Warn once of a release of torch that simrank is not tested with, and look its names up.
 
     Args:
-        version: As torch gives it.
+        module: The module torch.
+
+    Raises:
+        UnsupportedError: Names that simrank uses are not there.
     """
-    release = version.partition("+")[0]
-    if release.rpartition(".")[0] not in RUN_VERSIONS and version not in _warned:
+    version = str(module.__version__)
+    from simrank.torch.releases import TESTED, release_of  # noqa: PLC0415 - it needs torch
+
+    if version.partition("+")[0] in TESTED:
+        return
+    minors = {release_of(each) for each in TESTED}
+    if release_of(version) not in minors and version not in _warned:
         _warned.add(version)
         warnings.warn(
-            f"simrank was run with torch {', '.join(RUN_VERSIONS)}, not with {release}: its "
+            f"simrank is tested with torch {', '.join(TESTED)}, not with {version}: its "
             "internals may differ\n"
-            f"  to fix: pip install 'torch=={RUN_VERSIONS[-1]}.*'",
+            f"  to fix: pip install 'torch=={TESTED[-1]}'",
             stacklevel=2,
         )
+    if unknown := _unknown_uses(version):
+        raise contracts.unsupported(module, unknown)
+
+
+@functools.cache
+def _unknown_uses(version: str) -> list[str]:
+    del version  # The key.
+    from simrank.torch.contacts import known_unknown_uses  # noqa: PLC0415 - seldom
+
+    return known_unknown_uses()
 
 
 def patches(module: ModuleType) -> Patches:
     """Return the patches of torch: owner, name and new value."""
-    check_version(str(module.__dict__["__version__"]))
+    check_version(module)
     callsite.skip_package("torch")
     PER_THREAD.add("torch.utils._config_module")
     if _text_of not in READERS:

@@ -197,6 +197,11 @@ def refused(what: str) -> Callable[..., Any]:
     return refuse
 
 
+def refused_class(what: str) -> type:
+    """Return a class that is refused: torch asks what is an instance of it."""
+    return type(what.rpartition(".")[2], (), {"__new__": staticmethod(refused(what))})
+
+
 def _set_sync_debug_mode(mode: int) -> None:
     if mode:
         raise UnsupportedError("torch.cuda.set_sync_debug_mode on simulated CUDA devices")

@@ -1,7 +1,7 @@
 """Find, build and load the C++ library of simulated CUDA devices.
 
-It is tied to one exact version of torch. A library that came with the package is used if there
-is one for the installed version; otherwise g++ builds it once, in a cache.
+It is tied to one minor release of torch, whichever build. A library that came with the package is
+used if there is one for the installed release; otherwise g++ builds it once, in a cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-import warnings
 from _thread import allocate_lock, get_ident
 from contextlib import contextmanager
 from functools import cache
@@ -27,11 +26,11 @@ import torch
 from simrank.engine.interrupts import start_thread
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import for_real
+from simrank.torch.releases import release_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TRIED_VERSIONS = ("2.13.0",)
 _UNITS = ("all.cpp", "c10d.cpp")
 _SOURCES = Path(__file__).parent / "csrc"
 _PREBUILT = Path(__file__).parent / "lib"
@@ -39,17 +38,17 @@ _NAME = "libsimrank_cuda.so"
 _log = logging.getLogger("simrank.torch.cuda")
 
 
-def load(progress: Callable[[str], None] = _log.info) -> ctypes.PyDLL:
+def load(progress: Callable[[str], None] = _log.warning) -> ctypes.PyDLL:
     """Load the library for the installed torch; build it if it is missing.
 
     Args:
-        progress: Told in one line what takes long.
+        progress: Called with a line at the begin and the end of a build; by default a warning of
+            the logger `simrank.torch.cuda`, which Python prints.
 
     Raises:
         UnsupportedError: There is neither a library nor a compiler, or building it failed, or it
             is for another version of torch.
     """
-    _warn_if_untried()
     path = prebuilt_path()
     if not path.is_file():
         path = _built_path(progress)
@@ -68,7 +67,7 @@ def check_available() -> None:
 
 def _cached_path() -> Path:
     """Return the path of the cached library for the installed torch."""
-    return cache_folder() / f"cuda-{torch.__version__}-{_fingerprint()}" / _NAME
+    return cache_folder() / f"cuda-{_release()}-{_fingerprint()}" / _NAME
 
 
 def installed_path() -> Path:
@@ -78,7 +77,12 @@ def installed_path() -> Path:
 
 def prebuilt_path() -> Path:
     """Return the path of the package's prebuilt library for the installed torch."""
-    return _PREBUILT / torch.__version__ / _NAME
+    return _PREBUILT / _release() / _NAME
+
+
+def _release() -> str:
+    """Return the minor release of the installed torch, such as 2.13."""
+    return ".".join(map(str, release_of(torch.__version__)))
 
 
 def cache_folder() -> Path:
@@ -87,25 +91,15 @@ def cache_folder() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "simrank"
 
 
-def _warn_if_untried() -> None:
-    version = torch.__version__.partition("+")[0]
-    if version not in TRIED_VERSIONS:
-        warnings.warn(
-            f"simulated CUDA devices were never tried with torch {version}, "
-            f"only with {', '.join(TRIED_VERSIONS)}",
-            stacklevel=3,
-        )
-
-
 def _open(path: Path) -> ctypes.PyDLL:
-    """Open a library of this torch version as PyDLL: calls are short and may run Python."""
+    """Open a library of this release of torch as PyDLL: calls are short and may run Python."""
     try:
         library = ctypes.PyDLL(str(path))
     except OSError as error:
         raise UnsupportedError(f"{path} cannot be loaded: {error}") from error
     library.simrank_built_for.restype = ctypes.c_char_p
     built_for = library.simrank_built_for().decode()
-    if built_for != torch.__version__:
+    if built_for != _release():
         raise UnsupportedError(
             f"{path} was built for torch {built_for}, but torch {torch.__version__} is installed"
         )
@@ -121,7 +115,7 @@ def _built_path(progress: Callable[[str], None]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if not path.is_file():  # Another process may have built it meanwhile.
-            progress(f"building simulated CUDA devices for torch {torch.__version__} (a minute)")
+            progress(f"building simulated CUDA devices for torch {_release()}, once (a minute)")
             _build(path)
             progress(f"built {path}")
     return path
@@ -133,7 +127,7 @@ def _fingerprint() -> str:
     for source in sorted(_SOURCES.glob("*.[chi]*")):
         digest.update(source.name.encode() + source.read_bytes())
     digest.update(Path(__file__).with_name("op_table.py").read_bytes())
-    digest.update(f"{torch.__version__} {_abi()} {sysconfig.get_platform()}".encode())
+    digest.update(f"{_release()} {_abi()} {sysconfig.get_platform()}".encode())
     return digest.hexdigest()[:16]
 
 
@@ -181,7 +175,7 @@ def _build(path: Path) -> None:
         outputs = [process.communicate()[1] for process in compiling]
         for process, text in zip(compiling, outputs, strict=True):
             _check(process.returncode, text)
-        linking = [compiler, "-shared", *map(str, objects), "-o", str(work / _NAME)]
+        linking = [compiler, "-shared", "-s", *map(str, objects), "-o", str(work / _NAME)]
         linker = [*linking, f"-L{_torch_folder() / 'lib'}", "-ltorch_cpu", "-lc10"]
         linked = subprocess.run(linker, stderr=subprocess.PIPE, text=True, check=False)
         _check(linked.returncode, linked.stderr)
@@ -199,7 +193,7 @@ def _flags(work: Path) -> list[str]:
         "-fvisibility=default",
         "-w",  # torch's headers warn.
         f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}",
-        f'-DSIMRANK_TORCH_VERSION="{torch.__version__}"',
+        f'-DSIMRANK_TORCH_RELEASE="{_release()}"',
         *(f"-I{folder}" for folder in folders),
     ]
 

@@ -176,8 +176,17 @@ class GraphBase:
         capturing[native().simrank_rank_tag()] = self
         self._drawn = _generator().get_offset()
 
+    _has_graph_exec = True  # torch 2.14 instantiates before a first replay otherwise.
+
     def capture_end(self) -> None:
         """End the capture."""
+        GraphBase.capture_end_pre(self)
+
+    def capture_end_post(self) -> None:
+        """Do nothing: torch 2.14's second half of `capture_end`."""
+
+    def capture_end_pre(self) -> None:
+        """End the capture: the first half of it, for torch 2.14."""
         if not native().simrank_is_capturing():
             raise RuntimeError("capture_end without capture_begin")
         native().simrank_graph_end()
@@ -233,13 +242,20 @@ class GraphBase:
         """Return the name of the graph's memory pool."""
         return self._pool
 
+    def pools(self) -> list[tuple[int, int]]:
+        """Return the names of the graph's memory pools (torch 2.14)."""
+        return [self._pool]
+
+    def _retain_pool(self, pool: tuple[int, int]) -> None:
+        """Do nothing: a pool lives as long as its graphs (torch 2.14)."""
+
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Do nothing: every replay draws new random numbers from its generators."""
 
     def enable_debug_mode(self) -> None:
         """Do nothing: there is no driver with debug output."""
 
-    def debug_dump(self, debug_path: str) -> None:
+    def debug_dump(self, debug_path: str, **_: object) -> None:
         """Write the number of the graph's operations."""
         with open(debug_path, "w") as file:
             file.write(f"digraph {{ // {self._size() + len(self._calls)} operations\n}}\n")

@@ -234,6 +234,7 @@ def unbind() -> None:
 
 _patches = Patches()
 _enabled: list[Layout] = []
+_is_seen = [False]  # Whether torch saw a GPU before simulated devices were turned on.
 
 
 def is_enabled() -> bool:
@@ -302,7 +303,9 @@ def enable(  # noqa: PLR0913 - each a keyword of its own
 
 def has_real_devices() -> bool:
     """Return whether torch sees real GPUs, patched or not."""
-    return bool(inspect.unwrap(torch.cuda.is_available)())
+    if not _enabled:
+        _is_seen[0] = bool(inspect.unwrap(torch.cuda.is_available)())
+    return _is_seen[0]
 
 
 def _placed(layout: Layout) -> Layout:
@@ -391,7 +394,7 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
         _patches.set(torch.cuda, name, value)
     _patches.set(torch.cuda.random, "_lazy_call", torch.cuda._lazy_call)
     for module in (torch.cuda, torch.cuda.memory):
-        _patches.set(module, "MemPool", bindings.refused("torch.cuda.MemPool"))
+        _patches.set(module, "MemPool", bindings.refused_class("torch.cuda.MemPool"))
 
 
 _CLASSES = {

@@ -74,16 +74,13 @@ _unavailable: list[UnsupportedError] = []  # Why there are no devices in this pr
 _checked: list[bool] = []  # Whether there may be: asked once.
 _on_scope: list[Callable[[Program, str | None, int], None]] = []
 _warned: set[str] = set()  # What is in the way, once per simulation.
-# A CUDA build may have real devices, today or tomorrow: nothing is faked there unless asked for.
 _MORE_MEMORY = 4  # Assumed: a program that needs more has another problem.
-_OF_BUILD = "real" if torch.backends.cuda.is_built() else "simulated"
-NOT_ASKED_FOR = (
-    "this torch was built for CUDA, whose devices are real ones, and sees none\n"
-    "  to fix: simulated ones are asked for: `simrank run --devices simulated`,\n"
-    '    Context(cuda_devices="simulated"), or once for a project, in pyproject.toml:\n'
-    '    [tool.simrank]\n    devices = "simulated"'
+_IS_BUILT = torch.backends.cuda.is_built()
+NO_REAL_ONE = (
+    'real CUDA devices are requested (--devices real, cuda_devices="real", or devices in '
+    "[tool.simrank]), and torch sees no GPU\n"
+    "  to fix: leave the option out, and devices are simulated"
 )
-IS_REAL = "real CUDA devices were asked for, and torch sees none"
 
 
 _is_enabling = False
@@ -95,8 +92,10 @@ def is_enabled() -> bool:
 
 
 def are_simulated(context: Any) -> bool:
-    """Return whether "cuda" means simulated devices: as configured, else in CPU builds."""
-    return (context.cuda_devices or _OF_BUILD) == "simulated"
+    """Return whether "cuda" means simulated devices: as configured, else if torch sees no GPU."""
+    if context.cuda_devices is None:
+        return not has_real_devices()
+    return bool(context.cuda_devices == "simulated")
 
 
 def turn_on_at_use(program: Program | None) -> TypeGuard[Program]:
@@ -113,14 +112,14 @@ def may_be_used(program: Program | None) -> TypeGuard[Program]:
 
 def is_built() -> bool:
     """Return whether torch was built for CUDA, patched or not."""
-    return _OF_BUILD == "real"
+    return _IS_BUILT
 
 
 def are_available(context: Any) -> bool:
     """Return whether devices can be turned on in this process; warn once of the reason if not."""
     if not are_simulated(context):
-        if context.cuda_devices is None and not has_real_devices():
-            _warn(NOT_ASKED_FOR)
+        if not has_real_devices():
+            _warn(NO_REAL_ONE)
         return False
     if not _unavailable and not _checked:
         try:
@@ -154,7 +153,7 @@ def enable_for(program: Program) -> RankDevices:
     libraries.check_use("torch")
     context: Any = program.context
     if not are_simulated(context):
-        raise UnsupportedError(NOT_ASKED_FOR if context.cuda_devices is None else IS_REAL)
+        raise UnsupportedError(NO_REAL_ONE)
     if _unavailable:
         raise _unavailable[0]
     if not visible(program):

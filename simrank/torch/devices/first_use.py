@@ -28,6 +28,21 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 Patches = list[tuple[Any, str, Any]]
+# Asked by torch itself on builds for CUDA, without using a device.
+_QUERIES_OF_BUILDS = {
+    "_cuda_isInBadFork",
+    "_cuda_setDevice",
+    "_ensureCUDADeviceGuardSet",
+    "_cuda_isHistoryEnabled",
+    "_set_cached_tensors_enabled",
+    "_cuda_CUDAAllocator_AllocatorState",
+    "_nvtx",
+    "_cudart",
+    "_CudaDeviceProperties",
+    "_cuda_isCurrentStreamCapturing",
+    "_cuda_getCompiledVersion",
+    "_cuda_getArchFlags",
+}
 _compiled: Any = torch._C
 _cuda: Any = torch.cuda
 _accelerator: Any = import_module("torch.accelerator")
@@ -103,7 +118,12 @@ _BASES = (
     (_cuda.graphs.CUDAGraph, GraphBase),
 )
 _NAMED = (
-    (type(torch.Generator), "__call__", _makes_generator),  # The class itself cannot be patched.
+    # The class itself cannot be patched; before torch 2.13 it has no class of its own either.
+    *(
+        ((type(torch.Generator), "__call__", _makes_generator),)
+        if type(torch.Generator) is not type
+        else ()
+    ),
     (torch.UntypedStorage, "__new__", _makes_storage),
     (torch.Tensor, "type", _names_type),
     (torch.Tensor, "pin_memory", _always),
@@ -122,7 +142,11 @@ def patches() -> Patches:
         for name in dir(_compiled)
         if name.startswith("_accelerator_") and name != "_accelerator_getAccelerator"
     ]
-    for owner, names in (*_USES, (_compiled, accelerated)):
+    own = sorted(
+        name for name in _FUNCTIONS_OF_CUDA - _QUERIES_OF_BUILDS if hasattr(_compiled, name)
+    )
+    own = own if activation.is_built() else []
+    for owner, names in (*_USES, (_compiled, accelerated), (_compiled, own)):
         found += [(owner, name, _wrap_use(owner, name)) for name in names if hasattr(owner, name)]
     found.append((_cuda, "_lazy_call", _wrap_lazy_call(_cuda._lazy_call)))
     found = _under_every_name(found)
@@ -158,6 +182,9 @@ def _class_patches() -> Patches:
         for name, value in vars(base).items()
         if not name.startswith("_") and not hasattr(kind, name)
     ]
+    if activation.is_built():
+        stream = _cuda.streams.Stream
+        found.append((stream, "priority_range", staticmethod(_wrap_use(stream, "priority_range"))))
     found += [(owner, name, _wrap_if_cuda(owner, name, is_use)) for owner, name, is_use in _NAMED]
     if activation.is_built():
         return found
@@ -166,10 +193,11 @@ def _class_patches() -> Patches:
 
 def _object_patches() -> Patches:
     """Return patches of torch's objects that are empty in CPU builds."""
+    generators = [(_cuda, "default_generators", _Generators(_cuda.default_generators))]
     if activation.is_built():
-        return []
+        return generators
     nvtx: Any = import_module("torch.cuda.nvtx")
-    return [(_cuda, "default_generators", _Generators()), (nvtx, "_nvtx", _Ranges(nvtx._nvtx))]
+    return [*generators, (nvtx, "_nvtx", _Ranges(nvtx._nvtx))]
 
 
 def _wrap_query(owner: Any, name: str, answer: Callable[[Program], Any]) -> Callable[..., Any]:
@@ -299,16 +327,23 @@ def _wrap_if_cuda(owner: Any, name: str, is_use: Callable[..., bool]) -> Callabl
 class _Generators(DefaultGenerators):
     """`torch.cuda.default_generators` before the first use of a device."""
 
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
     def __len__(self) -> int:
         """Turn devices on, and return the number of visible ones."""
         program = rank_program()
         if activation.turn_on_at_use(program):
             activation.enable_where_possible(program)
-        return super().__len__() if activation.is_enabled() else 0
+        return super().__len__() if activation.is_enabled() else len(self._original)
 
     def __getitem__(self, index: Any) -> Any:
         """Return the generator of a device."""
-        return super().__getitem__(index) if len(self) else ()[index]
+        return (
+            super().__getitem__(index)
+            if len(self) and activation.is_enabled()
+            else self._original[index]
+        )
 
 
 class _Ranges:

@@ -29,6 +29,7 @@ from simrank.torch.groups.gloo_checks import Checker, is_detail_wanted
 from simrank.torch.groups.group import SimulatedGroup
 from simrank.torch.groups.identity import GroupOptions, OfGroups
 from simrank.torch.groups.stores import PrefixStore, dispatching
+from simrank.torch.releases import INSTALLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,21 +126,18 @@ def make_new_group(original: Any) -> Any:
         pg_tag: str | None = None,
         device_id: Any = None,
         group_desc: str | None = None,
+        enable_reconfigure: bool = False,  # Since torch 2.14.
     ) -> tuple[Any, Any]:
         # torch's own group of `fake` moves nothing, wherever it is.
         if rank_program() is None or str(backend).lower() == "fake":
             made: tuple[Any, Any] = original(
                 group_size, group_rank, global_ranks_in_group, backend, store, group_name,
                 backend_options, timeout, pg_tag, device_id, group_desc,
+                **({"enable_reconfigure": True} if enable_reconfigure else {}),
             )  # fmt: skip
             return made
         world: Any = c10d._world
-        if group_name in world.pg_names.values():
-            raise ValueError(
-                "The specified group name has already been created, please use a different "
-                "group name"
-            )
-        _check_bound(device_id)
+        _check_new(group_name, device_id, is_reconfigured=enable_reconfigure)
         c10d._check_valid_timeout(timeout)
         assert timeout is not None, "checked"
         if pg_tag:
@@ -165,7 +163,7 @@ def make_new_group(original: Any) -> Any:
             {"pg_tag": f"user:{pg_tag}"} if pg_tag else {"add_to_default_tag": True}
         )
         name: Any = group_name  # A `GroupName`, of str.
-        c10d._register_pg_in_world(
+        getattr(c10d, "_register_pg_in_world", _register)(
             group,
             backend_name=backend,
             store=prefix,
@@ -178,7 +176,42 @@ def make_new_group(original: Any) -> Any:
     return _new_process_group_helper
 
 
-def _check_bound(device: Any) -> None:
+def _register(
+    group: Any,
+    *,
+    backend_name: Any,
+    store: Any,
+    group_name: Any,
+    backend_config: str,
+    pg_tag: str | None = None,
+    add_to_default_tag: bool = False,
+) -> None:
+    """Register a group, where torch has no function for it (before 2.13)."""
+    world = c10d._world
+    tag = pg_tag or f"ptd:{group_name}"
+    world.pg_map[group] = (backend_name, store)
+    world.pg_names[group] = group_name
+    c10d._register_process_group(group_name, group)
+    world.pg_backend_config[group] = backend_config
+    if add_to_default_tag:
+        world.tags_to_pg.setdefault("", []).append(group)
+    world.tags_to_pg.setdefault(tag, []).append(group)
+    world.pg_to_tag[group] = tag
+
+
+def _check_new(name: str, device: Any, *, is_reconfigured: bool) -> None:
+    """Check what a group is made of, in torch's words.
+
+    Raises:
+        UnsupportedError: The group can be reconfigured.
+        ValueError: The name is taken, or the device has no index.
+    """
+    if is_reconfigured:
+        raise UnsupportedError("process groups with enable_reconfigure=True")
+    if name in c10d._world.pg_names.values():
+        raise ValueError(
+            "The specified group name has already been created, please use a different group name"
+        )
     if device is not None and (device.index is None or device.type == "cpu"):
         raise ValueError(
             "init_process_group device_id parameter must be an accelerator with an index"
@@ -281,6 +314,9 @@ def _checker_of(group: SimulatedGroup) -> Checker | None:
     return Checker(helper, group.rank())
 
 
+_KEEPS_ORDER = (2, 14)  # The release of torch that numbers a split's members as they are given.
+
+
 class SplittableGroup(SimulatedGroup):
     """A group that `dist.split_group` and meshes of bound devices can split."""
 
@@ -318,7 +354,9 @@ class SplittableGroup(SimulatedGroup):
         if device_types is not None:
             kept = parent.backends
             backend = ",".join(f"{each.type}:{kept[each.type]}" for each in device_types)
-        members = tuple(int(parent.ranks[rank]) for rank in sorted(new_ranks))
+        if INSTALLED < _KEEPS_ORDER:
+            new_ranks = sorted(new_ranks)
+        members = tuple(int(parent.ranks[rank]) for rank in new_ranks)
         # Members may know it by names of their own: it is the parent's n-th split that they share.
         key = (state.epoch, parent, "torch's split", number, members)
         maker = Maker(program.rank or 0, user_site())

@@ -40,7 +40,18 @@ _bindings: Any = torch._C  # noqa: SLF001 - what `torch.library` calls
 _registry: Any = simple_registry.singleton
 _new_library: Callable[..., Any] = _bindings._dispatch_library  # noqa: SLF001 - likewise
 _schema_of: Callable[[str, str], Any] = _bindings._get_schema  # noqa: SLF001 - likewise
-_clear_cache: Callable[[set[str]], None] = library._clear_torch_ops_cache  # noqa: SLF001 - likewise
+
+
+def _clear(op_defs: set[str]) -> None:
+    """Remove operators from `torch.ops`, where torch has no function for it (before 2.13)."""
+    for name in op_defs:
+        space, _, op = name.partition("::")
+        op = op.partition(".")[0]
+        if hasattr(torch.ops, space) and hasattr(getattr(torch.ops, space), op):
+            delattr(getattr(torch.ops, space), op)
+
+
+_clear_cache: Callable[[set[str]], None] = getattr(library, "_clear_torch_ops_cache", _clear)
 
 
 def patches() -> Patches:

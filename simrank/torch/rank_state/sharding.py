@@ -48,29 +48,30 @@ class _Shared:
 
     def wrap(self, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """Return the search, with results shared among ranks."""
+        shared = self
 
         @functools.wraps(original)
-        def find(propagator: Any, schema: Any) -> Any:
+        def find(self: Any, op_schema: Any) -> Any:
             program = rank_program()
-            if program is None or _is_of_rank(propagator, schema):
-                return original(propagator, schema)
+            if program is None or _is_of_rank(self, op_schema):
+                return original(self, op_schema)
             context: Any = program.context
             kept: _Kept = context.program.local.setdefault(_KEY, {})
             meshes: list[Any] = []
             try:
-                of_args = self._key(schema.args_schema, meshes)
-                key = (schema.op, of_args, self._key(schema.kwargs_schema, meshes))
+                of_args = shared._key(op_schema.args_schema, meshes)
+                key = (op_schema.op, of_args, shared._key(op_schema.kwargs_schema, meshes))
                 found = kept.get(key)
             except (_Unshared, TypeError):  # TypeError: something cannot be hashed.
-                return original(propagator, schema)
+                return original(self, op_schema)
             if found is None:
-                result = original(propagator, schema)
-                if self._can_be_shared(result, meshes):
+                result = original(self, op_schema)
+                if shared._can_be_shared(result, meshes):
                     if len(kept) >= _MOST_KEPT:
                         kept.clear()
                     kept[key] = (result, meshes)
                 return result
-            return self._with_meshes(*found, meshes)
+            return shared._with_meshes(*found, meshes)
 
         return find
 
@@ -142,5 +143,5 @@ def _check_stateless(placements: Any) -> None:
 
 def _is_of_rank(propagator: Any, schema: Any) -> bool:
     """Return whether local shapes are part of the result, which depend on the rank."""
-    tables = (propagator.op_to_shape_and_stride_idx, propagator.op_to_scalar_shape_adjuster)
-    return any(schema.op in table for table in tables)
+    adjusters = getattr(propagator, "op_to_scalar_shape_adjuster", ())  # Since torch 2.13.
+    return schema.op in propagator.op_to_shape_and_stride_idx or schema.op in adjusters

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.hardware.load import load_cluster
@@ -289,7 +290,7 @@ def _on_device(path: str, device: str, skip: Sequence[str]) -> tuple[str, str, d
 
 def _simulated(path: str, cluster: str, skip: Sequence[str]) -> dict[str, Ran]:
     found: dict[str, Ran] = {}
-    with cases_of(path) as runs, Context(cluster) as context:
+    with cases_of(path) as runs, Context(cluster, cuda_devices=SIMULATED) as context:
 
         def program(_rank: int) -> None:
             found.update(_all(runs, skip, lambda: SimulatedBench(context)))

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.errors import (
     DeadlockError,
@@ -64,7 +65,7 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
         SimrankError: There are too few devices, or the program is no Python.
     """
     kept, records = Kept(), [Record(rank, WAITS) for rank in range(job.num_ranks)]
-    settings: dict[str, Any] = {"flight_recorder": kept}
+    settings: dict[str, Any] = {"flight_recorder": kept, "cuda_devices": SIMULATED}
     if job.backend == "gloo":
         settings["compute_time"] = "none"
     context = (

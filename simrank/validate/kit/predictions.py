@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from simrank.bench.predict import predict, predict_gemm
+from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.errors import DeadlockError, SimrankError
 from simrank.hardware.load import load_cluster
@@ -177,7 +178,9 @@ def _run(kit: Path, phase: str, ranks: int, cluster: str, *, has_data: bool = Tr
     """Run a phase on simulated ranks, and return its rows."""
     to = kit.with_name("rows")
     to.unlink(missing_ok=True)
-    context = Context(load_cluster(cluster), data=has_data, carrier="thread")
+    context = Context(
+        load_cluster(cluster), data=has_data, carrier="thread", cuda_devices=SIMULATED
+    )
     words = ["--worker", phase, "--to", str(to), "--limit", _FOREVER, "--cold"]
     hidden = io.StringIO()
     try:

@@ -76,7 +76,7 @@ TORCH_LIBRARY_IMPL(simrank_cuda, CPU, m) {
 }
 
 extern "C" {
-const char* simrank_built_for() { return SIMRANK_TORCH_VERSION; }
+const char* simrank_built_for() { return SIMRANK_TORCH_RELEASE; }
 // Once per process; what it registers shows no device to threads that carry no rank.
 int simrank_register(char* error, int64_t room) {
   try {

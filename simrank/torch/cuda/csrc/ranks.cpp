@@ -25,8 +25,12 @@ namespace {
 struct RankInfo final : c10::DebugInfoBase {
   std::shared_ptr<Rank> rank;
 };
+#if TORCH_VERSION_MINOR < 13  // An enumeration: no name of our own, and its tests' are free.
+const c10::DebugInfoKind kRankInfo = c10::DebugInfoKind::TEST_INFO_2;
+#else
 constexpr std::string_view kRankInfoName = "SIMRANK_RANK";
 const c10::DebugInfoKind kRankInfo(&kRankInfoName);
+#endif
 thread_local Rank* carried = nullptr;
 thread_local std::shared_ptr<RankInfo> own_info;
 thread_local bool multithreading_before = true;

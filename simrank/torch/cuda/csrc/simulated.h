@@ -5,6 +5,7 @@
 // The threads that carry ranks take turns; only what a program's own threads (a data loader's) may
 // touch meanwhile takes locks.
 #pragma once
+#include <torch/headeronly/version.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
