@@ -23,7 +23,7 @@ import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine import limits
 from simrank.isolation import (
@@ -157,7 +157,24 @@ _STAND_INS: dict[str, Callable[[ModuleType], Patches]] = dict.fromkeys((*_FOR_TU
 
 # ---- patches of the standard library while a Context is entered (rule E7) ----
 
-_replaced: list[tuple[Any, str, Any]] = []
+
+class _Replaced(NamedTuple):
+    """A replaced name.
+
+    Attributes:
+        owner: A module, a class or an object.
+        name: Of its attribute.
+        original: What `getattr` gave of it; `_INHERITED`: the owner had none of its own.
+        held: What a class held under the name, such as a static method; otherwise the original.
+    """
+
+    owner: Any
+    name: str
+    original: Any
+    held: Any
+
+
+_replaced: list[_Replaced] = []
 # Another name of these is no name of what was replaced: every False is the same one.
 _HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
 _BARE_LOCKS = frozenset(locks.BARE)
@@ -176,15 +193,18 @@ def install() -> None:
     own = own_modules()
     # A module in another's names (hypothesis reads `threading`'s current thread) is not handled
     # here.
-    named = [entry for entry in _replaced if not isinstance(entry[2], _HAS_NO_IDENTITY)]
-    _rebind(own, {id(old): getattr(owner, name) for owner, name, old in named})
+    named = [each for each in _replaced if not isinstance(each.original, _HAS_NO_IDENTITY)]
+    _rebind(own, {id(each.original): getattr(each.owner, each.name) for each in named})
     _replace_locks(own)
 
 
 def _put(patches: list[tuple[Any, str, Any]]) -> None:
     for owner, name, patch in patches:
-        is_own = name in vars(owner) if isinstance(owner, type) else hasattr(owner, name)
-        _replaced.append((owner, name, getattr(owner, name) if is_own else _INHERITED))
+        is_class = isinstance(owner, type)
+        is_own = name in vars(owner) if is_class else hasattr(owner, name)
+        original = getattr(owner, name) if is_own else _INHERITED
+        held = vars(owner)[name] if is_own and is_class else original
+        _replaced.append(_Replaced(owner, name, original, held))
         setattr(owner, name, patch)
 
 
@@ -197,15 +217,20 @@ def _put_late(module: ModuleType, is_late: bool) -> None:
     if not is_late:
         return
     for index in range(first, len(_replaced)):
-        owner, name, original = _replaced[index]
-        _replaced[index] = owner, name, _original(original)
+        late = _replaced[index]
+        original = _original(late.original)
+        if original is not late.original:  # The module bound a patch as it was imported.
+            held = staticmethod(original) if type(late.held) is staticmethod else original
+            _replaced[index] = late._replace(original=original, held=held)
 
 
 def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
     """Return the original of a replaced value, for modules that are imported late."""
     if isinstance(value, tuple):
         return tuple(map(_original, value))
-    return next((old for owner, name, old in _replaced if getattr(owner, name) is value), value)
+    return next(
+        (each.original for each in _replaced if getattr(each.owner, each.name) is value), value
+    )
 
 
 def _replace_locks(modules: list[ModuleType]) -> None:
@@ -226,18 +251,15 @@ def remove() -> None:
     """Undo what has been replaced, all of it or the first part."""
     try:
         stood_for = {
-            id(getattr(owner, name)): old
-            for owner, name, old in _replaced
-            if old is not _INHERITED and not isinstance(old, _HAS_NO_IDENTITY)
+            id(getattr(each.owner, each.name)): each.original
+            for each in _replaced
+            if each.original is not _INHERITED and not isinstance(each.original, _HAS_NO_IDENTITY)
         }
         _rebind(own_modules(), stood_for)
         while _replaced:
-            owner, name, original = _replaced[-1]
+            owner, name, original, held = _replaced[-1]
             if original is not _INHERITED:
-                # What `getattr` gave of a static method is its function; it was one, and is again.
-                held = vars(owner).get(name) if isinstance(owner, type) else None
-                is_static = type(held) is staticmethod
-                setattr(owner, name, staticmethod(original) if is_static else original)
+                setattr(owner, name, held)
             elif name in vars(owner):
                 delattr(owner, name)
             del _replaced[-1]

@@ -13,7 +13,7 @@ from simrank.distributed.group import World, membership
 from simrank.distributed.membership import lose, world_of
 from simrank.engine import Task, TaskGroup
 from simrank.engine.collector import calm_collector
-from simrank.errors import FoldingError, RankAborted, SimrankError
+from simrank.errors import FoldingError, ProcessException, RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
@@ -217,9 +217,12 @@ def spawn_in(  # noqa: PLR0913 - spawn's
                 parent.local.setdefault("daemons", []).append(group)
             context.unjoined.append(processes)
             return processes
-        show_reports_first()
-        while not processes.join():
-            pass
+        try:
+            while not processes.join():
+                pass
+        except (SimrankError, ProcessException):
+            show_reports_first()
+            raise
     return None
 
 

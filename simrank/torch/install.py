@@ -198,6 +198,8 @@ def _of_distributed() -> Patches:
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
     isolation: Any = import_module("torch._C._distributed_c10d")._set_thread_isolation_mode  # noqa: SLF001 - torch's name
     replaced: Patches = [
+        # What ranks leave in globals of `init_process_group` goes with the Context.
+        *((c10d, name, vars(c10d)[name]) for name in ("_backend", "_default_pg_init_method")),
         (c10d._world, "__class__", registry.RankWorld),  # noqa: SLF001 - torch's place to override
         # C++ keeps a registry of groups for each native thread.
         (Switch(isolation), "is_on", True),

@@ -198,7 +198,7 @@ def refused(what: str) -> Callable[..., Any]:
 
 
 def refused_class(what: str) -> type:
-    """Return a class that is refused: torch asks what is an instance of it."""
+    """Return a class whose constructor is refused: libraries name it in types and `isinstance`."""
     return type(what.rpartition(".")[2], (), {"__new__": staticmethod(refused(what))})
 
 

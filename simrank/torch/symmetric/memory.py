@@ -19,6 +19,7 @@ from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
 from simrank.torch.cuda.library import native
+from simrank.torch.cuda.switch import Patches
 from simrank.torch.devices import activation, buffers
 from simrank.torch.devices.rank_devices import note_storages, register_shared_memory, share_pending
 from simrank.torch.groups.registry import groups_of
@@ -121,7 +122,7 @@ class SymmetricMemoryOwner:
     find = staticmethod(buffers.storage_at)
 
     def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
 
     def rendezvous(self, address: int, group: str) -> cuda.Rendezvous:
         """Exchange the addresses of the members' buffers; blocks the host.
@@ -187,21 +188,16 @@ class SymmetricMemoryOwner:
         module: Any = import_module("torch.distributed._symmetric_memory")
         bindings: Any = module._SymmetricMemory  # noqa: SLF001 - torch's name
         for name in _MODULE_STATE:
-            self._replace(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
-        self._replace(bindings, "set_group_info", _set_group_info(bindings.set_group_info))
+            self._patches.set(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
+        info = _set_group_info(bindings.set_group_info)
+        self._patches.set(bindings, "set_group_info", info)
         empty = _empty(bindings.empty_strided_p2p)
-        self._replace(bindings, "empty_strided_p2p", empty)
-
-    def _replace(self, owner: Any, name: str, value: object) -> None:
-        self._replaced.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
+        self._patches.set(bindings, "empty_strided_p2p", empty)
 
     def disabled(self) -> None:
         """Restore torch's module."""
         native().simrank_forget_held()
-        while self._replaced:
-            owner, name, value = self._replaced.pop()
-            setattr(owner, name, value)
+        self._patches.restore()
 
     def touched(self, stream: Stream, accesses: list[SharedAccess]) -> None:
         """Charge links for accesses to peers, and wake kernels that wait for written flags.
