@@ -38,6 +38,7 @@ from simrank.equality.precision import (
 from simrank.equality.program import PartOfBatch, Setting, Training, program_of
 from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
+from simrank.errors import SimrankError
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
@@ -321,7 +322,13 @@ class _Run:
     def ready(self) -> Iterator[list[TorchFunctionMode]]:
         """Set up the running rank; yield the modes of its backwards, which may be added to."""
         rank = require_rank("a run").rank or 0
-        torch.cuda.set_device(rank % torch.cuda.device_count())
+        num_devices = torch.cuda.device_count()
+        if not num_devices:
+            raise SimrankError(
+                "the ranks of the layout see no CUDA device\n"
+                "  to fix: leave out CUDA_VISIBLE_DEVICES and --devices real, or give --device cpu"
+            )
+        torch.cuda.set_device(rank % num_devices)
         let_flash_take(self.options.dtype)
         with self._watching(rank), computing_in(self.options.dtype) as modes, eager():
             self._modes[rank] = modes

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ import torch
 from simrank.config.files import write_text
 from simrank.isolation import libraries
 from simrank.torch.cuda.library import cache_folder
+from simrank.torch.devices.first_use import BASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,6 +47,7 @@ def unknown_uses(*, imports: bool = False) -> list[str]:
         Lines such as `groups/registry.py:165: torch.distributed.x has no y`. A name that simrank
         asks for by a string, such as in `hasattr`, or adds itself, is never one of them.
     """
+    _object.cache_clear()
     sources = {path: path.read_text(encoding="utf-8") for path in sorted(_FOLDER.rglob("*.py"))}
     trees = {path: ast.parse(text) for path, text in sources.items()}
     handled = {
@@ -68,7 +71,23 @@ def unknown_uses(*, imports: bool = False) -> list[str]:
             problem = _problem(node, name, handled, imports=imports)
             if problem is not None:
                 found.append(f"{where}:{node.lineno}: {problem}")
-    return found
+    return found + [line for kind, base in BASES for line in unknown_to_base(kind, base)]
+
+
+def unknown_to_base(kind: type, base: type) -> Iterator[str]:
+    """Yield what a class of torch asks of its base that simrank's replacement does not have.
+
+    Args:
+        kind: The class of torch.
+        base: The replacement of its base.
+    """
+    for node in ast.walk(ast.parse(dedent(inspect.getsource(kind)))):
+        if (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) == "super()"
+            and not hasattr(base, node.attr)
+        ):
+            yield f"{kind.__module__}.{kind.__qualname__} asks its base for {node.attr}"
 
 
 def known_unknown_uses() -> list[str]:

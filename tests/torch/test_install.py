@@ -1,18 +1,21 @@
 """torch is what it was before and after; nothing is missing in between."""
 
 import importlib
+import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed import distributed_c10d
 
 import simrank
 from simrank.errors import UnsupportedError
-from simrank.torch import install
+from simrank.torch import contacts, install
 from simrank.torch.install import check_version
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
@@ -80,7 +83,11 @@ def test_a_first_spawn_imports_little(monkeypatch):
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = run.stdout.split()
     torchs = [name for name in imported if name.startswith("torch.")]
-    light = ("torch.distributed._functional_collectives", "torch.distributed._symmetric_memory")
+    light = (
+        "torch.distributed._functional_collectives",
+        "torch.distributed._symmetric_memory",
+        "torch.utils._triton",  # Of symmetric memory, since torch 2.14.
+    )
     assert all(name.startswith((*light, "torch.distributed.nn")) for name in torchs), torchs
     assert not {"sympy", "triton", "pandas", "matplotlib"} & set(imported)
 
@@ -284,12 +291,76 @@ def test_a_file_of_the_program_that_hides_torch_is_named(tmp_path):
     ]
 
 
-def test_a_version_that_was_never_run_is_named_once():
-    """With those that were."""
-    with pytest.warns(UserWarning, match=r"run with torch 2\.13, not with 2\.99\.1"):
-        check_version("2.99.1+cpu")
-    check_version("2.99.1+cpu")  # A warning is an error here.
-    check_version("2.13.7")
+def test_an_untested_release_is_named_once(monkeypatch, tmp_path):
+    """With those that are; a patch release of a tested one is no news."""
+    monkeypatch.setenv("SIMRANK_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch, "__version__", "2.99.1+cpu")
+    with pytest.warns(UserWarning, match=r"tested with torch 2\.12\.1, .*, not with 2\.99\.1"):
+        check_version(torch)
+    check_version(torch)  # A warning is an error here.
+    monkeypatch.setattr(torch, "__version__", "2.13.7")
+    check_version(torch)
+
+
+def test_an_untested_release_without_a_name_is_refused_before_ranks_start(monkeypatch, tmp_path):
+    """The name, and where simrank uses it; the search is kept for the next start."""
+    monkeypatch.setenv("SIMRANK_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch, "__version__", "2.13.8")
+    monkeypatch.delattr(distributed_c10d, "_check_valid_timeout")
+    for _ in range(2):
+        install._unknown_uses.cache_clear()
+        with (
+            pytest.raises(UnsupportedError, match=r"registry\.py:\d+: .*no _check_valid_timeout"),
+            simrank.Context(),
+        ):
+            pass
+        monkeypatch.setattr(contacts, "unknown_uses", None)
+    install._unknown_uses.cache_clear()
+
+
+def test_a_new_parameter_of_a_replaced_function_is_refused_before_ranks_start(monkeypatch):
+    """One error that names it, not a TypeError in a rank."""
+    original = distributed_c10d._new_process_group_helper
+
+    def _new_process_group_helper(*args, mode_of_2_99=None, **kwargs):
+        return original(*args, **kwargs)
+
+    signature = inspect.signature(original)
+    added = inspect.Parameter("mode_of_2_99", inspect.Parameter.KEYWORD_ONLY, default=None)
+    _new_process_group_helper.__signature__ = signature.replace(
+        parameters=[*signature.parameters.values(), added]
+    )
+    monkeypatch.setattr(distributed_c10d, "_new_process_group_helper", _new_process_group_helper)
+    with pytest.raises(UnsupportedError) as caught, simrank.Context():
+        pass
+    assert (
+        "  torch.distributed.distributed_c10d._new_process_group_helper: "
+        "unknown parameter mode_of_2_99\n"
+    ) in str(caught.value)
+
+
+def test_a_replaced_name_that_is_gone_is_refused_before_ranks_start(monkeypatch):
+    """The error names it."""
+    monkeypatch.delattr(distributed_c10d, "_check_single_backend_availability")
+    with (
+        pytest.raises(UnsupportedError, match="no attribute '_check_single_backend_availability'"),
+        simrank.Context(),
+    ):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of modules that are imported.
+def test_each_name_of_torch_that_is_used_exists():
+    """In all modules that simrank reaches, with the keywords of calls."""
+    assert contacts.unknown_uses(imports=True) == []
+
+
+def test_a_context_leaves_torch_as_it_was(monkeypatch):
+    """Each attribute of its modules and classes, and Python's hooks, is what it was."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("leftovers.py"))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True"]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
@@ -312,3 +383,19 @@ def test_built_in_hooks_of_ddp_average_gradients(spawn, backend):
 
     spawn(program)
     assert seen == [(torch.float32, [[1.5, 1.5]] * 2)] * 4
+
+
+def test_what_torch_asks_of_a_replaced_base_is_looked_up():
+    """A method of a later release's class that the replacement lacks is named."""
+
+    class Base:
+        def reset(self):
+            """Exist."""
+
+    class Graph(Base):
+        def reset(self):
+            super().reset()
+            super().of_2_99()
+
+    found = list(contacts.unknown_to_base(Graph, Base))
+    assert [line.rpartition(" ")[2] for line in found] == ["of_2_99"]

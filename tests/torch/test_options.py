@@ -132,7 +132,8 @@ def test_real_devices_are_not_simulated(run):
     """Asked for where there are none, they are refused, with the line."""
     status, err = run(NCCL, "--devices", "real")
     assert status == 1
-    assert "real CUDA devices were asked for, and torch sees none" in err
+    assert "real CUDA devices are requested" in err
+    assert "torch sees no GPU\n  to fix: leave the option out, and devices are simulated" in err
     assert "program.py:5" in err or 'program.py", line 5' in err
 
 

@@ -176,17 +176,17 @@ class GraphBase:
         capturing[native().simrank_rank_tag()] = self
         self._drawn = _generator().get_offset()
 
-    _has_graph_exec = True  # torch 2.14 instantiates before a first replay otherwise.
+    _has_graph_exec = True  # Otherwise torch 2.14 instantiates before the first replay.
 
     def capture_end(self) -> None:
         """End the capture."""
         GraphBase.capture_end_pre(self)
 
     def capture_end_post(self) -> None:
-        """Do nothing: torch 2.14's second half of `capture_end`."""
+        """Do nothing: the second half of `capture_end` since torch 2.14."""
 
     def capture_end_pre(self) -> None:
-        """End the capture: the first half of it, for torch 2.14."""
+        """End the capture: the first half of `capture_end` since torch 2.14."""
         if not native().simrank_is_capturing():
             raise RuntimeError("capture_end without capture_begin")
         native().simrank_graph_end()
@@ -243,11 +243,19 @@ class GraphBase:
         return self._pool
 
     def pools(self) -> list[tuple[int, int]]:
-        """Return the names of the graph's memory pools (torch 2.14)."""
+        """Return the names of the graph's memory pools, since torch 2.14."""
         return [self._pool]
 
     def _retain_pool(self, pool: tuple[int, int]) -> None:
-        """Do nothing: a pool lives as long as its graphs (torch 2.14)."""
+        """Do nothing: a pool lives as long as its graphs."""
+
+    def raw_cuda_graph(self) -> int:
+        """Raise: there is no graph of a driver."""
+        raise UnsupportedError("raw_cuda_graph of a CUDAGraph on simulated CUDA devices")
+
+    def raw_cuda_graph_exec(self) -> int:
+        """Raise: there is no graph of a driver."""
+        raise UnsupportedError("raw_cuda_graph_exec of a CUDAGraph on simulated CUDA devices")
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Do nothing: every replay draws new random numbers from its generators."""

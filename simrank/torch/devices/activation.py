@@ -83,6 +83,11 @@ NO_REAL_ONE = (
 )
 
 
+_MEANS_REAL = (
+    'devices: real: "cuda" means the GPUs that torch sees; Context(cuda_devices="simulated") or '
+    '`devices = "simulated"` in [tool.simrank] simulates them'
+)
+_is_real_said: list[bool] = []  # Once in a process.
 _is_enabling = False
 
 
@@ -120,6 +125,9 @@ def are_available(context: Any) -> bool:
     if not are_simulated(context):
         if not has_real_devices():
             _warn(NO_REAL_ONE)
+        elif context.cuda_devices is None and not _is_real_said:
+            _is_real_said.append(True)
+            _log.warning(_MEANS_REAL)
         return False
     if not _unavailable and not _checked:
         try:
@@ -268,6 +276,8 @@ def _enable(context: Any) -> None:
         start_recording()
     else:
         start_recording_forms()
+    why = "--devices real takes the GPUs" if has_real_devices() else "torch sees no GPU"
+    context.engine.remarks[f"devices: simulated ({why})"] = None
     _enabled.append(enabled)
     cuda.watch_scopes(bool(_on_scope))
     context.devices[0].memory.space.elsewhere = shared_memory_owner().find

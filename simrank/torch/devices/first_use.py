@@ -7,6 +7,7 @@ builds have. The first use gives the same result as later ones: a test walks the
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -112,7 +113,7 @@ _CLASSES = (
     _cuda.graphs.CUDAGraph,
     _cuda.memory.MemPool,
 )
-_BASES = (
+BASES = (
     (_cuda.streams.Stream, streams.StreamBase),
     (_cuda.streams.Event, streams.EventBase),
     (_cuda.graphs.CUDAGraph, GraphBase),
@@ -178,13 +179,19 @@ def _class_patches() -> Patches:
     found: Patches = [(kind, "__new__", _wrap_constructor(kind)) for kind in _CLASSES]
     found += [
         (kind, name, value)
-        for kind, base in _BASES
+        for kind, base in BASES
         for name, value in vars(base).items()
         if not name.startswith("_") and not hasattr(kind, name)
     ]
     if activation.is_built():
-        stream = _cuda.streams.Stream
-        found.append((stream, "priority_range", staticmethod(_wrap_use(stream, "priority_range"))))
+        found += [
+            (kind, name, staticmethod(_wrap_static(kind, name)))
+            for kind, base in BASES
+            for name, value in vars(base).items()
+            if not name.startswith("_")
+            and isinstance(value, staticmethod)
+            and isinstance(inspect.getattr_static(kind, name), staticmethod)
+        ]
     found += [(owner, name, _wrap_if_cuda(owner, name, is_use)) for owner, name, is_use in _NAMED]
     if activation.is_built():
         return found
@@ -308,6 +315,20 @@ def _wrap_constructor(kind: type) -> Callable[..., Any]:
         return getattr(_cuda, name)(*args, **kwargs)
 
     return make
+
+
+def _wrap_static(kind: type, name: str) -> Callable[..., Any]:
+    """Wrap a static method that CUDA builds have: its first call turns devices on."""
+    original = getattr(kind, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        program = rank_program()
+        if not activation.turn_on_at_use(program):
+            return original(*args, **kwargs)
+        activation.enable_for(program)
+        return getattr(getattr(_cuda, kind.__name__), name)(*args, **kwargs)
+
+    return call
 
 
 def _wrap_if_cuda(owner: Any, name: str, is_use: Callable[..., bool]) -> Callable[..., Any]:

@@ -44,17 +44,20 @@ def test_a_failed_build_shows_the_compilers_errors(fresh_cache, monkeypatch, tmp
 
 
 def test_a_library_of_another_torch_is_refused(monkeypatch):
-    """It would load and corrupt memory."""
+    """It would corrupt memory; another build or patch of the same release takes it."""
     path = library._built_path(lambda _line: None)
-    monkeypatch.setattr(torch, "__version__", "2.13.1")
+    release = ".".join(torch.__version__.split(".")[:2])
+    monkeypatch.setattr(torch, "__version__", f"{release}.9+cu999")
+    assert library.load()._name == str(path)
+    monkeypatch.setattr(torch, "__version__", "2.99.1")
     with pytest.raises(
-        UnsupportedError, match=r"was built for torch 2\.13\.0.* but torch 2\.13\.1"
+        UnsupportedError, match=rf"was built for torch {release}, but torch 2\.99\.1"
     ):
         library._open(path)
 
 
 def test_a_library_of_the_package_comes_first(monkeypatch, tmp_path, fresh_cache):
-    """In a folder of the exact version of torch; nothing is built."""
+    """In a folder of torch's minor release; nothing is built."""
     built = library._built_path
     monkeypatch.delenv("SIMRANK_CACHE")
     source = built(lambda _line: None)
@@ -63,7 +66,7 @@ def test_a_library_of_the_package_comes_first(monkeypatch, tmp_path, fresh_cache
     path = library.prebuilt_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(source.read_bytes())
-    assert path.parent.name == torch.__version__
+    assert path.parent.name == ".".join(torch.__version__.split(".")[:2])
     program = (
         "import sys; from pathlib import Path; from simrank.torch.cuda import library;"
         f"library._PREBUILT = Path({str(tmp_path)!r}); print(library.load()._name)"
@@ -72,13 +75,6 @@ def test_a_library_of_the_package_comes_first(monkeypatch, tmp_path, fresh_cache
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert Path(output.stdout.strip()) == path
-
-
-def test_an_untried_version_is_warned_of(monkeypatch):
-    """By name; the library may work all the same."""
-    monkeypatch.setattr(torch, "__version__", "2.99.0")
-    with pytest.warns(UserWarning, match=r"never tried with torch 2\.99\.0, only with 2\.13\.0"):
-        library._warn_if_untried()
 
 
 def test_it_is_built_once_by_whoever_comes_first(fresh_cache, monkeypatch):

@@ -7,6 +7,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 - makes it known
 
 from simrank.errors import CollectiveMismatchError, SpawnException
+from simrank.torch.releases import INSTALLED
 
 
 def test_groups_come_and_go_with_the_rank(spawn):
@@ -70,17 +71,24 @@ def test_a_group_of_a_bound_device_splits(spawn):
             x = torch.full((1,), float(rank), device="cuda")
             dist.all_reduce(x, group=group)
             sums.append(x.item())
-        assert dist.get_process_group_ranks(half) == [rank // 2 * 2, rank // 2 * 2 + 1]
+        members = [rank // 2 * 2, rank // 2 * 2 + 1]
+        if INSTALLED >= (2, 14):
+            members.reverse()  # As they are given; before, torch sorts them.
+        assert dist.get_process_group_ranks(half) == members
+        assert half.rank() == dist.get_group_rank(half, rank) == members.index(rank)
+        gathered = [torch.zeros(1, device="cuda") for _ in members]
+        dist.all_gather(gathered, torch.full((1,), float(rank), device="cuda"), group=half)
+        assert gathered == members
         assert (half.group_desc, half.bound_device_id.index) == ("default_pg:split:0", rank)
-        assert (one is None) == (rank % 2 == 0)
-        if one is not None:
+        assert isinstance(one, dist.ProcessGroup) == (half.rank() == 1)
+        if half.rank() == 1:
             assert (one.group_desc, one._device_types) == ("last", [torch.device("cuda")])
             dist.all_reduce(torch.ones(1, device="cuda"), group=one)
         seen[rank] = sums, half.group_name
         dist.destroy_process_group()
 
     spawn(program, 4)
-    assert [sums for sums, _ in seen.values()] == [[1, 2, 1], [1, 4, 1], [5, 2, 5], [5, 4, 5]]
+    assert [seen[rank][0] for rank in range(4)] == [[1, 2, 1], [1, 4, 1], [5, 2, 5], [5, 4, 5]]
     assert seen[0][1] == seen[1][1] != seen[2][1] == seen[3][1]
 
 

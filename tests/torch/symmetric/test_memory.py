@@ -217,13 +217,13 @@ def test_the_backends_stream_is_each_ranks_own_and_a_block(spawn):
         default, stream = torch.cuda.current_stream(), symm._get_backend_stream()
         assert stream is symm._get_backend_stream()
         with stream:
-            assert torch.cuda.current_stream() == stream
+            assert torch.cuda.current_stream().stream_id == stream.stream_id
             with torch.cuda.Stream(device=1 - rank) as other:
                 assert torch.cuda.current_stream() == other
                 assert torch.cuda.current_device() == 1 - rank
-            assert torch.cuda.current_stream() == stream
+            assert torch.cuda.current_stream().stream_id == stream.stream_id
         assert torch.cuda.current_stream() == default
-        assert stream.cuda_stream != default.cuda_stream == 0
+        assert stream.stream_id != default.stream_id == 0
         found.append(stream.device.index)
 
     spawn(program, 2)

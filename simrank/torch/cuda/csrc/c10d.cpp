@@ -110,7 +110,7 @@ struct Allocator final : symmetric::SymmetricMemoryAllocator {
     live.erase(found);
   }
   size_t get_alloc_size(void* address) override { return live.at(address).size; }
-  bool has_allocation(void* address) { return live.count(address) > 0; }
+  bool has_allocation(void* address) override { return live.count(address) > 0; }
   c10::intrusive_ptr<symmetric::SymmetricMemory> rendezvous(
       void* address, const std::optional<std::string>& group) override {
     auto found = live.upper_bound(address);

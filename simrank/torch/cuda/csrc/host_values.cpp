@@ -101,16 +101,11 @@ struct HostKernelBefore final : c10::OperatorKernel {
 };
 
 std::unique_ptr<torch::Library> host_library;
-
-struct Silent final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
 }  // namespace
 
 void register_host_kernels() {
   if (host_library) return;
-  Silent silent;  // That kernels are replaced is what is meant.
-  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  const Unwarned unwarned;  // Kernels are replaced on purpose.
   host_library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", std::make_optional(DispatchKey::CPU),
                                                   __FILE__, __LINE__);
   auto names = c10::Dispatcher::singleton().getRegistrationsForDispatchKey(DispatchKey::CPU);

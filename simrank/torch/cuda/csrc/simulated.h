@@ -11,10 +11,19 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
 #include <memory>
 #include <vector>
 
 namespace simrank {
+// Ignores warnings of torch within a block.
+struct Unwarned {
+  struct Handler final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } handler;
+  c10::WarningUtils::WarningHandlerGuard guard{&handler};
+};
+
 
 using at::Tensor;
 using c10::Device;
