@@ -246,7 +246,7 @@ def test_the_functions_that_how_it_works_names_exist():
 
 
 @pytest.mark.parametrize(
-    ("page", "name"), [("README.md", "train.py"), ("docs/tutorials/kernel.md", "softmax.py")]
+    ("page", "name"), [("README.md", "step.py"), ("docs/tutorials/kernel.md", "softmax.py")]
 )
 def test_first_programs_run_where_torchrun_stands_too(page, name, tmp_path, monkeypatch, capsys):
     """Each rank is then the main program of a simulation of its own, as each process would be."""
