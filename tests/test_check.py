@@ -122,7 +122,8 @@ def test_the_action_runs_a_suite_on_simulated_ranks():
     """In one step, with the number of ranks and further arguments."""
     action = yaml.safe_load((ROOT / ".github/actions/simrank-test/action.yml").read_text())
     (step,) = action["runs"]["steps"]
-    assert step["run"] == 'pip install simrank && pytest --simrank="$RANKS" $ARGUMENTS'
+    install = 'pip install "$GITHUB_ACTION_PATH/../../.."'  # The clone that the action comes from.
+    assert step["run"] == f'{install} && pytest --simrank="$RANKS" $ARGUMENTS'
     assert set(action["inputs"]) == {"ranks", "arguments"}
 
 

@@ -61,9 +61,7 @@ class Workers:
             raise _wrong_backend(expected, self.backend)
         missing = [each for each in ("joblib", _NEEDS[name]) if find_spec(each) is None]
         if missing:
-            wanted = dict.fromkeys(["simrank[cluster]", _NEEDS[name]])
-            wanted.pop("joblib", None)  # The extra has it.
-            cure = f"pip install {' '.join(wanted)}"
+            cure = f"pip install {' '.join(dict.fromkeys(['joblib', _NEEDS[name]]))}"
             raise _wrong_backend(f"{missing[0]} installed: {cure}", self.backend)
 
 

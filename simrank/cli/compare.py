@@ -108,8 +108,7 @@ _STATUS = (
 _NUM_RANKS = 2  # Default.
 _MOST_GPUS = 8
 _NO_TORCH = (
-    "torch is not installed: a kit runs on simulated GPUs first\n"
-    "  to fix: pip install simrank[torch]"
+    "torch is not installed: a kit runs on simulated GPUs first\n  to fix: pip install torch"
 )
 _REPORTS = (".html", ".htm", ".md")
 _TARGETS = ("program", "bench_file", "kernels_file", "kit")

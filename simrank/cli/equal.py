@@ -50,7 +50,7 @@ def equal(
 ) -> None:
     """Compare each layout of PROGRAM with its single program, and name the first difference."""
     if find_spec("torch") is None:
-        to_fix = "pip install simrank[torch]"
+        to_fix = "pip install torch"
         raise ConfigError(ConfigProblem("command line", None, "equal", "torch", "none", to_fix))
     options.check_program(program, as_module=False)
     check_writable(json_file, html_file)

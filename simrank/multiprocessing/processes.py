@@ -259,11 +259,11 @@ def _exit_code(task: Task) -> int:
 
 
 def _how_to_install(error: BaseException) -> str:
-    """Return the pip command for an extra that a rank could not import."""
+    """Return the pip command for torch or triton where a rank could not import it."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing not in ("torch", "triton"):
         return ""
-    return f"\n  to fix: {sys.executable} -m pip install 'simrank[{missing}]'"
+    return f"\n  to fix: {sys.executable} -m pip install {missing}"
 
 
 def _failure(group: TaskGroup) -> BaseException:

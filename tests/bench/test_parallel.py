@@ -74,9 +74,9 @@ def test_a_backend_that_is_none_is_a_bad_option(backend):
 @pytest.mark.parametrize(
     ("backend", "cure"),
     [
-        ("loky", r"simrank\[cluster\], got"),
-        ("dask", r"simrank\[cluster\] distributed, got"),
-        ("ray:auto", r"simrank\[cluster\] ray, got"),
+        ("loky", r"joblib, got"),
+        ("dask", r"joblib distributed, got"),
+        ("ray:auto", r"joblib ray, got"),
     ],
 )
 def test_a_backend_that_is_not_installed_says_how_to_install_it(monkeypatch, backend, cure):
