@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from simrank.bench.accuracy import DIRECT, builtin_tables, table_series
+from simrank.bench.hold_outs import observed_of, without_its_site
 from simrank.bench.predict import collective_of, forecast, shape_of_ranks
+from simrank.bench.table import errors_by_class
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl import constants, laws, plugin, tuner
 from simrank.collectives.nccl.pool import NORMAL_90
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from simrank.bench.accuracy import TableSeries
     from simrank.collectives.nccl import Communicator
     from simrank.collectives.nccl.laws import Floats
     from simrank.collectives.nccl.machine import Shape
@@ -413,11 +416,14 @@ class MeasuredTimes:
         table: The table's name.
         size_bytes: [k] The sizes S of nccl-tests, of those that are shown.
         time_us: [k] What was measured, in microseconds.
+        error: Mean absolute error by class of size in words, by constants without the site of the
+            table.
     """
 
     table: str
     size_bytes: npt.NDArray[np.int64]
     time_us: Floats
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,8 +501,17 @@ def _measured(collective: str, shape: Shape, cluster: str) -> tuple[MeasuredTime
             of = each.measured
             if (of.collective, of.comm.shape) == (collective, shape):
                 shown = (of.size_bytes >= SIZES_BYTES[0]) & (of.size_bytes <= SIZES_BYTES[-1])
-                found.append(MeasuredTimes(name, of.size_bytes[shown], of.time_us[shown]))
+                times = of.size_bytes[shown], of.time_us[shown]
+                found.append(MeasuredTimes(name, *times, _left_out_error(each)))
     return tuple(found)
+
+
+def _left_out_error(series: TableSeries) -> str:
+    """Return the error of a series by constants without its site, in words."""
+    left = without_its_site(observed_of(series))
+    errors_pct = 100 * np.expm1(left.errors)
+    by_class = errors_by_class(zip(left.observed.size_bytes.tolist(), errors_pct, strict=True))
+    return f"with site '{left.unit}' left out of the calibration {by_class}"
 
 
 # ---- an explained prediction as a page: terms, numbers, and NCCL's choices over size ----
@@ -578,8 +593,10 @@ def _picture(curves: list[Curve]) -> Markup:
 
 def _remarks(sizes: Crossover) -> Iterable[str]:
     yield "Below the axis: NCCL's choice by size. The band is the 90% interval."
-    names = ", ".join(each.table for each in sizes.measured)
-    yield f"Measured: {names}" if names else "No built-in table has this call on this cluster."
+    if not sizes.measured:
+        yield "No built-in table has this call on this cluster."
+    for each in sizes.measured:
+        yield f"Measured: {each.table}. Mean absolute error of pooled constants {each.error}"
 
 
 def _candidates(sizes: Crossover) -> Iterable[Curve]:

@@ -3,24 +3,29 @@
 Start with `hold_outs`. Kinds: a site, a kind of network, a device (cluster), an operation or a
 group size of a cluster is left out; or all of a site but one small size.
 
-Start with `fit_tables`; `simrank.collectives.nccl.pool` says what is fitted.
+Start with `fit_tables`; `simrank.collectives.nccl.pool` says what is fitted. Every comparison with
+measured times uses `without_site`.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import comb
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from simrank.bench.accuracy import DIRECT
-from simrank.collectives.nccl.evidence import of_nccl
-from simrank.collectives.nccl.laws import UNCALIBRATED
+from simrank.bench.accuracy import DIRECT, builtin_tables, table_series
+from simrank.collectives.nccl.evidence import of_nccl, shipped_pool
+from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration
 from simrank.collectives.nccl.pool import (
     CALIBRATED,
+    FIT,
     HOST_LAUNCHES,
     NORMAL_90,
+    NUM,
     NUM_KINDS,
     ONE_NODE,
     ONE_NODE_CALIBRATED,
@@ -28,19 +33,26 @@ from simrank.collectives.nccl.pool import (
     SEVERAL_NODES,
     SEVERAL_NODES_CALIBRATED,
     SEVERAL_NODES_UNSEEN,
+    Constants,
+    Labels,
     Pool,
     labels_of,
+    pooled_path,
+    pooled_tables,
     row_of,
 )
 from simrank.collectives.nccl.pool_fit import Observed, fit_pool, fit_site, shifted
 from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
+from simrank.config.files import write_text
+from simrank.config.measured import load_machine
+from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from simrank.bench.accuracy import TableSeries
-    from simrank.collectives.nccl.laws import Calibration, Floats
-    from simrank.collectives.nccl.pool import Pool
+    from simrank.collectives.nccl.laws import Floats
 
 SITE, NETWORK, ONE_SIZE, DEVICE, OPERATION, GROUP = (
     "site", "network", "one size known", "device", "operation", "group size",
@@ -135,7 +147,16 @@ def _unit_of(kind: str, observed: Observed) -> str | None:
 
 def left_out(observed: Observed, pool: Pool) -> LeftOut:
     """Predict a series as one of a site that is not known."""
-    constants = pool.constants(observed.labels)
+    return _by_constants(observed, pool.constants(observed.labels))
+
+
+def without_its_site(observed: Observed) -> LeftOut:
+    """Predict a series by the shipped constants without its site."""
+    site = observed.labels.site
+    return _by_constants(observed, without_site(observed.labels))._replace(unit=site)
+
+
+def _by_constants(observed: Observed, constants: Constants) -> LeftOut:
     covariance = np.sum(list(constants.covariances.values()), axis=0)
     is_one_thread = observed.gpus_per_thread > 1
     kind = HOST_LAUNCHES if is_one_thread else row_of(observed.labels, constants.unknown)
@@ -362,3 +383,116 @@ def _noises(left: Sequence[LeftOut]) -> Floats:
                 found[kind, number] = noise
                 break
     return found
+
+
+# ---- the shipped constants without each of their sites ----
+
+_DIGITS: Final = 7
+_SUFFIX: Final = ".jsonl"  # Beside a file of pooled constants: a line for each series of a site.
+
+
+def without_site(labels: Labels) -> Constants:
+    """Return pooled constants that were not fitted to a site.
+
+    They are shipped for the series of each site, since a fit takes half a second; for further
+    series of a site they are fitted here.
+
+    Args:
+        labels: A series, with its site.
+
+    Raises:
+        ConfigError: The shipped file is missing, or something in it is wrong.
+    """
+    labels = labels._replace(series="")
+    if not is_fitted_to(labels.site):
+        return shipped_pool().constants(labels)
+    shipped = _shipped_left_out()
+    return shipped[labels] if labels in shipped else _pool_without(labels.site).constants(labels)
+
+
+def is_fitted_to(site: str) -> bool:
+    """Return whether the shipped constants are fitted to a site."""
+    return any(labels.site == site for labels in _shipped_left_out())
+
+
+def site_of(table: Path) -> str:
+    """Return the site of a measured table: that of the machine file beside it, or its name."""
+    machine = load_machine(table)
+    return table.stem if machine is None else machine.site or table.stem
+
+
+def known_series() -> list[Observed]:
+    """Return the series that the shipped constants are fitted to."""
+    names = [*builtin_tables(), *pooled_tables()]
+    series = (each for name in names for each in table_series(name))
+    return [observed_of(each) for each in series if each.mode == DIRECT]
+
+
+def write_left_out(observed: Sequence[Observed], path: Path) -> None:
+    """Write the constants without each site, beside the pooled constants.
+
+    Args:
+        observed: The series that the pooled constants are fitted to.
+        path: The file of the pooled constants.
+    """
+    found: dict[Labels, Any] = {each.labels._replace(series=""): None for each in observed}
+    for site in dict.fromkeys(labels.site for labels in found):
+        others = [each for each in observed if each.labels.site != site]
+        if others:
+            pool = _fit(others)
+            mine = [labels for labels in found if labels.site == site]
+            found |= {labels: _constants_json(labels, pool.constants(labels)) for labels in mine}
+    lines = [json.dumps(each) + "\n" for each in found.values() if each is not None]
+    write_text(path.with_suffix(_SUFFIX), "".join(lines))
+
+
+def _fit(observed: Sequence[Observed]) -> Pool:
+    sites = {each.labels.site for each in observed}
+    return fit_pool(observed, f"fitted to {len(observed)} series of {len(sites)} sites")
+
+
+@lru_cache(maxsize=4)
+def _pool_without(site: str) -> Pool:
+    pool = _fit([each for each in known_series() if each.labels.site != site])
+    return replace(pool, noises=shipped_pool().noises)
+
+
+def _constants_json(labels: Labels, constants: Constants) -> dict[str, Any]:
+    """Return constants as plain data: factors, and the lower triangle of their covariance."""
+    covariance = np.sum(list(constants.covariances.values()), axis=0)
+    packed = covariance[np.tril_indices(NUM)]
+    return {
+        "labels": labels[:5],
+        "factors": [
+            float(f"{getattr(constants.calibration, name):.{_DIGITS}g}") for name in CONSTANTS
+        ],
+        "covariance": [float(f"{value:.{_DIGITS}g}") for value in packed],
+        "source": constants.source,
+        "unknown": constants.unknown,
+    }
+
+
+@lru_cache(maxsize=1)
+def _shipped_left_out() -> dict[Labels, Constants]:
+    """Read the shipped constants without each site.
+
+    Raises:
+        ConfigError: The file is missing, or something in it is wrong.
+    """
+    path = pooled_path().with_suffix(_SUFFIX)
+    try:
+        return dict(_read_constants(json.loads(each)) for each in path.read_text().splitlines())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected, got = "constants that `simrank calibrate --pool` wrote", repr(error)
+        raise ConfigError(ConfigProblem(str(path), None, "", expected, got)) from None
+
+
+def _read_constants(data: dict[str, Any]) -> tuple[Labels, Constants]:
+    labels, unknown = Labels(*data["labels"]), tuple(data["unknown"])
+    covariance = np.zeros((NUM, NUM))
+    covariance[np.tril_indices(NUM)] = data["covariance"]
+    covariance += np.tril(covariance, -1).T
+    factors = dict(zip(CONSTANTS, data["factors"], strict=True))
+    calibration = Calibration(takes_fastest=labels.network is None, **factors)
+    noises = shipped_pool().noises[row_of(labels, unknown)]
+    return labels, Constants(calibration, {FIT: covariance}, noises, data["source"], unknown)

@@ -222,7 +222,8 @@ def _text(row: Row) -> str:
         words.append(f"90% interval {time_text(low_us)} to {time_text(high_us)}")
     words += [f"bus bandwidth {row.busbw_GBps:.4g} GB/s", _what(row)]
     if row.measured_us is not None and row.error_pct is not None:
-        words.append(f"measured {time_text(row.measured_us)}, error {row.error_pct:+.1f} %")
+        which = "" if row.left_out is None else f" with site '{row.left_out}' left out"
+        words.append(f"measured {time_text(row.measured_us)}, error{which} {row.error_pct:+.1f} %")
     return ", ".join(words)
 
 
@@ -278,9 +279,23 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "measured (us)": lambda row: (
         _NOT_KNOWN if row.measured_us is None else f"{row.measured_us:.2f}"
     ),
-    "error (%)": lambda row: _NOT_KNOWN if row.error_pct is None else f"{row.error_pct:+.1f}",
+    "error (%)": lambda row: (
+        _NOT_KNOWN if row.error_pct is None or row.left_out else f"{row.error_pct:+.1f}"
+    ),
+    "predicted, site left out (us)": lambda row: (
+        _NOT_KNOWN if row.left_out_us is None else f"{row.left_out_us:.2f}"
+    ),
+    "error, site left out (%)": lambda row: (
+        f"{row.error_pct:+.1f}" if row.left_out and row.error_pct is not None else _NOT_KNOWN
+    ),
 }
-_OPTIONAL = ("90% interval (us)", "measured (us)", "error (%)")
+_OPTIONAL = (
+    "90% interval (us)",
+    "measured (us)",
+    "error (%)",
+    "predicted, site left out (us)",
+    "error, site left out (%)",
+)
 
 
 def _table(title: str, rows: Sequence[Row]) -> Markup:

@@ -218,7 +218,7 @@ def forecast(
     size_bytes: npt.NDArray[np.int64],
     cluster: Cluster,
     shape: Shape,
-    calibration: str | None = AUTO,
+    calibration: str | Constants | None = AUTO,
     **left: Any,  # noqa: ANN401 - algorithms, protocols and rows of a tuner, as `predict_times`
 ) -> Forecast:
     """Predict times with their uncertainty; arguments as of `predict` and `predict_times`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.bench.hold_outs import is_fitted_to, site_of
 from simrank.bench.measured_text import UNKNOWN_DTYPE, rows_by_file
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.series import (
@@ -17,8 +19,10 @@ from simrank.bench.series import (
     prediction_interval,
     series_of,
     timed_row,
+    without_measured_site,
 )
 from simrank.collectives.nccl.constants import P2P, SIMPLE
+from simrank.collectives.nccl.evidence import uses_pool
 from simrank.collectives.problem import REDUCING
 from simrank.collectives.reference import count_wrong
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
@@ -30,7 +34,6 @@ from simrank.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from simrank.bench.series import Series
     from simrank.trace import Timeline
@@ -108,14 +111,14 @@ def run(
 def _predict(
     series: Series,
     config: BenchConfig,
-    measured: Mapping[_MeasuredKey, float],
+    measured: Mapping[_MeasuredKey, _Measured],
     on_case: Callable[[Series, Case, list[Row]], None],
 ) -> None:
     """Report the rows of a series that needs no run, size by size."""
     of_size: list[Row] = []
     found = predicted_rows(series, config)
     for index, (case, row) in enumerate(found):
-        of_size.append(_with_measured(row, measured))
+        of_size.append(_with_measured(row, series, measured))
         following = found[index + 1 : index + 2]
         if not following or following[0][0].count != case.count:
             on_case(series, case, of_size)
@@ -137,7 +140,7 @@ class _Run:
         self,
         series: Series,
         config: BenchConfig,
-        measured: Mapping[_MeasuredKey, float],
+        measured: Mapping[_MeasuredKey, _Measured],
         on_case: Callable[[Series, Case, list[Row]], None],
     ) -> None:
         self._series = series
@@ -177,7 +180,7 @@ class _Run:
         time_us = averaged(self._times_us, self._config.average)
         self._times_us = {}
         row = _row(self._series, case, time_us, self._num_wrong(case), context)
-        self._rows.append(_with_measured(row, self._measured))
+        self._rows.append(_with_measured(row, self._series, self._measured))
         following = self._cases[index + 1 : index + 2]
         rows: list[Row] = []
         if not following or following[0].count != case.count:
@@ -301,7 +304,14 @@ def _row(
 _MeasuredKey = tuple[tuple[str, int, int], str]
 
 
-def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
+class _Measured(NamedTuple):
+    """A measured time, and its site."""
+
+    time_us: float
+    site: str
+
+
+def _measured(config: BenchConfig) -> dict[_MeasuredKey, _Measured]:
     """Return measured times by (collective, ranks, bytes) and dtype; "" without a reduction.
 
     Raises:
@@ -312,10 +322,10 @@ def _measured(config: BenchConfig) -> dict[_MeasuredKey, float]:
         expected = "a single cluster with measured times"
         raise ConfigError(config.source.problem(("measured",), expected, got))
     texts = {str(path): read_text(path) for path in config.measured}
-    rows = [row for each in rows_by_file(texts).values() for row in each]
     return {
         ((row.collective, row.num_ranks, row.size_bytes), _reduced(row.collective, row.dtype)):
-        row.time_us for row in rows
+        _Measured(row.time_us, site_of(Path(file)))
+        for file, rows in rows_by_file(texts).items() for row in rows
     }  # fmt: skip
 
 
@@ -324,12 +334,18 @@ def _reduced(collective: str, dtype: str) -> str:
     return dtype if collective in REDUCING else ""
 
 
-def _with_measured(row: Row, measured: Mapping[_MeasuredKey, float]) -> Row:
+def _with_measured(row: Row, series: Series, measured: Mapping[_MeasuredKey, _Measured]) -> Row:
+    """Return a row with its measured time, and its error with the measured site left out."""
     size = row.collective, row.num_ranks, row.size_bytes
     dtypes = _reduced(row.collective, row.dtype), UNKNOWN_DTYPE
-    measured_us = next((measured[size, of] for of in dtypes if (size, of) in measured), None)
-    if measured_us is None:
+    found = next((measured[size, of] for of in dtypes if (size, of) in measured), None)
+    if found is None:
         return row
-    return replace(
-        row, measured_us=measured_us, error_pct=100 * (row.time_us - measured_us) / measured_us
-    )
+    if row.cost_level == NCCL and uses_pool(series.cluster) and is_fitted_to(found.site):
+        time_us, interval_us = without_measured_site(series, row.size_bytes, found.site)
+        row = replace(
+            row, left_out=found.site, left_out_us=time_us, left_out_interval_us=interval_us
+        )
+    predicted_us = row.time_us if row.left_out_us is None else row.left_out_us
+    error_pct = 100 * (predicted_us - found.time_us) / found.time_us
+    return replace(row, measured_us=found.time_us, error_pct=error_pct)

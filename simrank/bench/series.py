@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simrank.bench.hold_outs import without_site
 from simrank.bench.predict import forecast, shape_of
 from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.msccl import SUFFIX, register_msccl
+from simrank.collectives.nccl.machine import spec_of
+from simrank.collectives.nccl.pool import labels_in
 from simrank.config.model import in_file_order
 from simrank.config.quantity import choice_text, closest
 from simrank.distributed.planner import NcclOverrides, tuning_of
@@ -58,7 +61,11 @@ class Row:
         interval_us: None at the schedule cost level.
         channels: Lanes of the schedule.
         measured_us: Published time of the same call, if there is one.
-        error_pct: (time_us - measured_us) / measured_us in percent.
+        error_pct: Error of `left_out_us`, or of `time_us` where that is None, against `measured_us`
+            in percent.
+        left_out: The site of the measured time, if the constants are fitted to it.
+        left_out_us: The time that constants without that site predict.
+        left_out_interval_us: The 90% prediction interval of `left_out_us`.
     """
 
     cluster: str
@@ -82,6 +89,9 @@ class Row:
     channels: int
     measured_us: float | None
     error_pct: float | None
+    left_out: str | None = None
+    left_out_us: float | None = None
+    left_out_interval_us: tuple[float, float] | None = None
 
 
 def timed_row(
@@ -195,6 +205,35 @@ def prediction_interval(
     cast = forecast(series.collective, np.array([size_bytes]), series.cluster, shape)
     spread = float(cast.spread[0])
     return cast.constants.source, (time_us / (1 + spread), time_us * (1 + spread))
+
+
+def without_measured_site(
+    series: Series, size_bytes: int, site: str
+) -> tuple[float, tuple[float, float]]:
+    """Return the time that constants without a site predict, and its 90% interval, in us.
+
+    Args:
+        series: A series of NCCL's own choice.
+        size_bytes: The size S of nccl-tests.
+        site: A site that the shipped constants are fitted to.
+    """
+    shape = shape_of(series.cluster, series.num_ranks)
+    spec = spec_of(series.cluster, shape)
+    labels = labels_in(spec, series.collective, shape.num_ranks, shape.num_nodes)
+    redop = None if series.redop == "none" else series.redop
+    tuning = tuning_of(series.call_name, series.dtype, redop, NcclOverrides.of_environment())
+    cast = forecast(
+        series.collective,
+        np.array([size_bytes]),
+        series.cluster,
+        shape,
+        without_site(labels._replace(site=site)),
+        algorithms=tuning.algorithms,
+        protocols=tuning.protocols,
+        tuner_rows=tuning.tuner_rows,
+    )
+    time_us, spread = float(cast.found.times_us[0]), float(cast.spread[0])
+    return time_us, (time_us / (1 + spread), time_us * (1 + spread))
 
 
 # ---- series of a benchmark: one per combination of its lists, except size and form ----

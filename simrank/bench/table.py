@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from simrank.bench.hold_outs import is_fitted_to, site_of
 from simrank.bench.program import BLOCKS
 from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, is_too_large
 from simrank.bench.series import NCCL
+from simrank.collectives.nccl.evidence import uses_pool
 from simrank.collectives.nccl.pool_fit import HOST_LAUNCH_US
 from simrank.collectives.nccl.size_classes import ENDS_BYTES
 from simrank.config.measured import load_machine
+from simrank.config.project import NO_CALIBRATION
 from simrank.device import as_dtype
 from simrank.units import format_size
 
@@ -34,10 +40,14 @@ class Comparison:
     Attributes:
         difference: How the measurement differs from the series; None where it does not.
         floor_us: Shorter times are not comparable: one host thread launched on several GPUs.
+        basis: The constants behind the errors, in words; None: no constants of NCCL's laws.
+        is_left_out: Whether errors are those of constants without the measured site.
     """
 
     difference: str | None = None
     floor_us: float = 0.0
+    basis: str | None = None
+    is_left_out: bool = False
 
     def shown(self, rows: Iterable[Row]) -> list[Row]:
         """Return the rows without errors and intervals that are not comparable."""
@@ -84,7 +94,27 @@ def comparison_of(series: Series, config: BenchConfig) -> Comparison:
         (each.gpus_per_thread for each in machines if each is not None and not each.cuda_graph),
         default=1,
     )
-    return Comparison(floor_us=HOST_LAUNCH_US * num_gpus if num_gpus > 1 else 0.0)
+    floor_us = HOST_LAUNCH_US * num_gpus if num_gpus > 1 else 0.0
+    if not config.measured or series.cluster.nccl is None:
+        return Comparison(floor_us=floor_us)
+    basis, is_left_out = _basis(series, config)
+    return Comparison(floor_us=floor_us, basis=basis, is_left_out=is_left_out)
+
+
+def _basis(series: Series, config: BenchConfig) -> tuple[str, bool]:
+    """Return the constants behind errors, in words, and whether measured sites are left out."""
+    word = series.cluster.calibration
+    if word == NO_CALIBRATION:
+        return "by NCCL's own constants, fitted to no site", False
+    if not uses_pool(series.cluster):
+        return f"by constants of {Path(str(word)).name}, with no site left out", False
+    sites = dict.fromkeys(site_of(Path(path)) for path in config.measured)
+    fitted = [f"'{site}'" for site in sites if is_fitted_to(site)]
+    if not fitted:
+        return "at a site that the calibration has not seen", False
+    named = f"site{'s' if len(fitted) > 1 else ''} {', '.join(fitted)}"
+    unseen = " (further sites are not in it)" if len(fitted) < len(sites) else ""
+    return f"with {named} left out of the calibration{unseen}", True
 
 
 # ---- The benchmark's text output ----
@@ -130,7 +160,7 @@ class Table:
             self.close()
             self._series, self._comparison = series, comparison
             has_interval = rows[0].interval_us is not None
-            beside = self._beside if with_measured else None
+            beside = (self._beside, _error_name(comparison)) if with_measured else None
             head = header(series, beside=beside, has_interval=has_interval)
             needed = max(map(len, head.splitlines()[1:]))
             self._is_narrow = self._width is not None and self._width < needed
@@ -150,10 +180,14 @@ class Table:
         self._rows = []
 
 
-def header(series: Series, *, beside: str | None, has_interval: bool) -> str:
-    """Return the comment lines above a series; `beside` names the times beside it, if any."""
-    measured = f" {beside:>9} {'error':>7}" if beside else ""
-    units = f" {'(us)':>9} {'(%)':>7}" if beside else ""
+def _error_name(comparison: Comparison) -> str:
+    return "left out" if comparison.is_left_out else "error"
+
+
+def header(series: Series, *, beside: tuple[str, str] | None, has_interval: bool) -> str:
+    """Return the comment lines above a series; `beside` names times and errors, if any."""
+    measured = f" {beside[0]:>9} {beside[1]:>8}" if beside else ""
+    units = f" {'(us)':>9} {'(%)':>8}" if beside else ""
     if has_interval:
         measured = f" {'90% interval':>21}{measured}"
         units = f" {'(us)':>21}{units}"
@@ -185,14 +219,17 @@ def lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
         yield text.rstrip()
 
 
-def narrow_header(series: Series, needed: int, *, beside: str | None, has_interval: bool) -> str:
+def narrow_header(
+    series: Series, needed: int, *, beside: tuple[str, str] | None, has_interval: bool
+) -> str:
     """Return the comment lines above a series on a narrow terminal; 98 characters at most."""
-    names = f"# {'size':>11} {'time':>9} {'busbw':>8} {'#wrong':>7}  {'algorithm':<16}"
-    units = f"# {'(B)':>11} {'(us)':>9} {'(GB/s)':>8} {'':>7}  {'':<16}"
+    names = f"# {'size':>11} {'time':>9} {'busbw':>8} {'#wrong':>6}  {'algorithm':<16}"
+    units = f"# {'(B)':>11} {'(us)':>9} {'(GB/s)':>8} {'':>6}  {'':<16}"
     if has_interval:
         names, units = f"{names} {'90% interval':>21}", f"{units} {'(us)':>21}"
     if beside:
-        names, units = f"{names} {beside:>9} {'error':>7}", f"{units} {'(us)':>9} {'(%)':>7}"
+        names = f"{names} {beside[0]:>9} {beside[1]:>8}"
+        units = f"{units} {'(us)':>9} {'(%)':>8}"
     left_out = f"# Out-of-place; all columns from {needed} characters on, in a pipe and in --csv"
     return "\n".join([f"# {series.title}", left_out, names, units.rstrip()])
 
@@ -205,7 +242,7 @@ def narrow_lines(rows: Sequence[Row], *, with_measured: bool) -> Iterator[str]:
             continue
         seen.add(row.size_bytes)
         wrong = "N/A" if row.num_wrong is None else str(row.num_wrong)
-        left = f"{row.size_bytes:>11} {_time(row.time_us):>9} {row.busbw_GBps:>8.2f} {wrong:>7}"
+        left = f"{row.size_bytes:>11} {_time(row.time_us):>9} {row.busbw_GBps:>8.2f} {wrong:>6}"
         measured = _measured(row) if with_measured else ""
         yield f"  {left}  {_algorithm(row):<16}{measured}".rstrip()
 
@@ -240,7 +277,7 @@ def _columns(row: Row | None) -> str:
 def _measured(row: Row) -> str:
     measured = "-" if row.measured_us is None else _time(row.measured_us)
     error = "-" if row.error_pct is None else f"{row.error_pct:+.1f}"
-    return f" {measured:>9} {error:>7}"
+    return f" {measured:>9} {error:>8}"
 
 
 def _time(time_us: float) -> str:
@@ -258,25 +295,34 @@ def notes_of(rows: Sequence[Row], series: Series, comparison: Comparison) -> Ite
     if any(row.measured_us is not None or row.cost_level == NCCL for row in rows):
         yield from comparison.notes()
     lines = (
-        coverage_line(rows),
-        errors_line(rows),
+        coverage_line(rows, comparison.basis),
+        errors_line(rows, comparison.basis),
         constants_line(rows),
         unchecked_line(rows, series.algorithm),
     )
     yield from (line for line in lines if line is not None)
 
 
-def coverage_line(rows: Sequence[Row]) -> str | None:
-    """Return the line of coverage of the interval; None without errors."""
-    by_size = {row.size_bytes: row for row in reversed(rows)}
-    inside = [
-        row.interval_us[0] <= row.measured_us <= row.interval_us[1]
-        for row in by_size.values()
-        if row.interval_us and row.measured_us is not None and row.error_pct is not None
-    ]
+def coverage_line(rows: Sequence[Row], basis: str | None = None) -> str | None:
+    """Return the line of coverage of the interval; None without errors.
+
+    Args:
+        rows: The rows of a series.
+        basis: As in `Comparison`.
+    """
+    inside = []
+    for row in {row.size_bytes: row for row in reversed(rows)}.values():
+        interval_us = row.left_out_interval_us or row.interval_us
+        if interval_us and row.measured_us is not None and row.error_pct is not None:
+            inside.append(interval_us[0] <= row.measured_us <= interval_us[1])
     if not inside:
         return None
-    return f"# Measured time inside the 90% interval in {sum(inside)} of {len(inside)} rows"
+    counts = f"{sum(inside)} of {len(inside)} rows"
+    return f"# Measured time inside the 90% interval in {counts}{_of(basis)}"
+
+
+def _of(basis: str | None) -> str:
+    return "" if basis is None else f", {basis}"
 
 
 def unchecked_line(rows: Sequence[Row], algorithm: str) -> str | None:
@@ -292,20 +338,32 @@ def unchecked_line(rows: Sequence[Row], algorithm: str) -> str | None:
     return "# #wrong is N/A: the check is off"
 
 
-def errors_line(rows: Sequence[Row]) -> str | None:
-    """Return the mean absolute error of a series by class of size; None where no row has one."""
-    parts = []
-    low_bytes = 0.0
-    for name, high_bytes in zip(CLASS_TEXTS, (*ENDS_BYTES, float("inf")), strict=True):
-        errors = [
-            abs(row.error_pct)
-            for row in rows
-            if row.error_pct is not None and low_bytes < row.size_bytes <= high_bytes
-        ]
-        low_bytes = high_bytes
-        if errors:
-            parts.append(f"{sum(errors) / len(errors):.0f} % {name}")
-    return f"# Mean absolute error against measured times: {', '.join(parts)}" if parts else None
+def errors_line(rows: Sequence[Row], basis: str | None = None) -> str | None:
+    """Return the mean absolute error of a series by class of size; None where no row has one.
+
+    Args:
+        rows: The rows of a series.
+        basis: As in `Comparison`.
+    """
+    errors = [(row.size_bytes, row.error_pct) for row in rows if row.error_pct is not None]
+    found = errors_by_class(errors)
+    return f"# Mean absolute error against measured times{_of(basis)}: {found}" if found else None
+
+
+def errors_by_class(errors_pct: Iterable[tuple[int, float]]) -> str:
+    """Return mean absolute errors by class of size as text.
+
+    Args:
+        errors_pct: Sizes in bytes, with their errors in percent.
+    """
+    by_class: dict[int, list[float]] = {}
+    for size_bytes, error_pct in errors_pct:
+        by_class.setdefault(int(np.searchsorted(ENDS_BYTES, size_bytes)), []).append(abs(error_pct))
+    return ", ".join(
+        f"{sum(by_class[number]) / len(by_class[number]):.0f} % {name}"
+        for number, name in enumerate(CLASS_TEXTS)
+        if number in by_class
+    )
 
 
 def constants_line(rows: Sequence[Row]) -> str | None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import simrank
-from simrank.bench.accuracy import DIRECT, builtin_tables, measured_series
+from simrank.bench.accuracy import builtin_tables, measured_series
 from simrank.bench.accuracy_page import accuracy_page, hold_outs_page, platforms_of, rows_of
 from simrank.bench.cross_validation import FITS, Bench
 from simrank.bench.hold_outs import (
@@ -22,9 +22,10 @@ from simrank.bench.hold_outs import (
     OPERATION,
     SITE,
     hold_outs,
-    left_out,
+    known_series,
     observed_of,
     score,
+    without_its_site,
 )
 from simrank.bench.targets import groups
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
@@ -39,8 +40,6 @@ from simrank.cli.measured_tables import (
 from simrank.cli.nccl_tests import bad_option
 from simrank.cli.options import check_word
 from simrank.collectives.nccl.evidence import shipped_pool
-from simrank.collectives.nccl.pool import pooled_tables
-from simrank.collectives.nccl.pool_fit import fit_pool
 from simrank.collectives.nccl.size_classes import NAMES
 from simrank.config.files import write_text
 from simrank.config.project import POOLED
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
     from simrank.bench.hold_outs import LeftOut
     from simrank.bench.targets import Group
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.pool import Pool
-    from simrank.collectives.nccl.pool_fit import Observed
 
 
 # ---- errors and coverage of pooled constants on left-out machines, for `simrank accuracy` ----
@@ -78,12 +75,6 @@ def show_hold_outs(show: Callable[[Table], None], json_file: str | None, html: s
     typer.echo("`--fit all` compares kinds of constants; docs/trust.md says what to believe")
 
 
-def known_series() -> list[Observed]:
-    """Return the series that the pooled constants are fitted to."""
-    series = measured_series(texts_of([*builtin_tables(), *pooled_tables()]))
-    return [observed_of(each) for each in series if each.mode == DIRECT]
-
-
 def show_tables(
     series: Sequence[TableSeries],
     show: Callable[[Table], None],
@@ -91,17 +82,8 @@ def show_tables(
     html: str | None,
 ) -> None:
     """Show how well pooled constants without their sites predict measured series."""
-    pool, known = shipped_pool(), known_series()
-    pools: dict[str, Pool] = {}
-    found = []
-    for each in series:
-        mine = observed_of(each)
-        site = mine.labels.site
-        if site not in pools:
-            others = [other for other in known if other.labels.site != site]
-            is_inside = len(others) < len(known)
-            pools[site] = fit_pool(others, pool.source) if is_inside else pool
-        found.append(left_out(mine, pools[site])._replace(unit=site))
+    noises = shipped_pool().noises
+    found = [without_its_site(observed_of(each)) for each in series]
     shown = Table(box=None, pad_edge=False)
     for column in ("table, collective, ranks", "predicted as"):
         shown.add_column(column, overflow="fold")
@@ -109,10 +91,10 @@ def show_tables(
         shown.add_column(column, justify="right", no_wrap=True)
     for left in found:
         ((words, _),) = rows_of([left])
-        shown.add_row(left.observed.labels.series, words, *_pooled_cells([left], pool.noises))
+        shown.add_row(left.observed.labels.series, words, *_pooled_cells([left], noises))
     show(shown)
     typer.echo(f"\n{_CELLS}; the site is left out of the constants")
-    _write(found, pool.noises, json_file, html)
+    _write(found, noises, json_file, html)
 
 
 def _finish(

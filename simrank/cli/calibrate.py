@@ -10,10 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench.accuracy import TableSeries, builtin_tables, measured_series, table_series
+from simrank.bench.accuracy import (
+    DIRECT,
+    TableSeries,
+    builtin_tables,
+    measured_series,
+    table_series,
+)
 from simrank.bench.calibrate import Calibrated
 from simrank.bench.calibrate import calibrate as fitted
-from simrank.bench.hold_outs import KIND_WORDS, fit_tables, score
+from simrank.bench.hold_outs import KIND_WORDS, fit_tables, observed_of, score, write_left_out
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.measured_tables import (
     FORMATS,
@@ -143,14 +149,15 @@ def _pool(named: Sequence[str], out: str | None, *, is_alone: bool) -> None:
     if not is_alone:
         raise typer.BadParameter("--pool takes tables and --out alone")
     if out is None or Path(out).suffix != ".json":
-        raise typer.BadParameter("--pool writes two files: name the first with --out FILE.json")
-    check_writable(str(Path(out).with_suffix(".npy")))
+        raise typer.BadParameter("--pool writes three files: name the first with --out FILE.json")
+    check_writable(*(str(Path(out).with_suffix(each)) for each in (".npy", ".jsonl")))
     names = [*builtin_tables(), *pooled_tables(), *named]
     series = [each for name in names for each in table_series(name)]
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     with console.status("fit") as status:
         pool, left = fit_tables(series, status.update)
-    write_pool(pool, Path(out))
+        write_pool(pool, Path(out))
+        write_left_out([observed_of(each) for each in series if each.mode == DIRECT], Path(out))
     shown = Table(box=None, pad_edge=False)
     for column in _LEFT_OUT:
         shown.add_column(column, no_wrap=True, justify="left" if column in _TEXTS else "right")

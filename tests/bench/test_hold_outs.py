@@ -1,5 +1,6 @@
 """Left-out series: who is left out, how a prediction is scored, and what a score rejects."""
 
+import json
 from io import StringIO
 from pathlib import Path
 
@@ -21,10 +22,14 @@ from simrank.bench.hold_outs import (
     LeftOut,
     fit_tables,
     hold_outs,
+    is_fitted_to,
+    known_series,
     observed_of,
     score,
+    without_site,
+    write_left_out,
 )
-from simrank.cli.accuracy import known_series, scores_table
+from simrank.cli.accuracy import scores_table
 from simrank.collectives.nccl.pool import (
     NUM_KINDS,
     ONE_NODE,
@@ -179,6 +184,41 @@ def test_the_page_on_trust_has_the_errors_of_today(fitted):
     console.print(scores_table("left out", rows_of(left), read_pool().noises))
     printed = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
     assert printed in (ROOT / "docs" / "trust.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_shipped_constants_without_each_site_are_what_the_shipped_tables_give(tmp_path):
+    """`simrank calibrate --pool` writes them too; each comparison with measured times uses them."""
+    path = tmp_path / "pooled.json"
+    write_left_out(known_series(), path)
+    again = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
+    shipped = pooled_path().with_suffix(".jsonl").read_text().splitlines()
+    for mine, line in zip(again, shipped, strict=True):
+        its = json.loads(line)
+        for name in ("labels", "source", "unknown"):
+            assert mine[name] == its[name]
+        assert mine["factors"] == pytest.approx(its["factors"], rel=0.02)
+        assert mine["covariance"] == pytest.approx(its["covariance"], rel=0.1, abs=0.002)
+
+
+def test_the_constants_without_a_site_are_fitted_to_the_remaining_sites(observed):
+    """And say so; a site that no table has is not left out."""
+    (labels,) = {each.labels for each in observed if each.labels.site == "aws h100"} - {
+        each.labels for each in observed if each.labels.network is not None
+    }
+    assert is_fitted_to("aws h100")
+    assert "fitted to 104 series of 24 sites" in without_site(labels).source
+    assert not is_fitted_to("mine")
+    assert "106 series of 25 sites" in without_site(labels._replace(site="mine")).source
+
+
+@pytest.mark.slow
+def test_a_series_of_a_site_without_shipped_constants_is_fitted():
+    """Of another collective, for example; without the site all the same."""
+    observed = next(each for each in known_series() if each.labels.site == "aws h100")
+    found = without_site(observed.labels._replace(operation="all_to_all"))
+    assert "fitted to 104 series of 24 sites" in found.source
+    assert "operation all_to_all" in found.source
 
 
 def test_a_prediction_by_pooled_constants_has_the_interval_of_another_site():

@@ -2,18 +2,23 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import simrank
 from simrank.bench import run
+from simrank.bench.accuracy import table_series
+from simrank.bench.hold_outs import observed_of, without_its_site
 from simrank.bench.program import counts
 from simrank.collectives import DataPlayer
+from simrank.config.locate import configs_dir
 from simrank.errors import ConfigError
 
 COLUMNS = [
     "collective", "algorithm", "protocol", "num_ranks", "num_nodes", "in_place", "redop", "root",
     "dtype", "size_bytes", "time_us", "algbw_GBps", "busbw_GBps", "num_wrong", "cost_level",
     "calibration", "interval_us", "channels", "measured_us", "error_pct",
+    "left_out", "left_out_us", "left_out_interval_us",
 ]  # fmt: skip
 SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB", "64 KiB"]}
 LINKS = {"name": "hgx_h100", "cost_level": "schedule"}
@@ -131,13 +136,42 @@ def test_a_wrong_result_is_counted(monkeypatch):
 
 
 def test_measured_times_stand_beside_the_simulated_ones():
-    """By collective, ranks and bytes; the error is in percent of the measured time."""
+    """By collective, ranks and bytes; the error is that of constants without the site."""
     rows = run({**SMALL, "measured": "h100x8_aws_p5_allreduce", "sizes": ["1 GiB", "3 GiB"],
                 "in_place": False})  # fmt: skip
     assert rows[0]["measured_us"] == 4253
-    expected = 100 * (rows[0]["time_us"] - 4253) / 4253
+    assert rows[0]["left_out"] == "aws h100"
+    expected = 100 * (rows[0]["left_out_us"] - 4253) / 4253
     assert rows[0]["error_pct"] == pytest.approx(expected)
+    assert rows[0]["left_out_us"] != pytest.approx(rows[0]["time_us"], rel=1e-4)
     assert rows[1]["measured_us"] is None
+
+
+def test_an_error_is_the_one_of_simrank_accuracy():
+    """Whatever has the measured site left out has the same numbers, size by size."""
+    table = "h100x8_aws_p5_allreduce"
+    rows = run({"cluster": "hgx_h100", "collectives": ["all_reduce"], "algorithms": ["nccl"],
+                "sizes": {"from": "8 B", "to": "16 GiB", "factor": 2}, "measured": table,
+                "in_place": False})  # fmt: skip
+    (series,) = table_series(table)
+    left = without_its_site(observed_of(series))
+    assert [row["size_bytes"] for row in rows] == left.observed.size_bytes.tolist()
+    errors = [row["error_pct"] / 100 for row in rows]
+    assert errors == pytest.approx(np.expm1(left.errors).tolist())
+
+
+def test_a_site_that_the_constants_have_not_seen_is_not_left_out(tmp_path):
+    """Nor is one whose cluster has NCCL's own constants: the error is that of the time."""
+    mine = tmp_path / "mine.csv"
+    mine.write_text((configs_dir() / "measured" / "h100x8_aws_p5_allreduce.csv").read_text())
+    seen = str(configs_dir() / "measured" / "h100x8_aws_p5_allreduce.csv")
+    text = (configs_dir() / "clusters" / "hgx_h100.yaml").read_text()
+    (tmp_path / "plain.yaml").write_text(text + "calibration: none\n")
+    plain = str(tmp_path / "plain.yaml")
+    for changes in ({"measured": str(mine)}, {"measured": seen, "cluster": plain}):
+        (row,) = run({**SMALL, "sizes": ["1 GiB"], "in_place": False, **changes})
+        assert (row["left_out"], row["left_out_us"]) == (None, None)
+        assert row["error_pct"] == pytest.approx(100 * (row["time_us"] / 4253 - 1))
 
 
 def test_lists_of_clusters_and_ranks_give_every_combination():

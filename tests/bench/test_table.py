@@ -17,6 +17,7 @@ from simrank.bench.table import (
     unchecked_line,
 )
 from simrank.config import bench_config_from_mapping
+from simrank.config.locate import configs_dir
 
 ROW = Row(
     cluster="hgx_h100", collective="all_reduce", algorithm="ring", protocol=None, num_ranks=8,
@@ -121,7 +122,7 @@ def test_a_narrow_terminal_gets_the_columns_that_fit():
     """Out of place, without what follows from the others; what is left out is said."""
     head, left_out, names, _, line = shown(100)
     assert max(map(len, [head, left_out, names, line])) <= 100
-    assert "all columns from 185 characters on" in left_out
+    assert "all columns from 186 characters on" in left_out
     assert names.split()[1:4] == ["size", "time", "busbw"]
     assert line.split() == ["1024", "15.25", "0.12", "0", "ring", "LL", "12.00", "-", "18.00",
                             "12.50", "+22.0"]  # fmt: skip
@@ -129,12 +130,13 @@ def test_a_narrow_terminal_gets_the_columns_that_fit():
 
 def test_pipes_and_wide_terminals_get_all_columns():
     """What reads nccl-tests' output finds what it looks for."""
-    assert shown(None) == shown(185)
-    assert shown(None) != shown(184)
+    assert shown(None) == shown(186)
+    assert shown(None) != shown(185)
 
 
 # ---- which series have errors against a measured table ----
 
+LINKS = {"name": "hgx_h100", "cost_level": "schedule"}
 CONFIG = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB"]}
 
 
@@ -150,6 +152,75 @@ def test_nccls_choice_is_comparable(algorithm):
     found = comparison(algorithms=[algorithm], measured="h100x8_aws_p5_allreduce")
     assert (found.difference, found.floor_us) == (None, 0.0)
     assert list(found.notes()) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "basis"),
+    [
+        (
+            {"measured": "h100x8_aws_p5_allreduce"},
+            "with site 'aws h100' left out of the calibration",
+        ),
+        (
+            {"measured": ["h100x8_aws_p5_allreduce", "h200x8_azure_ndh200v5_allreduce"]},
+            "with sites 'aws h100', 'azure h200' left out of the calibration",
+        ),
+        (
+            {"cluster": LINKS, "measured": "h100x8_aws_p5_allreduce"},
+            None,
+        ),
+        ({}, None),
+    ],
+)
+def test_errors_name_the_constants_behind_them(keys, basis):
+    """With the measured site left out wherever the constants are fitted to it."""
+    found = comparison(algorithms=["auto"], **keys)
+    assert found.basis == basis
+    assert found.is_left_out == ("left out" in (basis or ""))
+
+
+def test_constants_that_leave_no_site_out_are_named(tmp_path):
+    """NCCL's own have none to leave out."""
+    text = (configs_dir() / "clusters" / "hgx_h100.yaml").read_text()
+    (tmp_path / "plain.yaml").write_text(text + "calibration: none\n")
+    found = comparison(
+        cluster=str(tmp_path / "plain.yaml"),
+        measured="h100x8_aws_p5_allreduce",
+        algorithms=["auto"],
+    )
+    assert found.basis == "by NCCL's own constants, fitted to no site"
+    assert not found.is_left_out
+
+
+def test_a_table_of_another_site_is_named_as_one(tmp_path):
+    """Its name is the site where no file beside it says more."""
+    mine = tmp_path / "mine.csv"
+    mine.write_text((configs_dir() / "measured" / "h100x8_aws_p5_allreduce.csv").read_text())
+    found = comparison(measured=str(mine))
+    assert (found.basis, found.is_left_out) == (
+        "at a site that the calibration has not seen",
+        False,
+    )
+
+
+def test_left_out_errors_have_a_column_of_that_name():
+    """And lines that say so, with the interval of the same constants."""
+    text = []
+    row = replace(
+        ROW, interval_us=(12.0, 18.0), cost_level="nccl", left_out="a", left_out_us=20.0,
+        left_out_interval_us=(15.0, 25.0), error_pct=60.0,
+    )  # fmt: skip
+    table = Table(text.append, with_measured=True)
+    table.add(Titled, [row], Comparison(basis="with site 'a' left out", is_left_out=True))
+    table.close()
+    head, line, *said = text
+    assert head.splitlines()[2].endswith("measured left out")
+    assert line.split()[-1] == "+60.0"
+    assert "# Measured time inside the 90% interval in 0 of 1 rows, with site 'a' left out" in said
+    assert (
+        "# Mean absolute error against measured times, with site 'a' left out: "
+        "60 % up to 32 KiB" in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ TABLES = ["h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_i
 @pytest.fixture
 def few(monkeypatch):
     """Three tables, for which fits take no time."""
-    monkeypatch.setattr("simrank.cli.accuracy.builtin_tables", lambda: TABLES)
-    monkeypatch.setattr("simrank.cli.accuracy.pooled_tables", list)
+    monkeypatch.setattr("simrank.bench.hold_outs.builtin_tables", lambda: TABLES)
+    monkeypatch.setattr("simrank.bench.hold_outs.pooled_tables", list)
 
 
 def test_one_screen_says_what_a_planner_may_believe(few, capsys, tmp_path):
@@ -153,9 +153,10 @@ def test_one_screen_says_what_a_planner_may_believe(few, capsys, tmp_path):
     assert page.read_text().lower().startswith("<!doctype html>")
 
 
-def test_a_table_is_predicted_without_its_site(few, capsys):
+def test_a_table_is_predicted_without_its_site(capsys):
     """Its line says as what."""
     status, out, _ = run(capsys, "h100x8_aws_p5_allreduce")
     assert status == 0
     assert "h100x8_aws_p5_allreduce" in out
+    assert "30 (21) +-32 69%" in out
     assert "the site is left out of the constants" in out

@@ -82,7 +82,7 @@ def test_a_fit_without_tables_or_a_place_for_a_pool_is_refused(capsys, options, 
 
 @pytest.mark.slow
 def test_a_pool_shows_how_left_out_sites_are_predicted(capsys, tmp_path, monkeypatch):
-    """By kind of group and class of size; two files are written."""
+    """By kind of group and class of size; three files are written."""
     names = ["h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_ib_allreduce"]
     monkeypatch.setattr("simrank.cli.calibrate.builtin_tables", lambda: names)
     monkeypatch.setattr("simrank.cli.calibrate.pooled_tables", list)
@@ -93,6 +93,9 @@ def test_a_pool_shows_how_left_out_sites_are_predicted(capsys, tmp_path, monkeyp
     assert "one node, platform or group unseen" in out
     assert "several nodes, network unseen" in out
     assert (tmp_path / "pool.npy").is_file()
+    left_out = (tmp_path / "pool.jsonl").read_text().splitlines()
+    assert len(left_out) == 3
+    assert all("fitted to 2 series of 2 sites" in line for line in left_out)
 
 
 def test_a_table_is_not_written_over(capsys, tmp_path):

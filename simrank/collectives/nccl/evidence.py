@@ -51,10 +51,26 @@ _P2P: Final = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 
 
 def communicator_on(
-    cluster: Cluster, collective: str, shape: Shape, spec: NcclSpec, word: str | None = AUTO
+    cluster: Cluster,
+    collective: str,
+    shape: Shape,
+    spec: NcclSpec,
+    word: str | Constants | None = AUTO,
 ) -> tuple[Communicator, Constants]:
-    """Return ranks with their constants, whose variance includes rates that the file assumes."""
-    found = constants_on(cluster, collective, Communicator(shape, spec), word)
+    """Return ranks with their constants, whose variance includes rates that the file assumes.
+
+    Args:
+        cluster: The cluster.
+        collective: For example all_reduce.
+        shape: The shape of the ranks.
+        spec: The parameters of NCCL.
+        word: As for `constants_on`, or the constants.
+    """
+    found = (
+        word
+        if isinstance(word, Constants)
+        else constants_on(cluster, collective, Communicator(shape, spec), word)
+    )
     assumed = _assumed(cluster, shape)
     known = replace(found, covariances={**found.covariances, **assumed})
     return Communicator(shape, spec, known.calibration), known
@@ -162,6 +178,11 @@ def _noises(fitted: CalibrationConfig) -> Floats:
     left = np.log1p([each.interval_pct / 100 for each in fitted.residuals]) / NORMAL_90
     classes = np.searchsorted(ends, (*ENDS_BYTES, ENDS_BYTES[-1] + 1))
     return np.asarray(left[classes])
+
+
+def uses_pool(cluster: Cluster) -> bool:
+    """Return whether a cluster's file leaves the constants to the pooled ones."""
+    return (cluster.calibration or POOLED) == POOLED
 
 
 @lru_cache(maxsize=1)

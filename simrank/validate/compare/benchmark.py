@@ -264,6 +264,8 @@ def as_measured(row: Row) -> dict[str, Any]:
     columns["simulated_us"] = columns.pop("measured_us")
     for name in ("algorithm", "protocol", "calibration", "interval_us", "channels"):
         del columns[name]  # The library does not tell.
+    for name in ("left_out", "left_out_us", "left_out_interval_us"):
+        del columns[name]  # No published time is compared.
     return columns
 
 
