@@ -2,10 +2,14 @@
 
 import importlib.util
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+import simrank
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -96,7 +100,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_call_the_scripts_that_ci_calls(path):
-    """A step runs `.ci/run PART`, a README's command, a check, a builder, or the kit."""
+    """A step runs `.ci/run PART`, a step of `.ci/release`, a README's command, a check, the kit."""
     workflow = yaml.safe_load(path.read_text())
     matrix = workflow["jobs"].get("checks", {}).get("strategy", {}).get("matrix", {})
     parts = {*matrix.get("part", ()), *(each["part"] for each in matrix.get("include", ()))}
@@ -111,11 +115,68 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
             command = step.get("run")
             if command is not None:
                 assert (
-                    command in (".ci/run ${{ matrix.part }}", ".ci/run package", install)
+                    command in (".ci/run ${{ matrix.part }}", install)
                     or re.fullmatch(r"\.venv/bin/python tests/check\.py \w+", command)
-                    or command.startswith((".venv/bin/python -m build", 'test "v$('))
+                    or (path.stem == "release" and command.startswith(".ci/release "))
                     or (path.stem == "gpu" and command in KIT)
                 ), command
+
+
+RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+
+
+def release(*arguments, folder=ROOT):
+    command = [str(folder / ".ci" / "release"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_release_has_a_library_for_each_tested_release_of_torch():
+    """And tries each of them, on all versions of Python together."""
+    text = (ROOT / "simrank" / "torch" / "releases.py").read_text()
+    tested = re.findall(r'"([\d.]+)"', re.search(r"^TESTED = (.*)$", text, re.MULTILINE)[1])
+    jobs = RELEASE["jobs"]
+    assert jobs["library"]["strategy"]["matrix"]["torch"] == tested
+    tried = jobs["check"]["strategy"]["matrix"]["include"]
+    assert [each["torch"] for each in tried] == tested
+    assert [each["python"] for each in tried] == ["3.11", "3.12", "3.13"]
+
+
+def test_a_release_calls_steps_that_exist_and_publishes_last():
+    """Only for a tag, and not in a dry run."""
+    steps = [
+        step["run"] for job in RELEASE["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    names = [step.split()[1] for step in steps]
+    assert names == ["version", "version", "library", "dist", "check"]
+    script = (ROOT / ".ci" / "release").read_text()
+    assert all(f"\n{name}() {{\n" in script for name in names)
+    (*_, publish) = RELEASE["jobs"]
+    assert publish == "publish"
+    condition = RELEASE["jobs"]["publish"]["if"]
+    assert condition == "startsWith(github.ref, 'refs/tags/v') && inputs.dry-run != true"
+
+
+def test_the_version_of_a_release_is_the_same_everywhere():
+    """In pyproject.toml, the package, the citation and a section of the changelog."""
+    found = release("version")
+    assert (found.returncode, found.stdout.strip()) == (0, simrank.__version__), found.stderr
+
+
+def test_a_tag_must_be_the_version_with_a_dated_section(tmp_path):
+    """Else nothing is built."""
+    (tmp_path / "simrank").mkdir()
+    for name in (".ci/release", "pyproject.toml", "CITATION.cff", "simrank/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    tag, log = f"v{simrank.__version__}", tmp_path / "CHANGELOG.md"
+    log.write_text(f"# Changelog\n\n## {simrank.__version__}\n")
+    assert "expected the date" in release("version", tag, folder=tmp_path).stderr
+    log.write_text(f"# Changelog\n\n## {simrank.__version__} (2026-12-01)\n")
+    assert release("version", tag, folder=tmp_path).returncode == 0
+    found = release("version", "v9.9.9", folder=tmp_path)
+    assert (found.returncode, found.stderr) == (1, f"tag: expected {tag}, got v9.9.9\n")
+    log.write_text("# Changelog\n")
+    assert "expected a section" in release("version", folder=tmp_path).stderr
 
 
 def test_the_action_runs_a_suite_on_simulated_ranks():
