@@ -304,7 +304,7 @@ Backend = Annotated[
 
 
 def cuda_devices(given: str | None, *, has_values: bool = True) -> str:
-    """Return the meaning of "cuda" in a command's runs: simulated unless real GPUs are requested.
+    """Return a command's kind of CUDA devices: simulated unless real GPUs are requested.
 
     Args:
         given: As typed; None: the project's setting.

@@ -88,7 +88,7 @@ class _Hidden:
 
 @cache
 def _compared(original: Any, code: object, has_defaults: bool, function: _Hidden) -> list[str]:  # noqa: ANN401 - as above
-    """Compare once per original and code: replacements are made anew for each Context."""
+    """Compare once per original and code: each Context makes its replacements again."""
     del code, has_defaults
     return [*_differences(original, function.value)]
 

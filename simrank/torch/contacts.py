@@ -63,9 +63,7 @@ def unknown_uses(*, imports: bool = False) -> list[str]:
     for path, tree in trees.items():
         where = path.relative_to(_FOLDER)
         package = ".".join(("simrank", "torch", *where.with_suffix("").parts))
-        reader = _Uses(
-            {name: module for (place, name), module in given.items() if place == package}
-        )
+        reader = Uses({name: module for (place, name), module in given.items() if place == package})
         reader.visit(tree)
         for node, name in reader.uses:
             problem = _problem(node, name, handled, imports=imports)
@@ -106,7 +104,7 @@ def known_unknown_uses() -> list[str]:
     return found
 
 
-class _Uses(ast.NodeVisitor):
+class Uses(ast.NodeVisitor):
     """Collects the uses of torch's names in a module, by their full names.
 
     Args:
@@ -152,8 +150,8 @@ class _Uses(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Visit the function with its parameters, which hide outer names."""
-        for each in (*node.decorator_list, *node.args.defaults):
-            self.visit(each)
+        for outer in (*node.decorator_list, *node.args.defaults):
+            self.visit(outer)
         names = [argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
         scope: dict[str, str | None] = dict.fromkeys(names)
         if len(self._scopes) == 1 and names and node.name in self._given:
@@ -203,7 +201,7 @@ class _Uses(ast.NodeVisitor):
 def _problem(
     node: ast.Attribute | ast.Call, name: str, handled: set[str], *, imports: bool
 ) -> str | None:
-    """Return what the installed torch lacks of a use, or None."""
+    """Return the missing name or keyword of a use as text, or None."""
     owner, _, last = name.rpartition(".")
     if owner.startswith("torch.ops."):  # Of a library of operators.
         return None
@@ -231,7 +229,11 @@ def _unknown_keywords(node: ast.Call, function: Any) -> Iterator[str]:
 
 @cache
 def _object(name: str, *, imports: bool) -> Any:
-    """Return what a full name means; `_ABSENT` if it does not exist, None if it is not imported."""
+    """Return torch's object of a full name.
+
+    Returns:
+        None if its module is not imported yet, `_ABSENT` if there is none of this name.
+    """
     path, *parts = name.split(".")
     value: Any = sys.modules[path]
     for part in parts:

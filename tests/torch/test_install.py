@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 
 import simrank
 from simrank.errors import UnsupportedError
-from simrank.torch import contacts, install
+from simrank.torch import install
 from simrank.torch.install import check_version
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
@@ -302,22 +302,6 @@ def test_an_untested_release_is_named_once(monkeypatch, tmp_path):
     check_version(torch)
 
 
-def test_an_untested_release_without_a_name_is_refused_before_ranks_start(monkeypatch, tmp_path):
-    """The name, and where simrank uses it; the search is kept for the next start."""
-    monkeypatch.setenv("SIMRANK_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch, "__version__", "2.13.8")
-    monkeypatch.delattr(distributed_c10d, "_check_valid_timeout")
-    for _ in range(2):
-        install._unknown_uses.cache_clear()
-        with (
-            pytest.raises(UnsupportedError, match=r"registry\.py:\d+: .*no _check_valid_timeout"),
-            simrank.Context(),
-        ):
-            pass
-        monkeypatch.setattr(contacts, "unknown_uses", None)
-    install._unknown_uses.cache_clear()
-
-
 def test_a_new_parameter_of_a_replaced_function_is_refused_before_ranks_start(monkeypatch):
     """One error that names it, not a TypeError in a rank."""
     original = distributed_c10d._new_process_group_helper
@@ -349,12 +333,6 @@ def test_a_replaced_name_that_is_gone_is_refused_before_ranks_start(monkeypatch)
         pass
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of modules that are imported.
-def test_each_name_of_torch_that_is_used_exists():
-    """In all modules that simrank reaches, with the keywords of calls."""
-    assert contacts.unknown_uses(imports=True) == []
-
-
 def test_a_context_leaves_torch_as_it_was(monkeypatch):
     """Each attribute of its modules and classes, and Python's hooks, is what it was."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -383,19 +361,3 @@ def test_built_in_hooks_of_ddp_average_gradients(spawn, backend):
 
     spawn(program)
     assert seen == [(torch.float32, [[1.5, 1.5]] * 2)] * 4
-
-
-def test_what_torch_asks_of_a_replaced_base_is_looked_up():
-    """A method of a later release's class that the replacement lacks is named."""
-
-    class Base:
-        def reset(self):
-            """Exist."""
-
-    class Graph(Base):
-        def reset(self):
-            super().reset()
-            super().of_2_99()
-
-    found = list(contacts.unknown_to_base(Graph, Base))
-    assert [line.rpartition(" ")[2] for line in found] == ["of_2_99"]
