@@ -1,9 +1,10 @@
 """Run the checks of the project, in the order in which a mistake is cheapest to find.
 
 `python tests/check.py` runs all of them, as the README and CI do, and `python tests/check.py lint
-types` only these two. `--slow` adds the slow tests. Three checks need torch:
+types` only these two. `--slow` adds the slow tests. Four checks need torch:
 `torch-types` checks types against torch's own, `torch` has the tests of torch programs,
-`after-torch` all tests in processes that import torch first.
+`after-torch` all tests in processes that import torch first, `releases` what another release of
+torch is tried with first.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ TORCH = {
         " or multiprocessing or equal or kit",
     ],
     "after-torch": AFTER_TORCH,
+    # Under a minute: what another release of torch is tried with first.
+    "releases": [
+        *AFTER_TORCH, "tests/torch/test_contacts.py", "tests/torch/test_releases.py",
+        "tests/isolation/test_contracts.py",
+    ],
 }  # fmt: skip
 # Installs packages from an index, and takes minutes: not among all checks either.
 FOREIGN = {"foreign": ["python", "tests/foreign_packages.py"]}

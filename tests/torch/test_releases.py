@@ -5,13 +5,15 @@ With `test_contacts.py`, this is what a new release is tried with first.
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from simrank.errors import UnsupportedError
-from simrank.torch.releases import INSTALLED, TESTED, release_of
+from simrank.torch.releases import TESTED, release_of
 
 SPLIT = """
 import torch, torch.distributed as dist
@@ -25,9 +27,17 @@ dist.destroy_process_group()
 """
 
 
-def test_the_installed_release_is_among_the_tested_ones():
-    """Its minor release; `constraints.txt` has one of them."""
-    assert INSTALLED in {release_of(each) for each in TESTED}
+def test_the_tested_releases_are_those_that_the_package_requires():
+    """Each minor release in the range of the extra `torch`, with that of `constraints.txt`."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    (needed,) = project["project"]["optional-dependencies"]["torch"]
+    minors = [release_of(each) for each in TESTED]
+    (_, first), (_, last) = minors[0], minors[-1]
+    assert needed == f"torch>=2.{first},<2.{last + 1}"
+    assert minors == [(2, minor) for minor in range(first, last + 1)]
+    pinned = (root / "constraints.txt").read_text()
+    assert any(f"torch=={each}\n" in pinned for each in TESTED)
     assert release_of("2.15.0a0+git1234") == (2, 15)
 
 
