@@ -121,7 +121,7 @@ def test_dispatch_modes_see_device_tensors(cuda):
     assert counter.get_total_flops() == 2 * 2 * 4 * 4 * 2
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")  # `vmap` makes one, too.
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # `vmap` makes one, too.
 def test_function_transforms(cuda):
     """Also vmap of grad, jvp and functional_call."""
 
@@ -400,7 +400,7 @@ def test_custom_operators(cuda):
     same(y, torch.ones(2))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_scripted_functions(cuda):
     """torch.jit.script runs on the devices."""
 

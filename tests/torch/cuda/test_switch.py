@@ -358,7 +358,7 @@ def test_ranks_of_two_nodes_have_the_same_names_for_other_devices(devices):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_native_threads_inherit_the_rank(devices):
     """What torch runs on a thread of its own belongs to the rank that asked."""
 
