@@ -47,7 +47,8 @@ def test_without_a_rank_no_device_is_visible():
             torch.ones(3, device="cuda")
     finally:
         simulated.disable()
-    with pytest.raises(AssertionError, match="Torch not compiled with CUDA enabled"):
+    # Afterwards, as its own build says.
+    with pytest.raises((AssertionError, RuntimeError), match="not compiled with CUDA|NVIDIA driver"):
         torch.ones(3, device="cuda")
 
 
