@@ -251,7 +251,7 @@ def add_options(group: Any) -> None:
         "--simrank-devices",
         choices=("simulated", "real"),
         default=None,
-        help="with --simrank: what cuda means to torch [what torch was built for]",
+        help="with --simrank: CUDA devices, simulated or real [real where torch sees a GPU]",
     )
     group.addoption(
         "--simrank-divergence",
