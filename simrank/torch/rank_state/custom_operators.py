@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 # Modules whose frames are skipped to find the registering module.
 _REGISTERING = ("torch.library", "torch._library", "simrank.torch.rank_state.custom_operators")
 _STANDARD_LIBRARY = sys.stdlib_module_names
-_VIEWS = "fallback for views"  # Among an operator's dispatch keys.
+_VIEWS_KEY = "ADInplaceOrView"  # The dispatch key of torch's fallback for views.
 _KEY = "operators of torch"  # In `Program.local`: what the rank has for itself, by names.
 _bindings: Any = torch._C  # noqa: SLF001 - what `torch.library` calls
 _registry: Any = simple_registry.singleton
 _new_library: Callable[..., Any] = _bindings._dispatch_library  # noqa: SLF001 - likewise
 _schema_of: Callable[[str, str], Any] = _bindings._get_schema  # noqa: SLF001 - likewise
+_kernel_of: Callable[[str, Any], Any] = _bindings._dispatch_get_computed_kernel_for_dispatch_key  # noqa: SLF001 - likewise
+_has_kernel: Callable[[str, Any], bool] = _bindings._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - likewise
 
 
 def _clear(op_defs: set[str]) -> None:
@@ -60,6 +62,8 @@ def patches() -> Patches:
     return [
         (Switch(table.turn), "is_on", True),
         (_bindings, "_dispatch_library", table.new_library),
+        (_bindings, _has_kernel.__name__, table.has_kernel),
+        (_bindings, _kernel_of.__name__, table.kernel_of),
         *(
             (library, name, _SetOfRank(name, getattr(library, name)))
             for name in ("_impls", "_defs")
@@ -127,6 +131,7 @@ class _Definition(NamedTuple):
         result: What defining it returns.
         library: What torch has it and its kernels of.
         kernels: The dispatch keys that torch has kernels for.
+        views: torch's fallback for views and in-place changes, once it is registered.
         of: Libraries of ranks that have defined it.
     """
 
@@ -134,6 +139,7 @@ class _Definition(NamedTuple):
     result: object
     library: Any
     kernels: set[str]
+    views: list[Any]
     of: list[_LibraryOfRank]
 
 
@@ -165,6 +171,24 @@ class _Table:
             whole.add(namespace)
         return _LibraryOfRank(self, program, (kind, namespace, key, *where))
 
+    def has_kernel(self, name: str, key: Any) -> bool:
+        """Return whether an operator has a kernel; a rank that registers one asks for its own."""
+        own = self._own_kernels(name)
+        return _has_kernel(name, key) if own is None else (name, _name_of(key)) in own
+
+    def kernel_of(self, name: str, key: Any) -> Any:
+        """Return an operator's kernel; what a rank registers calls the fallback, not itself."""
+        own = self._own_kernels(name)
+        if own is not None and _name_of(key) == _VIEWS_KEY and (name, _VIEWS_KEY) not in own:
+            for views in self.definitions[name].views:
+                return views
+        return _kernel_of(name, key)
+
+    def _own_kernels(self, name: str) -> dict[tuple[str, str], Any] | None:
+        """Return the kernels of the rank that registers one of an operator; None for no rank."""
+        program = _definer() if name in self.definitions else None
+        return None if program is None else _of(program, "kernels", dict)
+
     def define(self, of: _LibraryOfRank, schema: str, alias: str, tags: Sequence[Any]) -> object:
         """Define an operator unless it is defined already.
 
@@ -181,7 +205,7 @@ class _Table:
             result: object = schema.partition("(")[0]
             if not _is_known(name):
                 result = made.define(schema, alias, tags)
-            known = self.definitions[name] = _Definition(schema, result, made, set(), [])
+            known = self.definitions[name] = _Definition(schema, result, made, set(), [], [])
         elif known.schema != schema:
             raise UnsupportedError(
                 f"ranks define the operator {name} differently: {known.schema!r} and {schema!r}\n"
@@ -225,9 +249,14 @@ class _Table:
         A second time it would take the place of those, and no version would be counted.
         """
         known = self.definitions[name]
-        if _VIEWS not in known.kernels:
-            known.kernels.add(_VIEWS)
+        if not known.views:
             known.library.register_ad_inplace_or_view_fallback(name.partition("::")[2])
+            known.views.append(_kernel_of(name, _VIEWS_KEY))
+
+
+def _name_of(key: Any) -> str:
+    """Return the name of a dispatch key, which torch takes as text, too."""
+    return str(getattr(key, "name", key))
 
 
 def _is_known(name: str) -> bool:
