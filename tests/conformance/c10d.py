@@ -93,6 +93,10 @@ class Setting:
         """Return the arguments that most calls take."""
         return {"group": self.group, "async_op": self.case.is_async}
 
+    def newer(self, name, earlier):
+        """Return a function that torch before 2.13 has by an earlier name only."""
+        return getattr(self.dist, name, None) or getattr(self.dist, earlier)
+
     def reduce_op(self):
         """Return the reduction of the case."""
         return getattr(self.dist.ReduceOp, self.case.reduce_op)
@@ -132,7 +136,8 @@ def reduce_scatter(s):
 
 def reduce_scatter_tensor(s):
     out, x = s.empty(), s.tensor(s.rank, s.size)
-    done(s.dist.reduce_scatter_single(out, x, op=s.reduce_op(), **s.keywords()))
+    call = s.newer("reduce_scatter_single", "reduce_scatter_tensor")
+    done(call(out, x, op=s.reduce_op(), **s.keywords()))
     return out
 
 
@@ -150,7 +155,8 @@ def all_gather(s):
 
 def all_gather_into_tensor(s):
     out = s.empty(s.size)
-    done(s.dist.all_gather_single(out, s.tensor(s.rank), **s.keywords()))
+    call = s.newer("all_gather_single", "all_gather_into_tensor")
+    done(call(out, s.tensor(s.rank), **s.keywords()))
     return out
 
 

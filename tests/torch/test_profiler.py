@@ -10,6 +10,9 @@ import torch.distributed as dist
 
 from simrank.torch.devices import activation
 
+# torch 2.12 says so once, whatever the cycles.
+pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events at the end of each")
+
 
 def test_collectives_are_events_of_simulated_length(spawn, tmp_path):
     """On several ranks at once; exported as a trace; grouped by name."""

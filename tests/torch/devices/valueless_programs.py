@@ -18,6 +18,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - the customary name
 from torch.utils.checkpoint import checkpoint
 
+from tests.torch.collectives import all_gather_single
+
 WIDTH, WORLD = 192, 4
 PROGRAMS = {}
 
@@ -344,7 +346,7 @@ def random_numbers(_):
 def collectives(rank):
     a = inputs(1 << 15)
     dist.all_reduce(a)
-    dist.all_gather_single(torch.empty(WORLD << 15, device="cuda"), a)
+    all_gather_single(torch.empty(WORLD << 15, device="cuda"), a)
     dist.all_to_all_single(torch.empty_like(a), a)
     dist.broadcast(a, 0)
     dist.all_gather([torch.empty_like(a) for _ in range(WORLD)], a)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simrank.errors import SpawnException, UnsupportedError
 from simrank.torch.groups import dispatch
+from tests.torch.collectives import all_gather_single, reduce_scatter_single
 
 WORLD = 3
 # Every call once, with what a member holds afterwards; member 1 is the root.
@@ -19,9 +20,9 @@ CALLS = {
     "broadcast_": lambda x, rank: dist.broadcast(x, 1),
     "reduce_": lambda x, rank: dist.reduce(x, 1),
     "allgather_": lambda x, rank: dist.all_gather([x.clone() for _ in range(WORLD)], x),
-    "_allgather_base_": lambda x, rank: dist.all_gather_single(x.repeat(WORLD), x),
+    "_allgather_base_": lambda x, rank: all_gather_single(x.repeat(WORLD), x),
     "reduce_scatter_": lambda x, rank: dist.reduce_scatter(x, [x.clone() for _ in range(WORLD)]),
-    "_reduce_scatter_base_": lambda x, rank: dist.reduce_scatter_single(x, x.repeat(WORLD)),
+    "_reduce_scatter_base_": lambda x, rank: reduce_scatter_single(x, x.repeat(WORLD)),
     "alltoall_base_": lambda x, rank: dist.all_to_all_single(x, x.clone()),
     "alltoall_": lambda x, rank: dist.all_to_all(list(x.clone().chunk(3)), list(x.chunk(3))),
     "gather_": lambda x, rank: dist.gather(x, [x.clone()] * WORLD if rank == 1 else None, 1),

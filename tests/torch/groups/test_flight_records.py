@@ -22,6 +22,7 @@ from simrank.errors import (
     DeadlockError,
     SpawnException,
 )
+from tests.torch.collectives import all_gather_single, reduce_scatter_single
 
 
 def finishes(rank, backend):
@@ -37,8 +38,8 @@ def finishes(rank, backend):
     dist.broadcast(x, 1)
     dist.reduce(x, 1)
     dist.all_gather(parts, x)
-    dist.all_gather_single(whole, x)
-    dist.reduce_scatter_single(x, whole)
+    all_gather_single(whole, x)
+    reduce_scatter_single(x, whole)
     dist.gather(x, parts if rank == 1 else None, dst=1)
     dist.scatter(x, parts if rank == 1 else None, src=1)
     dist.all_to_all_single(torch.ones(world), torch.ones(world))

@@ -86,7 +86,8 @@ def options(kind, **values):
 
 
 T1, DOUBLE, T2 = torch.zeros(1), torch.zeros(1, dtype=torch.float64), torch.zeros(2)
-SPARSE = torch.sparse_coo_tensor([[0]], [1.0], size=(1,), check_invariants=True)
+with torch.sparse.check_sparse_tensor_invariants():
+    SPARSE = torch.sparse_coo_tensor([[0]], [1.0], size=(1,))
 # Of two members, as real processes say it.
 CHECKED = {
     "no tensor": (

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 
 from simrank.errors import SpawnException
+from tests.torch.collectives import all_gather_single, reduce_scatter_single
 
 
 def start(rank):
@@ -119,7 +120,7 @@ def test_fused_products_equal_plain_ones(spawn, world_size):
         for _ in range(2):
             gathered, products = torch.ops.symm_mem.fused_all_gather_matmul(a, bs, 0, group)
             whole = torch.empty(8 * world_size, 16, device="cuda", dtype=torch.float64)
-            dist.all_gather_single(whole, a)
+            all_gather_single(whole, a)
             errors.append(float((gathered - whole).abs().max()))
             errors.extend(
                 float((product - whole @ b).abs().max())
@@ -127,7 +128,7 @@ def test_fused_products_equal_plain_ones(spawn, world_size):
             )
             out = torch.ops.symm_mem.fused_matmul_reduce_scatter(a, bs[0], "sum", 0, group)
             plain = torch.empty(8 // world_size, 6, device="cuda", dtype=torch.float64)
-            dist.reduce_scatter_single(plain, a @ bs[0])
+            reduce_scatter_single(plain, a @ bs[0])
             errors.append(float((out - plain).abs().max()))
             low = torch.ops.symm_mem._low_contention_all_gather(a, group)
             low = torch.ops._c10d_functional.wait_tensor(low)
