@@ -6,6 +6,7 @@ builds have. The first use gives the same result as later ones: a test walks the
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import inspect
 import sys
@@ -73,6 +74,24 @@ def _names_one(*args: object, **kwargs: object) -> bool:
     return any(map(_is_of_cuda, (*args, *kwargs.values())))
 
 
+class _Kind(type):
+    """The class of a class of C++, whose constructor can be patched through it."""
+
+    __module__ = type.__dict__["__module__"]  # A string would be each class's.
+
+
+def _kind_of(cls: type) -> type:
+    """Return the class of a class, which gets one if it has none of its own, and keeps it.
+
+    torch does this for `torch.Generator` from 2.13 on.
+    """
+    if type(cls) is type:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_Kind))
+        field = id(cls) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)
+        ctypes.c_void_p.from_address(field).value = id(_Kind)
+    return type(cls)
+
+
 def _makes_generator(cls: type, *args: object, **kwargs: object) -> bool:
     return cls is torch.Generator and _names_one(*args, **kwargs)
 
@@ -119,12 +138,7 @@ BASES = (
     (_cuda.graphs.CUDAGraph, GraphBase),
 )
 _NAMED = (
-    # The class itself cannot be patched; before torch 2.13 it has no class of its own either.
-    *(
-        ((type(torch.Generator), "__call__", _makes_generator),)
-        if type(torch.Generator) is not type
-        else ()
-    ),
+    (_kind_of(torch.Generator), "__call__", _makes_generator),  # It cannot be patched itself.
     (torch.UntypedStorage, "__new__", _makes_storage),
     (torch.Tensor, "type", _names_type),
     (torch.Tensor, "pin_memory", _always),

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -243,6 +244,34 @@ def test_a_rank_without_devices_gets_a_cpu_builds_answers(spawn, monkeypatch):
                 use()
 
     spawn(program, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_the_class_of_generators_is_torchs_own(spawn):
+    """Its constructor is patched through its class, which earlier releases do not have."""
+
+    class Mine(torch.Generator):
+        pass
+
+    @torch.jit.script
+    def draw(generator: torch.Generator | None):
+        return torch.rand(1, generator=generator)
+
+    def program(rank):
+        for kind in (torch.Generator, Mine):
+            for device in ("cpu", "cuda"):
+                generator = kind(device)
+                assert type(generator) is kind
+                assert isinstance(generator, torch.Generator)
+                assert generator.device.type == device
+        assert not isinstance(rank, torch.Generator)
+        with pytest.raises(TypeError):
+            torch.rand(1, generator=rank)
+
+    spawn(program, 1)
+    assert torch.Generator.__module__ == torch._C.Generator.__module__ == "torch._C"
+    assert pickle.loads(pickle.dumps(torch.Generator)) is torch.Generator
+    assert draw(torch.Generator().manual_seed(1)) == draw(Mine().manual_seed(1))
 
 
 @pytest.mark.slow
