@@ -11,7 +11,7 @@ import functools
 import itertools
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -21,6 +21,8 @@ from simrank.torch.rank_state.settings import Switch
 from simrank.torch.rank_state.turns import FRAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from simrank.ranks import Program
 
     Patches = list[tuple[Any, str, Any]]
@@ -176,12 +178,81 @@ def of_frames(module: Any) -> Patches:
     guards: Any = import_module("torch._C._dynamo.guards")
     bindings: Any = import_module("torch._C._dynamo.eval_frame")
     return [
-        *([(module, name, set_region)] if hasattr(module, name) else []),
+        *([(module, name, set_region)] if hasattr(module, name) else _with_backends(module)),
         *_with_frames(module, "_set_stance"),
         *_with_frames(bindings, "set_guard_complete_hook"),
         (Switch(_forget_regions), "is_on", True),
         (guards, "_empty_strided_cuda", in_ranks(_empty_strided, guards._empty_strided_cuda)),  # noqa: SLF001 - torch's name
     ]
+
+
+def _with_backends(module: Any) -> Patches:
+    """Return the patches of torch before 2.13, which has no regions: backends stand for them."""
+    original: Any = module.set_eval_frame
+
+    def set_callback(callback: Any) -> Any:
+        program = rank_program()
+        if program is not None and callable(callback):
+            region = frames_of(program).first_region
+            # As long as torch has its own, it uses this one, to which it takes no reference either.
+            known = getattr(callback, "__dict__", {}).setdefault("_simrank_callbacks", {})
+            if region not in known:
+                known[region] = _Callback(callback, region)
+            callback = known[region]
+        before = original(callback)
+        return before.callback if type(before) is _Callback else before
+
+    return [
+        (module, name, set_callback)
+        for name in ("set_eval_frame", "_maybe_set_eval_frame")
+        if getattr(module, name) is original
+    ]
+
+
+class _Callback:
+    """What compiles a rank's frames; its backend, which torch compares, is the rank's own.
+
+    Attributes:
+        callback: What compiles frames in a process.
+    """
+
+    def __init__(self, callback: Any, region: int) -> None:
+        self.callback = callback
+        while hasattr(callback, "_torchdynamo_orig_backend"):
+            callback = callback._torchdynamo_orig_backend  # noqa: SLF001 - torch's name
+        # No property: torch takes no reference to it, and would compile Python that returns it.
+        self._torchdynamo_orig_backend = _Backend(callback, region)
+
+    def __call__(self, frame: Any, entry: Any, *state: Any) -> Any:
+        """Compile a frame; `entry` is the first one of all that its code has."""
+        own = None
+        for each in reversed([*_entries(entry)]):
+            if each.backend == self._torchdynamo_orig_backend:
+                own = _Entry(each, own)
+        return self.callback(frame, own, *state)
+
+
+class _Backend(NamedTuple):
+    """A backend in a region of compiled code."""
+
+    backend: Any
+    region: int
+
+
+class _Entry:
+    """An entry of compiled code among those of one rank."""
+
+    def __init__(self, entry: Any, following: _Entry | None) -> None:
+        self._entry, self.next = entry, following
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+
+def _entries(entry: Any) -> Iterator[Any]:
+    while entry is not None:
+        yield entry
+        entry = entry.next
 
 
 def _with_frames(owner: Any, name: str) -> Patches:
