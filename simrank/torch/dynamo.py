@@ -277,7 +277,17 @@ def of_decorators(module: Any) -> Patches:
 def of_conversion(module: Any) -> Patches:
     """Return the patches of `torch._dynamo.convert_frame`."""
     import_module("torch._dynamo.trace_rules").add("simrank")  # Its frames are not the program's.
-    return [(module, "compile_lock", _Compilation(module.compile_lock))]
+    return [(module, "compile_lock", _Compilation(module.compile_lock)), *_with_lengths()]
+
+
+def _with_lengths() -> Patches:
+    """Return the patch of torch before 2.13, which asks dicts of hooks for a length: ranks' too."""
+    kind: Any = import_module("torch._dynamo.variables.user_defined").UserDefinedDictVariable
+
+    def length(self: Any) -> int:
+        return int(self._base_vt.len())
+
+    return [] if hasattr(kind, "len") else [(kind, "len", length)]
 
 
 class _Compilation:

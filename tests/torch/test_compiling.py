@@ -227,6 +227,25 @@ def test_the_limit_of_recompilations_is_a_ranks_own(spawn):
     spawn(program, 12)
 
 
+def test_a_hook_of_all_modules_is_called_by_compiled_ones(spawn):
+    """Of those that its rank compiles, before and after it is there."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        model = nn.Linear(4, 4, device="cuda")
+        model.compile(backend="eager")
+        x = torch.ones(4, device="cuda")
+        y = model(x)
+        if rank == 1:
+            nn.modules.module.register_module_forward_hook(lambda *call: call[-1] + 1)
+        dist.barrier()
+        assert torch.equal(model(x), y + rank)
+        dist.destroy_process_group()
+
+    spawn(program)
+
+
 def test_ranks_share_what_inductor_compiles(spawn, tmp_path, monkeypatch):
     """One miss for all of them; each runs on its own device."""
     from torch._dynamo.utils import counters
