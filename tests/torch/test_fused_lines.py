@@ -38,7 +38,8 @@ def test_the_summary_names_the_lines_that_kernels_fuse(tmp_path, monkeypatch, ab
         words = ["run", "--nproc-per-node", "2", "--summary", "json", "train.py"]
         command = [sys.executable, "-m", "simrank", *words]
         found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    kernels = json.loads(found.stderr[found.stderr.rindex("\n{") :])["kernels"]
+    summary = found.stderr[("\n" + found.stderr).rindex("\n{") :]
+    kernels = json.loads(summary)["kernels"]
     assert {kernel["lines"] for kernel in kernels} == {fused}
     assert any("backward" in kernel["name"] for kernel in kernels)
     assert all(kernel["num_calls"] == 1 for kernel in kernels)
