@@ -247,6 +247,11 @@ class CollectiveMismatchError(SimulationError):
         if unlike is not None:
             lines.append(f"  {unlike}")
         self.to_fix = _cure_of(self.differing)
+        if "op" not in self.differing and len({(v.file, v.line) for v in self.variants}) > 1:
+            self.to_fix = (
+                "the calls are of different lines: make every rank reach the same one; or, if they "
+                f"belong together, {self.to_fix}"
+            )
         lines.append(f"  to fix: {self.to_fix}")
         super().__init__("\n".join(lines))
 
