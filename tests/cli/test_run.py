@@ -102,6 +102,16 @@ def test_a_failing_script_gives_status_1_and_its_traceback(simrank_run):
     assert "simrank/multiprocessing" not in err
 
 
+def test_an_option_behind_the_script_of_a_failed_run_is_named(simrank_run, tmp_path):
+    """It went to the script, which may have taken it for its own."""
+    (tmp_path / "fails.py").write_text("raise ValueError\n")
+    late = ["--divergence", "--seed=3", "--own"]
+    status, _, err = simrank_run("--nproc-per-node", "2", script="fails.py", args=late)
+    assert status == 1
+    said = "simrank: --divergence, --seed=3 went to the program: options of simrank go before it"
+    assert said in err
+
+
 def test_bad_usage_gives_status_2_and_a_message(simrank_run, tmp_path):
     """Ranks that do not fit, an unknown summary."""
     assert simrank_run("--nproc-per-node", "9")[0] == 2
