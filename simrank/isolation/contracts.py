@@ -8,8 +8,8 @@ compared with their originals before they are applied, so that it is one error t
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from simrank.errors import UnsupportedError
 
@@ -68,29 +68,16 @@ def differences_of(original: Any, replacement: Any) -> Sequence[str]:  # noqa: A
     if str(getattr(original, "__module__", "")).startswith("simrank."):  # A patch, bound elsewhere.
         return ()
     try:
-        return _compared(original, code, function.__defaults__ is None, _Hidden(function))
-    except TypeError:  # An original without a hash.
-        return [*_differences(original, function)]
+        found = _found.setdefault(original, {})
+    except TypeError:  # It takes no weak reference, or has no hash.
+        found = {}
+    if code not in found:
+        found[code] = [*_differences(original, function)]
+    return found[code]
 
 
-class _Hidden:
-    """A value that is no part of a cache's key."""
-
-    def __init__(self, value: Any) -> None:  # noqa: ANN401 - any value
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hidden)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@cache
-def _compared(original: Any, code: object, has_defaults: bool, function: _Hidden) -> list[str]:  # noqa: ANN401 - as above
-    """Compare once per original and code: each Context makes its replacements again."""
-    del code, has_defaults
-    return [*_differences(original, function.value)]
+# By original and the replacement's code: each Context makes its replacements again.
+_found: WeakKeyDictionary[Any, dict[object, list[str]]] = WeakKeyDictionary()
 
 
 def _differences(original: Any, replacement: Any) -> Iterator[str]:  # noqa: ANN401 - as above
