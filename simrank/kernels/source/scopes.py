@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # methods bound like other device functions.
 
 _JITFunction: Any = triton.runtime.jit.JITFunction
+_JITCallable: Any = triton.runtime.jit.JITCallable
 _ConstexprFunction: Any = getattr(triton.runtime.jit, "ConstexprFunction", ())
 
 
@@ -58,8 +59,29 @@ def is_aggregate(value: Any) -> bool:
 
 def methods(original: Any) -> dict[str, Any]:
     """Return the functions of an aggregate class that kernels call, by name."""
-    known = {id(function) for function in original.hash_attrs[1:]}
+    if hasattr(original, "hash_attrs"):
+        called = original.hash_attrs[1:]
+    else:  # Triton 3.5 copies them from the class it decorates, and keeps no list.
+        own = vars(_decorated(original))
+        called = [
+            getattr(value, "__func__", value) for name, value in own.items() if name != "__init__"
+        ]
+        called = [v for v in called if isinstance(v, (python_types.FunctionType, _JITCallable))]
+    known = {id(function) for function in called}
     return {name: value for name, value in vars(original).items() if id(value) in known}
+
+
+def fields_of(original: Any) -> tuple[str, ...]:
+    """Return the names of an aggregate's fields, in their order."""
+    known = getattr(original, "__aggregate_fields__", None)
+    if known is None:  # Before Triton 3.8 they are the annotations of the class it decorates.
+        known = getattr(_decorated(original), "__annotations__", {})
+    return tuple(known)
+
+
+def _decorated(original: Any) -> Any:
+    """Return the class that an aggregate was made of; a release that tells more keeps it too."""
+    return inspect.getclosurevars(original.__new__).nonlocals["cls"]
 
 
 def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> type:
@@ -75,15 +97,17 @@ def emulated(original: Any, substitute: Callable[[Any], Any], *, forks: str) -> 
         known: type = facts[key]
         return known
     fields = {
-        "__aggregate_fields__": original.__aggregate_fields__,
+        "__aggregate_fields__": fields_of(original),
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
     }
     result = type(original.__name__, (_Aggregate,), fields)
     facts[key] = result  # Before its methods, which may name it.
-    own = original.hash_attrs[0]
-    if own.__module__ == core.__name__:
+    own = original.hash_attrs[0] if hasattr(original, "hash_attrs") else _oldest_init(original)
+    if own is object.__init__:  # Triton before 3.8 makes none: fields stay unset, and are missed.
+        init = _assign_nothing
+    elif own.__module__ == core.__name__:
         init = _assign_fields(original)
     else:
         init = substitute(own) if isinstance(own, _JITFunction) else _constructor(own)
@@ -98,7 +122,7 @@ def _checked_constructor(init: Callable[..., Any], original: Any) -> Callable[..
 
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        for name in original.__aggregate_fields__:
+        for name in fields_of(original):
             if not hasattr(self, name):
                 raise AttributeError(
                     f"constructor for {original.__name__} did not initialize attribute '{name}'"
@@ -120,9 +144,27 @@ def _constructor(own: Any) -> Callable[..., Any]:
     return init
 
 
+def _assign_nothing(*_: Any, **__: Any) -> None:
+    """Set no field, as the constructor of `object` does."""
+
+
+def _oldest_init(original: Any) -> Any:
+    """Return the constructor of an aggregate of Triton 3.5, which takes Python's only."""
+    own = _decorated(original).__init__
+    if not isinstance(own, _JITCallable):
+        return own
+
+    def refuse(self: Any, *_: Any, **__: Any) -> None:
+        del self
+        name = original.__name__
+        raise ValueError(f"{name}.__init__ cannot be a @triton.jit function")  # Its own words.
+
+    return refuse
+
+
 def _assign_fields(original: Any) -> Callable[..., None]:
     """Return the default constructor of an aggregate, like that of a dataclass."""
-    fields, defaults = original.__aggregate_fields__, original.__aggregate_defaults__
+    fields, defaults = fields_of(original), original.__aggregate_defaults__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(fields, args, strict=False))

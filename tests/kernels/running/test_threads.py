@@ -280,6 +280,9 @@ class Cell:
 
     address: tl.tensor
 
+    def __init__(self, address):
+        self.address = address
+
     @triton.jit
     def fill(self):
         """Write to it."""

@@ -41,16 +41,45 @@ def test_kernels_may_be_closures(on_rank):
 
 @aggregate
 class Window:
-    """Some elements behind a pointer; its constructor is the default one."""
+    """Some elements behind a pointer; its constructor is plain Python."""
 
     base: tl.tensor
     size: tl.constexpr
-    step: tl.constexpr = 1
+    step: tl.constexpr
+
+    def __init__(self, base, size, step=1):
+        self.base = base
+        self.size = tl.constexpr(size)
+        self.step = tl.constexpr(step)
 
     @triton.jit
     def load(self, shift):
         """Read `size` elements from `shift` on."""
         return tl.load(self.base + shift + self.step * tl.arange(0, self.size))
+
+
+@aggregate
+class Plain:
+    """A pointer and numbers, without a constructor."""
+
+    base: tl.tensor
+    first: tl.constexpr
+    second: tl.constexpr = 3
+
+
+@aggregate
+class Scaled:
+    """A number and its constructor, which is a device function."""
+
+    value: tl.constexpr
+
+    @triton.jit
+    def __init__(self, value: tl.constexpr):
+        self.value = value
+
+
+# Triton 3.5 takes a plain constructor only.
+constructor = triton.constexpr_function if hasattr(Window, "hash_attrs") else lambda own: own
 
 
 @aggregate
@@ -60,7 +89,7 @@ class Peers:
     rank: tl.constexpr
     addresses: tl.tensor
 
-    @triton.constexpr_function
+    @constructor
     def __init__(self, rank, addresses):
         self.rank = tl.constexpr(rank)
         self.addresses = addresses
@@ -102,6 +131,17 @@ def shifted_sum(x, out, SIZE: tl.constexpr):
 
 
 @triton.jit
+def makes_plain(out):
+    plain = Plain(out, first=4)
+    tl.store(plain.base, plain.first + plain.second)
+
+
+@triton.jit
+def makes_scaled(out):
+    tl.store(out, Scaled(7).value)
+
+
+@triton.jit
 def assigns_afterwards(x):
     window = Window(x, 4)
     window.size = 8
@@ -129,8 +169,31 @@ def test_methods_read_fields_and_defaults(run, mode):
     run(body, 1)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "has_it", "refusal"),
+    [
+        (makes_plain, hasattr(Plain, "__aggregate_defaults__"), "did not initialize .*'base'"),
+        (makes_scaled, hasattr(Scaled, "hash_attrs"), "Scaled.__init__ cannot be a @triton.jit"),
+    ],
+)
+def test_constructors_are_those_of_the_installed_triton(run, kernel, has_it, refusal):
+    """Fields are assigned from 3.8 on, device functions are taken from 3.6 on."""
+
+    def body(rank, ctx):
+        out = ctx.zeros(1)
+        if has_it:
+            kernel[(1,)](out)
+            assert out.item() == 7.0
+            return
+        with pytest.raises((AttributeError, ValueError), match=refusal):
+            kernel[(1,)](out)
+            ctx.synchronize()
+
+    run(body, 1)
+
+
 def test_an_aggregate_is_not_changed_once_it_is_made(run):
-    """As in Triton."""
+    """As in Triton, whose words differ between releases."""
 
     def body(rank, ctx):
         assigns_afterwards[(1,)](ctx.zeros(8))
