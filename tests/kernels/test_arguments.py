@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
+from triton.backends.amd.compiler import HIPOptions
 from triton.backends.nvidia.compiler import CUDAOptions
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -122,14 +123,21 @@ def test_tuples_of_constants_are_plain_and_have_types(on_rank):
 
 def test_options_are_those_of_all_backends_of_the_installed_triton(on_rank):
     """They are read from its own classes; what none has is refused."""
-    known = {field.name for field in dataclasses.fields(CUDAOptions)}
-    assert known <= arguments.options()
+    known, known_to_amd = (
+        {field.name for field in dataclasses.fields(kind)} for kind in (CUDAOptions, HIPOptions)
+    )
+    assert known | known_to_amd <= arguments.options()
 
     def body(ctx):
         out = ctx.zeros(1, dtype=simrank.int32)
-        options = {"clc": False, "ptx_options": "-v", "waves_per_eu": 2, "schedule_hint": "none"}
+        options = {"ptx_options": "-v", "waves_per_eu": 2, "schedule_hint": "none"}
         about_constants[(1,)](out, (2, 3), **options)
         assert out.item() == 6
+        if "clc" in known:
+            about_constants[(1,)](out, (2, 3), clc=False)
+        else:
+            with pytest.raises(KeyError, match="clc"):
+                about_constants[(1,)](out, (2, 3), clc=False)
         with pytest.raises(KeyError, match="num_wraps"):
             about_constants[(1,)](out, (2, 3), num_wraps=4)
 

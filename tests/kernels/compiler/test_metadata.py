@@ -1,5 +1,6 @@
 """The real compiler, which needs no GPU: it takes the corpus, and refuses what simrank refuses."""
 
+import inspect
 from contextlib import nullcontext
 
 import numpy as np
@@ -237,6 +238,10 @@ REFUSED = {
 }
 
 
+# Releases without these words compile the first, and give no cause for the second; simrank does.
+LATER = {index_of_scalar: "too many indices for tensor", wrong_accumulator: "accumulator shape"}
+
+
 def cause_of(error):
     """The text of an error and of what caused it."""
     text = str(error)
@@ -252,8 +257,12 @@ def test_what_the_compiler_refuses_simrank_refuses_in_its_words(kernel):
     has_flag = "flag" in kernel.arg_names
     signature = {"x_ptr": "*fp32"} | ({"flag": "constexpr"} if has_flag else {})
     flags = {"flag": False} if has_flag else {}
-    with pytest.raises(CompilationError) as theirs:
-        triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=flags), target=TARGET)
+    source = ASTSource(fn=kernel, signature=signature, constexprs=flags)
+    theirs = None
+    try:
+        triton.compile(source, target=TARGET)
+    except CompilationError as error:
+        theirs = cause_of(error)
     with simrank.Context("hgx_h100") as ctx, pytest.raises(simrank.errors.SpawnException) as ours:
 
         def body(_rank):
@@ -262,7 +271,10 @@ def test_what_the_compiler_refuses_simrank_refuses_in_its_words(kernel):
             ctx.cuda.synchronize()
 
         ctx.multiprocessing.spawn(body, nprocs=1)
-    assert REFUSED[kernel] in cause_of(theirs.value)
+    texts = (inspect.getsource(module) for module in (tl.core, tl.semantic))
+    if kernel not in LATER or any(LATER[kernel] in text for text in texts):
+        assert theirs is not None
+        assert REFUSED[kernel] in theirs
     assert REFUSED[kernel] in str(ours.value.errors[0])
 
 

@@ -45,7 +45,9 @@ def test_kernels_that_are_made_anew_do_not_stay(on_rank):
     on_rank(body)
     gc.collect()
     gone = [kernel() is None for kernel in made]
-    assert gone == [True] * 19 + [False]  # Triton itself keeps the last one of a name.
+    # Releases of Triton that have a registry keep the last one of a name themselves.
+    keeps_last = hasattr(triton.runtime.jit, "_triton_jit_function_registry")
+    assert gone == [True] * 19 + [not keeps_last]
 
 
 def test_a_kernel_is_bound_once_until_a_name_of_it_changes(monkeypatch):

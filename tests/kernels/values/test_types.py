@@ -11,6 +11,7 @@ from simrank.kernels.values.types import odd_sum, to_float32
 
 from ..promotion import DTYPES, ours, outcome, semantic, theirs
 
+FLOATS_OF_8_BITS = {str(d) for d in DTYPES if d.is_fp8()}
 NUMBERS = (True, 1, -1, 300, 2**31, 2**40, 1.5, 1e-3)
 OPERATORS = {
     "add": lambda s, x, y: s.add(x, y, False), "sub": lambda s, x, y: s.sub(x, y, False),
@@ -28,6 +29,8 @@ def differences(name, compute, pairs):
     for label, own_pair, their_pair in pairs:
         wanted = outcome(lambda pair=their_pair: compute(semantic, *pair))
         got = outcome(lambda pair=own_pair: getattr(pair[0], f"__{name}__")(pair[1]))
+        if name in {"truediv", "mod"} and wanted in FLOATS_OF_8_BITS:
+            wanted = "refused"  # Releases before 3.9 give it this type and do not compile it.
         if wanted != got:
             found.append(f"{name} {label}: Triton {wanted}, simrank {got}")
     return found
