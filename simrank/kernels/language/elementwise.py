@@ -14,7 +14,15 @@ from simrank.kernels.machine.running import FUSED, SIMPLE, SPECIAL, spend
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
 from simrank.kernels.values.operators import aligned, check_broadcast, operands, with_axes
-from simrank.kernels.values.types import ElementType, float32, float64, int1, odd_sum, to_float32
+from simrank.kernels.values.types import (
+    ElementType,
+    bfloat16,
+    float32,
+    float64,
+    int1,
+    odd_sum,
+    to_float32,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,11 +98,24 @@ def mul(x: Operand, y: Operand, sanitize_overflow: bool = True) -> Block:
     return result
 
 
+# Before Triton 3.9 a number has a type of its own in these functions, as if it were a scalar that
+# was loaded, and extremes of bfloat16 are float32: `tl.maximum(x, 0.5)` of a float16 is float32.
+TYPES_NUMBERS_FIRST = hasattr(tl.core, "_promote_bfloat16_to_float32")
+
+
+def widened(x: Operand) -> Operand:
+    """Return an operand of an extreme as the installed Triton takes it."""
+    if not TYPES_NUMBERS_FIRST:
+        return x
+    block = as_block(x)
+    return cast_to(block, float32) if block.element is bfloat16 else block
+
+
 def _extreme(ignoring: Callable[..., Any], propagating: Callable[..., Any]) -> Callable[..., Block]:
     def choose(
         x: Operand, y: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
     ) -> Block:
-        ours, theirs, result = _pair(x, y)
+        ours, theirs, result = _pair(widened(x), widened(y))
         if result.kind == "p":
             raise TypeError(f"invalid operands of type {result} and {result}")
         compute = propagating if propagate_nan == tl.PropagateNan.ALL else ignoring
@@ -157,7 +178,9 @@ def clamp(
     x: Operand, min: Operand, max: Operand, propagate_nan: tl.PropagateNan = tl.PropagateNan.NONE
 ) -> Block:
     """Limit x to [min, max]; NaN becomes min unless it propagates."""
-    own, low, high = _in_one_type(x, min, max)
+    own, low, high = _in_one_type(widened(x), widened(min), widened(max))
+    if TYPES_NUMBERS_FIRST and own.element.kind != "f":
+        raise TypeError(f"Unexpected dtype {own.element}. Only floating point clamp is supported")
     if own.element.kind == "f" and propagate_nan != tl.PropagateNan.ALL:
         return minimum(maximum(own, low), high)
     return minimum(maximum(own, low, propagate_nan), high, propagate_nan)
@@ -220,7 +243,8 @@ def cast(
 
 def fma(x: Operand, y: Operand, z: Operand) -> Block:
     """Compute x * y + z, rounded once."""
-    blocks = _in_one_type(x, y, z)
+    typed = map(as_block, (x, y, z)) if TYPES_NUMBERS_FIRST else (x, y, z)
+    blocks = _in_one_type(*typed)
     result = blocks[0].element
     if result.kind != "f":
         raise TypeError(f"fma takes floats, not {result}")
@@ -274,11 +298,34 @@ def _upper(value: Array, split: float) -> Array:
 
 def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = False) -> Block:
     """Compute x / y of floats."""
+    if TYPES_NUMBERS_FIRST:
+        return _fdiv_as_typed(as_block(x), as_block(y), approx=approx)
     if ieee_rounding and approx:
         raise ValueError("approx and ieee_rounding cannot both be True")
+    return _quotient(x, y)
+
+
+def _quotient(x: Operand, y: Operand) -> Block:
     ours, theirs, result = _pair(x, y, divides=True)
     if result.kind != "f":
         raise TypeError("fdiv requires floating-point operands after type promotion")
+    spend(SPECIAL, ours)
+    return _rounded(np.true_divide(ours, theirs), result)
+
+
+def _fdiv_as_typed(x: Block, y: Block, *, approx: bool) -> Block:
+    """Compute x / y as Triton before 3.9 does: in the type that both operands have.
+
+    Raises:
+        TypeError: It does not compile.
+    """
+    if approx:
+        raise TypeError("fdiv() got an unexpected keyword argument 'approx'")
+    if x.element.kind != "f" or y.element.kind != "f":
+        raise TypeError("both operands of fdiv must have floating scalar type")
+    if x.element is not y.element or x.element.bits < 32:
+        raise TypeError(f"fdiv of {x.element} and {y.element} does not compile before Triton 3.9")
+    ours, theirs, result = _pair(x, y)
     spend(SPECIAL, ours)
     return _rounded(np.true_divide(ours, theirs), result)
 
@@ -288,7 +335,7 @@ def div_rn(x: Operand, y: Operand) -> Block:
     for block in (x, y):
         if type(block) is Block and block.element is not float32:
             raise ValueError(f"Expected dtype ['fp32'] but got {block.element}")
-    return fdiv(x, y, ieee_rounding=True)
+    return _quotient(x, y)
 
 
 def umulhi(x: Operand, y: Operand) -> Block:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.language.elementwise import add, mul
+from simrank.kernels.language.elementwise import TYPES_NUMBERS_FIRST, add, mul, widened
 from simrank.kernels.language.shapes import as_dims, settled, with_program_axis
 from simrank.kernels.machine.running import SIMPLE, spend
 from simrank.kernels.values.block import Block, as_block, as_truth, cast_to
@@ -126,7 +126,8 @@ def _extreme(ufunc: np.ufunc, choose: Callable[..., Any]) -> Callable[..., Any]:
         del return_indices_tie_break_left  # The leftmost index is always valid.
         if return_indices and axis is None:
             raise ValueError("a reduction that returns indices needs an axis")
-        block = as_block(input) if return_indices else _widened(as_block(input))
+        block = as_block(widened(input))
+        block = block if return_indices else _widened(block)
         values, along = _along(block, axis)
         result = Block(
             _reduced(ufunc.reduce(values, axis=along), block, axis, keep_dims=keep_dims),
@@ -315,8 +316,12 @@ def _cumulative(ufunc: np.ufunc, combine: Callable[..., Block]) -> Callable[...,
     def scan(
         input: Operand, axis: int = 0, reverse: bool = False, dtype: tl.dtype | None = None
     ) -> Block:
-        block = as_block(input)
+        block = as_block(widened(input))
         element = _sum_type(block.element, dtype)
+        if ufunc is np.multiply and TYPES_NUMBERS_FIRST:  # It takes no type then, and widens none.
+            if dtype is not None:
+                raise TypeError("cumprod() got an unexpected keyword argument 'dtype'")
+            element = block.element
         block = cast_to(block, element)
         if element.round is not None and machine.is_as_hardware():
             scanned: Block = associative_scan(block, axis, combine, reverse)

@@ -220,16 +220,14 @@ def _promote_bytes(first: ElementType, second: ElementType, *, divides: bool) ->
     """Return the common type of two floats of 8 bits.
 
     Raises:
-        TypeError: The operation is a division, which would be one in 8 bits.
+        TypeError: The operation is a division, which would be one in 8 or 16 bits.
     """
-    if first is not second:
-        return float16
     if divides:
         raise TypeError(
-            f"Triton {triton.__version__} divides {first} without widening it, and compiles no "
-            "such division: convert an operand to float32"
+            f"Triton {triton.__version__} divides {first} by {second} without widening them to "
+            "float32, and compiles no such division: convert an operand"
         )
-    return first
+    return first if first is second else float16
 
 
 def _promote_integers(first: ElementType, second: ElementType, *, divides: bool) -> ElementType:

@@ -7,6 +7,7 @@ import triton.language as tl
 
 import simrank
 from simrank.kernels.language import STANDARD
+from simrank.kernels.language.elementwise import TYPES_NUMBERS_FIRST
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block
 
@@ -43,7 +44,17 @@ def test_extremes_are_widened_only_without_their_places():
         block = ours(dtype)[None]
         wide = {8: tl.int32, 16: tl.float32}.get(dtype.primitive_bitwidth, dtype)
         assert STANDARD["max"](block, 0).dtype == wide
-        assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == dtype
+        beside = tl.float32 if dtype == tl.bfloat16 and TYPES_NUMBERS_FIRST else dtype
+        assert STANDARD["max"](block, 0, return_indices=True)[0].dtype == beside
+
+
+def test_products_are_widened_where_triton_does():
+    """Integers from 3.9 on, and bfloat16 before it, as in sums."""
+    for dtype in (tl.int8, tl.float16, tl.bfloat16):
+        older = tl.float32 if dtype == tl.bfloat16 else dtype
+        newer = tl.int32 if dtype == tl.int8 else dtype
+        wanted = older if TYPES_NUMBERS_FIRST else newer
+        assert STANDARD["cumprod"](ours(dtype)[None], 0).dtype == wanted
 
 
 def test_the_largest_are_found_by_way_of_max_which_widens():

@@ -1,17 +1,20 @@
 """Types of results: simrank's promotion against Triton's own semantic layer, pair by pair."""
 
+import functools
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import triton.language as tl
 
+from simrank.kernels.language import elementwise
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, cast_to
 from simrank.kernels.values.types import odd_sum, to_float32
 
 from ..promotion import DTYPES, ours, outcome, semantic, theirs
 
-FLOATS_OF_8_BITS = {str(d) for d in DTYPES if d.is_fp8()}
+NARROW = {str(d) for d in DTYPES if d.is_fp8()} | {"fp16"}
 NUMBERS = (True, 1, -1, 300, 2**31, 2**40, 1.5, 1e-3)
 OPERATORS = {
     "add": lambda s, x, y: s.add(x, y, False), "sub": lambda s, x, y: s.sub(x, y, False),
@@ -29,7 +32,7 @@ def differences(name, compute, pairs):
     for label, own_pair, their_pair in pairs:
         wanted = outcome(lambda pair=their_pair: compute(semantic, *pair))
         got = outcome(lambda pair=own_pair: getattr(pair[0], f"__{name}__")(pair[1]))
-        if name in {"truediv", "mod"} and wanted in FLOATS_OF_8_BITS:
+        if name in {"truediv", "mod"} and wanted in NARROW:
             wanted = "refused"  # Releases before 3.9 give it this type and do not compile it.
         if wanted != got:
             found.append(f"{name} {label}: Triton {wanted}, simrank {got}")
@@ -50,6 +53,49 @@ def test_numbers_promote_as_in_triton(name):
     """Every type with Python numbers, those that do not fit included."""
     pairs = [(f"{a}, {n}", (ours(a), n), (theirs(a), n)) for a in DTYPES for n in NUMBERS]
     assert not differences(name, OPERATORS[name], pairs)
+
+
+FUNCTIONS = {
+    "maximum": lambda f, _, x, y: f.maximum(x, y), "minimum": lambda f, _, x, y: f.minimum(x, y),
+    "where": lambda f, condition, x, y: f.where(condition, x, y),
+    "clamp": lambda f, _, x, y: f.clamp(x, y, y), "fma": lambda f, _, x, y: f.fma(x, y, y),
+    "fdiv": lambda f, _, x, y: f.fdiv(x, y),
+}  # fmt: skip
+
+
+class Theirs:
+    """Triton's functions, outside of a kernel."""
+
+    def __getattr__(self, name):
+        """Return a function that is given the semantic layer."""
+        return functools.partial(getattr(tl, name), _semantic=semantic)
+
+
+def compiles(name, first, second, result):
+    """Return whether the compiler takes what the semantic layer has given a type."""
+    if name == "fma":
+        return not result.startswith(("int", "uint"))
+    if name == "fdiv" and elementwise.TYPES_NUMBERS_FIRST:
+        other = "fp32" if second in NUMBERS else str(second)
+        return str(first) == other and result in {"fp32", "fp64"}
+    return True
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_promote_as_in_triton(name):
+    """Of blocks and numbers; what has a type and does not compile is refused."""
+    wrong = []
+    for first in DTYPES:
+        for second in (*DTYPES, 1, 1.5):
+            is_number = second in NUMBERS
+            own = ours(tl.int1), ours(first), second if is_number else ours(second)
+            their = theirs(tl.int1), theirs(first), second if is_number else theirs(second)
+            wanted = outcome(lambda args=their: FUNCTIONS[name](Theirs(), *args))
+            got = outcome(lambda args=own: FUNCTIONS[name](elementwise, *args))
+            wanted = wanted if compiles(name, first, second, wanted) else "refused"
+            if wanted != got:
+                wrong.append(f"{name} {first}, {second}: Triton {wanted}, simrank {got}")
+    assert not wrong
 
 
 def test_casts_are_refused_as_in_triton():
