@@ -53,11 +53,23 @@ def simulated():
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_equal_the_stock_interpreter(stock, simulated, name):
-    """To the bit, but for functions and orders of summation that differ in the last places."""
-    wanted = stock[name]
+    """To the bit, but for functions and orders of summation that differ in the last places.
+
+    What the interpreter of a release raises or gets wrong is computed with numpy.
+    """
+    case, wanted = CASES[name], stock[name]
+    rtol = case.rtol
+    if case.reference is not None:
+        exact = case.reference(*case.inputs)
+        is_wrong = isinstance(wanted, str) or (
+            case.older is not None and np.array_equal(wanted, case.older(*case.inputs))
+        )
+        rough = max(rtol, case.reference_rtol)
+        wanted, rtol = (exact, rough) if is_wrong else (wanted, rtol)
+        np.testing.assert_allclose(exact, wanted, rtol=rough, atol=1e-30)
     assert not isinstance(wanted, str), wanted
     for mode in MODES:
         found = simulated[name, mode]
         if isinstance(found, Exception):
             raise found
-        np.testing.assert_allclose(found, wanted, rtol=CASES[name].rtol, atol=1e-30, err_msg=mode)
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=1e-30, err_msg=mode)
