@@ -74,6 +74,7 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
             "torch-types",
             "torch",
             "after-torch",
+            "releases",
             "foreign",
             "commits",
             "package",

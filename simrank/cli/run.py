@@ -272,20 +272,23 @@ def run_command(
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
-    try:
+    with _late_options_named(command, job):
         _run_folded(job, fold, partial(_run_written, job, outputs, html, show))
+
+
+@contextmanager
+def _late_options_named(command: typer.Context, job: _Job) -> Iterator[None]:
+    """Print the options of simrank that went to the program, if its run fails in the block."""
+    try:
+        yield
     except SimrankError:
-        _name_late_options(command, job)
+        own = {name for parameter in command.command.params for name in parameter.opts}
+        late = [word for word in job.args if word.partition("=")[0] in own]
+        if late:
+            words = ", ".join(late)
+            text = f"simrank: {words} went to the program: options of simrank go before it"
+            typer.echo(text, err=True)
         raise
-
-
-def _name_late_options(command: typer.Context, job: _Job) -> None:
-    """Print the options of simrank that went to the program of a failed run."""
-    own = {name for parameter in command.command.params for name in parameter.opts}
-    late = [word for word in job.args if word.partition("=")[0] in own]
-    if late:
-        text = f"simrank: {', '.join(late)} went to the program: options of simrank go before it"
-        typer.echo(text, err=True)
 
 
 def _run_folded(job: _Job, fold: str, run: Callable[[], None]) -> None:

@@ -210,7 +210,7 @@ def _with_backends(module: Any) -> Patches:
 
 
 class _Callback:
-    """What compiles a rank's frames; its backend, which torch compares, is the rank's own.
+    """Compiler of a rank's frames; its backend, which torch compares, is the rank's own.
 
     Attributes:
         callback: What compiles frames in a process.

