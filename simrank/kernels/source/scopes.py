@@ -62,11 +62,8 @@ def methods(original: Any) -> dict[str, Any]:
     if hasattr(original, "hash_attrs"):
         called = original.hash_attrs[1:]
     else:  # Triton 3.5 copies them from the class it decorates, and keeps no list.
-        own = vars(_decorated(original))
-        called = [
-            getattr(value, "__func__", value) for name, value in own.items() if name != "__init__"
-        ]
-        called = [v for v in called if isinstance(v, (python_types.FunctionType, _JITCallable))]
+        members = inspect.getmembers(_decorated(original), _is_function)
+        called = [function for name, function in members if name != "__init__"]
     known = {id(function) for function in called}
     return {name: value for name, value in vars(original).items() if id(value) in known}
 
@@ -79,8 +76,12 @@ def fields_of(original: Any) -> tuple[str, ...]:
     return tuple(known)
 
 
+def _is_function(member: object) -> bool:
+    return isinstance(member, (python_types.FunctionType, _JITCallable))
+
+
 def _decorated(original: Any) -> Any:
-    """Return the class that an aggregate was made of; a release that tells more keeps it too."""
+    """Return the class that an aggregate was made of."""
     return inspect.getclosurevars(original.__new__).nonlocals["cls"]
 
 
