@@ -395,7 +395,7 @@ def check_narrow(signature: Signature) -> None:
     Raises:
         UnsupportedError: It is not: the call, and the reduction or type that is too much.
     """
-    op, reduce_op, _, dtype, _ = signature
+    op, reduce_op, _, dtype, *_ = signature
     if op not in _WHOLE and op not in _IN_PARTS:
         raise UnsupportedError(f"{op} with inactive ranks in its group")
     if reduce_op is None:

@@ -30,6 +30,7 @@ from simrank.distributed.request import (
     Request,
     Signature,
     as_reduce_op,
+    sizes_of,
     staging,
 )
 from simrank.ranks import Program, require_rank
@@ -559,7 +560,9 @@ def all_reduce_coalesced(
     reduction = reduction_of(caller.backend, op, listed[0])
     flat = staging(listed, listed[0].dtype, listed[0].cuda_device)
     request = Request(
-        Signature("all_reduce", reduction.value, None, flat.dtype.name, flat.numel()),
+        Signature(
+            "all_reduce", reduction.value, None, flat.dtype.name, flat.numel(), sizes_of(listed)
+        ),
         flat,
         flat,
         factor=factor_of(reduction),
@@ -603,9 +606,9 @@ def all_gather_coalesced(
             f"allgather_coalesced: outputs of {target.numel()} elements for {size} members' inputs "
             f"of {source.numel()}"
         )
-    request = Request(
-        Signature("all_gather", None, None, first.dtype.name, source.numel()), source, target
-    )
+    sizes = sizes_of(input_tensor_list)
+    signature = Signature("all_gather", None, None, first.dtype.name, source.numel(), sizes)
+    request = Request(signature, source, target)
     request.sources, request.targets = input_tensor_list, targets
     return _as_future(issue(caller, request, async_op=async_op))
 

@@ -158,12 +158,17 @@ class Call:
     def join_splits(
         self, group_rank: int, send: Sequence[int], receive: Sequence[int], site: CallSite | None
     ) -> None:
-        """Note a rank's split sizes and compare them with those of the ranks before it.
+        """Note a rank's split sizes; compare them with its own and those of the ranks before it.
 
         Raises:
-            CollectiveMismatchError: What one sends is not what the other expects.
+            CollectiveMismatchError: A rank sends another number of elements than its peer, which
+                may be itself, expects.
         """
         size = self.group.size()
+        if send[group_rank] != receive[group_rank]:
+            sent, expected = int(send[group_rank]), int(receive[group_rank])
+            own = _Split(group_rank, sent), _Split(group_rank, expected)
+            raise self._split_mismatch(*own, site)
         if self.splits is None:
             self.splits = Splits(size)
         sends, receives, known = self.splits.sends, self.splits.receives, self.splits.known

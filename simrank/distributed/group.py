@@ -64,7 +64,7 @@ class ProcessGroup:
         forms: What calls of the members are, by function, options and metadata of the tensors.
         backend: The backend's name, as given.
         backends: The backend of each kind of device.
-        barriers: Monitored barriers under way, by number.
+        barriers: Monitored barriers under way, by their number among the group's calls.
         is_eager: Whether its communicators are made with it, and not at their first use.
         communicators: Those that are made at first use, by pair of ranks; None: of all members.
         dead: What each member raised that died while the others run on, or that gave up a call
@@ -103,7 +103,6 @@ class ProcessGroup:
         self.has_moved = False
         self.device_indices: list[int] = self.devices.tolist()
         self._streams: dict[tuple[int, int, str], Stream] = {}
-        self._num_barriers: dict[int, int] = {}
         self._makers: dict[int, CallSite | None] = {}
         self._destroyed: set[int] = set()
 
@@ -224,11 +223,6 @@ class ProcessGroup:
     def set_num_calls(self, group_rank: int, num_calls: int) -> None:
         """Set the sequence number of a member that becomes active."""
         self._num_calls[group_rank] = num_calls
-
-    def next_barrier(self, group_rank: int) -> int:
-        """Return the number of a member's next monitored barrier; the first is 1."""
-        self._num_barriers[group_rank] = self._num_barriers.get(group_rank, 0) + 1
-        return self._num_barriers[group_rank]
 
     def use_device(self, group_rank: int, device: Device) -> None:
         """Note the device that a member's communicator is on: that of its tensors."""

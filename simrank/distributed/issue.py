@@ -15,12 +15,13 @@ from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.stream import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, SkippedCall, enter
+from simrank.distributed.contracts import check_in_place
 from simrank.distributed.findings import note_call, note_order
 from simrank.distributed.group import Caller, caller_of, membership
 from simrank.distributed.host_meetings import meet_first
 from simrank.distributed.membership import member_group
 from simrank.distributed.planner import planner_of
-from simrank.distributed.request import Request, staging
+from simrank.distributed.request import Request, sizes_of, staging
 from simrank.distributed.work import Work
 from simrank.errors import UnsupportedError
 from simrank.ranks import current_program, require_rank
@@ -388,6 +389,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     library, entry = group.world.comm_library, None
     if library.recorder is not None or library.follower is not None:
         entry = _tell(caller, request, library)
+    if not on_host and request.source is not request.target:
+        check_in_place(request, group_rank)
     call = enter(group, group_rank, request)
     before = group.last_issued[group_rank]
     if before is not None and before.stream is not stream and not before.complete:
@@ -604,8 +607,9 @@ class CoalescingManager:
             )
         caller = self.held[0].caller
         size = caller.group.size()
-        inputs: Sequence[Buffer] = [r.reads[0] for r in requests]
-        outputs: Sequence[Buffer] = [r.results[0] for r in requests]
+        inputs: Sequence[Buffer] = [tensor for r in requests for tensor in r.reads]
+        outputs: Sequence[Buffer] = [tensor for r in requests for tensor in r.results]
+        sizes = sizes_of(inputs)
         _check_types(kinds[0], inputs)
         if kinds[0] == "all_gather_into_tensor":
             outputs = _by_member(outputs, size)
@@ -616,7 +620,8 @@ class CoalescingManager:
         source = staging(inputs, first.dtype, device)
         in_place = kinds[0] == "all_reduce"
         target = source if in_place else staging(outputs, first.dtype, device)
-        request = Request(requests[0].signature._replace(count=count), source, target)
+        signature = requests[0].signature._replace(count=count, sizes=sizes)
+        request = Request(signature, source, target)
         request.sources, request.targets = inputs, outputs
         request.factor = requests[0].factor
         return caller, request

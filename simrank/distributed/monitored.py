@@ -1,5 +1,8 @@
 """The monitored barrier: rank 0 names the members that miss the time limit.
 
+It has its number among the calls of its group: gloo derives the slots of all of them from one
+counter, so a barrier that another member calls before or after another collective is not met.
+
 Source:
     torch 2.13 `ProcessGroupGloo.cpp` (monitoredBarrier); texts measured with gloo.
 """
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING
 from simrank.distributed.backends import GLOO, check_timeout, default_timeout
 from simrank.distributed.host_meetings import Meeting
 from simrank.distributed.membership import Group, member_group
-from simrank.errors import ranks_text
+from simrank.errors import RankState, ranks_text
 from simrank.ranks import require_rank
 from simrank.units import PS_PER_US
 
@@ -95,7 +98,7 @@ def monitored_barrier(
 
 
 def _enter(group: ProcessGroup, own: int) -> MonitoredBarrier:
-    number = group.next_barrier(own)
+    number = group.next_seq(own)
     barrier = group.barriers.get(number)
     if barrier is None:
         barrier = group.barriers[number] = MonitoredBarrier(group, number)
@@ -119,6 +122,21 @@ def _wait(barrier: MonitoredBarrier, own: int, limit: timedelta, *, wait_all_ran
     barrier.part()
 
 
+def _calls_instead(barrier: MonitoredBarrier) -> list[RankState]:
+    """Return the calls that missing members have made under the number of the barrier."""
+    call = barrier.group.calls.get(barrier.number)
+    if call is None:
+        return []
+    states = []
+    for rank in barrier.missing():
+        operation = call.operation_of(rank)
+        if operation is not None:
+            place = (None, None) if operation.issued_at is None else operation.issued_at.line()
+            text = f"called {call.name} in its place"
+            states.append(RankState((int(barrier.group.ranks[rank]),), text, *place))
+    return states
+
+
 def _failure(barrier: MonitoredBarrier, limit: timedelta, *, wait_all_ranks: bool) -> RuntimeError:
     """Fail the barrier, and return what rank 0 raises."""
     missing = barrier.missing()
@@ -128,5 +146,7 @@ def _failure(barrier: MonitoredBarrier, limit: timedelta, *, wait_all_ranks: boo
     error = RuntimeError(f"[Rank 0]: {who} failed to pass monitoredBarrier in {milliseconds} ms")
     absent = ranks_text(int(barrier.group.ranks[rank]) for rank in missing)
     error.add_note(f"simrank: ranks that have not called {barrier.describe()}: {absent}")
+    for state in _calls_instead(barrier):
+        error.add_note(f"simrank: {state}")
     barrier.fail()
     return error

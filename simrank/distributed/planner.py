@@ -104,7 +104,7 @@ class Planner:
         return plan
 
     def _make(self, call: Call, splits: Array | None) -> Plan:
-        op, reduce_op, root, dtype, _ = call.signature
+        op, reduce_op, root, dtype, *_ = call.signature
         problem = Problem(
             _collective_of(call),
             len(self._devices),

@@ -32,6 +32,7 @@ class Signature(NamedTuple):
         dtype: Name of the element type.
         count: Elements; `UNEVEN` where sizes differ from rank to rank, and split sizes are matched
             pair by pair.
+        sizes: Elements of each tensor of a coalesced call, in their order; None: it has only one.
     """
 
     op: str
@@ -39,6 +40,12 @@ class Signature(NamedTuple):
     root: int | None
     dtype: str
     count: int | str | None  # type: ignore[assignment]  # Hides tuple.count, which is unused.
+    sizes: tuple[int, ...] | None = None
+
+
+def sizes_of(tensors: Sequence[Buffer]) -> tuple[int, ...] | None:
+    """Return the elements of each tensor of a coalesced call; None: it has only one."""
+    return tuple(tensor.numel() for tensor in tensors) if len(tensors) > 1 else None
 
 
 @dataclass(slots=True)
@@ -240,7 +247,7 @@ def module_of(signature: Signature) -> str:
 
     Source: NCCL compiles one for each function, reduction and type; a barrier is an all_reduce.
     """
-    op, reduce_op, _, dtype, _ = signature
+    op, reduce_op, _, dtype, *_ = signature
     if op == "barrier":
         return "all_reduce sum float32"
     return op if reduce_op is None else f"{op} {reduce_op} {dtype}"

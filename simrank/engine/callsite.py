@@ -77,6 +77,8 @@ _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _new_tuple = tuple.__new__  # What a NamedTuple's constructor calls: every operation has a site.
 _folders: list[str] = []  # Of code that a library has generated.
 _library_files: set[str] = set()  # Those known to be: more are skipped later, never fewer.
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_programs: set[str] = set()  # Folders and files of installed packages that hold a program.
 _skipped = ["triton"]  # Packages that call back into a program on behalf of their caller.
 
 
@@ -100,6 +102,7 @@ def skip_package(name: str) -> None:
     if name not in _skipped:
         _skipped.append(name)
         is_library.cache_clear()
+        is_installed.cache_clear()
 
 
 def skip_folder(path: str) -> None:
@@ -107,6 +110,7 @@ def skip_folder(path: str) -> None:
     if path not in _folders:
         _folders.append(path)
         is_library.cache_clear()
+        is_installed.cache_clear()
 
 
 @lru_cache(maxsize=4096)
@@ -115,6 +119,34 @@ def is_library(filename: str) -> bool:
     if filename.startswith(_STANDARD_LIBRARY) and "/site-packages/" not in filename:
         return True
     return filename.startswith((_PACKAGE, "<frozen ", "<eval_with_key>", *_skipped_folders()))
+
+
+@lru_cache(maxsize=4096)
+def is_installed(filename: str) -> bool:
+    """Return whether a file belongs to a library: one as above, or an installed package.
+
+    An installed package is the user's where the program lives in it.
+    """
+    if is_library(filename):
+        return True
+    return any(part in filename for part in _INSTALLED) and not filename.startswith(
+        tuple(_programs)
+    )
+
+
+def note_program(code: CodeType | None) -> None:
+    """Treat the installed package of a program's code, if it is in one, as the user's."""
+    filename = "" if code is None else code.co_filename
+    folder = next((part for part in _INSTALLED if part in filename), None)
+    if folder is None or is_library(filename):
+        return
+    start, _, rest = filename.rpartition(folder)
+    top, separator, _ = rest.partition("/")
+    package = f"{start}{folder}{top}{separator}"
+    if package not in _programs:
+        _programs.add(package)
+        is_installed.cache_clear()
+        _library_files.clear()
 
 
 def is_simranks(filename: str) -> bool:
@@ -145,15 +177,22 @@ class CallSite(NamedTuple):
 
 
 def site_of_frame(frame: FrameType | None) -> CallSite | None:
-    """Return the innermost site of `frame`'s stack that is the user's, or None."""
-    known = _library_files
+    """Return the innermost site of `frame`'s stack that is the user's, or None.
+
+    Where an installed package has called on its own, as in a thread, it is the package's.
+    """
+    known, innermost = _library_files, frame
     while frame is not None:
         code = frame.f_code
         if code.co_filename not in known:  # A call of a function for each frame shows.
-            if not is_library(code.co_filename):
+            if not is_installed(code.co_filename):
                 return _new_tuple(CallSite, (code, frame.f_lasti))
             known.add(code.co_filename)
         frame = frame.f_back
+    while innermost is not None:
+        if not is_library(innermost.f_code.co_filename):
+            return _new_tuple(CallSite, (innermost.f_code, innermost.f_lasti))
+        innermost = innermost.f_back
     return None
 
 
@@ -169,7 +208,7 @@ def user_site(depth: int = 1) -> CallSite | None:
 def user_frame() -> FrameType | None:
     """Return the innermost frame of the user's program that led into simrank."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as above
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and is_installed(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -188,7 +227,7 @@ def user_stack() -> tuple[CallSite, ...]:
 def depth_of_user() -> int:
     """Return the `stacklevel` that makes a warning of the caller name the user's line."""
     depth, frame = 1, sys._getframe(1)  # noqa: SLF001 - as above
-    while is_library(frame.f_code.co_filename) and frame.f_back is not None:
+    while is_installed(frame.f_code.co_filename) and frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
     return depth
 

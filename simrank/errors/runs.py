@@ -191,6 +191,9 @@ _CURES = {
     "reduce_op": "pass the same reduce op on every rank",
     "root": "pass the same src or dst on every rank",
     "dtype": "cast the tensors to one dtype on every rank",
+    "splits": "make the number of elements that a rank sends to a peer, or to itself, the number "
+    "that the receiver expects",
+    "sizes": "pass the tensors of a coalesced call in the same order on every rank",
     "count": "give every rank a tensor of the same size: pad it, or send the sizes first",
 }
 

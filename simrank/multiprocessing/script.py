@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simrank.engine.callsite import note_program
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
 from simrank.isolation import libraries, private_importers
 from simrank.isolation.carrier_choice import find, will_import
@@ -250,6 +251,7 @@ def execute(script: Script, argv: list[str]) -> None:
     """Run a script on a rank as `__main__`, with `argv` as its command line."""
     program = require_program("a script")
     program.local["argv"] = list(argv)
+    note_program(script.code)
     names: dict[str, Any] = {"__file__": argv[0], "__builtins__": __builtins__}
     if script.spec is not None:
         package = script.spec.parent or ""

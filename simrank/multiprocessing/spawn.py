@@ -12,6 +12,7 @@ from simrank.device.stream import drop_streams
 from simrank.distributed.group import World, membership
 from simrank.distributed.membership import lose, world_of
 from simrank.engine import Task, TaskGroup
+from simrank.engine.callsite import note_program
 from simrank.engine.collector import calm_collector
 from simrank.errors import FoldingError, ProcessException, RankAborted, SimrankError
 from simrank.multiprocessing.arguments import check_picklable, per_rank
@@ -201,6 +202,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
         raise AssertionError("daemonic processes are not allowed to have children")
     if context.strict and is_users:
         check_picklable(fn, args, shared=share_args)
+    note_program(getattr(getattr(fn, "func", fn), "__code__", None))  # Or of a partial.
     plan = SpawnPlan(
         parent, fn, args, nprocs, None if share_args else method, daemon, context.carrier
     )

@@ -12,14 +12,21 @@ from torch.distributed import distributed_c10d as _c10d
 
 from simrank.distributed import api, p2p_api
 from simrank.distributed.backends import GLOO, NCCL
-from simrank.distributed.issue import enter_call, is_dense, issue
+from simrank.distributed.issue import IllegalWork, enter_call, hold, is_dense
 from simrank.distributed.monitored import monitored_barrier
 from simrank.distributed.multi_tensor import (
     all_gather_multi_tensor,
     all_reduce_multi_tensor,
     broadcast_multi_tensor,
 )
-from simrank.distributed.request import PremulSum, ReduceOp, Request, Signature, staging
+from simrank.distributed.request import (
+    PremulSum,
+    ReduceOp,
+    Request,
+    Signature,
+    sizes_of,
+    staging,
+)
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 from simrank.torch.devices import activation
@@ -109,10 +116,11 @@ class SimulatedGroup(IdentifiedGroup):
         op = api.reduction_of(caller.backend, reduction, buffers[0])
         dtype = buffers[0].dtype
         flat = staging(buffers, dtype, buffers[0].cuda_device)
-        signature = Signature("all_reduce", op.value, None, dtype.name, flat.numel())
+        sizes = sizes_of(buffers)
+        signature = Signature("all_reduce", op.value, None, dtype.name, flat.numel(), sizes)
         request = Request(signature, flat, flat, factor=api.factor_of(op))
         request.sources = request.targets = buffers
-        return self._work("all_reduce", issue(caller, request, async_op=True), tensors)
+        return self._work("all_reduce", hold("all_reduce", caller, request, async_op=True), tensors)
 
     @as_operator("broadcast_")
     def broadcast(
@@ -503,7 +511,10 @@ class SimulatedGroup(IdentifiedGroup):
         flat = [*_flattened(outputs)]
         if is_copied and flat:
             torch.autograd.graph.increment_version(flat)
-        started = [work for work in works if work is not None]
+        started = [work for work in works if work is not None and type(work) is not IllegalWork]
+        if self._batch is not None:  # Its end returns one Work for all calls inside.
+            self._batch.works.extend(started)
+            return SimulatedWork((), outputs)
         self._note_in_flight(started)
         program = require_rank(name)
         if is_recording(program):

@@ -9,7 +9,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simrank.engine.callsite import user_frame
+from simrank.engine.callsite import is_installed, user_frame
 from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, DivergencePoint, Side
 from simrank.trace.divergence.compare import (
@@ -27,7 +27,6 @@ from simrank.trace.divergence.track import (
     LINE,
     Codes,
     Track,
-    is_installed,
     kind_of,
     line_of,
     number_of,

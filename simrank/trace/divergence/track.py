@@ -21,7 +21,7 @@ import numpy as np
 
 from simrank.device import Tensor
 from simrank.device.tensors.printing import READERS, tensor_text
-from simrank.engine.callsite import attributes_of, is_library, is_real
+from simrank.engine.callsite import attributes_of, is_installed, is_real
 from simrank.errors.base import cell_text
 
 if TYPE_CHECKING:
@@ -255,7 +255,6 @@ MAX_VALUES = 1 << 16  # assumed: conditions whose values are kept, per rank
 MAX_MARKS = 1 << 12  # assumed: collectives of all ranks from which tracks can be compared
 _KIND_BITS, _LINE_BITS = 2, 22
 _PASSING = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "RankAborted")
-_INSTALLED = ("/site-packages/", "/dist-packages/")
 Key = tuple[Any, ...]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -279,11 +278,6 @@ def line_of(event: int) -> int:
 def number_of(event: int) -> int:
     """Return the number of the code, or of a group's call."""
     return event >> (_KIND_BITS + _LINE_BITS)
-
-
-def is_installed(file: str) -> bool:
-    """Return whether a file belongs to a library."""
-    return is_library(file) or any(part in file for part in _INSTALLED)
 
 
 def _later_half(held: dict[_K, _V]) -> dict[_K, _V]:
