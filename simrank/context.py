@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
 from simrank.collectives.choice import chooser_of
+from simrank.config.checks import MAX_OPERATIONS_BY_DEFAULT, checks_of
 from simrank.config.project import checked_choice, project_settings
 from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
@@ -68,8 +69,13 @@ class Context(TorchNames):
         unknown: What a torch program without data reads where a tensor has no value (`.item()`, a
             copy to the host, a mask); each such line is counted in the summary. None: it raises
             UnknownValueError.
-        races: "report" collects races in `ctx.races`, "error" raises at the second access; races
-            are accesses to the same bytes that are unordered on hardware.
+        checks: The mistakes that fail a run. "default": races among the first 20,000 operations of
+            a program without Triton kernels, and messages that are never received, at the end of
+            the block; Works that were not waited for are findings. "all": all of `races="error"`,
+            `strict`, `divergence` and `replicas`. "off": for speed; lost messages are findings.
+        races: By default as `checks` says; "report" collects races in `ctx.races`, "error" raises
+            at the second access; races are accesses to the same bytes that are unordered on
+            hardware.
         strict: Findings become errors: at the end of the block, a Work that was not waited for and
             a message that was not received; at a spawn, a function or arguments that cannot be
             sent to real processes. Every nccl send waits for its receiver, so that an exchange that
@@ -151,8 +157,9 @@ class Context(TorchNames):
         seed: int = 0,
         data: bool = True,
         unknown: float | None = None,
-        races: str = "off",
-        strict: bool = False,
+        checks: str = "default",
+        races: str | None = None,
+        strict: bool | None = None,
         default_device: int | None = None,
         precision: str = "ieee",
         algorithms: Mapping[str, Any] | None = None,
@@ -166,10 +173,12 @@ class Context(TorchNames):
         compute_time: str = "roofline",
         cuda_devices: str | None = None,
         flight_recorder: str | PathLike[str] | FlightRecorder | None = None,
-        divergence: bool = False,
-        replicas: bool = False,
+        divergence: bool | None = None,
+        replicas: bool | None = None,
         folding: Folding | None = None,
     ) -> None:
+        level = checks_of(checks, races, strict, divergence, replicas)
+        self.checks = level = level if data else level.without_values()
         self.cluster = _load(cluster)
         self.engine = Engine(seed=seed, delays=_delays(delays))
         self.network = Network(self.engine, self.cluster)
@@ -179,10 +188,12 @@ class Context(TorchNames):
         self._space = AddressSpace()
         self.has_values = data
         self.unknown = unknown
-        self._checker = self.comm_library.races = _race_checker(self.engine, races)
-        self.strict = strict
-        self.comm_library.buffers_sends = self.comm_library.makes_early = not strict
-        self.default_device = 0 if strict and default_device is None else default_device
+        self._checker = self.comm_library.races = _race_checker(
+            self.engine, level.races, self.stop_race_checks
+        )
+        self.strict = level.strict
+        self.comm_library.buffers_sends = self.comm_library.makes_early = not level.strict
+        self.default_device = 0 if level.strict and default_device is None else default_device
         self.precision = checked_choice("precision", precision)
         self.on_failure = checked_choice("on_failure", on_failure)
         check_carrier(carrier)
@@ -204,9 +215,9 @@ class Context(TorchNames):
         self.recorder: FlightRecorder | None = None
         self.divergence: Divergence | None = None
         self.replicas: Replicas | None = None
-        if replicas:
+        if level.replicas:
             self.replicas = _new("simrank.distributed.replicas", "Replicas")()
-        self._record(flight_recorder, divergence=divergence)
+        self._record(flight_recorder, divergence=level.divergence)
         for extension in extensions():
             extension.make_context(self)
 
@@ -233,8 +244,14 @@ class Context(TorchNames):
             self._space,
             self.network,
             has_values=self.has_values,
-            races=self._checker,
+            races=self.comm_library.races,
         )
+
+    def stop_race_checks(self) -> None:
+        """Look for no further races: those that were found stay."""
+        self.comm_library.races = None
+        for device in self.devices:
+            device.races = None
 
     @classmethod
     def for_ranks(cls, num_ranks: int, **settings: Any) -> Context:  # noqa: ANN401 - __init__'s
@@ -276,8 +293,7 @@ class Context(TorchNames):
                         continue  # By the caller, without a wait.
                     if not live or not self.engine.reported.issuperset(live):
                         processes.join()  # A failure without a join is not lost.
-                if self.strict and self._untidy():
-                    raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
+                self._raise_findings()
             for extension in extensions():
                 extension.check_end(self, error)
         finally:
@@ -417,6 +433,42 @@ class Context(TorchNames):
         swapped = [] if self.divergence is None else self.divergence.findings
         return [*threads, *swapped, *([] if self.replicas is None else self.replicas.findings)]
 
+    def _raise_findings(self) -> None:
+        """Raise for what the level of checks does not let pass at the end of a run.
+
+        Raises:
+            RaceError: A race was found, and not raised where it was found.
+            SimrankError: A message was never received; under `strict` also for other leaks.
+        """
+        if self.strict and self._untidy():
+            raise SimrankError("\n".join(["leaks (proved):", *self.findings]))
+        lost = self.comm_library.leaks.lost_messages() if self.checks.fails else []
+        if lost:
+            lines = ["lost message (proved): sent, and never received", *map(_indented, lost)]
+            cure = "receive it; checks='off' lets it pass (`--checks off`)"
+            raise SimrankError("\n".join([*lines, f"  to fix: {cure}"]))
+        checker = self._checker
+        if self.checks.races == "first" and checker is not None and checker.proved:
+            raise checker.proved[0]
+
+    @property
+    def unchecked(self) -> str | None:
+        """The mistakes that this run did not look for, for the summary; None: it did for all."""
+        races = self.checks.races
+        if races == "off":
+            left_out = ["races"]
+        elif races == "first" and self._checker is not None and self._checker.was_stopped:
+            left_out = ["races after the first operations"]
+        else:
+            left_out = []
+        if not self.strict:
+            left_out.append("sends that need buffers")
+        if not self.checks.divergence:
+            left_out.append("swapped calls")
+        if not left_out:
+            return None
+        return f"not looked for: {', '.join(left_out)} (--checks all)"
+
     def _untidy(self) -> list[RankState]:
         """Return leaks, and the names of shared modules that ranks have set, for `strict`."""
         of_extensions = [leak for each in extensions() for leak in each.leaks(self)]
@@ -426,7 +478,8 @@ class Context(TorchNames):
     def notes(self) -> list[str]:
         """Harmless leftovers at the end of a run: groups that were not destroyed."""
         states = [*self.comm_library.leaks.notes(), *self.engine.remarks]
-        return [f"  {state}" for state in states]
+        lines = [f"  {state}" for state in states]
+        return lines if self.unchecked is None else [*lines, f"  {self.unchecked}"]
 
     def observe(self, observer: Observer) -> None:
         """Show an observer everything that happens from now on.
@@ -535,15 +588,20 @@ def _note_seen(handle: Handle) -> None:
         handle.host_ordered()
 
 
-def _race_checker(engine: Engine, races: str) -> RaceChecker | None:
-    if races not in ("off", "report", "error"):
-        raise ValueError(f"races={races!r}; choices: off, report, error")
+def _race_checker(engine: Engine, races: str, stop: Callable[[], None]) -> RaceChecker | None:
+    """Return what looks for races; it calls `stop` when it has looked at enough."""
     if races == "off":
         return None
+    limit = MAX_OPERATIONS_BY_DEFAULT if races == "first" else None
     checker: RaceChecker = _new("simrank.device.races", "RaceChecker")(
-        engine, raises=races == "error"
+        engine, raises=races == "error", max_operations=limit
     )
+    checker.on_limit = stop
     return checker
+
+
+def _indented(state: object) -> str:
+    return f"  {state}"
 
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:

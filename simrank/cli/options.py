@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from simrank.config.checks import LEVELS
 from simrank.config.project import CHOICES, REAL, SIMULATED, project_settings
 from simrank.config.quantity import choice_text, hint
 from simrank.engine.task import carrier_choices
@@ -232,13 +233,30 @@ FlightRecorderFolder = Annotated[
     str | None,
     typer.Option("--flight-recorder", help="Folder for torch's flight records, a file per rank."),
 ]
-FollowsDivergence = Annotated[
+RunsTwice = Annotated[
     bool,
-    typer.Option("--divergence", help="Report the line of a divergence, and swapped calls."),
+    typer.Option(
+        "--second-run/--no-second-run",
+        help="After a hang, a second run finds the line at which ranks diverged.",
+    ),
+]
+# The level of checks, and its parts, which are kept for commands of earlier versions.
+ChecksLevel = Annotated[
+    str, typer.Option("--checks", help="Mistakes to look for: off, default or all.")
+]
+Races = Annotated[str | None, typer.Option(help="Races: off, report or error.", hidden=True)]
+IsStrict = Annotated[bool | None, typer.Option(help="Leaked Works are errors.", hidden=True)]
+FollowsDivergence = Annotated[
+    bool | None,
+    typer.Option(
+        "--divergence", help="Report the line of a divergence, and swapped calls.", hidden=True
+    ),
 ]
 ComparesReplicas = Annotated[
-    bool,
-    typer.Option("--replicas", help="Report DDP models that differ after an optimizer step."),
+    bool | None,
+    typer.Option(
+        "--replicas", help="Report DDP models that differ after an optimizer step.", hidden=True
+    ),
 ]
 Private = Annotated[
     list[str] | None,
@@ -324,6 +342,7 @@ def cuda_devices(given: str | None, *, has_values: bool = True) -> str:
 # ---- the words that options and arguments choose from, checked with hints ----
 
 CHOICES_OF: dict[str, tuple[str, ...]] = {
+    "checks": tuple(LEVELS),
     "races": ("off", "report", "error"),
     "on_failure": CHOICES["on_failure"],
     "carrier": carrier_choices(),

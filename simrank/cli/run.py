@@ -10,11 +10,12 @@ import sys
 import tempfile
 from collections import defaultdict
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EPIPE
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
@@ -42,14 +43,17 @@ from simrank.config.files import write_text
 from simrank.context import Context
 from simrank.engine.delays import Delays
 from simrank.errors import (
+    CollectiveMismatchError,
     ConfigError,
     ConfigProblem,
+    DeadlockError,
     FoldingError,
     ProcessException,
     SimrankError,
     SpawnException,
     ranks_text,
 )
+from simrank.errors.base import add_note
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import peak_flops
 from simrank.isolation.output import Output, is_unread, set_output
@@ -68,19 +72,23 @@ if TYPE_CHECKING:
     from simrank.ranks.folding import Folding
 
 
+_SHORT_S = 30.0  # Assumed: CPU time of a run that is run again to find a line.
+
+
 # ---- `simrank run --fold`: the ranks of a program that run and represent others ----
 
 # Options that observe or change single ranks: all have to run then.
 _NEEDS_ALL = {
     "faults": "--faults",
     "delays": "--delays",
+    "checks": "--checks all",
     "races": "--races",
     "strict": "--strict",
     "divergence": "--divergence",
     "replicas": "--replicas",
     "flight_recorder": "--flight-recorder",
 }
-_UNSET = ((), None, "off", False)
+_UNSET = ((), None, "off", False, "default")
 
 
 def folding_of(
@@ -155,6 +163,7 @@ class _Job:
     as_module: bool = False
     max_restarts: int = 0
     tokens_per_step: int | None = None
+    second_run: bool = True
 
     def run(self, context: Context) -> None:
         """Run the script, and restart all ranks after a failure, as torchrun.
@@ -183,6 +192,23 @@ class _Job:
         """Run the script on one rank, in a Context that a probe watches, without its output."""
         settings = self.settings | {"folding": probe.folding, "flight_recorder": None}
         self._run_hidden(probe.watch(Context(**settings)))
+
+    def run_to_locate(self, failure: SimrankError) -> None:
+        """Run the script again, to raise its failure with the line at which ranks diverged.
+
+        It returns where all ranks were followed already, or the second run ends otherwise.
+        """
+        settings = self.settings
+        if settings["divergence"] or settings["checks"] != "default" or settings.get("folding"):
+            return
+        try:
+            again = settings | {"divergence": True, "flight_recorder": None}
+            self._run_hidden(Context(**again))
+        except SimrankError as located:
+            if _first_line(located) == _first_line(failure):
+                text = "simrank: a second run looked for the line (--no-second-run: one run only)"
+                add_note(located, text)
+                raise located from None
 
     def _run_hidden(self, context: Context) -> None:
         hidden = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -228,8 +254,9 @@ def run_command(
     local_ranks_filter: options.LocalRanksFilter = None,
     torchrun_values: options.TorchrunValues = None,
     torchrun_flags: options.TorchrunFlags = False,
-    races: Annotated[str, typer.Option(help="Races: off, report or error.")] = "off",
-    strict: Annotated[bool, typer.Option(help="Leaked Works are errors.")] = False,
+    checks: options.ChecksLevel = "default",
+    races: options.Races = None,
+    strict: options.IsStrict = None,
     shape_only: Annotated[bool, typer.Option(help="Large device tensors have no values.")] = False,
     unknown: options.Unknown = None,
     fold: options.Fold = "auto",
@@ -238,8 +265,9 @@ def run_command(
     carrier: options.Carrier = "auto",
     private: options.Private = None,
     flight_recorder_folder: options.FlightRecorderFolder = None,
-    divergence: options.FollowsDivergence = False,
-    replicas: options.ComparesReplicas = False,
+    divergence: options.FollowsDivergence = None,
+    replicas: options.ComparesReplicas = None,
+    second_run: options.RunsTwice = True,
     compute_time: options.ComputeTime = "roofline",
     devices: options.CudaDevices = None,
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
@@ -257,13 +285,23 @@ def run_command(
     built = load_cluster(with_changes(cluster, changed), options.num_nodes(nnodes))
     settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
     settings["unknown"] = options.stated_value(unknown, shape_only=shape_only)
-    settings |= {"races": races, "strict": strict, "faults": faults or (), "on_failure": on_failure}
+    settings |= {"checks": checks, "races": races, "strict": strict}
+    settings |= {"faults": faults or (), "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
     settings |= {"private": private or None, "compute_time": compute_time}
     settings["cuda_devices"] = options.cuda_devices(devices, has_values=not shape_only)
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
     num_ranks = options.num_ranks(built, nproc_per_node)
-    job = _Job(program, args or [], num_ranks, settings, as_module, max_restarts, tokens_per_step)
+    job = _Job(
+        program,
+        args or [],
+        num_ranks,
+        settings,
+        as_module,
+        max_restarts,
+        tokens_per_step,
+        second_run,
+    )
     max_ps = _max_delay_ps(max_delay)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
@@ -382,6 +420,7 @@ def _run_shown(
     context.observe(added)
     if trace is not None:
         context.observe(timeline)
+    begin_s = process_time()
     try:
         job.run(context)
     except SimrankError as error:
@@ -389,6 +428,8 @@ def _run_shown(
             raise BrokenPipeError(EPIPE, "the output pipe is closed") from None
         _show_found(context, error)
         show_records(context.recorder)
+        if job.second_run and _ranks_diverged(error) and process_time() - begin_s < _SHORT_S:
+            job.run_to_locate(error)
         raise
     finally:
         if trace is not None:
@@ -405,6 +446,16 @@ def _run_shown(
     else:  # What was asked for by an option of its own is no part of the summary.
         for finding in (*context.races, *context.suspicions):
             typer.echo(str(finding), err=True)
+
+
+def _ranks_diverged(failure: SimrankError) -> bool:
+    """Return whether ranks made different calls: the run hung, or calls did not match."""
+    errors = failure.errors.values() if isinstance(failure, SpawnException) else (failure,)
+    return any(isinstance(each, DeadlockError | CollectiveMismatchError) for each in errors)
+
+
+def _first_line(failure: SimrankError) -> str:
+    return str(failure).partition("\n")[0]
 
 
 def _is_of_reader(failure: SimrankError) -> bool:

@@ -128,16 +128,24 @@ class RaceChecker:
     Args:
         engine: Its engine.
         raises: Whether a race is raised where its second access is issued, or only collected.
+        max_operations: Operations that are looked at; None: all.
 
     Attributes:
         races: The races so far, each pair of accesses once.
+        proved: Those of them that do not rest on an assumption.
+        on_limit: Called once the limit of operations is reached.
+        was_stopped: Whether it was.
         order: What is behind what as things happen.
         conditions: What all hosts that wait for a condition are behind.
         local: What layers above keep of it, by name.
     """
 
-    def __init__(self, engine: Engine, *, raises: bool) -> None:
+    def __init__(self, engine: Engine, *, raises: bool, max_operations: int | None = None) -> None:
         self.races: list[RaceError] = []
+        self.proved: list[RaceError] = []
+        self.on_limit: Callable[[], None] | None = None
+        self.was_stopped = False
+        self._num_left = max_operations
         self.order = RunOrder()
         self.conditions: Clock = {}
         self._engine = engine
@@ -157,6 +165,11 @@ class RaceChecker:
         Raises:
             RaceError: It races, and races are errors.
         """
+        if self._num_left is not None:
+            self._num_left -= 1
+            if self._num_left <= 0:
+                self.stop()
+                return
         stream = operation.stream
         agent, host = self._of_stream(stream), self._host()
         join(agent.clock, host.clock)
@@ -174,6 +187,17 @@ class RaceChecker:
                     self._check(buffer.storage, buffer.array, each, accessor, looked_at)
             if waits:
                 self._waiting.setdefault(agent.number, step)
+
+    def stop(self) -> None:
+        """Look at no further operations."""
+        self.was_stopped = True
+        if self.on_limit is not None:
+            self.on_limit()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether only the first operations are looked at, and no kernels."""
+        return self._num_left is not None
 
     def began(self, operation: Operation) -> None:
         """Note that an operation begins; a race is raised in its rank."""
@@ -412,6 +436,8 @@ class RaceChecker:
             return
         self._pairs.add(pair)
         self.races.append(error)
+        if is_proved:
+            self.proved.append(error)
         if self._raises and is_proved:
             raise error
 

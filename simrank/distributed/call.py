@@ -9,6 +9,7 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
+from simrank.distributed.contracts import check_in_place
 from simrank.distributed.findings import lines_of, mismatch
 from simrank.distributed.flight import Flight, Landing, landings
 from simrank.distributed.mismatched_calls import MadeCall, same_device
@@ -511,13 +512,22 @@ def _columns(signature: Signature) -> dict[str, object]:
     return columns
 
 
-def enter(group: ProcessGroup, group_rank: int, request: Request) -> Call:
+def enter(group: ProcessGroup, group_rank: int, request: Request, *, on_host: bool = False) -> Call:
     """Return the call that a member's next collective belongs to, matched with the others.
+
+    Args:
+        group: The group.
+        group_rank: The member.
+        request: Its side of the call.
+        on_host: Whether the host runs it (gloo), which copies inputs first.
 
     Raises:
         CollectiveMismatchError: Another member called something else.
+        ValueError: Input and output overlap, and nccl does not know the place.
     """
     signature = request.signature
+    if not on_host and request.source is not request.target:
+        check_in_place(request, group_rank)
     if group.dead:
         group.check_alive(f"{signature.op} on group '{group.name}'")
     seq = group.next_seq(group_rank)

@@ -15,7 +15,6 @@ from simrank.device import Buffer, Tensor, current_stream
 from simrank.device.stream import streams_of, use_stream
 from simrank.distributed.backends import GLOO, check_dtype
 from simrank.distributed.call import CollectiveOperation, SkippedCall, enter
-from simrank.distributed.contracts import check_in_place
 from simrank.distributed.findings import note_call, note_order
 from simrank.distributed.group import Caller, caller_of, membership
 from simrank.distributed.host_meetings import meet_first
@@ -389,9 +388,7 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     library, entry = group.world.comm_library, None
     if library.recorder is not None or library.follower is not None:
         entry = _tell(caller, request, library)
-    if not on_host and request.source is not request.target:
-        check_in_place(request, group_rank)
-    call = enter(group, group_rank, request)
+    call = enter(group, group_rank, request, on_host=on_host)
     before = group.last_issued[group_rank]
     if before is not None and before.stream is not stream and not before.complete:
         stream.wait_for(before)  # A communicator runs one collective after the other.

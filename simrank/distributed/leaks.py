@@ -70,6 +70,14 @@ class Leaks:
         """Return source rank, operation and call site of each message that was not received."""
         return [(each.src, each.what, each.site) for each in self._messages.values()]
 
+    def lost_messages(self) -> list[RankState]:
+        """Return one line per set of ranks whose messages of one line were never received."""
+        counts: dict[Key, int] = {}
+        for what, site, src, _ in self._messages.values():
+            key = (f"{what} never received", site, src)
+            counts[key] = counts.get(key, 0) + 1
+        return _states_of(counts)
+
     def received(self, message: Hashable) -> None:
         """Note that it has been received."""
         self._messages.pop(message, None)
@@ -138,16 +146,19 @@ class Leaks:
             (f"{what} never waited for", site, rank): count
             for (what, site, rank), count in self._counts.items()
         }
-        for what, site, src, _ in self._messages.values():
-            key = (f"{what} never received", site, src)
-            counts[key] = counts.get(key, 0) + 1
-        ranks_by_text: dict[tuple[str, CallSite | None, int], list[int]] = {}
-        for (what, site, rank), count in counts.items():
-            ranks_by_text.setdefault((what, site, count), []).append(rank)
         states = [*self.half_made, *self._opposite.values()]
-        for (what, site, count), ranks in ranks_by_text.items():
-            file, line = (None, None) if site is None else site.line()
-            times = f" ({count} times)" if count > 1 else ""
-            text = f"{what}{times}"
-            states.append(RankState(tuple(sorted(ranks)), text, file, line, waits=False))
+        states += [*_states_of(counts), *self.lost_messages()]
         return sorted(states, key=lambda state: (state.ranks, state.file or "", state.line or 0))
+
+
+def _states_of(counts: dict[Key, int]) -> list[RankState]:
+    """Return one line per set of ranks that left equal things undone at the same line."""
+    ranks_by_text: dict[tuple[str, CallSite | None, int], list[int]] = {}
+    for (what, site, rank), count in counts.items():
+        ranks_by_text.setdefault((what, site, count), []).append(rank)
+    states = []
+    for (what, site, count), ranks in ranks_by_text.items():
+        file, line = (None, None) if site is None else site.line()
+        times = f" ({count} times)" if count > 1 else ""
+        states.append(RankState(tuple(sorted(ranks)), f"{what}{times}", file, line, waits=False))
+    return states

@@ -575,7 +575,7 @@ class EarlyMessages:
     def _leaving(self, buffer: _Buffer) -> Sequence[Message]:
         leaving = []
         for message, size_bytes in buffer.waiting.items():
-            if buffer.held_bytes + size_bytes > self._room_bytes:
+            if buffer.held_bytes + size_bytes >= self._room_bytes:  # Assumed of a full one.
                 break
             leaving.append(message)
             buffer.held[message] = size_bytes

@@ -89,6 +89,9 @@ class TritonOperation(Operation):
         self._run: ProgramRun | None = None
         self._left: Grid | None = None
         self._program: Program | None = current_program()
+        checker = checker_of(stream.device)
+        if checker is not None and checker.is_limited:
+            checker.stop()  # Each access of each program would be compared.
 
     @property
     def cost(self) -> costs.KernelCost:

@@ -5,6 +5,7 @@ pytest loads this in every run: everything else is imported when the first marke
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib.util
 import inspect
@@ -12,6 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from simrank.config.checks import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +33,7 @@ REAL: dict[str, str | None] = {"gloo": "gloo", "nccl": "nccl", "processes": None
 PLACES = (SIMULATED, *REAL)
 # Options that decide whether a simulated test passes: without them a pass would mean something
 # else. The others describe the simulated machine, or what is written about it.
-_VERDICTS = ("seeds", "races", "strict", "faults", "delays", "on_failure", "data")
+_VERDICTS = ("seeds", "checks", "races", "strict", "faults", "delays", "on_failure", "data")
 
 
 class PerRank:
@@ -254,10 +257,13 @@ def add_options(group: Any) -> None:
         help="with --simrank: CUDA devices, simulated or real [real where torch sees a GPU]",
     )
     group.addoption(
-        "--simrank-divergence",
-        action="store_true",
+        "--simrank-checks",
+        choices=tuple(LEVELS),
         default=None,
-        help="with --simrank: name the line at which ranks diverged before a hang or mismatch",
+        help="with --simrank: mistakes to look for, off, default or all [default]",
+    )
+    group.addoption(
+        "--simrank-divergence", action="store_true", default=None, help=argparse.SUPPRESS
     )
 
 
@@ -279,6 +285,7 @@ def driver_for(config: pytest.Config) -> Driver | None:
         "cluster": asked.simrank_cluster,
         "private": asked.simrank_private,
         "cuda_devices": asked.simrank_devices,
+        "checks": asked.simrank_checks,
         "divergence": asked.simrank_divergence,
     }
     driver = Driver(config, num_ranks, {k: v for k, v in settings.items() if v is not None})
