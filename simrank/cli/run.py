@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from errno import EPIPE
 from functools import partial
 from importlib import import_module

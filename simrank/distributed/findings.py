@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
 
 TO_FOLLOW = (
-    "simrank: run with `--divergence`, Context(divergence=True) or pytest's --simrank-divergence "
-    "to name the line at which the ranks diverged"
+    "simrank: `--checks all` (Context(checks='all'), pytest's --simrank-checks=all) names the line "
+    "at which the ranks diverged"
 )
 _MAX_PAIRS = 64  # Assumed: sets of lines that are kept for each group.
 _MAX_LINES = 4096  # Assumed: lines at which all members have met, for each group.
