@@ -589,7 +589,7 @@ def _note_seen(handle: Handle) -> None:
 
 
 def _race_checker(engine: Engine, races: str, stop: Callable[[], None]) -> RaceChecker | None:
-    """Return what looks for races; it calls `stop` when it has looked at enough."""
+    """Return the race checker, which calls `stop` at its limit of operations; None: no checks."""
     if races == "off":
         return None
     limit = MAX_OPERATIONS_BY_DEFAULT if races == "first" else None

@@ -279,30 +279,18 @@ def run_command(
     full_traceback: options.FullTraceback = False,
 ) -> None:
     """Run PROGRAM once per simulated rank, in one process, with torchrun's options."""
-    check_words(**{name: command.params[name] for name in CHOICES_OF if name in command.params})
-    check_writable(trace, html)
-    options.check_program(program, as_module=as_module)
+    _check_options(command.params)
     built = load_cluster(with_changes(cluster, changed), options.num_nodes(nnodes))
-    settings: dict[str, Any] = {"cluster": built, "seed": seed, "data": not shape_only}
-    settings["unknown"] = options.stated_value(unknown, shape_only=shape_only)
-    settings |= {"checks": checks, "races": races, "strict": strict}
-    settings |= {"faults": faults or (), "on_failure": on_failure}
+    stated = options.stated_value(unknown, shape_only=shape_only)
+    settings = {"cluster": built, "seed": seed, "data": not shape_only, "unknown": stated}
+    settings |= {"checks": checks, "races": races, "strict": strict, "on_failure": on_failure}
     settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
-    settings |= {"private": private or None, "compute_time": compute_time}
+    settings |= {"private": private or None, "compute_time": compute_time, "faults": faults or ()}
     settings["cuda_devices"] = options.cuda_devices(devices, has_values=not shape_only)
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
     num_ranks = options.num_ranks(built, nproc_per_node)
-    job = _Job(
-        program,
-        args or [],
-        num_ranks,
-        settings,
-        as_module,
-        max_restarts,
-        tokens_per_step,
-        second_run,
-    )
-    max_ps = _max_delay_ps(max_delay)
+    words, tokens, max_ps = args or [], tokens_per_step, _max_delay_ps(max_delay)
+    job = _Job(program, words, num_ranks, settings, as_module, max_restarts, tokens, second_run)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
@@ -312,6 +300,13 @@ def run_command(
     show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
     with _late_options_named(command, job):
         _run_folded(job, fold, partial(_run_written, job, outputs, html, show))
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Check choices, the files to write, and the program."""
+    check_words(**{name: given[name] for name in CHOICES_OF if name in given})
+    check_writable(given["trace"], given["html"])
+    options.check_program(given["program"], as_module=given["as_module"])
 
 
 @contextmanager

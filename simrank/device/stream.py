@@ -124,6 +124,13 @@ class Operation(Handle):
         first = self if queue is None else queue.first
         return self if first is self or first is None else first.blocker()
 
+    def wait_on_host(self) -> None:
+        """Block the host until it has ended; an error of it is an end, too."""
+        try:
+            self.stream.device.engine.wait(self)
+        finally:
+            self.host_ordered()
+
     def host_ordered(self) -> None:
         """Note that the running program has seen this operation's end (for race checks)."""
         if self.stream.device.races is not None:
@@ -557,8 +564,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Block the host until everything issued so far has ended."""
-        tail = self.tail
-        if tail is not None:
+        if (tail := self.tail) is not None:
             self.device.engine.wait(tail)
         if self.device.races is not None:
             self.device.races.host_waits_for_stream(self)
@@ -611,8 +617,7 @@ class Event:
     def synchronize(self) -> None:
         """Block the host until it has happened."""
         if self._mark is not None:
-            self._mark.stream.device.engine.wait(self._mark)
-            self._mark.host_ordered()
+            self._mark.wait_on_host()
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the simulated milliseconds from this event to `end_event`.

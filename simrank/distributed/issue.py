@@ -324,8 +324,7 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     blocks = backend == GLOO or request.signature.op == "barrier" or request.is_staged
     if not async_op:
         if blocks:
-            caller.group.engine.wait(operation)
-            operation.host_ordered()
+            operation.wait_on_host()
         return None
     return make_work(caller.group, operation, request.results, blocks_host=blocks)
 

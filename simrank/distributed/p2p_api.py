@@ -390,8 +390,7 @@ def _submit(way: Way, ends: Sequence[End], *, waits: bool = False) -> PeerOperat
     if waits and way.stream is not None:
         current.wait_for(operation)
     elif waits:
-        group.engine.wait(operation)
-        operation.host_ordered()
+        operation.wait_on_host()
     return operation
 
 

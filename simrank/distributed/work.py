@@ -34,7 +34,8 @@ def wait_or_withdraw(operation: Operation, timeout: timedelta) -> None:
     except WaitTimeoutError as error:
         operation.stream.fail(operation, error)
         raise
-    operation.host_ordered()
+    finally:
+        operation.host_ordered()
 
 
 class Work:
@@ -74,12 +75,10 @@ class Work:
         """
         self._note_wait()
         operation = self._operation
-        engine = operation.stream.device.engine
         if timeout is not None:
             wait_or_withdraw(operation, timeout)
         elif self._blocks_host:
-            engine.wait(operation)
-            operation.host_ordered()
+            operation.wait_on_host()
         else:
             stream_on(operation.stream.device).wait_for(operation)
         return True

@@ -76,14 +76,16 @@ BRANCHES = HANGS.replace("dist.get_rank() == 0", "loss > 2.5").replace(
 
 
 def test_the_line_at_which_ranks_parted_is_part_of_the_report(cli, tmp_path):
-    """With what its condition saw; only if it was asked for."""
+    """With what its condition saw, by a second run, unless it is not wanted."""
     path = tmp_path / "branches.py"
     path.write_text(BRANCHES)
-    _, _, err = cli("run", "--nproc-per-node", 2, path)
+    _, _, err = cli("run", "--nproc-per-node", 2, "--no-second-run", path)
     assert "diverged at" not in err
-    status, _, err = cli("run", "--nproc-per-node", 2, "--divergence", path)
-    assert status == 1
     expected = (
         "diverged at branches.py:6 `if loss > 2.5:`: rank 0 did not (loss = 2); rank 1 took it"
     )
-    assert expected in err
+    for options in (), ("--divergence",), ("--checks", "all"):
+        status, _, err = cli("run", "--nproc-per-node", 2, *options, path)
+        assert status == 1
+        assert expected in err
+        assert ("a second run looked for the line" in err) == (not options)

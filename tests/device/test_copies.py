@@ -59,7 +59,7 @@ def test_a_non_blocking_copy_to_the_host_does_not_wait(run):
         assert host.tolist() == [1, 1]
         assert ctx.now_ps > 0
 
-    run(program, 1)
+    run(program, 1, races="off")  # On a GPU the read races with the copy.
 
 
 def test_shapes_that_do_not_broadcast_are_an_error(ctx):

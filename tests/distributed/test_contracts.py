@@ -1,4 +1,4 @@
-"""Contracts of collectives: a rank with itself, parts in order, in-place slots, barriers in order."""
+"""Contracts of collectives: a rank with itself, order of parts, in-place slots, barriers."""
 
 from datetime import timedelta
 

@@ -24,7 +24,8 @@ def python_calls(num_calls, num_ranks=8):
 
     profiler = cProfile.Profile()
     profiler.enable()
-    simrank.multiprocessing.spawn(program, nprocs=num_ranks)
+    with simrank.Context(checks="off") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=num_ranks)
     profiler.disable()
     return pstats.Stats(profiler).total_calls
 

@@ -25,7 +25,7 @@ US = 1e-6
 def outcome(program, carrier, nprocs=4, **options):
     """Run a program; return what it raised as text and as facts, its timeline and its time."""
     timeline, raised = Timeline(), None
-    with simrank.Context("hgx_h100", carrier=carrier, **options) as ctx:
+    with simrank.Context("hgx_h100", carrier=carrier, races="off", **options) as ctx:
         ctx.observe(timeline)
         try:
             ctx.multiprocessing.spawn(partial(program, ctx=ctx), nprocs=nprocs)

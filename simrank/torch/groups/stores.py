@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from simrank.ranks import Program
     from simrank.ranks.ports import Holder
 
-_KEY, _WAITS = "torch's stores", "waits for a server"
+_KEY, _WAITS, _WORKERS = "torch's stores", "waits for a server", "all workers"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
+_POLL_PS = 10_000_000_000  # Source: torch 2.13 TCPStore.cpp, waitForWorkers sleeps for 10 ms.
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
 
@@ -41,12 +42,14 @@ class Table:
         name: As given.
         values: By key.
         queues: By name.
+        num_joined: Ends that ranks have opened, the server's among them.
     """
 
     def __init__(self, name: str, num_awaited: int = 0) -> None:
         self.name = name
         self.values: dict[str, bytes] = {}
         self.queues: dict[str, deque[bytes]] = {}
+        self.num_joined = 0
         self._waits: dict[str, NamedWait] = {}
         self._num_awaited = num_awaited
         self._opened: list[tuple[Program, dist.Store]] = []
@@ -93,7 +96,8 @@ class Table:
         while not is_there():
             wait = self._waits.get(key)
             if wait is None:
-                wait = self._waits[key] = NamedWait(f"key '{key}' of {self.name}")
+                what = key if key == _WORKERS else f"key '{key}'"
+                wait = self._waits[key] = NamedWait(f"{what} of {self.name}")
             left_ps = None if deadline_ps is None else max(deadline_ps - engine.now_ps, 0)
             try:
                 engine.wait(wait, timeout_ps=left_ps)
@@ -271,6 +275,30 @@ class TCPStore(SimulatedStore):
             table = _connect(program, (host_name, port), timeout)
         super().__init__(table, timeout)
         self.host, self.port, self.libuvBackend = host_name, port, use_libuv
+        table.num_joined += 1
+        table.changed(_WORKERS)
+        if is_master and wait_for_workers and world_size and not multi_tenant:
+            self._wait_for_workers(world_size)  # Ranks meet in `init_process_group` otherwise.
+
+    def _wait_for_workers(self, world_size: int) -> None:
+        """Wait until all workers have opened the store, as the server does.
+
+        Raises:
+            DistStoreError: The time limit passed; torch's words.
+        """
+        table, limit = self._table, self._timeout
+        chosen = None if limit in _DEFAULTS else limit  # As of a client.
+        engine = require_program("a store").engine
+        begin_ps = engine.now_ps
+        is_first = table.num_joined >= world_size
+        came = table.wait_for(_WORKERS, chosen, lambda: table.num_joined >= world_size)
+        if came and not is_first:
+            engine.wait(engine.timer(_POLL_PS - (engine.now_ps - begin_ps) % _POLL_PS))
+        if not came:
+            raise dist.DistStoreError(
+                f"Timed out after {round(limit.total_seconds())} seconds waiting for clients. "
+                f"{table.num_joined}/{world_size} clients joined."
+            )
 
 
 def _serve(program: Program, port: int, table: Table, *, is_shared: bool) -> tuple[int, Table]:
@@ -380,7 +408,31 @@ class PrefixStore(dist.PrefixStore):
 
     def __init__(self, prefix: str, store: dist.Store) -> None:
         super().__init__(prefix, store)
-        self._store = store
+        self._store: Any = store
+        self._prefix = f"{prefix}/"
+
+    # C++ reaches a Python store by the methods for which it has a trampoline, without these.
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; return whether it was set."""
+        return bool(self._store.delete_key(self._prefix + key))
+
+    def list_keys(self) -> list[str]:
+        """Return the keys under the prefix, without it."""
+        keys = (key for key in self._store.list_keys() if key.startswith(self._prefix))
+        return [key.removeprefix(self._prefix) for key in keys]
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Append to a queue."""
+        self._store.queue_push(self._prefix + key, value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Wait for the first entry of a queue, and remove it."""
+        return bytes(self._store.queue_pop(self._prefix + key, block))
+
+    def queue_len(self, key: str) -> int:
+        """Return the length of a queue."""
+        return int(self._store.queue_len(self._prefix + key))
 
 
 # ---- stores of torch's own, that ranks find where the main program has made them ----

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import simrank
 from simrank.distributed.membership import world_of
-from simrank.errors import DeadlockError
+from simrank.errors import DeadlockError, SpawnException
 from simrank.ranks import require_rank
 
 
@@ -179,12 +179,53 @@ def test_a_server_that_awaits_others_is_there_for_them_after_its_rank_has_let_it
 
     def program(rank):
         if rank == 0:
-            dist.TCPStore("localhost", 29610, 2, True).set("key", "value")
+            dist.TCPStore("localhost", 29610, 2, True, multi_tenant=True).set("key", "value")
             with pytest.raises(dist.DistNetworkError, match="29610"):
                 dist.TCPStore("localhost", 29610, 2, True)
         else:
             time.sleep(1)
             assert dist.TCPStore("localhost", 29610, 2, False).get("key") == b"value"
+
+    spawn(program)
+
+
+def test_a_server_waits_until_its_workers_have_connected(spawn):
+    """It looks every 10 ms, so a worker sets the first key; one that never comes is named."""
+    won = []
+
+    def program(rank):
+        if rank == 1:
+            time.sleep(1.5)
+        store = dist.TCPStore("localhost", 29611, 2, rank == 0)
+        won.append(store.compare_set("leader", "", str(rank)))
+
+    def alone(rank):
+        if rank == 0:
+            dist.TCPStore("localhost", 29612, 2, True, timedelta(seconds=5))
+
+    spawn(program)
+    assert won == [b"1", b"1"]
+    with pytest.raises(SpawnException, match=r"5 seconds waiting for clients\. 1/2 clients"):
+        spawn(alone)
+
+
+def test_stores_behind_a_prefix_have_keys_and_queues(spawn):
+    """The default group's is one; values of two processes with gloo."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        if rank == 0:
+            base = dist.distributed_c10d._get_default_store()
+            store = dist.PrefixStore("a", base)
+            inner = dist.PrefixStore("b", store)
+            store.set("k", "v")
+            inner.set("z", "1")
+            store.queue_push("q", "x")
+            assert sorted(store.list_keys()) == ["b/z", "k"]
+            assert inner.list_keys() == ["z"]
+            assert (store.queue_len("q"), base.queue_len("a/q")) == (1, 1)
+            assert store.queue_pop("q") == b"x"
+            assert (store.delete_key("k"), store.delete_key("k")) == (True, False)
 
     spawn(program)
 
