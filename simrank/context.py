@@ -69,7 +69,7 @@ class Context(TorchNames):
         unknown: What a torch program without data reads where a tensor has no value (`.item()`, a
             copy to the host, a mask); each such line is counted in the summary. None: it raises
             UnknownValueError.
-        checks: The mistakes that fail a run. "default": races among the first 20,000 operations of
+        checks: The mistakes that fail a run. "default": races among the first 5,000 operations of
             a program without Triton kernels, and messages that are never received, at the end of
             the block; Works that were not waited for are findings. "all": all of `races="error"`,
             `strict`, `divergence` and `replicas`. "off": for speed; lost messages are findings.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-MAX_OPERATIONS_BY_DEFAULT = 20_000  # Assumed: at most some 0.2 s of a run.
+# Assumed: up to 0.1 ms each, beside the seconds that a torch program takes to start.
+MAX_OPERATIONS_BY_DEFAULT = 5_000
 _RACES = ("off", "report", "error")
 
 
@@ -59,5 +60,11 @@ def checks_of(
         raise ValueError(f"checks={level!r}; choices: {', '.join(LEVELS)}")
     if races is not None and races not in _RACES:
         raise ValueError(f"races={races!r}; choices: {', '.join(_RACES)}")
-    chosen = {"races": races, "strict": strict, "divergence": divergence, "replicas": replicas}
-    return LEVELS[level]._replace(**{k: v for k, v in chosen.items() if v is not None})
+    usual = LEVELS[level]
+    return Checks(
+        level,
+        usual.races if races is None else races,
+        usual.strict if strict is None else strict,
+        usual.divergence if divergence is None else divergence,
+        usual.replicas if replicas is None else replicas,
+    )

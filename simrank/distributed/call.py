@@ -168,8 +168,8 @@ class Call:
         size = self.group.size()
         if send[group_rank] != receive[group_rank]:
             sent, expected = int(send[group_rank]), int(receive[group_rank])
-            own = _Split(group_rank, sent), _Split(group_rank, expected)
-            raise self._split_mismatch(*own, site)
+            ends = _Split(group_rank, sent), _Split(group_rank, expected)
+            raise self._split_mismatch(*ends, site)
         if self.splits is None:
             self.splits = Splits(size)
         sends, receives, known = self.splits.sends, self.splits.receives, self.splits.known
