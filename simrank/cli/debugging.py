@@ -29,14 +29,16 @@ _OF_COMMUNICATION = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_")
 _OFF = ("0", "n", "no", "false", "off")
 
 
-def flight_recorder(folder: str | None) -> FlightRecorder | None:
+def flight_recorder(folder: str | None, checks: str = "default") -> FlightRecorder | None:
     """Return the recorder of an option or of torch's variables; None without one.
+
+    All checks need one; it writes no files where none was asked for.
 
     Raises:
         ConfigError: The files cannot be written.
     """
     if folder is None:
-        return _of_environment()
+        return _of_environment() or (FlightRecorder("") if checks == "all" else None)
     try:
         recorder = FlightRecorder.of(folder)
     except OSError as error:

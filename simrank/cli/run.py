@@ -37,6 +37,7 @@ from simrank.cli.debugging import (
     show_records,
     variables_text,
 )
+from simrank.cli.hash_seeds import check_hash_seeds
 from simrank.cli.options import CHOICES_OF, LaunchCommand, check_words
 from simrank.cli.prediction_options import Changed, with_changes
 from simrank.config.files import write_text
@@ -65,7 +66,7 @@ from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, su
 from simrank.trace.run_page import LinkBytes, Seen, run_page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from simrank.hardware.cluster import Cluster
     from simrank.probing import Probe
@@ -149,6 +150,10 @@ def unfolds(error: SimrankError, wanted: str) -> bool:
 # ---- `simrank run`: a script once per rank, where torchrun would stand ----
 
 # Parameters that a replay sets itself, or that say nothing to it.
+_OF_FIRST_RUN = {  # Options of looking at a run, and of what it writes.
+    "checks", "races", "strict", "divergence", "replicas", "flight_recorder_folder", "summary",
+    "trace", "html", "tee", "redirects", "log_dir", "second_run",
+}  # fmt: skip
 _NO_REPLAY = {"program", "args", "seeds", "delays", "torchrun_values", "torchrun_flags"}
 
 
@@ -294,12 +299,14 @@ def run_command(
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
-    recorder, drawn = flight_recorder(flight_recorder_folder), _delays(delays, max_ps)
+    recorder, drawn = flight_recorder(flight_recorder_folder, checks), _delays(delays, max_ps)
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
     with _late_options_named(command, job):
         _run_folded(job, fold, partial(_run_written, job, outputs, html, show))
+    if checks == "all" and second_run and recorder is not None:
+        check_hash_seeds(recorder, _given(command, job, _OF_FIRST_RUN), num_ranks)
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
@@ -490,16 +497,21 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> 
 
 def _replay(command: typer.Context, job: _Job, delays: str) -> str:
     """Return the command line that runs the same once, under some delays."""
-    words = ["simrank", "run", "--delays", delays]
+    return shlex.join(["simrank", "run", "--delays", delays, *_given(command, job)])
+
+
+def _given(command: typer.Context, job: _Job, left_out: Collection[str] = ()) -> list[str]:
+    """Return the options that describe the run, the program and its arguments."""
+    words: list[str] = []
     for parameter in command.command.params:
         name = parameter.name or ""
         source = command.get_parameter_source(name)
-        if name in _NO_REPLAY or source is None or source.name != "COMMANDLINE":
+        if name in _NO_REPLAY or name in left_out or source is None or source.name != "COMMANDLINE":
             continue
         value = command.params[name]
         for each in value if isinstance(value, list) else [value]:
             words += [parameter.opts[0]] if each is True else [parameter.opts[0], str(each)]
-    return shlex.join([*words, job.program, *job.args])
+    return [*words, job.program, *job.args]
 
 
 def _delays(text: str | None, max_ps: int) -> Delays | None:

@@ -133,7 +133,7 @@ class FlightRecorder:
     """Keeps the last calls of every rank, and writes them where a run fails, or at its end.
 
     Args:
-        prefix: Path of the files, to which the rank is added.
+        prefix: Path of the files, to which the rank is added; empty: none are written.
 
     Attributes:
         prefix: As given.
@@ -277,7 +277,7 @@ class FlightRecorder:
 
     def write(self) -> None:
         """Write a file for every rank, whether it has called anything or not."""
-        if self._world is None:
+        if self._world is None or not self.prefix:
             return
         self.written = []
         for rank in range(self._world.size):
