@@ -399,8 +399,8 @@ class Context(TorchNames):
 
     @property
     def race_checker(self) -> RaceChecker | None:
-        """Return the race checker; None if races are not looked for."""
-        return self._checker
+        """Return the race checker; None if races are not looked for, or no longer."""
+        return self.comm_library.races
 
     @property
     def races(self) -> list[RaceError]:
@@ -596,7 +596,7 @@ def _race_checker(engine: Engine, races: str, stop: Callable[[], None]) -> RaceC
     checker: RaceChecker = _new("simrank.device.races", "RaceChecker")(
         engine, raises=races == "error", max_operations=limit
     )
-    checker.on_limit = stop
+    checker.on_stop.append(stop)
     return checker
 
 

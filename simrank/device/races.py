@@ -133,8 +133,8 @@ class RaceChecker:
     Attributes:
         races: The races so far, each pair of accesses once.
         proved: Those of them that do not rest on an assumption.
-        on_limit: Called once the limit of operations is reached.
-        was_stopped: Whether it was.
+        on_stop: Called once no further operations are looked at.
+        was_stopped: Whether they are not.
         order: What is behind what as things happen.
         conditions: What all hosts that wait for a condition are behind.
         local: What layers above keep of it, by name.
@@ -143,7 +143,7 @@ class RaceChecker:
     def __init__(self, engine: Engine, *, raises: bool, max_operations: int | None = None) -> None:
         self.races: list[RaceError] = []
         self.proved: list[RaceError] = []
-        self.on_limit: Callable[[], None] | None = None
+        self.on_stop: list[Callable[[], None]] = []
         self.was_stopped = False
         self._num_left = max_operations
         self.order = RunOrder()
@@ -191,8 +191,8 @@ class RaceChecker:
     def stop(self) -> None:
         """Look at no further operations."""
         self.was_stopped = True
-        if self.on_limit is not None:
-            self.on_limit()
+        for notify in self.on_stop:
+            notify()
 
     @property
     def is_limited(self) -> bool:

@@ -121,4 +121,4 @@ def test_a_run_says_that_its_devices_are_simulated():
 
     with simrank.Context() as context:
         context.multiprocessing.spawn(program, nprocs=1)
-    assert context.notes == ["  devices: simulated (torch sees no GPU)"]
+    assert context.notes == ["  devices: simulated (torch sees no GPU)", f"  {context.unchecked}"]

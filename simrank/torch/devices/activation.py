@@ -68,6 +68,11 @@ class _Enabled:
         self.allocations = Allocations(context.race_checker)
         self.patches = Patches()
 
+    def stop_race_checks(self) -> None:
+        """Take operations together from now on, as where no races are looked for."""
+        self.allocations.checker = None
+        start_recording_forms()
+
 
 _enabled: list[_Enabled] = []
 _unavailable: list[UnsupportedError] = []  # Why there are no devices in this process.
@@ -273,6 +278,7 @@ def _enable(context: Any) -> None:
     finally:
         _is_enabling = False
     if context.race_checker is not None:
+        context.race_checker.on_stop.append(enabled.stop_race_checks)
         start_recording()
     else:
         start_recording_forms()

@@ -62,7 +62,8 @@ def measured():
     gc.collect()
     gc.disable()
     for data, kept in found.items():
-        with warnings.catch_warnings(), simrank.Context.for_ranks(WORLD, data=data) as context:
+        settings = {"data": data, "checks": "off"}  # What is looked at is submitted one by one.
+        with warnings.catch_warnings(), simrank.Context.for_ranks(WORLD, **settings) as context:
             warnings.simplefilter("ignore")
             context.multiprocessing.spawn(_measured, (kept,), WORLD, share_args=True)
     gc.enable()
