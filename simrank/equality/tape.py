@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from simrank.engine import user_site
 from simrank.engine.callsite import SourceLine, is_library
@@ -175,16 +175,19 @@ class Tape:
             self.record.sites.setdefault(name, site.line())
         if kwargs and name not in self._keyed:
             self._note_keywords(name, args, kwargs)
-        found, form = tree_flatten((args, kwargs))
-        for place, each in enumerate(found):
-            if isinstance(each, torch.Tensor):
-                if each.requires_grad and torch.is_grad_enabled():
-                    found[place] = each.view_as(each)
-                self._see(Spot(name, INPUT, place), found[place])
-                self._taken.setdefault(name, {})[id(found[place])] = ref(found[place])
+        direct = {id(each) for each in _direct_tensors((args, *kwargs.values()))}
+        own: dict[int, list[torch.Tensor]] = {}  # A tensor may be given twice.
+        for place, given in enumerate(tree_leaves((args, kwargs))):
+            if isinstance(given, torch.Tensor):
+                each = given
+                if each.requires_grad and torch.is_grad_enabled() and id(given) in direct:
+                    each = given.view_as(given)
+                    own.setdefault(id(given), []).append(each)
+                self._see(Spot(name, INPUT, place), each)
+                self._taken.setdefault(name, {})[id(each)] = ref(each)
                 if self._rows is None:
-                    self._find_rows(Spot(name, INPUT, place), found[place])
-        return tree_unflatten(found, form)
+                    self._find_rows(Spot(name, INPUT, place), each)
+        return _with_own(args, own), {key: _with_own(each, own) for key, each in kwargs.items()}
 
     def _note_keywords(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
         """Note the names of the inputs that a module's first call gives by name."""
@@ -352,3 +355,27 @@ class Tape:
         """Record the parameters and buffers after the step."""
         self._step.parameters = {name: taped(each) for name, each in self._parameters().items()}
         self._step.buffers = {name: taped(each) for name, each in self._buffers().items()}
+
+
+# ---- the arguments of a module ----
+# Lists, dicts and objects are handed on as they are: a module may write into them. Tensors in them
+# get no node of their own.
+
+
+def _direct_tensors(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors of arguments that no mutable container holds."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _direct_tensors(each)
+
+
+def _with_own(value: Any, own: Mapping[int, list[torch.Tensor]]) -> Any:  # noqa: ANN401 - an argument
+    """Return an argument with the views that a module gets of its tensors."""
+    if isinstance(value, torch.Tensor):
+        return own[id(value)].pop(0) if id(value) in own else value
+    if not isinstance(value, tuple) or not any(id(each) in own for each in _direct_tensors(value)):
+        return value
+    entries = [_with_own(each, own) for each in value]
+    return type(value)(*entries) if hasattr(value, "_fields") else type(value)(entries)
