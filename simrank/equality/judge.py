@@ -157,6 +157,7 @@ class Judge:
                 if text not in verdict.unaligned:
                     verdict.unaligned.append(text)
                 at.tally.shares.setdefault(name, None)
+        verdict.unaligned += [text for text in at.unaligned if text not in verdict.unaligned]
 
     def _complete(self, found: Found) -> None:
         """Name the axes where the records do not tell: without them there is no difference."""

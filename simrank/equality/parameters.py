@@ -40,9 +40,10 @@ def find_buffer(at: AtStep) -> Found | None:
     ranks = [rank for other, rank, _ in wrong if other == name]
     have = {r: s.buffers[name].value.double() for r, s in enumerate(at.ranks) if name in s.buffers}
     want = at.single.buffers[name].value.double()
+    is_whole = all(each.shape == want.shape for each in have.values())
     axes = varying(at.layout, ranks)
     cause = "it was not updated as in the single program" + _multiple(have[ranks[0]], want)
-    for axis in at.layout.axes:
+    for axis in at.layout.axes if is_whole else ():
         groups = [[have[r] for r in group if r in have] for group in at.layout.groups([axis])]
         if any(not torch.equal(each, group[0]) for group in groups for each in group):
             axes = axes or (axis,)

@@ -19,7 +19,7 @@ from simrank.equality.record import parameters_of, plain_name, taped
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
     from torch.nn import Module
@@ -217,7 +217,7 @@ class Setting:
             return self.move(model)
         model._apply(lambda each: cast(each, self.dtype))  # noqa: SLF001 - also of its buffers
         jitter = _Jitter()
-        with torch.no_grad():
+        with torch.no_grad(), _copies_kept([model]):
             for parameter in model.parameters():
                 if parameter.is_floating_point() or parameter.is_complex():
                     jitter.add_to(parameter)
@@ -298,13 +298,45 @@ class Setting:
             KeyError: The single program has no parameter of that name.
         """
         assert self.initial is not None
-        for part in parts:
-            for name, parameter in part.named_parameters():
-                if only_sharded and not isinstance(parameter, DTensor):
-                    continue
-                value = self.initial[plain_name(name)].value
-                with torch.no_grad():
-                    _fill(parameter, value)
+        with torch.no_grad(), _copies_kept(parts):
+            for part in parts:
+                for name, parameter in part.named_parameters():
+                    if not only_sharded or isinstance(parameter, DTensor):
+                        _fill(parameter, self.initial[plain_name(name)].value)
+
+
+@contextmanager
+def _copies_kept(parts: Iterable[Module]) -> Iterator[None]:
+    """Copy parameters that change in the block to the buffers that were copies of them.
+
+    Such as averages of weights. Where all elements are equal, as in a norm, its name decides.
+    """
+    copies = []
+    for part in parts:
+        parameters = [(_words_of(name), each) for name, each in part.named_parameters()]
+        for name, buffer in part.named_buffers():
+            for own, each in parameters if buffer.is_floating_point() else ():
+                is_named = _words_of(name).endswith(own)
+                if _is_copy(buffer, each, is_named=is_named):
+                    copies.append((buffer, each))
+                    break
+    yield
+    for buffer, parameter in copies:
+        buffer.copy_(parameter)
+
+
+def _words_of(name: str) -> str:
+    return plain_name(name).replace(".", "_")
+
+
+def _is_copy(buffer: torch.Tensor, parameter: torch.Tensor, *, is_named: bool) -> bool:
+    """Return whether a buffer has the values of a parameter, and not by chance."""
+    if isinstance(parameter, DTensor) or buffer.shape != parameter.shape:
+        return False
+    is_plain = buffer.dtype == parameter.dtype and buffer.device == parameter.device
+    if not is_plain or not buffer.numel() or not torch.equal(buffer, parameter):
+        return False
+    return is_named or bool((buffer != buffer.flatten()[0]).any())
 
 
 class _Jitter:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from simrank.equality.alignment import Elements, is_close
+from simrank.equality.alignment import Cut, Elements, cut_of, cuts, is_close
 from simrank.equality.comparison import Comparison, tolerance_of
 from simrank.equality.dropouts import Masks
 from simrank.equality.layout import varying, varying_values
@@ -65,6 +65,7 @@ class AtStep:
         ranks: The step of each rank.
         masks: Of dropouts.
         tally: What was compared.
+        unaligned: Buffers of which a rank has a part that is not found in the single program's.
     """
 
     def __init__(self, start: Start, number: int, excluded: Sequence[str] = ()) -> None:
@@ -75,6 +76,7 @@ class AtStep:
         self.single, self.ranks = self.comparison.single, self.comparison.ranks
         self.masks = Masks(self.comparison)
         self.tally = Tally()
+        self.unaligned: dict[str, None] = {}
         self._excluded = excluded
 
     def is_wrong(self) -> bool:
@@ -246,11 +248,16 @@ class AtStep:
             if not is_state or self.is_excluded(name):
                 continue
             tolerance = self._tolerance(BUFFERS, name)
-            want = each.value.double()
             for rank, step in enumerate(self.ranks):
                 mine = step.buffers.get(name)
-                if mine is None or mine.value.shape != want.shape:
+                if mine is None:
                     continue
+                want = self.start.part_of_buffer(name, each.value, rank, mine.value.shape)
+                if want is None:
+                    shapes = f"{tuple(mine.value.shape)} of {tuple(each.value.shape)}"
+                    self.unaligned[f"buffer {name}: {shapes}"] = None
+                    continue
+                want = want.double()
                 error = (mine.value.double() - want).norm().item()
                 is_right = error <= tolerance
                 self.tally.add(module_of(name), error / (tolerance or 1.0), is_right=is_right)
@@ -357,6 +364,7 @@ class Start:
         self.elements = Elements(reference.record.initial)
         self.places: list[dict[str, torch.Tensor]] = [{} for _ in ranks]
         self._columns: dict[tuple[str, int], torch.Tensor | None] = {}
+        self._cuts: dict[str, Cut | None] = {}  # Of buffers.
 
     def align(self) -> Found | None:
         """Find the elements of each rank's parameters; return the first that has others."""
@@ -493,6 +501,43 @@ class Start:
         if ranks and self.places[ranks[0]][name].numel() < self.elements.shapes[name].numel():
             cause += ": ranks hold the same part"
         return Found(INITIAL, module_of(name), alike, cause, ranks=ranks)
+
+    def part_of_buffer(
+        self, name: str, whole: torch.Tensor, rank: int, shape: torch.Size
+    ) -> torch.Tensor | None:
+        """Return the part of a buffer that a rank has, by where it began; None: unknown.
+
+        Args:
+            name: The buffer's.
+            whole: The single program's values.
+            rank: The rank.
+            shape: Of the rank's buffer.
+        """
+        if shape == whole.shape:
+            return whole
+        if name not in self._cuts:
+            self._cuts[name] = self._cut_of_buffer(name)
+        how = self._cuts[name]
+        return None if how is None else cut_of(whole, how, self.layout, self._at(rank))
+
+    def _cut_of_buffer(self, name: str) -> Cut | None:
+        """Return how the single program's buffer is cut to those that the ranks began with."""
+        whole = self.reference.record.initial_buffers.get(name)
+        parts = [record.initial_buffers.get(name) for record in self.ranks]
+        first = next((part for part in parts if part is not None), None)
+        if whole is None or first is None:
+            return None
+        for how in cuts(first.value.shape, whole.value.shape, self.layout, [*self.layout.axes]):
+            wants = [cut_of(whole.value, how, self.layout, self._at(r)) for r in range(len(parts))]
+            if all(
+                part is None or (part.value.shape == want.shape and is_close(part.value, want))
+                for part, want in zip(parts, wants, strict=True)
+            ):
+                return how
+        return None
+
+    def _at(self, rank: int) -> dict[str, int]:
+        return self.layout.coordinates(rank)
 
     # ---- Of a module that gives wrong values ----
 

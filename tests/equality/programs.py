@@ -45,6 +45,57 @@ def train(model, batch, mesh):
     average(model, mesh["dp"].get_group())
     return value
 """
+AVERAGES = """
+def averages(model):
+    for name, each in list(model.named_parameters()):
+        model.register_buffer("ema_" + name.replace(".", "_"), each.detach().clone())
+    return model
+def build(): return averages(GPT())
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+def update(model, mesh):
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.sub_(0.1 * each.grad)
+            if mesh is not None and LEFT_OUT in name: continue
+            model.get_buffer("ema_" + name.replace(".", "_")).lerp_(each, 0.1)
+"""
+CUT_AVERAGES = """
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    for name, each in model.named_parameters():
+        name, part = "ema_" + name.replace(".", "_"), None
+        part = model.get_buffer(name)
+        for dim in range(each.dim()):
+            if part.shape[dim] != each.shape[dim]: part = shard(part, dim, mesh["tp"].get_group())
+        model.register_buffer(name, part)
+    return model
+"""
+LISTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Noting(6, 8), Noting(8, 4)
+    def forward(self, x, scale):
+        noted = []
+        out = self.second(self.first(x, noted).relu(), noted)
+        return out + scale * sum(noted)
+class Noting(nn.Linear):
+    def forward(self, x, noted):
+        out = super().forward(x)
+        noted.append(out.square().mean(-1, keepdim=True))
+        return out
+def build(): return Net()
+def batch(step): return drawn(step, (8, 6))
+def loss(model, batch): return model(batch[0], 1.0).square().mean()
+"""
+WEIGHED = """
+def train(model, batch, mesh):
+    value = model(*rows(batch, mesh["dp"]), SCALE).square().mean()
+    value.backward()
+    average(model, mesh["dp"].get_group())
+    return value
+"""
 WHOLE = "def parallelize(model, mesh): return model\n"
 TP = """def parallelize(model, mesh): return split(model, mesh["tp"].get_group())\n"""
 STAGES = """
@@ -182,6 +233,22 @@ class Program(NamedTuple):
 
 
 RIGHT = {
+    "a_module_writes_into_a_list_that_it_is_given": Program(
+        WHOLE + WEIGHED.replace("SCALE", "1.0"), single=LISTS, num_steps=2
+    ),
+    "averages_are_cut_as_the_weights_are": Program(
+        CUT_AVERAGES, layout={"tp": 2}, single=AVERAGES.replace("LEFT_OUT", "'nothing'")
+    ),
+    "averages_are_copied_from_the_shards": Program(
+        """
+def parallelize(model, mesh):
+    split(model, mesh["tp"].get_group())
+    for name, _ in list(model.named_buffers()): delattr(model, name)
+    return averages(model)
+""",
+        layout={"tp": 2},
+        single=AVERAGES.replace("LEFT_OUT", "'nothing'"),
+    ),
     "data_parallel_by_hand": Program(WHOLE + DP, num_steps=2),
     "uneven_rows": Program(
         WHOLE
@@ -433,6 +500,17 @@ def train(model, batch, mesh):
 }
 
 FAULTY = {
+    "what_a_module_adds_to_a_list_counts_five_times": Program(
+        WHOLE + WEIGHED.replace("SCALE", "5.0"),
+        ("forward", "(model)", ("dp",), "rows differ"),
+        single=LISTS,
+    ),
+    "averages_of_split_weights_do_not_move": Program(
+        CUT_AVERAGES,
+        ("step", "(model)", ("tp",), "was not updated as in the single program"),
+        layout={"tp": 2},
+        single=AVERAGES.replace("LEFT_OUT", "'.up.'"),
+    ),
     "a_row_parallel_bias_is_added_by_each_rank": Program(
         """
 class Biased(Row):
