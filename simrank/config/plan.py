@@ -10,17 +10,18 @@ tokens_per_step: dp * batch * 8192
 ```
 """
 
+import ast
 import math
+import operator
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from string import Formatter
-from types import CodeType
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
@@ -53,11 +54,6 @@ _OWN_OPTIONS = {
     "--cluster": "`clusters`", "--nnodes": "the parameter `nnodes`", "--summary": None,
     "--nproc-per-node": "the parameter `nproc_per_node`", "--prefix": None, "--html": None,
     "--tokens-per-step": "`tokens_per_step`", "--trace": None,
-}  # fmt: skip
-# Functions that an expression may call.
-_FUNCTIONS: dict[str, Any] = {
-    "abs": abs, "ceil": math.ceil, "floor": math.floor, "gcd": math.gcd, "int": int,
-    "lcm": math.lcm, "log2": math.log2, "max": max, "min": min, "round": round, "sqrt": math.sqrt,
 }  # fmt: skip
 
 
@@ -354,7 +350,10 @@ def _words(source: Source, command: str, values: Mapping[str, Any]) -> tuple[str
     """Return the command's words, with values in place of their names."""
     expected = f"text with names in braces: {', '.join(values)}"
     try:
-        for _, name, _, _ in Formatter().parse(command):
+        for _, name, form, _ in Formatter().parse(command):
+            if _UNFIT_FORM.search(form or ""):
+                got, fix = f"{{{name}:{form}}}", f"write `{{{name}}}`"
+                raise ConfigError(source.problem(("command",), expected, got, fix))
             if name is not None and name not in values:
                 near = closest(name, values)
                 fix = f"write `{{{near}}}`" if near else "double a brace that is one: {{"
@@ -365,27 +364,166 @@ def _words(source: Source, command: str, values: Mapping[str, Any]) -> tuple[str
     return tuple(words)
 
 
-@cache
-def _compiled(text: str) -> CodeType:
-    return compile(text, "<expression>", "eval")
+# ---- expressions: arithmetic of numbers, comparisons and a few functions ----
+
+_MAX_LENGTH, _MAX_SHOWN = 1_000, 200  # Assumed: characters of an expression, and of a message.
+_MAX_BITS = 256  # Assumed: of a whole number; no count of a plan needs more.
+_MAX_DIGITS = 30  # Assumed: of `round`.
+_UNFIT_FORM = re.compile(r"\{|\d{4}")  # Widths of a field `{tp:8}` have three digits at most.
+
+
+def _power(base: Any, exponent: Any) -> Any:  # noqa: ANN401 - numbers of any type
+    """Return a power, unless it is a whole number that would be too large to compute."""
+    if isinstance(base, int) and isinstance(exponent, int):
+        _check_bits((abs(base).bit_length() - 1) * exponent)
+    return base**exponent
+
+
+def _shifted(number: int, places: int) -> int:
+    _check_bits(places)
+    return number << places
+
+
+def _rounded(number: Any, digits: int = 0) -> Any:  # noqa: ANN401 - as `round`
+    if abs(digits) > _MAX_DIGITS:
+        raise ValueError(f"expected at most {_MAX_DIGITS} digits, got {digits}")
+    return round(number, digits) if digits else round(number)
+
+
+def _check_bits(bits: int) -> None:
+    if bits > _MAX_BITS:
+        raise ValueError(f"a number is above 2**{_MAX_BITS}")
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs, "ceil": math.ceil, "floor": math.floor, "gcd": math.gcd, "int": int,
+    "lcm": math.lcm, "log2": math.log2, "max": max, "min": min, "round": _rounded,
+    "sqrt": math.sqrt,
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: _power,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.LShift: _shifted, ast.RShift: operator.rshift, ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Invert: operator.invert,
+}  # fmt: skip
+_COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda one, many: one in many,
+    ast.NotIn: lambda one, many: one not in many,
+}  # fmt: skip
 
 
 def _evaluated(source: Source, key_path: KeyPath, text: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as written
     """Return the value of an expression.
 
-    It is Python, with nothing but the names and a few functions: the plan's own author wrote it,
-    and the command beside it runs any program.
+    Its syntax is Python's, but it has no attributes, subscripts, loops or texts that are computed,
+    and its numbers are bounded: a plan from elsewhere is safe to list.
     """
-    names = {"__builtins__": {}, **_FUNCTIONS, **values}
     try:
-        return eval(_compiled(text), names)  # noqa: S307 - see above
-    except Exception as error:  # noqa: BLE001 - an expression may raise anything
-        known = ", ".join([*values, *_FUNCTIONS])
-        why = f"{type(error).__name__}: {error} {_at(values)}"
-        if isinstance(error, SyntaxError):
-            why = "no expression of Python"
-        expected = f"an expression of {known}"
-        raise ConfigError(source.problem(key_path, expected, f"{text} ({why})")) from None
+        found = _value(_parsed(text), values)
+        if isinstance(found, bool | int | float | str):
+            return found
+        why = "no number, text or truth value"
+    except (SyntaxError, MemoryError):  # MemoryError: too many parentheses for Python's parser.
+        why = "no expression of Python"
+    except RecursionError:
+        why = "nested too deeply"
+    except OverflowError:
+        why = f"a number is too large {_at(values)}"
+    except (ArithmeticError, TypeError, ValueError) as error:
+        why = f"{error} {_at(values)}"
+    expected = f"an expression of {', '.join([*values, *_FUNCTIONS])}"
+    shown = text if len(text) < _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    raise ConfigError(source.problem(key_path, expected, f"{shown} ({why})"))
+
+
+@cache
+def _parsed(text: str) -> ast.expr:
+    if len(text) > _MAX_LENGTH:
+        raise ValueError(f"expected at most {_MAX_LENGTH} characters, got {len(text)}")
+    return ast.parse(text, "<expression>", "eval").body
+
+
+def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as written
+    """Return the value of a part of an expression, whose numbers are all checked."""
+    kind = type(node)
+    if kind not in _VALUES:
+        raise ValueError(f"{ast.unparse(node)} is not supported: expected arithmetic")
+    found = _VALUES[kind](node, values)
+    if isinstance(found, int):
+        _check_bits(found.bit_length())
+    elif not isinstance(found, float | str | list):
+        raise ValueError(f"{ast.unparse(node)} is not a number")
+    elif isinstance(found, float) and not math.isfinite(found):
+        raise OverflowError
+    return found
+
+
+def _constant(node: ast.Constant, _: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as written
+    return node.value
+
+
+def _named(node: ast.Name, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as written
+    if node.id not in values:
+        raise ValueError(f"name {node.id!r} is not defined")
+    return values[node.id]
+
+
+def _operation(node: ast.BinOp | ast.UnaryOp, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of numbers
+    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.operand,)
+    operands = [_value(part, values) for part in parts]
+    if isinstance(node.op, ast.Not):
+        return not operands[0]
+    for part, operand in zip(parts, operands, strict=True):
+        if not isinstance(operand, int | float):
+            raise ValueError(f"{ast.unparse(part)} is not a number")
+    return _ARITHMETIC[type(node.op)](*operands)
+
+
+def _junction(node: ast.BoolOp, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as Python's
+    is_or = isinstance(node.op, ast.Or)
+    found: Any = not is_or
+    for part in node.values:
+        found = _value(part, values)
+        if bool(found) == is_or:
+            break
+    return found
+
+
+def _comparison(node: ast.Compare, values: Mapping[str, Any]) -> bool:
+    left = _value(node.left, values)
+    for kind, part in zip(node.ops, node.comparators, strict=True):
+        if type(kind) not in _COMPARISONS:
+            raise ValueError(f"{ast.unparse(node)} is not supported: compare by ==")
+        right = _value(part, values)
+        if not _COMPARISONS[type(kind)](left, right):
+            return False
+        left = right
+    return True
+
+
+def _choice(node: ast.IfExp, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as written
+    return _value(node.body if _value(node.test, values) else node.orelse, values)
+
+
+def _called(node: ast.Call, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of numbers
+    if not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS:
+        raise ValueError(f"{ast.unparse(node.func)} is not a function that is defined")
+    if node.keywords:
+        raise ValueError(f"{ast.unparse(node)} is not supported: write arguments without names")
+    return _FUNCTIONS[node.func.id](*(_value(part, values) for part in node.args))
+
+
+def _list(node: ast.List | ast.Tuple | ast.Set, values: Mapping[str, Any]) -> list[Any]:
+    return [_value(part, values) for part in node.elts]
+
+
+_VALUES: dict[type[ast.expr], Callable[[Any, Mapping[str, Any]], Any]] = {
+    ast.Constant: _constant, ast.Name: _named, ast.BinOp: _operation, ast.UnaryOp: _operation,
+    ast.BoolOp: _junction, ast.Compare: _comparison, ast.IfExp: _choice, ast.Call: _called,
+    ast.List: _list, ast.Tuple: _list, ast.Set: _list,
+}  # fmt: skip
 
 
 def _at(values: Mapping[str, Any]) -> str:

@@ -95,11 +95,13 @@ def test_a_cluster_of_a_file_beside_the_plan_is_named_by_its_path(plan, tmp_path
     [
         (("where: dp", "where: dpp"), "where: expected an expression of cluster, nnodes, tp"),
         (("where: dp >= 1", "where: dp >"), "dp > (no expression of Python)"),
-        (("where: dp >= 1", "where: open('x')"), "NameError: name 'open' is not defined"),
+        (("where: dp >= 1", "where: open('x')"), "open is not a function that is defined"),
         (("where: dp >= 1", "where: dp > 99"), "where: expected an expression that is true for"),
         (("num_ranks // tp}", "num_ranks // 0}"), "derived.dp: expected an expression of"),
         (("--tp {tp}", "--tp {tpp}"), "write `{tp}`"),
         (("--tp {tp}", "--tp '{tp}"), "No closing quotation"),
+        (("--tp {tp}", "--tp {tp:9999}"), "got {tp:9999}"),
+        (("--tp {tp}", "--tp {tp:{flags.zfill}}"), "to fix: write `{tp}`"),
         (("--tp {tp}", "--tp {0}"), "command: expected text with names in braces: cluster, nnodes"),
         (("tp: [2, 4, 32]", "mfu: 1, tp: 2"), "parameters.mfu: expected another name"),
         (("tp: [2, 4, 32]", "max: 3, tp: 2"), "parameters.max: expected another name"),
@@ -130,3 +132,58 @@ def test_what_is_wrong_names_the_key_and_line(plan, change, message):
         plan(*change)
     assert message in str(caught.value)
     assert "plan.yaml:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("6 * 70e9 * 2**80 / 7 // 3 % 1000", 6 * 70e9 * 2**80 / 7 // 3 % 1000),
+        ("-tp + abs(-3) ** 2", 7),
+        ("tp & (tp - 1) == 0 and 'power' or 'none'", "power"),
+        ("1 << tp | 1", 5),
+        ("tp in (2, 4) and cluster != 'b200_ib' and 1 <= tp < 4", True),
+        ("max(ceil(num_ranks / 3), gcd(tp, 6), *[])", None),
+        ("max([ceil(num_ranks / 3), gcd(tp, 6)])", 3),
+        ("round(tp / 3, 2) if not flags else int('5')", 0.67),
+    ],
+)
+def test_an_expression_is_arithmetic(plan, expression, value):
+    """As Python computes it."""
+    change = ("num_ranks // tp}", f'1, x: "{expression}"}}')
+    if value is None:
+        with pytest.raises(ConfigError, match="is not supported: expected arithmetic"):
+            plan(*change)
+    else:
+        assert plan(*change).cells[0].values["x"] == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("9**9**9", "a number is above 2**256"),
+        ("1 << 10**9", "a number is above 2**256"),
+        ("10.0**400", "a number is too large"),
+        ("1e308 * 10", "a number is too large"),
+        ("lcm(2**200 - 1, 2**201 - 1)", "a number is above 2**256"),
+        ("round(tp, -10**9)", "at most 30 digits"),
+        ("'a' * 10**10", "'a' is not a number"),
+        ("'%99999999d' % tp", "'%99999999d' is not a number"),
+        ("[0] * 10**10", "[0] is not a number"),
+        ("().__class__.__base__", "().__class__.__base__ is not supported"),
+        ("tp.real", "tp.real is not supported"),
+        ("abs.__self__.open('x')", "abs.__self__.open is not a function"),
+        ("[i for i in (1, 2)]", "is not supported: expected arithmetic"),
+        ("max(1, 2, key=abs)", "write arguments without names"),
+        ("(-8) ** 0.5", "is not a number"),
+        ("[1, tp]", "no number, text or truth value"),
+        ("tp is 1", "compare by =="),
+        ("1" + " + 1" * 999, "at most 1000 characters"),
+        ("-" * 990 + "1", "nested too deeply"),
+    ],
+)
+def test_an_expression_is_nothing_else_and_has_limits(plan, expression, message):
+    """A plan from elsewhere neither runs code nor computes without an end."""
+    with pytest.raises(ConfigError) as caught:
+        plan("num_ranks // tp}", f'1, x: "{expression}"}}')
+    assert "derived.x: expected an expression of" in str(caught.value)
+    assert message in str(caught.value)
