@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ class Places(Protocol):
 
 
 class Late:
-    """Lines and texts, read at the first access.
+    """Lines and texts, read at the first access; both can be pickled if `read` can.
 
     Args:
         read: Reads them.
@@ -48,26 +48,39 @@ class Late:
 
     def __init__(self, read: Callable[[], Places]) -> None:
         self._read = read
-        self.lines: Mapping[Any, int] = _LateMapping(lambda: self._places.lines)
-        self.texts: Mapping[Any, str] = _LateMapping(lambda: self._places.texts)
+        self.lines: Mapping[Any, int] = _LateMapping(self, "lines")
+        self.texts: Mapping[Any, str] = _LateMapping(self, "texts")
 
     @cached_property
-    def _places(self) -> Places:
+    def places(self) -> Places:
+        """Lines and texts."""
         return self._read()
 
 
 class _LateMapping(Mapping[Any, Any]):
-    def __init__(self, made: Callable[[], Mapping[Any, Any]]) -> None:
-        self._made = made
+    """One of the mappings of `Places`.
+
+    Args:
+        late: Reads them.
+        name: Which.
+    """
+
+    def __init__(self, late: Late, name: str) -> None:
+        self._late, self._name = late, name
+
+    @property
+    def _mapping(self) -> Mapping[Any, Any]:
+        found: Mapping[Any, Any] = getattr(self._late.places, self._name)
+        return found
 
     def __getitem__(self, key: object) -> object:
-        return self._made()[key]
+        return self._mapping[key]
 
     def __iter__(self) -> Iterator[object]:
-        return iter(self._made())
+        return iter(self._mapping)
 
     def __len__(self) -> int:
-        return len(self._made())
+        return len(self._mapping)
 
 
 def scalar_data(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> object:
@@ -348,7 +361,7 @@ def parse_yaml(text: str, file: str, path: Path | None = None) -> Source:
                 with suppress(yaml.YAMLError):  # The careful reader's message is better.
                     data = plain_data(text, _MAX_DEPTH)
         if isinstance(data, dict):
-            where = Late(lambda: places_of(text))
+            where = Late(partial(places_of, text))
             return Source(file, data, path, where.lines, where.texts)
         reader = _careful(text, file, loader)
     except yaml.MarkedYAMLError as error:

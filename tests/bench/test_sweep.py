@@ -1,6 +1,7 @@
 """Benchmarks of programs: every combination is a row with step time and exposed communication."""
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -291,3 +292,11 @@ def test_algorithms_are_run_side_by_side(tiny):
     ):
         with pytest.raises(ConfigError, match=message):
             run_sweep(tiny(f"parameters: {{ranks: 8}}\nalgorithms: {wrong}"))
+
+
+def test_a_benchmark_can_be_sent_to_another_process(sweep):
+    """With the lines of its file, which its errors name."""
+    config = load_sweep(sweep())
+    copy = pickle.loads(pickle.dumps(config))
+    assert copy.cells() == config.cells()
+    assert copy.source.problem(("num_ranks",), "x", "y").line == 3
