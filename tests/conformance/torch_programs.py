@@ -4,10 +4,15 @@ The same functions run on simulated ranks and on real gloo processes; see `test_
 Where order of summation would show, numbers are float64.
 """
 
+import contextlib
+import importlib
 import os
+import pkgutil
 import random
 import tempfile
 import warnings
+from functools import partial
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -669,3 +674,92 @@ def modes(rank, world):
     results["warnings"] = [str(w.message) for w in seen]
     torch.set_default_dtype(torch.float32)
     return results
+
+
+# ---- each public flag of torch, as torch names them ----
+
+_READERS = ("get_{}", "is_{}", "{}", "{}_enabled", "is_{}_enabled", "get_{}_enabled", "are_{}")
+_PLACES = (
+    "torch", "torch.__future__", "torch.autograd", "torch.autograd.graph", "torch.backends.cuda",
+    "torch.distributed", "torch.hub", "torch.multiprocessing", "torch.nn.attention", "torch.jit",
+    "torch.serialization", "torch.sparse", "torch.utils.checkpoint", "torch.utils.deterministic",
+)  # fmt: skip
+_PLAIN = (bool, int, str)
+_TEXTS = ("tf32", "ieee", "medium", "greedy", "file_system", "fbgemm", "qnnpack", "auto", "native")
+
+
+def _flags():
+    """Yield each flag: its name, a function that returns it, and one that sets it."""
+    for each in pkgutil.iter_modules(torch.backends.__path__, "torch.backends."):
+        module = importlib.import_module(each.name)
+        owners = {k: v for k, v in vars(type(module)).items() if hasattr(v, "fp32_precision")}
+        owners |= {"matmul": module.matmul} if hasattr(module, "matmul") else {}
+        for key, owner in {"": module, **owners}.items():
+            names = {*dir(owner), *vars(type(owner))} - {"backend", "op"}
+            if isinstance(setter := vars(type(owner)).get("__setattr__"), FunctionType):
+                texts = {c for c in setter.__code__.co_consts if isinstance(c, str)}
+                names |= {text for text in texts if text.isidentifier()}
+            for name in sorted(names):
+                value = _value(partial(getattr, owner, name))
+                if name[0] != "_" and not name.isupper() and isinstance(value, _PLAIN):
+                    title = f"{each.name}.{key}.{name}"
+                    yield title, partial(getattr, owner, name), partial(setattr, owner, name)
+    for place in _PLACES:
+        module = importlib.import_module(place)
+        for name in sorted(vars(module)):
+            verb, _, flag = name.partition("_")
+            read = [getattr(module, reader.format(flag), None) for reader in _READERS]
+            read = [r for r in read if callable(r) and not isinstance(r, type)]
+            if verb in ("set", "enable", "use") and read:
+                yield f"{place}.{name}", read[0], getattr(module, name)
+
+
+def _value(read):
+    try:
+        return read()
+    except Exception as error:
+        return error
+
+
+def _others(value):
+    """Return values to which a flag may be set instead."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1]
+    if isinstance(value, str):
+        return _TEXTS
+    if isinstance(value, torch.dtype):
+        return [torch.float64]
+    return list(getattr(type(value), "__members__", {}).values()) or [True, "text"]
+
+
+def _change(read, put):
+    """Set a flag to another value; return whether torch took it."""
+    before = _value(read)
+    for value in [] if isinstance(before, Exception) else _others(before):
+        with contextlib.suppress(Exception):
+            put(value)
+        if str(_value(read)) != str(before):
+            return True
+    return False
+
+
+@program
+def flags(rank, world):
+    """Set each flag on rank 0, read it on all, and set it back."""
+    found = {}
+    for name, read, put in _flags():
+        before = _value(read)
+        is_set = rank == 0 and _change(read, put)
+        own = str(_value(read))
+        dist.barrier()
+        seen = str(_value(read))
+        dist.barrier()
+        if is_set:
+            with contextlib.suppress(RuntimeError):  # Some may be set once.
+                put(before)
+        dist.barrier()
+        after = str(_value(read))
+        found[name] = [is_set, own == str(before), seen == own, after == str(before)]
+    return found

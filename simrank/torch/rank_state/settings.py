@@ -1,13 +1,21 @@
 """Settings of torch per process, swapped at each rank's turns.
 
-A rank's values are put in place as its turn begins and taken back as it ends. Until a rank changes
-a setting, turns cost nothing. `Switch` is a patch that turns one of torch's switches on and off.
+A rank's values are put in place as its turn begins and taken back as it ends. Turns cost nothing
+until a rank changes a setting, and once it has restored the common value. Flags are not listed, but
+found in torch by name. `Switch` is a patch that turns one of torch's switches on and off.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
+import operator
+import re
+import sys
+from contextlib import contextmanager
 from importlib import import_module
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,7 +24,7 @@ from simrank.ranks.current import rank_program
 from simrank.torch import optimizer_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from simrank.ranks import Program
 
@@ -34,6 +42,7 @@ class Setting(NamedTuple):
         get: Returns it.
         put: Sets it to what `get` returned.
         fresh: Returns a rank's first value; None: it is the common value.
+        is_same: Whether two values are the same: the rank's is then swapped no longer.
     """
 
     owner: Any
@@ -41,6 +50,7 @@ class Setting(NamedTuple):
     get: Callable[[], Any]
     put: Callable[[Any], None]
     fresh: Callable[[], Any] | None = None
+    is_same: Callable[[Any, Any], bool] = operator.is_
 
 
 def _print_options() -> dict[str, Any]:
@@ -56,86 +66,163 @@ def _deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), warn_only
 
 
-def _put_deterministic(state: tuple[bool, bool]) -> None:
-    torch._C._set_deterministic_algorithms(state[0], warn_only=state[1])
-
-
 # Backends and operators whose precision of float32 programs set, the general ones first.
 _PRECISIONS = (
     ("generic", "all"), ("cuda", "all"), ("mkldnn", "all"), ("cuda", "matmul"), ("cuda", "conv"),
     ("cuda", "rnn"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn"),
 )  # fmt: skip
-_CUDA_MATMUL = _PRECISIONS.index(("cuda", "matmul"))
+# Where torch looks if there is none; those of cuDNN begin with one of their own.
+_PARENTS = (None, 0, 0, 1, None, None, 2, 2, 2)
+_CUDA_MATMUL, _CUDA_CONV = map(_PRECISIONS.index, (("cuda", "matmul"), ("cuda", "conv")))
 
 
 class _Float32Precision(NamedTuple):
     """The precision of products and convolutions in float32.
 
+    torch keeps the older settings beside those by backend, and refuses to return an older one that
+    contradicts them: it is then the opposite of theirs.
+
     Attributes:
-        matmul: That of `torch.set_float32_matmul_precision`; None where `fp32_precision` says
-            otherwise, since torch then refuses to return it.
+        matmul: That of `torch.set_float32_matmul_precision`.
+        cudnn: `torch.backends.cudnn.allow_tf32`.
         of: By `_PRECISIONS`.
     """
 
-    matmul: str | None
+    matmul: str
+    cudnn: bool
     of: tuple[str, ...]
 
 
 def _float32_precision() -> _Float32Precision:
-    try:
-        matmul = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        matmul = None
     get = torch._C._get_fp32_precision_getter
-    return _Float32Precision(matmul, tuple(get(*each) for each in _PRECISIONS))
+    of = tuple(get(*each) for each in _PRECISIONS)
+    matmul = _unless_refused(torch.get_float32_matmul_precision)
+    if matmul is None:
+        is_tf32 = _unless_refused(torch._C._get_cublas_allow_tf32)
+        matmul = (
+            "high" if (of[_CUDA_MATMUL] != "tf32" if is_tf32 is None else is_tf32) else "highest"
+        )
+    cudnn = _unless_refused(torch._C._get_cudnn_allow_tf32)
+    return _Float32Precision(matmul, of[_CUDA_CONV] != "tf32" if cudnn is None else cudnn, of)
+
+
+def _unless_refused(get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except RuntimeError:
+        return None
 
 
 def _put_float32_precision() -> Callable[[_Float32Precision], None]:
     """Return a function that sets it, with torch's original functions."""
     put_matmul, put = torch._C._set_float32_matmul_precision, torch._C._set_fp32_precision_setter
+    put_cudnn = torch._C._set_cudnn_allow_tf32
 
     def put_all(state: _Float32Precision) -> None:
-        is_tf32 = state.of[_CUDA_MATMUL] == "tf32"
-        put_matmul(state.matmul or ("highest" if is_tf32 else "high"))
-        for each, precision in zip(_PRECISIONS, state.of, strict=True):
-            if torch._C._get_fp32_precision_getter(*each) != precision:
-                put(*each, precision)
+        put_matmul(state.matmul)
+        put_cudnn(state.cudnn)
+        for each, parent, precision in zip(_PRECISIONS, _PARENTS, state.of, strict=True):
+            is_inherited = parent is not None and state.of[parent] == precision
+            put(*each, "none" if is_inherited else precision)
 
     return put_all
 
 
 def settings() -> list[Setting]:
     """Return the settings that each rank owns, with torch's original functions."""
-    anomaly: Any = torch.autograd
-    return [
+    bindings, same = torch._C, operator.eq
+    deterministic, anomaly = bindings._set_deterministic_algorithms, torch.set_anomaly_enabled
+    composed = [
         Setting(
-            torch, ("set_default_dtype", "set_default_tensor_type"),
-            torch.get_default_dtype, torch._C._set_default_dtype,
+            bindings, ("_set_default_dtype", "_set_default_tensor_type"),
+            torch.get_default_dtype, bindings._set_default_dtype,
         ),
         Setting(
-            torch, ("use_deterministic_algorithms", "set_deterministic_debug_mode"),
-            _deterministic, _put_deterministic,
+            bindings, ("_set_deterministic_algorithms",), _deterministic,
+            lambda state: deterministic(state[0], warn_only=state[1]), is_same=same,
         ),
         Setting(
-            torch._C,
+            bindings,
             ("_set_float32_matmul_precision", "_set_cublas_allow_tf32", "_set_cudnn_allow_tf32",
-             "_set_fp32_precision_setter"),
-            _float32_precision, _put_float32_precision(),
-        ),
-        Setting(
-            torch, ("set_warn_always",), torch.is_warn_always_enabled, torch._C._set_warnAlways
+             "_set_onednn_allow_tf32", "_set_fp32_precision_setter"),
+            _float32_precision, _put_float32_precision(), is_same=same,
         ),
         Setting(torch, ("set_printoptions",), _print_options, _put_print_options),
         Setting(
-            anomaly.anomaly_mode, ("set_detect_anomaly", "detect_anomaly"),
+            torch, ("set_anomaly_enabled",),
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            lambda state: torch.set_anomaly_enabled(*state),
+            lambda state: anomaly(*state), is_same=same,
         ),
         Setting(
             torch.distributed, ("set_debug_level", "set_debug_level_from_env"),
             torch.distributed.get_debug_level, torch.distributed.set_debug_level,
         ),
     ]  # fmt: skip
+    known = {name for setting in composed for name in setting.names}
+    return [*composed, *_flags(known), *_flags_in_python()]
+
+
+# ---- flags that torch names ----
+
+_SETTER = re.compile(r"(_|_jit_|_debug_|_cuda_|)set_((sdp_use_)?(\w+))")
+# Kept per native thread, or changes of one object that is passed.
+_NO_FLAGS = re.compile(
+    r"autocast|tracing_state|torch_function|thread_name|tensor_metadata|value_trace|dispatch|lift_"
+    r"|interop|grad_enabled|emit_hooks|sync_debug"
+)
+
+
+def _flags(known: set[str]) -> Iterator[Setting]:
+    """Yield the flags of C++: each setter in `torch._C` that has a getter of the same name."""
+    bindings = torch._C
+    for name in dir(bindings):
+        match = _SETTER.fullmatch(name)
+        if match is None or name in known or _NO_FLAGS.search(name):
+            continue
+        prefix, flag, of_attention, kind = match.groups()
+        getters = [f"{prefix}get_{flag}", f"{prefix}{flag}"]
+        if of_attention:
+            getters.append(f"{prefix}get_{kind}_sdp_enabled")
+        get = next((found for n in getters if (found := getattr(bindings, n, None))), None)
+        put = getattr(bindings, name)
+        if get is not None and callable(put):
+            yield Setting(bindings, (name,), get, _spread(put), is_same=operator.eq)
+
+
+def _spread(put: Callable[..., None]) -> Callable[[Any], None]:
+    """Return a setter that takes one value: some getters return a tuple of all arguments."""
+    return lambda value: put(*value) if isinstance(value, tuple) else put(value)
+
+
+_SETTING_NAME = re.compile(r"(set|enable|disable|activate|restore|allow)_")
+_PRIVATE = re.compile(r"\._(?!_)")  # Not `torch.__future__`.
+
+
+def _flags_in_python() -> Iterator[Setting]:
+    """Yield the flags in Python: each global that a public function `set_...` of torch sets."""
+    for module_name, module in sys.modules.copy().items():
+        if module_name.partition(".")[0] != "torch" or _PRIVATE.search(module_name):
+            continue
+        if not isinstance(module, ModuleType):
+            continue
+        for name, function in list(vars(module).items()):
+            if _SETTING_NAME.match(name) and isinstance(function, FunctionType):
+                inner = inspect.unwrap(function)
+                if inner.__globals__ is vars(module):
+                    for each in sorted(_stored_globals(inner.__code__)):
+                        yield _global(module, name, each)
+
+
+def _stored_globals(code: CodeType) -> set[str]:
+    found = {
+        str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL"
+    }
+    return found.union(*(_stored_globals(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _global(module: ModuleType, function: str, name: str) -> Setting:
+    get, put = vars(module).get, vars(module).__setitem__
+    return Setting(module, (function,), functools.partial(get, name), functools.partial(put, name))
 
 
 class RankSettings:
@@ -161,9 +248,13 @@ class RankSettings:
 
     def leave(self) -> None:
         """Restore the common settings."""
-        for number, (setting, _) in self._own.items():
-            self._own[number] = setting, setting.get()
-            setting.put(self._others[number])
+        for number, (setting, _) in [*self._own.items()]:
+            value, common = setting.get(), self._others[number]
+            if setting.fresh is None and setting.is_same(value, common):
+                del self._own[number]
+            else:
+                self._own[number] = setting, value
+                setting.put(common)
 
 
 def settings_of(program: Program) -> RankSettings:
@@ -176,23 +267,60 @@ def settings_of(program: Program) -> RankSettings:
 
 def patches() -> Patches:
     """Return patches of the functions that change settings."""
-    replaced: Patches = []
+    found: dict[tuple[Any, str], list[tuple[int, Setting]]] = {}
     for number, setting in enumerate(settings()):
         for name in setting.names:
-            for owner in _owners(setting.owner, name):
-                original = getattr(owner, name)
-                replaced.append((owner, name, noting(original, number, setting)))
-                if name == "_set_cudnn_allow_tf32":  # torch.backends.cudnn keeps the function.
-                    attribute = vars(type(torch.backends.cudnn))["allow_tf32"]
-                    replaced.append((attribute, "setter", replaced[-1][2]))
-    return replaced
+            found.setdefault((setting.owner, name), []).append((number, setting))
+    wrapped: dict[int, Any] = {}
+    for (owner, name), numbered in found.items():
+        original = patched = getattr(owner, name)
+        for number, setting in numbered:  # A function may set several globals.
+            patched = noting(patched, number, setting)
+        wrapped[id(original)] = patched
+    wrapped |= _interop_threads()
+    return [
+        (owner, name, wrapped[id(value)])
+        for owner, name, value in _bound()
+        if type(value) in (FunctionType, BuiltinFunctionType) and id(value) in wrapped
+    ]
 
 
-def _owners(owner: Any, name: str) -> list[Any]:
-    """Return the modules that export a function."""
-    others = (torch, torch._C, torch.autograd, torch.autograd.anomaly_mode, torch.distributed)
-    original = getattr(owner, name)
-    return [place for place in others if getattr(place, name, None) is original]
+def _interop_threads() -> dict[int, Any]:
+    """Return patches of the number that a process may set once: a rank may, too, once."""
+    get, put, key = torch.get_num_interop_threads, torch.set_num_interop_threads, "interop threads"
+
+    @functools.wraps(get)
+    def get_own() -> int:
+        program = rank_program()
+        number: int = get() if program is None else program.local.get(key, get())
+        return number
+
+    @functools.wraps(put)
+    def put_own(number: int) -> None:
+        program = rank_program()
+        if program is None:
+            put(number)
+        elif key in program.local:
+            raise RuntimeError(
+                "Error: cannot set number of interop threads after parallel work has started or "
+                "set_num_interop_threads called"
+            )
+        else:
+            program.local[key] = number
+
+    return {id(get): get_own, id(put): put_own}
+
+
+def _bound() -> Iterator[tuple[Any, str, Any]]:
+    """Yield the functions of torch's modules, and those that properties of modules keep."""
+    for module_name, module in sys.modules.copy().items():
+        if module_name.partition(".")[0] != "torch" or not isinstance(module, ModuleType):
+            continue
+        for name, value in list(vars(module).items()):
+            yield module, name, value
+        for attribute in list(vars(type(module)).values()):
+            if hasattr(attribute, "setter"):  # Of modules of `torch.backends`.
+                yield attribute, "setter", attribute.setter
 
 
 def noting(original: Any, number: int, setting: Setting) -> Any:
@@ -206,6 +334,17 @@ def noting(original: Any, number: int, setting: Setting) -> Any:
 
         functools.update_wrapper(Noting, original, updated=())
         return Noting
+
+    if inspect.isgeneratorfunction(inspect.unwrap(original)):
+
+        @contextmanager
+        @functools.wraps(original)
+        def block(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            _note(number, setting)
+            with original(*args, **kwargs) as value:
+                yield value
+
+        return block
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,16 +1,21 @@
 """What torch keeps for the process is each rank's own, and nobody's afterwards."""
 
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce, wait_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
-from simrank.torch.rank_state.settings import settings
+from simrank.ranks import current
+from simrank.torch.rank_state.settings import settings, settings_of
 
 
 def test_each_setting_is_seen_by_the_rank_that_made_it_only(spawn):
@@ -63,6 +68,52 @@ def test_each_way_to_allow_tf32_is_seen_by_its_rank_only(spawn, monkeypatch):
 
     spawn(program, 4)
     assert [setting.get() for setting in settings()] == before
+
+
+def test_flags_that_a_block_sets_are_restored_after_a_wait(spawn):
+    """Each rank has a block of its own; a restored flag is no longer swapped."""
+    before = [setting.get() for setting in settings()]
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+        torch.set_num_interop_threads(3 + rank)
+        torch.hub.set_dir(f"of rank {rank}")
+        with sdpa_kernel(backends[rank]), set_checkpoint_early_stop(bool(rank)):
+            torch.backends.cudnn.benchmark = rank == 1
+            dist.barrier()
+            assert torch.backends.cuda.math_sdp_enabled() == (rank == 1)
+            assert torch.utils.checkpoint._enable_checkpoint_early_stop == bool(rank)
+        dist.barrier()
+        assert torch.backends.cudnn.benchmark == (rank == 1)
+        assert torch.backends.cuda.math_sdp_enabled()
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert torch.hub.get_dir() == f"of rank {rank}"
+        assert torch.get_num_interop_threads() == 3 + rank
+        assert len(settings_of(current.rank_program())._own) == 1 + rank
+
+    spawn(program)
+    assert [setting.get() for setting in settings()] == before
+
+
+def test_older_and_newer_settings_of_precision_are_restored_together(spawn):
+    """Those by backend that a rank has not set still follow the general one."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        general = functools.partial(torch._C._set_fp32_precision_setter, "generic", "all")
+        if rank == 0:
+            torch.backends.cudnn.allow_tf32 = False
+        else:
+            general("tf32")
+        dist.barrier()
+        if rank == 1:
+            assert torch.backends.mkldnn.matmul.fp32_precision == "tf32"
+            general("none")
+        assert torch.backends.mkldnn.matmul.fp32_precision == "none"
+        assert torch.backends.cudnn.allow_tf32 == (rank == 1)
+
+    spawn(program)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
