@@ -98,6 +98,7 @@ for _module, _place, _name in (
     ("torch._inductor.runtime.benchmarking", "torch.inductor", "of_benchmarks"),
     ("torch._inductor.runtime.triton_helpers", "torch.inductor", "of_helpers"),
     ("torch._inductor.runtime.triton_heuristics", "torch.inductor", "of_kernels"),
+    ("torch._export.serde.serialize", "torch.rank_state.settings", "of_globals"),
     ("torch._subclasses.fake_tensor", "torch.rank_state.caches", "of_fake_tensors"),
     ("torch.distributed.fsdp._debug_utils", "torch.rank_state.caches", "of_fsdp_profiler"),
     ("torch.distributed.launcher.api", "torch.unsupported", "of_launcher"),
@@ -105,5 +106,7 @@ for _module, _place, _name in (
     ("torch.distributed.tensor._random", "torch.rank_state.caches", "of_random"),
     ("torch.distributed.tensor._redistribute", "torch.rank_state.caches", "of_redistribution"),
     ("torch.distributed.tensor._sharding_prop", "torch.rank_state.sharding", "of_sharding"),
+    ("torch.export._trace", "torch.rank_state.settings", "of_globals"),
+    ("torch.export.unflatten", "torch.rank_state.settings", "of_globals"),
 ):
     libraries.register_part(_module, partial(_patches_of, _place, _name))

@@ -1,6 +1,8 @@
 """Globals of torch that belong to a process are a rank's own."""
 
+import os
 import sys
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -53,3 +55,37 @@ def test_torch_has_these_names():
     for module_name, name, first in NAMES:
         __import__(module_name)
         assert vars(sys.modules[module_name])[name] is first
+
+
+def exports(rank):
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(OrderedDict({f"only_on_{rank}": torch.nn.Linear(8, 8)}))
+    found = torch.export.export(model, (torch.ones(4, 8),))
+    assert [entry.fqn for entry in found.module_call_graph] == ["", f"only_on_{rank}"]
+    dist.barrier()
+    again = torch.export.export(model, (torch.ones(4, 8),))
+    assert [entry.fqn for entry in again.module_call_graph] == ["", f"only_on_{rank}"]
+
+
+@pytest.mark.slow
+def test_ranks_export_modules_of_their_own(spawn):
+    """The exporter keeps the names of the module in globals while it traces."""
+    spawn(exports)
+
+
+def reads_debug_level(rank):
+    dist.init_process_group("gloo")
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = ["info", "DETAIL", "most"][rank]
+    if rank == 2:
+        with pytest.raises(ValueError, match="must be OFF, INFO, or DETAIL"):
+            dist.set_debug_level_from_env()
+    else:
+        dist.set_debug_level_from_env()
+    dist.barrier()
+    assert dist.get_debug_level().name == ["INFO", "DETAIL", "OFF"][rank]
+
+
+def test_the_debug_level_is_read_from_the_ranks_environment(spawn):
+    """C++ would read the process's."""
+    spawn(reads_debug_level, 3)
+    assert dist.get_debug_level() == dist.DebugLevel.OFF

@@ -11,6 +11,7 @@ import dis
 import functools
 import inspect
 import operator
+import os
 import re
 import sys
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from simrank.ranks.current import rank_program
 from simrank.torch import optimizer_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from simrank.ranks import Program
 
@@ -43,6 +44,7 @@ class Setting(NamedTuple):
         put: Sets it to what `get` returned.
         fresh: Returns a rank's first value; None: it is the common value.
         is_same: Whether two values are the same: the rank's is then swapped no longer.
+        key: The setting's key among those of a rank; None: `names`.
     """
 
     owner: Any
@@ -51,6 +53,7 @@ class Setting(NamedTuple):
     put: Callable[[Any], None]
     fresh: Callable[[], Any] | None = None
     is_same: Callable[[Any, Any], bool] = operator.is_
+    key: Hashable = None
 
 
 def _print_options() -> dict[str, Any]:
@@ -154,8 +157,8 @@ def settings() -> list[Setting]:
             lambda state: anomaly(*state), is_same=same,
         ),
         Setting(
-            torch.distributed, ("set_debug_level", "set_debug_level_from_env"),
-            torch.distributed.get_debug_level, torch.distributed.set_debug_level,
+            torch.distributed, ("set_debug_level",), torch.distributed.get_debug_level,
+            torch.distributed.set_debug_level, is_same=same,
         ),
     ]  # fmt: skip
     known = {name for setting in composed for name in setting.names}
@@ -201,16 +204,30 @@ _PRIVATE = re.compile(r"\._(?!_)")  # Not `torch.__future__`.
 def _flags_in_python() -> Iterator[Setting]:
     """Yield the flags in Python: each global that a public function `set_...` of torch sets."""
     for module_name, module in sys.modules.copy().items():
-        if module_name.partition(".")[0] != "torch" or _PRIVATE.search(module_name):
-            continue
-        if not isinstance(module, ModuleType):
-            continue
-        for name, function in list(vars(module).items()):
-            if _SETTING_NAME.match(name) and isinstance(function, FunctionType):
+        is_public = module_name.partition(".")[0] == "torch" and not _PRIVATE.search(module_name)
+        if is_public and isinstance(module, ModuleType):
+            yield from _globals_of(module, _SETTING_NAME)
+
+
+def of_globals(module: ModuleType) -> Patches:
+    """Return patches that give each rank the globals that functions of a module set."""
+    found = _globals_of(module, re.compile(""))
+    # A function may wait between its call and the change.
+    return _noting_all(setting._replace(is_same=lambda *_: False) for setting in found)
+
+
+def _globals_of(module: ModuleType, named: re.Pattern[str]) -> Iterator[Setting]:
+    """Yield the globals that functions of some names set, and methods of a module's classes."""
+    classes = [v for v in vars(module).values() if type(v) is type]
+    for owner in (module, *(kind for kind in classes if kind.__module__ == module.__name__)):
+        for name, function in list(vars(owner).items()):
+            if named.match(name) and isinstance(function, FunctionType):
                 inner = inspect.unwrap(function)
                 if inner.__globals__ is vars(module):
                     for each in sorted(_stored_globals(inner.__code__)):
-                        yield _global(module, name, each)
+                        get = functools.partial(vars(module).get, each)
+                        put = functools.partial(vars(module).__setitem__, each)
+                        yield Setting(owner, (name,), get, put, key=(module.__name__, each))
 
 
 def _stored_globals(code: CodeType) -> set[str]:
@@ -220,40 +237,35 @@ def _stored_globals(code: CodeType) -> set[str]:
     return found.union(*(_stored_globals(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _global(module: ModuleType, function: str, name: str) -> Setting:
-    get, put = vars(module).get, vars(module).__setitem__
-    return Setting(module, (function,), functools.partial(get, name), functools.partial(put, name))
-
-
 class RankSettings:
     """The settings of one rank, and the common values that they replace."""
 
     def __init__(self) -> None:
-        self._own: dict[int, tuple[Setting, Any]] = {}
-        self._others: dict[int, Any] = {}
+        self._own: dict[Hashable, tuple[Setting, Any]] = {}
+        self._others: dict[Hashable, Any] = {}
 
-    def touch(self, number: int, setting: Setting) -> None:
+    def touch(self, key: Hashable, setting: Setting) -> None:
         """Record that the rank is about to change a setting."""
-        if number not in self._own:
-            self._others[number] = setting.get()
-            self._own[number] = setting, None
+        if key not in self._own:
+            self._others[key] = setting.get()
+            self._own[key] = setting, None
             if setting.fresh is not None:
                 setting.put(setting.fresh())
 
     def enter(self) -> None:
         """Put the rank's settings in place."""
-        for number, (setting, value) in self._own.items():
-            self._others[number] = setting.get()
+        for key, (setting, value) in self._own.items():
+            self._others[key] = setting.get()
             setting.put(value)
 
     def leave(self) -> None:
         """Restore the common settings."""
-        for number, (setting, _) in [*self._own.items()]:
-            value, common = setting.get(), self._others[number]
+        for key, (setting, _) in [*self._own.items()]:
+            value, common = setting.get(), self._others[key]
             if setting.fresh is None and setting.is_same(value, common):
-                del self._own[number]
+                del self._own[key]
             else:
-                self._own[number] = setting, value
+                self._own[key] = setting, value
                 setting.put(common)
 
 
@@ -267,22 +279,24 @@ def settings_of(program: Program) -> RankSettings:
 
 def patches() -> Patches:
     """Return patches of the functions that change settings."""
-    found: dict[tuple[Any, str], list[tuple[int, Setting]]] = {}
-    for number, setting in enumerate(settings()):
-        for name in setting.names:
-            found.setdefault((setting.owner, name), []).append((number, setting))
-    wrapped: dict[int, Any] = {}
-    for (owner, name), numbered in found.items():
-        original = patched = getattr(owner, name)
-        for number, setting in numbered:  # A function may set several globals.
-            patched = noting(patched, number, setting)
-        wrapped[id(original)] = patched
-    wrapped |= _interop_threads()
+    wrapped = {id(getattr(owner, name)): new for owner, name, new in _noting_all(settings())}
+    wrapped |= _interop_threads() | _debug_level_from_env()
     return [
         (owner, name, wrapped[id(value)])
         for owner, name, value in _bound()
         if type(value) in (FunctionType, BuiltinFunctionType) and id(value) in wrapped
     ]
+
+
+def _noting_all(found: Iterable[Setting]) -> Patches:
+    """Return the patches of functions that change settings, each of which may change several."""
+    patched: dict[tuple[Any, str], Any] = {}
+    for setting in found:
+        for name in setting.names:
+            place = setting.owner, name
+            function = patched.get(place) or getattr(*place)
+            patched[place] = noting(function, setting.key or setting.names, setting)
+    return [(*place, function) for place, function in patched.items()]
 
 
 def _interop_threads() -> dict[int, Any]:
@@ -311,6 +325,23 @@ def _interop_threads() -> dict[int, Any]:
     return {id(get): get_own, id(put): put_own}
 
 
+def _debug_level_from_env() -> dict[int, Any]:
+    """Return a patch that reads the rank's environment, where C++ reads the process's."""
+    original, name = torch.distributed.set_debug_level_from_env, "TORCH_DISTRIBUTED_DEBUG"
+
+    @functools.wraps(original)
+    def from_env() -> None:
+        level = getattr(torch.distributed.DebugLevel, os.environ.get(name, "OFF").upper(), None)
+        if rank_program() is None:
+            original()
+        elif level is None:
+            raise ValueError(f"The value of {name} must be OFF, INFO, or DETAIL.")
+        else:
+            torch.distributed.set_debug_level(level)
+
+    return {id(original): from_env}
+
+
 def _bound() -> Iterator[tuple[Any, str, Any]]:
     """Yield the functions of torch's modules, and those that properties of modules keep."""
     for module_name, module in sys.modules.copy().items():
@@ -323,13 +354,13 @@ def _bound() -> Iterator[tuple[Any, str, Any]]:
                 yield attribute, "setter", attribute.setter
 
 
-def noting(original: Any, number: int, setting: Setting) -> Any:
+def noting(original: Any, key: Hashable, setting: Setting) -> Any:
     """Wrap a function or context manager: record that the rank changes a setting."""
     if isinstance(original, type):  # A context manager: its construction says so.
 
         class Noting(original):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                _note(number, setting)
+                _note(key, setting)
                 super().__init__(*args, **kwargs)
 
         functools.update_wrapper(Noting, original, updated=())
@@ -340,7 +371,7 @@ def noting(original: Any, number: int, setting: Setting) -> Any:
         @contextmanager
         @functools.wraps(original)
         def block(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            _note(number, setting)
+            _note(key, setting)
             with original(*args, **kwargs) as value:
                 yield value
 
@@ -348,16 +379,16 @@ def noting(original: Any, number: int, setting: Setting) -> Any:
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        _note(number, setting)
+        _note(key, setting)
         return original(*args, **kwargs)
 
     return call
 
 
-def _note(number: int, setting: Setting) -> None:
+def _note(key: Hashable, setting: Setting) -> None:
     program = rank_program()
     if program is not None:
-        settings_of(program).touch(number, setting)
+        settings_of(program).touch(key, setting)
 
 
 # ---- hooks of all modules and optimizers ----
