@@ -1,4 +1,4 @@
-"""The order of calls under another hash seed: real ranks have one each, simulated ranks share one.
+"""Compare the order of calls under two hash seeds: real ranks have a seed each.
 
 A program that calls collectives in the order of a set hangs on real processes and passes here. One
 more run, in a process with another `PYTHONHASHSEED`, makes other calls then.

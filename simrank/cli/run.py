@@ -284,8 +284,7 @@ def run_command(
     full_traceback: options.FullTraceback = False,
 ) -> None:
     """Run PROGRAM once per simulated rank, in one process, with torchrun's options."""
-    _check_options(command.params)
-    built = load_cluster(with_changes(cluster, changed), options.num_nodes(nnodes))
+    built = _checked_cluster(command.params)
     stated = options.stated_value(unknown, shape_only=shape_only)
     settings = {"cluster": built, "seed": seed, "data": not shape_only, "unknown": stated}
     settings |= {"checks": checks, "races": races, "strict": strict, "on_failure": on_failure}
@@ -293,9 +292,9 @@ def run_command(
     settings |= {"private": private or None, "compute_time": compute_time, "faults": faults or ()}
     settings["cuda_devices"] = options.cuda_devices(devices, has_values=not shape_only)
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
-    num_ranks = options.num_ranks(built, nproc_per_node)
-    words, tokens, max_ps = args or [], tokens_per_step, _max_delay_ps(max_delay)
-    job = _Job(program, words, num_ranks, settings, as_module, max_restarts, tokens, second_run)
+    num_ranks, max_ps = options.num_ranks(built, nproc_per_node), _max_delay_ps(max_delay)
+    how = (as_module, max_restarts, tokens_per_step, second_run)
+    job = _Job(program, args or [], num_ranks, settings, *how)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
@@ -305,15 +304,23 @@ def run_command(
     show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
     with _late_options_named(command, job):
         _run_folded(job, fold, partial(_run_written, job, outputs, html, show))
-    if checks == "all" and second_run and recorder is not None:
-        check_hash_seeds(recorder, _given(command, job, _OF_FIRST_RUN), num_ranks)
+    _compare_hash_seeds(command, job)
 
 
-def _check_options(given: Mapping[str, Any]) -> None:
-    """Check choices, the files to write, and the program."""
+def _compare_hash_seeds(command: typer.Context, job: _Job) -> None:
+    """Compare the calls of a finished run with those under another hash seed, if all is checked."""
+    recorder = job.settings["flight_recorder"]
+    if job.settings["checks"] == "all" and job.second_run and recorder is not None:
+        check_hash_seeds(recorder, _given(command, job, _OF_FIRST_RUN), job.num_ranks)
+
+
+def _checked_cluster(given: Mapping[str, Any]) -> Cluster:
+    """Return the cluster, once choices, the files to write and the program are checked."""
     check_words(**{name: given[name] for name in CHOICES_OF if name in given})
     check_writable(given["trace"], given["html"])
     options.check_program(given["program"], as_module=given["as_module"])
+    changed = with_changes(given["cluster"], given["changed"])
+    return load_cluster(changed, options.num_nodes(given["nnodes"]))
 
 
 @contextmanager

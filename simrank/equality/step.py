@@ -521,7 +521,7 @@ class Start:
         return None if how is None else cut_of(whole, how, self.layout, self._at(rank))
 
     def _cut_of_buffer(self, name: str) -> Cut | None:
-        """Return how the single program's buffer is cut to those that the ranks began with."""
+        """Return the cut of the single program's buffer that gives the initial buffers of ranks."""
         whole = self.reference.record.initial_buffers.get(name)
         parts = [record.initial_buffers.get(name) for record in self.ranks]
         first = next((part for part in parts if part is not None), None)
