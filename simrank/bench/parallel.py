@@ -1,20 +1,24 @@
 """Independent runs, one after the other or in parallel, and grids of them, each a row.
 
-Processes of this machine need nothing beyond Python. Clusters are joblib's (extra `cluster`).
+Processes of this machine need nothing beyond Python; joblib's, Dask and Ray are optional.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
 import threading  # noqa: TID251 - in worker processes, where no simulation runs
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from multiprocessing import active_children, get_context, parent_process
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
@@ -24,9 +28,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What a backend of joblib imports besides joblib.
-_NEEDS = {"loky": "joblib", "ray": "ray", "dask": "distributed"}
-_RUNS_PER_ROUND = 4  # Assumed: of each worker of Ray, which tells of results a round at a time.
+_NEEDS = {"loky": "joblib", "ray": "ray", "dask": "distributed"}  # What a backend imports.
+# A worker of Dask has several threads, and a process has one simulation at a time.
+ALONE = threading.Lock()
+_RUNS_PER_WORKER = 2  # So that none waits for its next run.
+_CONNECT_S, _PROBE_S = 10, 60  # Assumed: until an address, and a worker, answers.
+_POLL_S, _REPLACED_WITHIN_S = 1, 20  # Assumed: until a cluster has a new worker for a dead one.
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Workers:
 
     Attributes:
         jobs: How many at once; None: one, or with a backend as many as it has.
-        backend: None for processes of this machine, or joblib's `loky`, `ray` or `dask`; the last
+        backend: None for processes of this machine, joblib's `loky`, `ray` or `dask`; the last
             two with the address of a cluster that is there: `dask:tcp://host:8786`, `ray:auto`.
     """
 
@@ -59,10 +66,10 @@ class Workers:
         if name not in _NEEDS or (colon and (name == "loky" or not address)):
             expected = "loky, ray or dask, the latter two with an address: dask:tcp://host:8786"
             raise _wrong_backend(expected, self.backend)
-        missing = [each for each in ("joblib", _NEEDS[name]) if find_spec(each) is None]
-        if missing:
-            cure = f"pip install {' '.join(dict.fromkeys(['joblib', _NEEDS[name]]))}"
-            raise _wrong_backend(f"{missing[0]} installed: {cure}", self.backend)
+        if find_spec(_NEEDS[name]) is None:
+            raise _wrong_backend(
+                f"{_NEEDS[name]} installed: pip install {_NEEDS[name]}", self.backend
+            )
 
 
 def _wrong_backend(expected: str, got: str) -> ConfigError:
@@ -91,7 +98,12 @@ def in_parallel(
     elif workers.backend is None:
         yield from _in_processes(run, indices, workers.jobs or 1)
     else:
-        yield from _with_joblib(run, indices, workers)
+        name, _, address = workers.backend.partition(":")
+        if name == "loky":
+            yield from _with_loky(run, indices, workers.jobs)
+        else:
+            connected = _with_dask if name == "dask" else _with_ray
+            yield from connected(run, indices, workers, address)
 
 
 def _in_processes(
@@ -105,8 +117,7 @@ def _in_processes(
         for future in as_completed(futures):
             yield futures.pop(future), future.result()
     except BrokenProcessPool:
-        text = "a process of --jobs was killed; to fix: if memory ran out, take fewer jobs"
-        raise SimrankError(text) from None
+        raise _killed("--jobs") from None
     except BaseException:
         for process in set(active_children()) - others:
             process.terminate()
@@ -131,63 +142,190 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _with_joblib(
-    run: Callable[[int], T], indices: Sequence[int], workers: Workers
+def _with_loky(
+    run: Callable[[int], T], indices: Sequence[int], jobs: int | None
 ) -> Iterator[tuple[int, T]]:
     import joblib  # noqa: PLC0415 - extra `cluster`
 
-    name, _, address = (workers.backend or "").partition(":")
-    is_streaming = name != "ray"  # joblib's rule: its backend for Ray has no generators.
-    calls = iter([joblib.delayed(_numbered)(run, index) for index in indices])
-    with ExitStack() as stack:
-        if name != "loky":
-            stack.enter_context((_dask if name == "dask" else _ray)(address, workers.jobs))
-        stack.enter_context(joblib.parallel_config(name, n_jobs=workers.jobs or -1))
-        how = {"return_as": "generator_unordered"} if is_streaming else {}
-        parallel = stack.enter_context(joblib.Parallel(batch_size=1, **how))
-        if is_streaming:
+    calls = [joblib.delayed(_numbered)(run, index) for index in indices]
+    try:
+        with joblib.Parallel(jobs or -1, batch_size=1, return_as="generator_unordered") as parallel:
             yield from parallel(calls)
-        num_workers = joblib.effective_n_jobs(workers.jobs or -1)
-        while calls_of_round := list(islice(calls, _RUNS_PER_ROUND * num_workers)):
-            yield from parallel(calls_of_round)
+    except BrokenProcessPool:
+        raise _killed("loky") from None
 
 
 def _numbered(run: Callable[[int], T], index: int) -> tuple[int, T]:
     return index, run(index)
 
 
+def _killed(backend: str, why: object = "") -> SimrankError:
+    """Return the error of a worker that is gone."""
+    said = f" ({str(why).strip().splitlines()[0]})" if str(why).strip() else ""
+    return SimrankError(
+        f"a worker of {backend} was killed{said}; finished rows are right: with --json FILE they "
+        "are kept, and the same command goes on after them; to fix: if memory ran out, take fewer "
+        "--jobs"
+    )
+
+
+# ---- Dask and Ray: each worker is asked for its simrank first ----
+
+
+def _prober() -> Callable[[], str]:
+    """Return a function that finds the version of simrank where it is called.
+
+    It is sent as code, since a worker may have no simrank.
+    """
+
+    def probe() -> str:
+        try:
+            version = import_module("simrank").__version__
+        except Exception as error:  # noqa: BLE001 - the answer of a worker
+            return f"no simrank ({type(error).__name__}: {error})"
+        return f"simrank {version}"
+
+    return probe
+
+
+def _check_versions(backend: str, found: Mapping[str, object]) -> None:
+    """Raise SimrankError unless each worker has this version of simrank."""
+    own = _prober()()
+    wrong = {worker: said for worker, said in found.items() if said != own}
+    if not found:
+        raise SimrankError(f"{backend} has no worker; to fix: start one, or leave out the address")
+    if wrong:
+        (worker, said), *others = wrong.items()
+        and_others = f", as {len(others)} more of {len(found)} workers" if others else ""
+        raise SimrankError(
+            f"worker {worker} of {backend} has {said}{and_others}; to fix: install {own} where its "
+            "workers start"
+        )
+
+
+def _with_dask(
+    run: Callable[[int], T], indices: Sequence[int], workers: Workers, address: str
+) -> Iterator[tuple[int, T]]:
+    from distributed import KilledWorker, wait  # noqa: PLC0415 - optional
+
+    with _dask(address, workers.jobs) as client:
+        with suppress(TimeoutError):  # Some start workers when a client comes.
+            client.wait_for_workers(1, _CONNECT_S)
+        _check_versions("Dask", client.run(_prober(), on_error="return"))
+        running: dict[Any, int] = {}
+        waiting, idle_since = iter(indices), monotonic()
+        while True:
+            most = workers.jobs or _RUNS_PER_WORKER * sum(client.nthreads().values())
+            for index in islice(waiting, max(most - len(running), 0)):
+                running[client.submit(run, index, pure=False)] = index
+            if not running:
+                return
+            try:
+                done = wait([*running], timeout=_POLL_S, return_when="FIRST_COMPLETED").done
+            except TimeoutError:
+                done = set()
+            if done or client.nthreads():
+                idle_since = monotonic()
+            elif monotonic() - idle_since > _REPLACED_WITHIN_S:
+                raise _killed("Dask", "no worker is left")
+            for future in done:
+                try:
+                    yield running.pop(future), future.result()
+                except (KilledWorker, CancelledError) as error:  # Or the scheduler is gone.
+                    raise _killed("Dask", error) from None
+
+
 @contextmanager
 def _dask(address: str, jobs: int | None) -> Iterator[Any]:
     """Connect to a scheduler, or start one here."""
-    from distributed import Client  # noqa: PLC0415 - extra `cluster`
+    from distributed import Client  # noqa: PLC0415 - optional
 
-    if not address:
-        local = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
-        with Client(**local) as client:
-            yield client
-        return
+    local = {
+        "n_workers": jobs, "threads_per_worker": 1, "dashboard_address": ":0",
+        "silence_logs": logging.CRITICAL,  # Of connections that end with the run.
+    }  # fmt: skip
     try:
-        client = Client(address)
+        client = Client(address, timeout=_CONNECT_S) if address else Client(**local)
     except (OSError, ValueError, TypeError) as error:
         raise _wrong_backend("the address of a scheduler", f"{address} ({error})") from None
     with client:
         yield client
 
 
+def _with_ray(
+    run: Callable[[int], T], indices: Sequence[int], workers: Workers, address: str
+) -> Iterator[tuple[int, T]]:
+    import ray  # noqa: PLC0415 - optional
+
+    with _ray(address, workers.jobs):
+        _check_versions("Ray", _versions_of_ray())
+        # A worker that is killed is reported, as one of --jobs: memory may have run out.
+        remote = ray.remote(max_retries=0)(_called)
+        shared = ray.put(run)
+        most = workers.jobs or _RUNS_PER_WORKER * int(ray.cluster_resources().get("CPU", 1))
+        running: dict[Any, int] = {}
+        waiting = iter(indices)
+        while True:
+            for index in islice(waiting, most - len(running)):
+                running[remote.remote(shared, index)] = index
+            if not running:
+                return
+            (done, *_), _ = ray.wait(list(running), num_returns=1)
+            try:
+                yield running.pop(done), ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                raise _killed("Ray", error) from None
+
+
+def _called(run: Callable[[int], T], index: int) -> T:
+    return run(index)
+
+
+def _versions_of_ray() -> dict[str, object]:
+    """Return the answer to the probe of each node of Ray."""
+    import ray  # noqa: PLC0415 - optional
+    from ray.util.scheduling_strategies import (  # noqa: PLC0415 - optional
+        NodeAffinitySchedulingStrategy,
+    )
+
+    probe = ray.remote(num_cpus=0, max_retries=0)(_prober())
+    asked = {
+        node["NodeManagerAddress"] + " " + node["NodeID"][:8]: probe.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote()
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU")
+    }
+    found: dict[str, object] = {}
+    for name, answer in asked.items():
+        try:
+            found[name] = ray.get(answer, timeout=_PROBE_S)
+        except ray.exceptions.RayError as error:
+            found[name] = f"no answer ({type(error).__name__})"
+    return found
+
+
 @contextmanager
 def _ray(address: str, jobs: int | None) -> Iterator[None]:
     """Connect to Ray's head, or start one here."""
-    import ray  # noqa: PLC0415 - extra `cluster`
-    from ray.util.joblib import register_ray  # noqa: PLC0415 - extra `cluster`
+    import ray  # noqa: PLC0415 - optional
 
-    quiet = {"logging_level": "error", "include_dashboard": False}
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if colon and port.isdecimal():  # Ray itself tries for minutes, and takes no signal.
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
         how = {"address": address} if address else {"address": "local", "num_cpus": jobs}
-        ray.init(**how, **({} if address else quiet))
-    except (ConnectionError, ValueError) as error:
+        ray.init(
+            **how,
+            logging_level="error",
+            log_to_driver=False,
+            **({} if address else {"include_dashboard": False}),
+        )
+    except (OSError, ValueError, OverflowError) as error:
         raise _wrong_backend("the address of Ray's head", f"{address} ({error})") from None
     try:
-        register_ray()
         yield
     finally:
         ray.shutdown()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.bench.parallel import GridWatcher, Outcome, Part, Row, run_grid
+from simrank.bench.parallel import ALONE, GridWatcher, Outcome, Part, Row, run_grid
 from simrank.collectives.algorithms import collectives_with
 from simrank.config.sweep import ALGORITHMS, ERROR, program_file
 from simrank.context import Context
@@ -81,7 +81,7 @@ def _run_cell(
     cell = config.cells()[index]
     first = {**cell.columns, "num_ranks": _asked_ranks(config, cell)}
     try:
-        with program_imports(*folders):
+        with ALONE, program_imports(*folders):
             measured = _run_one(config, _function(config), cell, timeline)
     except (SimrankError, ValueError) as error:  # ValueError: an algorithm that cannot run.
         none = dict.fromkeys(_MEASURES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from simrank.bench.parallel import ALONE
 from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
@@ -310,7 +311,10 @@ class Checks:
 
     def __call__(self, index: int) -> Verdict:
         """Run and judge a layout."""
-        layout = self.layouts[index]
+        with ALONE:
+            return self._verdict(self.layouts[index])
+
+    def _verdict(self, layout: Layout) -> Verdict:
         try:
             return self._judged(self.options, layout)
         except SimrankError as error:

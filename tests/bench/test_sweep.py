@@ -238,7 +238,6 @@ def test_rows_are_the_same_in_the_same_order_however_runs_end(tiny, order, num_f
 def test_rows_are_the_same_whoever_runs_them(tiny, backend):
     """Processes of this machine, and backends of joblib where they are installed."""
     if backend is not None:
-        pytest.importorskip("joblib")
         pytest.importorskip({"dask": "distributed", "ray": "ray", "loky": "joblib"}[backend])
     config = tiny()
     one, two = Heard(), Heard()
