@@ -85,6 +85,7 @@ for _module, _place, _name in (
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._dynamo", "torch.dynamo", "of_package"),
+    ("torch._dynamo.backends.registry", "torch.rank_state.caches", "of_registries"),
     ("torch._dynamo.convert_frame", "torch.dynamo", "of_conversion"),
     ("torch._dynamo.decorators", "torch.dynamo", "of_decorators"),
     ("torch._dynamo.eval_frame", "torch.dynamo", "of_frames"),
@@ -100,6 +101,8 @@ for _module, _place, _name in (
     ("torch._inductor.runtime.triton_heuristics", "torch.inductor", "of_kernels"),
     ("torch._export.serde.serialize", "torch.rank_state.settings", "of_globals"),
     ("torch._subclasses.fake_tensor", "torch.rank_state.caches", "of_fake_tensors"),
+    ("torch.distributed._dist2", "torch.rank_state.caches", "of_registries"),
+    ("torch.distributed.elastic.rendezvous.api", "torch.rank_state.caches", "of_registries"),
     ("torch.distributed.fsdp._debug_utils", "torch.rank_state.caches", "of_fsdp_profiler"),
     ("torch.distributed.launcher.api", "torch.unsupported", "of_launcher"),
     ("torch.distributed.tensor._api", "torch.rank_state.caches", "of_dtensors"),
@@ -107,6 +110,6 @@ for _module, _place, _name in (
     ("torch.distributed.tensor._redistribute", "torch.rank_state.caches", "of_redistribution"),
     ("torch.distributed.tensor._sharding_prop", "torch.rank_state.sharding", "of_sharding"),
     ("torch.export._trace", "torch.rank_state.settings", "of_globals"),
-    ("torch.export.unflatten", "torch.rank_state.settings", "of_globals"),
+    ("torch.utils.flop_counter", "torch.rank_state.caches", "of_registries"),
 ):
     libraries.register_part(_module, partial(_patches_of, _place, _name))

@@ -6,15 +6,23 @@ A shared cache would return the current device, or the place in a mesh, of the r
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import MutableMapping, MutableSet
+from importlib import import_module
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
 from simrank.torch import unsupported
 from simrank.torch.rank_state.settings import Setting, noting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from simrank.ranks import Program
 
     Patches = list[tuple[Any, str, Any]]
 
@@ -155,6 +163,150 @@ class RankSet(MutableSet[Any]):
     def discard(self, value: Any) -> None:
         """Remove from the running rank's set."""
         self._members.pop(value, None)
+
+
+# ---- registries that torch fills once per process ----
+# A rank registers under names that another rank has taken. Modules that ranks share, torch's among
+# them, register for the process.
+
+
+def of_registries(module: Any) -> Patches:
+    """Return patches of the dicts and lists that a module's functions `register...` fill."""
+    names = vars(module)
+    functions = [f for n, f in names.items() if "register" in n and isinstance(f, FunctionType)]
+    filled = {n for f in functions for n in _names_in(inspect.unwrap(f).__code__) if n in names}
+    holders = [v for v in names.values() if type(v).__module__ == module.__name__]
+    places = [(module, name, names[name]) for name in sorted(filled)]
+    places += [(v, "_registry", vars(v)["_registry"]) for v in holders if "_registry" in vars(v)]
+    kinds: dict[type, Any] = {dict: _Registry, list: _RegistryList}
+    return [
+        (owner, name, kinds[type(value)](f"{module.__name__}.{name}", module.__name__, value))
+        for owner, name, value in places
+        if type(value) in kinds
+    ]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = (_names_in(c) for c in code.co_consts if isinstance(c, CodeType))
+    return {*code.co_names}.union(*inner)
+
+
+def _registering(home: str) -> Program | None:
+    """Return the rank that registers something itself; None: torch does, or a shared module."""
+    program = rank_program()
+    if program is None:
+        return None
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the documented way
+    helpers = (home, __name__, "torch.utils._pytree")  # Some take a nest of keys.
+    while frame is not None and str(frame.f_globals.get("__name__")) in helpers:
+        frame = frame.f_back
+    if frame is None or str(frame.f_globals.get("__name__")).startswith("torch."):
+        return None
+    own = private_modules(program)
+    module = None if own is None else own.own(str(frame.f_globals.get("__name__")))
+    is_of_rank = module is not None and vars(module) is frame.f_globals
+    return program if is_of_rank or frame.f_code.co_name != "<module>" else None
+
+
+class _Registry(MutableMapping[Any, Any]):
+    """A registry of the process, with the entries of the running rank over it.
+
+    Args:
+        key: Where a rank keeps its entries.
+        home: The module that registers.
+        shared: The process's entries.
+    """
+
+    def __init__(self, key: str, home: str, shared: dict[Any, Any]) -> None:
+        self._key, self._home, self._shared = key, home, shared
+
+    def _own(self) -> dict[Any, Any]:
+        program = rank_program()
+        return {} if program is None else program.local.get(self._key, {})
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an entry of the running rank or of the process."""
+        own = self._own()
+        return own[key] if key in own else self._shared[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Add an entry for the rank or for the process."""
+        program = _registering(self._home)
+        own = self._shared if program is None else program.local.setdefault(self._key, {})
+        own[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        """Remove an entry."""
+        del (own if key in (own := self._own()) else self._shared)[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the keys."""
+        return iter({**self._shared, **self._own()})
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len({**self._shared, **self._own()})
+
+
+class _RegistryList(list[Any]):
+    """A list that a process fills; a rank that appends to it has its own from then on."""
+
+    def __init__(self, key: str, home: str, shared: list[Any]) -> None:
+        super().__init__(shared)
+        self._key, self._home, self._shared = key, home, shared
+
+    def _own(self) -> list[Any]:
+        program = rank_program()
+        return self._shared if program is None else program.local.get(self._key, self._shared)
+
+    def append(self, value: Any) -> None:
+        """Add an entry."""
+        program = _registering(self._home)
+        if program is None:
+            self._shared.append(value)
+        else:
+            program.local.setdefault(self._key, [*self._shared]).append(value)
+
+    def sort(self, **options: Any) -> None:
+        """Sort the entries."""
+        self._own().sort(**options)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the entries."""
+        return iter(self._own())
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self._own())
+
+
+_OPAQUE = "torch._library.opaque_object"
+_opaque_of_ranks: set[str] = set()
+_IMPORTED_WITH_TORCH = ("torch.serialization", "torch.distributed.rendezvous", _OPAQUE)
+
+
+def patches() -> Patches:
+    """Return patches of the registries that are imported with torch."""
+    found = [each for name in _IMPORTED_WITH_TORCH for each in of_registries(import_module(name))]
+    return [*found, _of_opaque_types()]
+
+
+def _of_opaque_types() -> tuple[Any, str, Any]:
+    """Return the patch of the registry in C++, which keeps the names of opaque types, too."""
+    bindings: Any = import_module("torch._C")
+    original = bindings._register_opaque_type  # noqa: SLF001 - torch's name
+
+    @functools.wraps(original)
+    def register(name: str) -> None:
+        program = _registering(_OPAQUE)
+        own = set() if program is None else program.local.setdefault("opaque types", set())
+        if program is None or name in own or name not in _opaque_of_ranks:
+            original(name)
+        if program is not None:
+            own.add(name)
+            _opaque_of_ranks.add(name)
+
+    return bindings, original.__name__, register
 
 
 # ---- How DTensors dispatch operators ----

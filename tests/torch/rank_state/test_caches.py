@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._library.opaque_object import register_opaque_type
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.distributed.tensor import (
     DTensor,
     Replicate,
@@ -25,6 +29,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional as F  # noqa: N812 - torch's custom.
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from simrank.torch.rank_state import sharding
 
@@ -220,3 +225,59 @@ def test_handlers_of_a_rank_begin_as_the_process_has_them(spawn):
     before = dict(dispatcher._custom_op_handlers)
     spawn(program)
     assert dispatcher._custom_op_handlers == before
+
+
+@dataclass(frozen=True)
+class Name:
+    """A value that tracing may keep whole."""
+
+    value: int
+
+    def __fx_repr__(self):  # noqa: D105 - torch's protocol
+        return f"Name({self.value!r})", {"Name": Name}
+
+
+def registers(rank):
+    dist.init_process_group("gloo")
+    handler, formula = lambda *_, **__: rank, lambda *_, **__: 100 + rank
+    own = type("Name", (Name,), {"__module__": __name__})
+    register_opaque_type(own, typ="value", hoist=True)
+    register_rendezvous_handler("mine", handler)
+    rendezvous_handler_registry.register("mine", handler)
+    register_flop_formula(torch.ops.aten.bincount)(formula)
+    torch.serialization.register_package(7, lambda _: f"tag {rank}", lambda *_: None)
+    with pytest.raises(RuntimeError, match="already registered"):
+        register_rendezvous_handler("mine", handler)
+    with pytest.raises(RuntimeError, match="already registered"):
+        register_rendezvous_handler("env", handler)
+    with pytest.raises(RuntimeError, match="already registered"):
+        register_opaque_type(own, typ="value", hoist=True)
+    dist.barrier()
+    assert dist.rendezvous("mine://somewhere", 0, 1) == rank
+    with FlopCounterMode(display=False) as counter:
+        torch.bincount(torch.tensor([1]))
+    assert counter.get_total_flops() == 100 + rank
+    storage = torch.ones(1).untyped_storage()
+    assert torch.serialization.location_tag(storage) == f"tag {rank}"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_rank_may_register_under_the_same_names(spawn):
+    """In torch's registries; a second time on one rank is refused as in a process."""
+    for _ in range(2):  # C++ keeps some of the names.
+        spawn(registers)
+    assert torch.ops.aten.bincount not in flop_registry
+    assert 7 not in [entry[0] for entry in torch.serialization._package_registry]
+
+
+def compiles(rank):
+    dist.init_process_group("gloo")
+    torch._dynamo.register_backend(name="mine")(lambda graph, _: lambda x: [x + rank])
+    dist.barrier()
+    assert torch.compile(lambda x: x * 2, backend="mine")(torch.zeros(1)).item() == rank
+
+
+@pytest.mark.slow
+def test_each_rank_may_register_a_compiler_under_the_same_name(spawn):
+    """Dynamo calls the running rank's."""
+    spawn(compiles)
