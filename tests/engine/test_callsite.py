@@ -104,6 +104,22 @@ def test_frames_of_a_package_are_the_users_until_it_is_skipped(library):
     assert file_above(library) == __file__
 
 
+def test_frames_of_installed_packages_are_not_the_users(tmp_path, monkeypatch):
+    """A wrapper of an installed package is stepped over, unless the program lives in it."""
+    path = tmp_path / "site-packages" / "wrapping.py"
+    path.parent.mkdir()
+    path.write_text(LIBRARY)
+    names = {}
+    exec(compile(LIBRARY, str(path), "exec"), names)
+    monkeypatch.setattr(callsite, "_programs", set())
+    monkeypatch.setattr(callsite, "_library_files", set())
+    found = [names["call_back"](lambda: site_of_frame(sys._getframe(1))).code.co_filename]
+    callsite.note_program(names["call_back"].__code__)
+    found.append(names["call_back"](lambda: site_of_frame(sys._getframe(1))).code.co_filename)
+    callsite.is_installed.cache_clear()
+    assert found == [__file__, str(path)]
+
+
 def test_a_package_that_is_not_imported_may_be_skipped(library):
     """It has no frames yet; once it has, they are skipped."""
     module = sys.modules.pop("calling_back")
