@@ -110,7 +110,7 @@ def test_frames_of_installed_packages_are_not_the_users(tmp_path, monkeypatch):
     path.parent.mkdir()
     path.write_text(LIBRARY)
     names = {}
-    exec(compile(LIBRARY, str(path), "exec"), names)
+    exec(compile(LIBRARY, str(path), "exec"), names)  # noqa: S102 - a frame of that file
     monkeypatch.setattr(callsite, "_programs", set())
     monkeypatch.setattr(callsite, "_library_files", set())
     found = [names["call_back"](lambda: site_of_frame(sys._getframe(1))).code.co_filename]
