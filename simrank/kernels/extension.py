@@ -158,5 +158,6 @@ class KernelExtension(Extension):
 
     def make_context(self, context: Any) -> None:
         """Register access checks of kernels with a Context's race checker."""
-        if context.race_checker is not None:
-            import_module("simrank.kernels.races.operations").accesses_of(context.race_checker)
+        checker = context.race_checker
+        if checker is not None and not checker.is_limited:  # A limited one ends with a launch.
+            import_module("simrank.kernels.races.operations").accesses_of(checker)
