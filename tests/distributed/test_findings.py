@@ -96,10 +96,10 @@ def test_without_such_calls_nothing_is_added():
 @pytest.mark.parametrize("program", [skips_the_first, branches_then_skips])
 def test_a_report_offers_divergence_unless_it_was_on(program):
     """As a note of the error."""
-    offered = [n for n in fails(program).__notes__ if "run with `--divergence`" in n]
+    offered = [n for n in fails(program).__notes__ if "`--checks all`" in n]
     assert len(offered) == 1
     notes = getattr(fails(program, divergence=True), "__notes__", ())
-    assert not any("run with" in note for note in notes)
+    assert not any("--checks" in note for note in notes)
 
 
 def branches(rank):

@@ -23,7 +23,7 @@ def runner(make):
     """Return what runs a program of `planted` once, under some delays."""
 
     def run(delays):
-        with simrank.Context(delays=delays) as ctx:
+        with simrank.Context(delays=delays, races="off") as ctx:
             program, nprocs = make(ctx)
             ctx.multiprocessing.spawn(program, nprocs=nprocs)
 

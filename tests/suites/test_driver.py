@@ -464,7 +464,7 @@ def test_a_hang_names_the_line_at_which_ranks_parted_where_asked_for(suite):
             dist.barrier()
         """
     offered = suite(body, conftest=FIXTURES)
-    offered.stdout.fnmatch_lines(["simrank: run with `--divergence`*--simrank-divergence*"])
+    offered.stdout.fnmatch_lines(["simrank: `--checks all`*--simrank-checks=all*"])
     reported = suite(body, "--simrank-divergence", conftest=FIXTURES)
     reported.stdout.fnmatch_lines(["  diverged at test_it.py:* `if RANK != 1:`: *"])
     reported.assert_outcomes(passed=1, failed=1)
