@@ -212,6 +212,7 @@ def _with_dask(
         with suppress(TimeoutError):  # Some start workers when a client comes.
             client.wait_for_workers(1, _CONNECT_S)
         _check_versions("Dask", client.run(_prober(), on_error="return"))
+        client.run(_set_profiler, runs=False, on_error="ignore")
         running: dict[Any, int] = {}
         waiting, idle_since = iter(indices), monotonic()
         while True:
@@ -219,6 +220,7 @@ def _with_dask(
             for index in islice(waiting, max(most - len(running), 0)):
                 running[client.submit(run, index, pure=False)] = index
             if not running:
+                client.run(_set_profiler, runs=True, on_error="ignore")
                 return
             try:
                 done = wait([*running], timeout=_POLL_S, return_when="FIRST_COMPLETED").done
@@ -233,6 +235,13 @@ def _with_dask(
                     yield running.pop(future), future.result()
                 except (KilledWorker, CancelledError) as error:  # Or the scheduler is gone.
                     raise _killed("Dask", error) from None
+
+
+def _set_profiler(dask_worker: Any, *, runs: bool) -> None:  # noqa: ANN401 - Dask's worker
+    """Stop or start a worker's sampling: the frames it holds keep tensors, and move peaks."""
+    profiler = dask_worker.periodic_callbacks.get("profile")
+    if profiler is not None:
+        profiler.start() if runs else profiler.stop()
 
 
 @contextmanager

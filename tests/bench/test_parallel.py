@@ -3,6 +3,7 @@
 import os
 import pickle
 import socket
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -96,6 +97,17 @@ def test_one_worker_of_dask_with_threads_does_the_runs():
         found = dict(in_parallel(process, range(3), workers))
     (worker,) = set(found.values())
     assert worker != os.getpid()
+
+
+def test_dasks_profiler_stands_still_during_runs():
+    """The frames that it holds would move the peaks of memory; a worker may have none."""
+    done = []
+    profiler = SimpleNamespace(start=lambda: done.append("start"), stop=lambda: done.append("stop"))
+    worker = SimpleNamespace(periodic_callbacks={"profile": profiler})
+    for runs in (False, True):
+        parallel._set_profiler(worker, runs=runs)
+        parallel._set_profiler(SimpleNamespace(periodic_callbacks={}), runs=runs)
+    assert done == ["stop", "start"]
 
 
 def test_a_worker_with_another_simrank_is_named():
