@@ -8,13 +8,15 @@ Looked at are the program's modules, and installed packages that use torch: what
 (process groups, buffers, engines) belongs to a process. `strict` looks at attributes, too, and at
 numbers and texts of packages.
 
-It does not cover what is changed inside of a value: a list that grows.
+It does not cover what is changed inside of a value: a list that grows. `PackageState` looks into
+objects of the small packages that the program imports.
 """
 
 from __future__ import annotations
 
 import dis
 import gc
+import re
 import sys
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,12 +25,22 @@ from weakref import WeakKeyDictionary
 from simrank.engine import collector, user_site
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.engine.task import SwitchObserver
-from simrank.errors import RankState, SimrankError, SpawnException
+from simrank.errors import ProcessExitedException, RankState, SimrankError, SpawnException
 from simrank.errors.base import add_note, at_text
 from simrank.isolation import mock_patches
-from simrank.isolation.private_modules import is_of_one_rank, modules_stamp, private_modules
+from simrank.isolation.private_modules import (
+    is_of_one_rank,
+    modules_of,
+    modules_stamp,
+    private_modules,
+)
 from simrank.ranks.current import rank_program
-from simrank.ranks.program_modules import KNOWING, PerModule, is_programs_own
+from simrank.ranks.program_modules import (
+    KNOWING,
+    PerModule,
+    is_installed,
+    is_programs_own,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -70,6 +82,7 @@ class ModuleGlobals(SwitchObserver):
         self._own: list[ModuleType] = []  # The program's; `strict` alone needs them.
         self._attributes: set[str] = set()  # That some function of these sets.
         self._last: Task | None = None
+        self.packages = PackageState()
         self._mixed: list[
             tuple[str, RankState]
         ] = []  # Shared modules that hold one rank's objects.
@@ -164,6 +177,7 @@ class ModuleGlobals(SwitchObserver):
         """
         self.look(self._last)
         found = [state for name, state in self._mixed if not is_proved or self._is_own.get(name)]
+        found += [] if is_proved else self.packages.report()
         for key, by_rank in self._settings.items():
             if is_proved and not self._is_own[key[0]]:
                 continue
@@ -185,8 +199,9 @@ class ModuleGlobals(SwitchObserver):
             found = self.report(is_proved=True)
             if found and not self._is_strict:  # It tells of them with all else that it has found.
                 raise SimrankError(_text("module globals that several ranks set (proved):", found))
-        elif isinstance(error, SpawnException):
-            found = self._behind(error.errors)
+        elif isinstance(error, SpawnException | ProcessExitedException):
+            errors = error.errors if isinstance(error, SpawnException) else {}
+            found = self._behind(errors) + list(_refusals(errors))
             if found:
                 add_note(error, _text("simrank: before that", found))
 
@@ -233,6 +248,7 @@ class GlobalsOfRank:
         """See what the rank has imported and set."""
         self._globals.find(self._task)
         self._globals.look(self._task)
+        self._globals.packages.look(self._task)
 
 
 def _state(key: tuple[str, str], by_rank: dict[int, _Setting], site: CallSite | None) -> RankState:
@@ -324,6 +340,177 @@ def _stored(code: CodeType) -> Iterator[tuple[bool, str]]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _stored(constant)
+
+
+# ---- what ranks write into objects of the packages that the program imports ----
+# Singletons of flags and configurations. Followed are modules, classes and objects of a package
+# without extensions. A value counts if it lies under a key or attribute that the program names, as
+# a text or a target, so counters and caches of a library do not.
+
+_MAX_VISITS = 100_000  # assumed: of a run, 0.1 s; programs configure their libraries at the start
+_MAX_DEPTH = 6  # assumed: a module's object, its dict, an entry, an attribute of it, and two more
+_MAX_ENTRIES = 500  # assumed: a larger dict is a table of the library
+_MAX_MODULES = 400  # assumed: a larger package is no place for settings
+_IMPORT = dis.opmap["IMPORT_NAME"]
+
+
+class _Spoken(NamedTuple):
+    """The packages that a program imports, and the keys and attributes that it names."""
+
+    packages: set[str]
+    names: set[str]
+
+
+class PackageState:
+    """Sees ranks write different values to one place in a shared package.
+
+    Looked at as turns end, until a limit of looked-at objects is reached.
+    """
+
+    def __init__(self) -> None:
+        self._num_left = _MAX_VISITS
+        self._stamp: object = None
+        self._spoken = _Spoken(set(), set())
+        self._packages: list[str] = []
+        self._values: dict[str, object] = {}
+        self._written: dict[str, dict[int, _Setting]] = {}
+
+    def look(self, task: Task) -> None:
+        """Note what the turn of a rank has changed."""
+        if self._num_left <= 0 or task.rank is None:
+            return
+        stamp = modules_stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._find()
+        for package in self._packages:
+            for place, value in self._leaves(package):
+                if place not in self._values or not _same(self._values[place], value):
+                    self._values[place] = value
+                    site = None if task.finished else task.site() or user_site()
+                    self._written.setdefault(place, {})[task.rank] = _Setting(
+                        task.rank, value, site
+                    )
+
+    def _find(self) -> None:
+        """Look for packages that the running rank's program imports, and all ranks share."""
+        program = rank_program()
+        own = None if program is None else private_modules(program)
+        if own is None:
+            return
+        for code in own.codes():
+            _spoken_in(code, self._spoken)
+        self._packages = [
+            name
+            for name in sorted(self._spoken.packages - KNOWING)
+            if name in sys.modules and not own.is_private(name) and _is_small(name)
+        ]
+
+    def _leaves(self, package: str) -> Iterator[tuple[str, object]]:
+        """Yield the values under names of the program in a package, and their places."""
+        names = self._spoken.names
+        left: list[tuple[str, object, bool, int]] = [
+            (name, module, False, 0) for name, module in modules_of(package).items()
+        ]
+        seen: set[int] = set()
+        while left and self._num_left > 0:
+            self._num_left -= 1
+            place, value, is_named, depth = left.pop()
+            if is_named and (_is_plain(value) or _is_of_program(value)):
+                yield place, value
+            if id(value) in seen or depth > _MAX_DEPTH:
+                continue
+            seen.add(id(value))
+            if isinstance(value, dict):
+                if len(value) <= _MAX_ENTRIES:
+                    left += [
+                        (f"{place}[{key!r}]", each, is_named or key in names, depth + 1)
+                        for key, each in dict.items(value)
+                        if type(key) is str
+                    ]
+                continue
+            if not _is_in(value, package):
+                continue
+            left += [
+                (f"{place}.{key}", each, is_named or key in names, depth + 1)
+                for key, each in list(attributes_of(value).items())
+                if type(key) is str and not is_real(each, ModuleType) and not key.endswith("__")
+            ]
+
+    def report(self) -> list[RankState]:
+        """Return the places to which ranks have written different values."""
+        found = {}
+        for place, by_rank in self._written.items():
+            first, *others = by_rank.values()
+            other = next((s for s in others if not _same(s.value, first.value)), None)
+            if other is not None:  # One line per package: the cure is the same.
+                module = next(n for n in _prefixes(place) if n in sys.modules)
+                key = module, place[len(module) + 1 :]
+                found[module.partition(".")[0]] = _state(key, by_rank, other.site)
+        return list(found.values())
+
+
+def _prefixes(place: str) -> Iterator[str]:
+    """Yield the dotted beginnings of a place, the longest first."""
+    name = place.partition("[")[0]
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _spoken_in(code: CodeType, found: _Spoken) -> None:
+    """Add what a code imports and names."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opcode == _IMPORT:
+            found.packages.add(str(instruction.argval).partition(".")[0])
+        elif instruction.opcode == _ATTRIBUTE:
+            found.names.add(str(instruction.argval))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _spoken_in(constant, found)
+        elif isinstance(constant, str) and constant:
+            found.names.add(constant)
+        elif isinstance(constant, tuple):
+            found.names.update(each for each in constant if isinstance(each, str) and each)
+
+
+def _is_small(package: str) -> bool:
+    """Whether a package is installed, and consists of Python files, not too many."""
+    found = modules_of(package)
+    files = [module_text(module, "__file__") or "" for module in found.values()]
+    is_python = not any(file.endswith((".so", ".pyd")) for file in files)
+    return is_python and len(found) <= _MAX_MODULES and is_installed(found[package])
+
+
+def _is_in(value: object, package: str) -> bool:
+    """Whether a value is a module or class of a package, or an object of such a class."""
+    if is_real(value, ModuleType):
+        home: object = module_text(value, "__name__")
+    else:
+        home = (value if is_real(value, type) else type(value)).__module__
+    return type(home) is str and home.partition(".")[0] == package
+
+
+def _is_of_program(value: object) -> bool:
+    """Whether a value is a function or class of a rank's script."""
+    return is_real(value, (type, FunctionType)) and value.__module__ == "__main__"
+
+
+_REFUSAL = re.compile(r"already|duplicate", re.IGNORECASE)
+
+
+def _refusals(errors: Mapping[int, BaseException]) -> Iterator[RankState]:
+    """Yield shared packages that refused on some ranks what another rank had done in them."""
+    for rank, error in errors.items():
+        module = [*_modules_of(error)][-1:]
+        package = module[0].partition(".")[0] if module else ""
+        is_shared = package in sys.modules and package not in KNOWING
+        if not (is_shared and is_installed(sys.modules[package])):
+            continue
+        if _REFUSAL.search(str(error)) and not is_of_one_rank(sys.modules[module[0]]):
+            text = f"{module[0]} refused, as another rank had done the same in it: ranks share it"
+            text += f", and processes have their own\n    to fix: {cure(package)}"
+            yield RankState((rank,), text, waits=False)
 
 
 # ---- Which module holds an object that belongs to one rank, so that others have met it there ----

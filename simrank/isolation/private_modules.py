@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.isolation import finalizers
 from simrank.ranks.current import rank_program
-from simrank.ranks.program_modules import KNOWING, is_programs_own_file
+from simrank.ranks.program_modules import KNOWING, is_programs_own, is_programs_own_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -110,6 +110,7 @@ class PrivateModules:
         self._seams = SubmoduleBindings(self.is_shared)
         self._locks: dict[str, object] = {}
         self._coming: dict[str, int] = {}  # Packages that are being imported -> turns before.
+        self._came: dict[str, int] = {}  # Packages that the rank was first to import, likewise.
         self._num_turns = 0
 
     def _look_again(self) -> None:
@@ -225,13 +226,20 @@ class PrivateModules:
         if package in self._coming:  # It imports itself again: an extension of the same name.
             yield
             return
-        self._coming[package] = self._num_turns
+        self._coming[package] = self._came[package] = self._num_turns
         try:
             yield
             if self.is_private(package) or any(map(self.held_by, modules_of(package).values())):
                 self._let_join(package)
         finally:
             del self._coming[package]
+
+    def may_join(self, name: str) -> bool:
+        """Whether no other rank has met the package of a module that the rank is to import."""
+        package, dot, _ = name.partition(".")
+        if not self.is_swapped or package in KNOWING or not may_join_private(package):
+            return False
+        return not dot or self._came.get(package) == self._num_turns
 
     def imports_private(self) -> None:
         """Make the packages under import private, as one of them imports a private one."""
@@ -277,6 +285,16 @@ class PrivateModules:
                 self._others[name] = sys.modules[name]
             sys.modules[name] = module
         self.add(name, module)
+
+    def codes(self) -> Iterator[CodeType]:
+        """Yield the code of the script and of the program's modules that the rank has executed."""
+        if self.main is not None:
+            yield self.main.code
+        for name, module in self._own.items():
+            if is_programs_own(module):
+                code = _codes.get((name, module_text(module, "__file__") or ""))
+                if code is not None:
+                    yield code
 
     def own(self, name: str) -> ModuleType | None:
         """Return a module that the rank has for itself, or None."""
@@ -327,7 +345,7 @@ class PrivateFinder(MetaPathFinder):
             known.loader = _OncePerRank(own, known)
             return known
         is_private = own.is_private(fullname)
-        may_join = own.is_swapped and fullname not in KNOWING and may_join_private(fullname)
+        may_join = own.may_join(fullname)
         if not (is_private or may_join or own.is_own_private):
             return None
         self._is_asking = True
@@ -343,7 +361,7 @@ class PrivateFinder(MetaPathFinder):
         if is_private or is_own:
             spec.loader = _OncePerRank(own, spec)
         elif may_join:
-            spec.loader = Watching(spec, partial(own.importing, fullname))
+            spec.loader = Watching(spec, partial(own.importing, fullname.partition(".")[0]))
         else:
             return None
         return spec
