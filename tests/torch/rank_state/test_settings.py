@@ -18,6 +18,13 @@ from simrank.ranks import current
 from simrank.torch.rank_state.settings import settings, settings_of
 
 
+@pytest.fixture(autouse=True)
+def may_set_flags(monkeypatch):
+    """Let flags be set: torch's own helpers for tests forbid it in their process."""
+    names = torch.backends.disable_global_flags.__globals__
+    monkeypatch.setitem(names, "__allow_nonbracketed_mutation_flag", True)
+
+
 def test_each_setting_is_seen_by_the_rank_that_made_it_only(spawn):
     """Through waits, and the process has its own again at the end."""
     before = [setting.get() for setting in settings()]
