@@ -1,7 +1,8 @@
 """Run the checks of the project, in the order in which a mistake is cheapest to find.
 
 `python tests/check.py` runs all of them, as the README and CI do, and `python tests/check.py lint
-types` only these two. `--slow` adds the slow tests. Four checks need torch:
+types` only these two. `--slow` adds all slow tests, the check `slow` is a tenth of them, another
+with each commit. Four checks need torch:
 `torch-types` checks types against torch's own, `torch` has the tests of torch programs,
 `after-torch` all tests in processes that import torch first, `releases` what another release of
 torch is tried with first.
@@ -10,6 +11,7 @@ torch is tried with first.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -61,12 +63,25 @@ FOREIGN = {"foreign": ["python", "tests/foreign_packages.py"]}
 # The subjects of commits need a clone with its history; packages are built and installed.
 MORE = {"commits": ["python", "tests/commits.py"], "package": ["python", "tests/package.py"]}
 SLOW = {"slow tests": [*PYTEST, "-m", "slow"]}
+TENTH = "SIMRANK_SLOW_TENTH"  # `tests/conftest.py` leaves out the tests of the others.
+
+
+def tenth() -> dict[str, list[str]]:
+    """Return the check of a tenth of the slow tests: by the number of commits; 0 without git."""
+    asked = os.environ.get(TENTH)
+    if asked is None:
+        counted = subprocess.run(
+            ["git", "rev-list", "--count", "HEAD"], cwd=ROOT, check=False, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        ) if shutil.which("git") else None  # fmt: skip
+        asked = counted.stdout.strip()[-1:] if counted and not counted.returncode else "0"
+    return {"slow": [f"{TENTH}={asked}", *PYTEST, "-m", "slow"]}
 
 
 def main(arguments: list[str]) -> int:
     """Run the checks that are named, or all of them; return 1 if one failed, 2 for a wrong name."""
     names = [argument for argument in arguments if argument != "--slow"]
-    known = CHECKS | TORCH | FOREIGN | MORE
+    known = CHECKS | TORCH | FOREIGN | MORE | tenth()
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"no check is called {unknown[0]!r}; choices: {', '.join(known)}, --slow")
@@ -84,6 +99,11 @@ def main(arguments: list[str]) -> int:
             failed += [] if passed else [name]
     for name in (name for name in chosen if name not in quick):
         print(f"== {name}", flush=True)
+        if name == "slow":
+            again = f"{chosen[name][0]} python tests/check.py slow"
+            print(
+                f"one tenth of the slow tests, by the number of commits; again: {again}", flush=True
+            )
         passed, _ = passes(chosen[name], shows=True)
         failed += [] if passed else [name]
     print(f"== failed: {', '.join(failed)}" if failed else "== all checks passed", flush=True)

@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import simrank
+from tests import conftest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -78,10 +80,44 @@ def test_an_unknown_check_is_refused_with_the_choices(check, capsys):
             "foreign",
             "commits",
             "package",
+            "slow",
             "--slow",
         ]
     )
     assert f"'typos'; choices: {choices}" in capsys.readouterr().out
+
+
+def test_each_commit_runs_a_tenth_of_the_slow_tests(check, capsys, monkeypatch):
+    """Ten commits run all, with those of the next nine; the line says how to run one again."""
+    monkeypatch.delenv(check.TENTH, raising=False)
+    counted = SimpleNamespace(returncode=0, stdout="1234\n")
+    monkeypatch.setattr(check.subprocess, "run", lambda *_, **__: counted)
+    assert check.tenth()["slow"][0] == "SIMRANK_SLOW_TENTH=4"
+    counted.returncode = 128
+    assert check.tenth()["slow"][0] == "SIMRANK_SLOW_TENTH=0"
+    monkeypatch.setenv(check.TENTH, "7")
+    assert check.main(["slow"]) == 0
+    assert "again: SIMRANK_SLOW_TENTH=7 python tests/check.py slow" in capsys.readouterr().out
+
+
+def test_a_tenth_of_the_tests_is_left(monkeypatch):
+    """Each test is of one tenth, by its name."""
+    names = [f"tests/test_x.py::test[{number}]" for number in range(200)]
+    found = []
+    for tenth in range(10):
+        monkeypatch.setenv("SIMRANK_SLOW_TENTH", str(tenth))
+        items = [SimpleNamespace(nodeid=name, path=ROOT) for name in names]
+        conftest.pytest_collection_modifyitems(items)
+        assert items
+        found += [item.nodeid for item in items]
+    assert sorted(found) == sorted(names)
+
+
+def test_every_slow_test_runs_at_night_and_before_a_release():
+    """All ten tenths."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/slow.yml").read_text())["jobs"]
+    assert jobs["checks"]["strategy"]["matrix"]["tenth"] == [*range(10)]
+    assert RELEASE["jobs"]["slow"]["uses"] == "./.github/workflows/slow.yml"
 
 
 def test_the_hook_runs_checks_that_exist(check):
@@ -111,6 +147,9 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
     readme = (ROOT / "README.md").read_text()
     install = re.search(r"^(python3 -m venv .* -e \"\.\[test\]\")", readme, re.MULTILINE)[1]
     for job in workflow["jobs"].values():
+        if "uses" in job:
+            assert (ROOT / job["uses"]).is_file()
+            continue
         assert job["timeout-minutes"] <= 60
         for step in job["steps"]:
             command = step.get("run")
@@ -145,7 +184,10 @@ def test_a_release_has_a_library_for_each_tested_release_of_torch():
 def test_a_release_calls_steps_that_exist_and_publishes_last():
     """Only for a tag, and not in a dry run."""
     steps = [
-        step["run"] for job in RELEASE["jobs"].values() for step in job["steps"] if "run" in step
+        step["run"]
+        for job in RELEASE["jobs"].values()
+        for step in job.get("steps", ())
+        if "run" in step
     ]
     names = [step.split()[1] for step in steps]
     assert names == ["version", "version", "library", "dist", "check"]
@@ -153,6 +195,7 @@ def test_a_release_calls_steps_that_exist_and_publishes_last():
     assert all(f"\n{name}() {{\n" in script for name in names)
     (*_, publish) = RELEASE["jobs"]
     assert publish == "publish"
+    assert RELEASE["jobs"]["publish"]["needs"] == ["check", "slow"]
     condition = RELEASE["jobs"]["publish"]["if"]
     assert condition == "startsWith(github.ref, 'refs/tags/v') && inputs.dry-run != true"
 
