@@ -19,7 +19,7 @@ def race(rank):
 
 
 def lose(rank):
-    """Send a message that nobody receives."""
+    """Send a message without a receive."""
     dist.init_process_group(device_id=simrank.device("cuda", rank))
     if rank == 0:
         dist.send(simrank.ones(4, device="cuda:0"), 1)

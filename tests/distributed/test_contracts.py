@@ -12,7 +12,7 @@ from simrank.errors import CollectiveMismatchError, SpawnException
 
 
 def error_of(run, program, nprocs=2):
-    """Return what the lowest failed rank of a wrong program raises."""
+    """Return the error of the lowest failed rank of a wrong program."""
     with pytest.raises(SpawnException) as failure:
         run(program, nprocs)
     return failure.value.errors[min(failure.value.errors)]

@@ -198,9 +198,7 @@ def sends_twice(rank, ctx, is_async):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_message_that_nobody_received_fails_a_run_at_its_end_and_hangs_under_strict(
-    run, is_async
-):
+def test_a_lost_message_fails_a_run_at_its_end_and_hangs_under_strict(run, is_async):
     """With sender, receiver and line: NCCL has buffered it, and another size would have hung."""
     with pytest.raises(SimrankError, match="lost message"):
         run(sends_twice, 2, is_async)

@@ -104,7 +104,7 @@ def step_of(draw, form):
 
 
 def terms_of(step):
-    """Return what a rank can get wrong about a step: the terms of its contract."""
+    """Return the terms of a step's contract that a rank can break."""
     contract = CONTRACTS[FORMS[step.form]]
     terms = [*GENERAL, *contract.columns]
     if "unequal" in step.form or FORMS[step.form] == "all_to_all":
@@ -159,7 +159,7 @@ def _other(draw, choices, chosen):
 
 
 def values(rank, number, size, dtype, device):
-    """Return what a rank contributes: small integers, so that sums are exact."""
+    """Return the input of a rank: small integers, so that sums are exact."""
     numbers = torch.arange(size, dtype=torch.int64) * (rank + 2) + number
     return (numbers % 7 + 1).to(getattr(torch, dtype)).to(device)
 
@@ -263,7 +263,7 @@ def _run_reduce_scatter(step, own, room, rank, later, done, redop):
 
 
 def _splits(step, rank):
-    """Return what a rank sends to each, and what it expects from each."""
+    """Return the split sizes of a rank: sent to each peer, expected from each peer."""
     sends = list(step.splits[rank])
     expects = [row[rank] for row in step.splits]
     sends[rank] += step.own
@@ -317,7 +317,7 @@ def _run_managed(step, own, room, device, redop):
 
 
 def expected(steps, rank):
-    """Return what `run_plan` gives a rank of a correct program."""
+    """Return the right results of `run_plan` on a rank."""
     return [_expected(step, rank, number) for number, step in enumerate(steps)]
 
 
