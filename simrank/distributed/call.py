@@ -128,6 +128,7 @@ class Call:
     ) -> CollectiveMismatchError:
         """Build the error of a call that differs from those made before; it shows all of them."""
         own = self.group.ranks[group_rank]
+        self.group.world.history.note(own, site, signature.op)  # Issued it will never be.
         calls = [
             MadeCall(o.rank or 0, _columns(self.signature), o.issued_at)
             for o in self.operations
@@ -587,6 +588,7 @@ class CollectiveOperation(Operation):
         self.num_sms = num_sms
         self.memory_bytes_per_ps = 0.0
         self.is_launch = num_sms > 0  # What the host runs is none.
+        call.group.world.history.note(self.rank, self._site, request.signature.op)
 
     @property
     def module(self) -> str | None:

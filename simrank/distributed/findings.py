@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
 from simrank.errors import (
     CollectiveMismatchError,
+    OddStep,
     RankState,
     UnlikeCalls,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from simrank.distributed.library import CollectiveLibrary
     from simrank.engine import CallSite, Engine, SourceLine, Task
 
-    Explanation = tuple[UnlikeCalls | None, str | None]
+    Explanation = tuple[UnlikeCalls | None, OddStep | None, str | None]
     _Made = tuple[int, CallSite | None]  # The rank, and the line of its call.
 
     from simrank.device import Operation
@@ -187,7 +188,9 @@ def unlike_calls(
 
 
 def explain_hang(engine: Engine, library: CollectiveLibrary) -> Explanation:
-    """Return a likely cause of a hang: the first equal calls from different lines, and a hint.
+    """Return likely causes of a hang, and a hint.
+
+    They are the first equal calls from different lines, and the step that is unlike all others.
 
     Args:
         engine: The engine of the ranks.
@@ -201,7 +204,9 @@ def explain_hang(engine: Engine, library: CollectiveLibrary) -> Explanation:
             made.setdefault(group, []).extend((r, s) for r, s in sites if r is not None)
     unlike = unlike_calls(library, made)
     is_told = library.follower is not None or (unlike is None and not made)
-    return unlike, None if is_told else TO_FOLLOW
+    odd_steps = [world.history.oddest() for world in library.worlds.values()]
+    odd_step = next((step for step in odd_steps if step is not None), None)
+    return unlike, odd_step, None if is_told else TO_FOLLOW
 
 
 def mismatch(
@@ -218,7 +223,8 @@ def mismatch(
     made = list(calls)
     library = group.world.comm_library
     unlike = unlike_calls(library, {group: [(call.rank, call.site) for call in made]})
-    error = mismatch_error(group.engine.now_ps, group.name, number, made, absent, unlike)
+    clues = unlike, group.world.history.oddest()
+    error = mismatch_error(group.engine.now_ps, group.name, number, made, absent, clues)
     if library.follower is None:
         add_note(error, TO_FOLLOW)
     return error

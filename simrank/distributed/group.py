@@ -18,6 +18,7 @@ from simrank.device.stream import new_stream
 from simrank.device.transports import NCCL as TO_DEVICES
 from simrank.device.transports import check_transport
 from simrank.distributed.backends import NCCL_ONLY, Backends
+from simrank.distributed.call_history import CallHistory
 from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
 from simrank.errors import FoldingError, PeerDiedError, RankState
 from simrank.ranks import require_rank
@@ -293,6 +294,7 @@ class World:
         self.devices = devices
         self.size = len(devices)
         self.shares_devices = self.has_changed = False
+        self.history = CallHistory(self.size)
         self.local: dict[str, Any] = {}
         self._groups: dict[Key, ProcessGroup] = {}
         self._shown: dict[int, int] = {}

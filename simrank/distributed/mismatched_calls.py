@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from simrank.device import Operation
     from simrank.engine import CallSite, SourceLine
-    from simrank.errors import UnlikeCalls
+    from simrank.errors import OddStep, UnlikeCalls
 
 
 class MadeCall(NamedTuple):
@@ -50,7 +50,7 @@ def mismatch_error(
     number: int,
     calls: Iterable[MadeCall],
     absent: Sequence[int],
-    unlike: UnlikeCalls | None = None,
+    clues: tuple[UnlikeCalls | None, OddStep | None] = (None, None),
 ) -> CollectiveMismatchError:
     """Return the error of `mismatch`, where the ranks do not agree on their group yet."""
     # By line, not by instruction: since Python 3.12 one line may have several of a call.
@@ -62,4 +62,7 @@ def mismatch_error(
     for (columns_key, place), ranks in ranks_of.items():
         texts = {word: str(value) for word, value in columns_key}
         variants.append(CallVariant(tuple(ranks), texts, *(place or (None, None))))
-    return CollectiveMismatchError(now_ps, name, number, variants, absent, unlike=unlike)
+    unlike, odd_step = clues
+    return CollectiveMismatchError(
+        now_ps, name, number, variants, absent, unlike=unlike, odd_step=odd_step
+    )

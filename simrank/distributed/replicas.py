@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.errors import ranks_text
+from simrank.errors import who_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,9 +90,7 @@ def _text(
     group: ProcessGroup, step: Step, name: str, sides: list[list[int]], site: CallSite | None
 ) -> str:
     where = "" if site is None else f" at {site.line()}"
-    reported = [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}" for ranks in sides[:4]
-    ]
+    reported = [who_text(ranks) for ranks in sides[:4]]
     more = f" and {len(sides) - 4} more" if len(sides) > 4 else ""
     return (
         f"replicas on group '{group.name}' differ after optimizer step {step.number}{where}, "

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from simrank.engine.delays import Delays
     from simrank.engine.queue import Firing
-    from simrank.engine.report import PendingOperation
+    from simrank.engine.report import Explanation, PendingOperation
     from simrank.engine.task import FailureHook, Observer
-    from simrank.errors import DivergencePoint, UnlikeCalls
+    from simrank.errors import DivergencePoint
 
 _NEVER = Handle()
 _REFUSED_TO_END: list[Task] = []
@@ -93,7 +93,7 @@ class Engine:
         self.on_failure: list[FailureHook] = []
         self.has_threads = False
         self.num_thread_calls = 0
-        self.explain_hang: Callable[[], tuple[UnlikeCalls | None, str | None]] | None = None
+        self.explain_hang: Callable[[], Explanation] | None = None
 
     # ---- the loop ----
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from simrank.engine.callsite import CallSite
     from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
+    from simrank.errors import OddStep, UnlikeCalls
 
+    Explanation = tuple[UnlikeCalls | None, OddStep | None, str | None]
     Unreceived = Iterable[tuple[int, str, "CallSite | None"]]
 
 NEVER_MADE = "it never called new_group for it"  # The end of what a rank has not called.
@@ -77,7 +79,7 @@ def deadlock_error(engine: EngineInterface, hub_waits_for: str | None) -> Deadlo
     """Build the error of a simulation in which nothing can ever happen again."""
     states = rank_states(engine)
     engine.reported = {*engine.tasks, *engine.pending}
-    unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
+    unlike, odd_step, note = _clues(engine)
     error = DeadlockError(
         engine.now_ps,
         states,
@@ -87,10 +89,15 @@ def deadlock_error(engine: EngineInterface, hub_waits_for: str | None) -> Deadlo
         proved=_is_proved(engine),
         diverged_at=engine.report_failure(None),
         unlike=unlike,
+        odd_step=odd_step,
     )
     if note is not None:
         add_note(error, note)
     return error
+
+
+def _clues(engine: EngineInterface) -> Explanation:
+    return (None, None, None) if engine.explain_hang is None else engine.explain_hang()
 
 
 def _is_proved(engine: EngineInterface) -> bool:
@@ -118,11 +125,16 @@ def run_out(engine: EngineInterface) -> None:
 def livelock_error(engine: EngineInterface) -> LivelockError:
     """Build the error of a simulation in which ranks only poll, and nothing changes."""
     engine.reported = {*engine.tasks, *engine.pending}
-    unlike, note = (None, None) if engine.explain_hang is None else engine.explain_hang()
+    unlike, odd_step, note = _clues(engine)
     diverged_at = engine.report_failure(None)
     states = rank_states(engine)
     error = LivelockError(
-        engine.now_ps, states, seed=engine.seed, diverged_at=diverged_at, unlike=unlike
+        engine.now_ps,
+        states,
+        seed=engine.seed,
+        diverged_at=diverged_at,
+        unlike=unlike,
+        odd_step=odd_step,
     )
     if note is not None:
         add_note(error, note)

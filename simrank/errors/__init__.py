@@ -65,6 +65,7 @@ from simrank.errors.base import (
     ranks_text,
     states_text,
     us_text,
+    who_text,
 )
 from simrank.errors.runs import (
     CallVariant,
@@ -75,6 +76,7 @@ from simrank.errors.runs import (
     DivergencePoint,
     IllegalTransportError,
     LivelockError,
+    OddStep,
     PeerDiedError,
     RaceAccess,
     RaceError,
@@ -126,6 +128,7 @@ __all__ = [
     "InfrastructureError",
     "LivelockError",
     "NoRankError",
+    "OddStep",
     "OutOfMemoryError",
     "PeerDiedError",
     "PoolError",
@@ -162,6 +165,7 @@ __all__ = [
     "ranks_text",
     "states_text",
     "us_text",
+    "who_text",
 ]
 
 for _name in __all__:  # Tracebacks and pickles name the module that programs import from.

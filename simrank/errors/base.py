@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 # ---- lines of programs as reports show them: `train.py:41`, or `In [3], line 4` in a notebook ----
@@ -349,13 +349,18 @@ class RankState:
         elif self.ranks == (-1,):
             who = "a greenlet"
         else:
-            who = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {ranks_text(self.ranks)}"
+            who = who_text(self.ranks)
         return f"{who}: {self.state}{at_text(self.file, self.line)}"
 
 
 def at_text(file: str | None, line: int | None) -> str:
     """Return ` at file.py:41`, or nothing where there is no file."""
     return "" if file is None or line is None else f" at {place_text(file, line)}"
+
+
+def who_text(ranks: Collection[int]) -> str:
+    """Return ranks with their word, for example `rank 3` or `ranks 0-2, 5`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}"
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

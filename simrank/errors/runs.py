@@ -11,10 +11,10 @@ from simrank.errors.base import (
     SimrankError,
     SimulationError,
     at_text,
-    ranks_text,
     states_text,
     text_of,
     us_text,
+    who_text,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class DeadlockError(SimulationError):
             others wait for calls that its host might have made.
         diverged_at: Divergence of the ranks, if it was followed; see `simrank.trace.divergence`.
         unlike: The first equal calls that ranks made from different lines, or None.
+        odd_step: The step from call to call that is unlike all others, or None.
     """
 
     def __init__(  # noqa: PLR0913 - each a keyword of its own
@@ -48,8 +49,10 @@ class DeadlockError(SimulationError):
         proved: bool = True,
         diverged_at: DivergencePoint | None = None,
         unlike: UnlikeCalls | None = None,
+        odd_step: OddStep | None = None,
     ) -> None:
         self.proved = proved
+        self.odd_step = odd_step
         self.diverged_at = diverged_at
         self.unlike = unlike
         self.time_ps = time_ps
@@ -63,7 +66,7 @@ class DeadlockError(SimulationError):
             what = f"nothing can complete {hub_waits_for or 'what is in flight'}"
         kind = "proved" if proved else "suspected"
         lines = [f"deadlock ({kind}) at t={us_text(time_ps)}: {what}"]
-        lines += _states_and_causes(self.waits, unlike, diverged_at)
+        lines += _states_and_causes(self.waits, unlike, odd_step, diverged_at)
         if to_fix is not None:
             lines.append(f"  to fix: {to_fix}")
         super().__init__("\n".join(lines))
@@ -77,7 +80,7 @@ class DeadlockError(SimulationError):
             "waits": [asdict(state) for state in self.waits],
             "diverged_at": None if self.diverged_at is None else asdict(self.diverged_at),
             "to_fix": self.to_fix,
-            **_unlike_facts(self.unlike),
+            **_clues(self.unlike, self.odd_step),
         }
 
 
@@ -91,6 +94,7 @@ class LivelockError(SimulationError):
         proved: False: a program may count its own polls and stop later.
         diverged_at: The divergence of the ranks, if it was followed.
         unlike: The first equal calls that ranks made from different lines, or None.
+        odd_step: The step from call to call that is unlike all others, or None.
     """
 
     proved = False
@@ -103,14 +107,16 @@ class LivelockError(SimulationError):
         seed: int = 0,
         diverged_at: DivergencePoint | None = None,
         unlike: UnlikeCalls | None = None,
+        odd_step: OddStep | None = None,
     ) -> None:
+        self.odd_step = odd_step
         self.diverged_at = diverged_at
         self.unlike = unlike
         self.time_ps = time_ps
         self.waits = tuple(waits)
         self.seed = seed
         lines = [f"livelock (suspected) at t={us_text(time_ps)}: ranks poll, nothing changes"]
-        lines += _states_and_causes(self.waits, unlike, diverged_at)
+        lines += _states_and_causes(self.waits, unlike, odd_step, diverged_at)
         super().__init__("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
@@ -118,20 +124,21 @@ class LivelockError(SimulationError):
         waits = [asdict(state) for state in self.waits]
         diverged_at = None if self.diverged_at is None else asdict(self.diverged_at)
         reported = {"proved": False, "seed": self.seed, "waits": waits, "diverged_at": diverged_at}
-        return {**super().to_json(), **reported, **_unlike_facts(self.unlike)}
+        return {**super().to_json(), **reported, **_clues(self.unlike, self.odd_step)}
 
 
 def _states_and_causes(
-    states: Sequence[RankState], *causes: DivergencePoint | UnlikeCalls | None
+    states: Sequence[RankState], *causes: DivergencePoint | UnlikeCalls | OddStep | None
 ) -> list[str]:
     """Return the lines of a report, as short with likely causes as without."""
     known = [f"  {cause}" for cause in causes if cause is not None]
     return [*states_text(states, MAX_REPORT_LINES - 2 - len(known)), *known]
 
 
-def _unlike_facts(unlike: UnlikeCalls | None) -> dict[str, Any]:
-    """Return equal calls from different lines as plain data, where there are any."""
-    return {} if unlike is None else {"unlike": asdict(unlike)}
+def _clues(unlike: UnlikeCalls | None, odd_step: OddStep | None) -> dict[str, Any]:
+    """Return the hints at the cause of a failure as plain data."""
+    clues = {"unlike": unlike, "odd_step": odd_step}
+    return {name: asdict(clue) for name, clue in clues.items() if clue is not None}
 
 
 class WaitTimeoutError(SimulationError, TimeoutError, RuntimeError):
@@ -217,10 +224,11 @@ class CollectiveMismatchError(SimulationError):
         not_called: Ranks of the group that have not made the call yet.
         differing: Names of the columns that differ.
         unlike: The first equal calls before it that ranks made from different lines, or None.
+        odd_step: The step from call to call that is unlike all others, or None.
         to_fix: What to change.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,
         time_ps: int,
         group: str,
@@ -229,6 +237,7 @@ class CollectiveMismatchError(SimulationError):
         not_called: Sequence[int],
         *,
         unlike: UnlikeCalls | None = None,
+        odd_step: OddStep | None = None,
     ) -> None:
         self.time_ps = time_ps
         self.group = group
@@ -246,9 +255,8 @@ class CollectiveMismatchError(SimulationError):
         lines += [f"  {self._variant_text(variant)}" for variant in self.variants]
         if self.not_called:
             lines.append(f"  {RankState(self.not_called, 'not called yet')}")
-        self.unlike = unlike
-        if unlike is not None:
-            lines.append(f"  {unlike}")
+        self.unlike, self.odd_step = unlike, odd_step
+        lines += [f"  {clue}" for clue in (unlike, odd_step) if clue is not None]
         self.to_fix = _cure_of(self.differing)
         if "op" not in self.differing and len({(v.file, v.line) for v in self.variants}) > 1:
             self.to_fix = (
@@ -273,7 +281,7 @@ class CollectiveMismatchError(SimulationError):
             "differing": self.differing,
             "variants": variants,
             "not_called": self.not_called,
-            **_unlike_facts(self.unlike),
+            **_clues(self.unlike, self.odd_step),
         }
 
 
@@ -486,9 +494,8 @@ class Side:
 
     def __str__(self) -> str:
         """Return `ranks 1-3 did not (loss = 2.9)`."""
-        word = "rank" if len(self.ranks) == 1 else "ranks"
         known = ", ".join(f"{name} = {value}" for name, value in self.values)
-        return f"{word} {ranks_text(self.ranks)} {self.did}" + (f" ({known})" if known else "")
+        return f"{who_text(self.ranks)} {self.did}" + (f" ({known})" if known else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,3 +537,29 @@ class UnlikeCalls:
         """Return the call, and the line of each set of ranks."""
         sides = ", ".join(str(side).replace(": ", "", 1) for side in self.sides)
         return f"first equal calls from different lines: {self.name}: {sides}"
+
+
+@dataclass(frozen=True, slots=True)
+class OddStep:
+    """A step from one call to the next that few ranks take, where they usually take another.
+
+    Attributes:
+        ranks: Who took it.
+        before: The call from which they went, with its line.
+        after: To which.
+        usual: To which they, or the others, go elsewhere.
+        is_skipped: Whether the usual call comes before `after` elsewhere.
+    """
+
+    ranks: tuple[int, ...]
+    before: str
+    after: str
+    usual: str
+    is_skipped: bool
+
+    def __str__(self) -> str:
+        """Return `odd step: rank 6 skipped all_reduce at ...: it went from ... straight to ...`."""
+        who = f"odd step: {who_text(self.ranks)}"
+        if self.is_skipped:
+            return f"{who} skipped {self.usual}: from {self.before} straight to {self.after}"
+        return f"{who} went from {self.before} to {self.after}, elsewhere to {self.usual}"

@@ -17,8 +17,8 @@ from simrank.errors.base import (
     SimrankError,
     SimulationError,
     Travels,
-    ranks_text,
     states_text,
+    who_text,
 )
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ def _alike(texts: Mapping[int, str]) -> list[tuple[str, str]]:
     owners: dict[str, list[int]] = {}
     for rank, text in texts.items():
         owners.setdefault(text, []).append(rank)
-    return [
-        (f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}", text)
-        for text, ranks in owners.items()
-    ]
+    return [(who_text(ranks), text) for text, ranks in owners.items()]
 
 
 class RanksRaisedError(PoolError):
@@ -213,7 +210,7 @@ class InactiveRanksError(SimrankError, RuntimeError):
 
     def __init__(self, call: str, inactive: Sequence[int]) -> None:
         self.inactive = tuple(inactive)
-        ranks = f"{'rank' if len(inactive) == 1 else 'ranks'} {ranks_text(inactive)}"
+        ranks = who_text(inactive)
         super().__init__(
             f"{call} would wait forever: {ranks} of its group take no part in this request\n"
             "  to fix: pass group=simrank.validate.active_group()"

@@ -608,6 +608,7 @@ def _without_those_at_rest(error: Hang) -> Hang:
         "seed": error.seed,
         "diverged_at": error.diverged_at,
         "unlike": error.unlike,
+        "odd_step": error.odd_step,
     }
     reported: Hang
     if isinstance(error, LivelockError):

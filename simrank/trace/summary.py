@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.config.wires import ASSUMED, KINDS
-from simrank.errors import ranks_text
+from simrank.errors import who_text
 from simrank.trace.activity import PHASES, Activity
 from simrank.units import PS_PER_US
 
@@ -394,13 +394,12 @@ def summary_text(
     """Return the summary of a run as text, with the assumed constants."""
     lines = [f"simulated time: {end_ps / PS_PER_US:.3f} us"]
     found = summary.ranks(end_ps, peaks)
-    for times in found:
-        who = "rank" if len(times.ranks) == 1 else "ranks"
-        lines.append(
-            f"  {who} {ranks_text(times.ranks)}: compute {times.compute_us:.3f} us, "
-            f"exposed communication {times.exposed_communication_us:.3f} us, "
-            f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
-        )
+    lines += [
+        f"  {who_text(times.ranks)}: compute {times.compute_us:.3f} us, "
+        f"exposed communication {times.exposed_communication_us:.3f} us, "
+        f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
+        for times in found
+    ]
     lines += _steps_text(summary.steps(), rates)
     lines += _memory_text(found)
     costs = summary.costliest()
@@ -437,9 +436,8 @@ def _steps_text(steps: Steps | None, rates: Rates) -> Iterator[str]:
             ordered = sorted(groups.items(), key=lambda entry: -entry[1])
             named = ", ".join(f"'{name}' {us / 1e3:.3f}" for name, us in ordered)
             exposed += f" ({named})"
-        who = "rank" if len(step.ranks) == 1 else "ranks"
         parts += [exposed, f"idle {step.idle_us / 1e3:.3f} ms"]
-        yield f"  {who} {ranks_text(step.ranks)}: {', '.join(parts)}"
+        yield f"  {who_text(step.ranks)}: {', '.join(parts)}"
     found = rates.of(steps)
     if steps.model_flops:
         text = f"  model FLOPs: {steps.model_flops / 1e12:.3f} TFLOP per rank"
@@ -475,7 +473,7 @@ def _memory_text(found: Sequence[RankTimes]) -> Iterator[str]:
     if by_text:
         yield "peak memory, GiB:"
     for text, ranks in by_text.items():
-        yield f"  {'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}: {text}"
+        yield f"  {who_text(ranks)}: {text}"
 
 
 def constants_text(provenance: Sequence[Provenance]) -> str:

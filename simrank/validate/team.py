@@ -25,7 +25,7 @@ from simrank.errors import (
     PortInUseError,
     TooFewDevicesError,
     WorkerFacts,
-    ranks_text,
+    who_text,
 )
 from simrank.errors.base import add_note
 from simrank.validate.channel import Frame, Kind
@@ -221,16 +221,12 @@ def waits_text(waits: Mapping[int, tuple[int, ...]]) -> list[str]:
     for rank, others in waits.items():
         alike.setdefault(others, []).append(rank)
     lines = [
-        f"{_named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {_named(others)}"
+        f"{who_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} for {who_text(others)}"
         for others, ranks in alike.items()
     ]
     if len(lines) > _MAX_WAITS:
         lines[_MAX_WAITS - 1 :] = [f"and {len(lines) - _MAX_WAITS + 1} more wait for others"]
     return lines
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}"
 
 
 def stacks_text(written: str) -> str:
@@ -276,7 +272,7 @@ def left_behind(states: Mapping[int, Mapping[str, Any]]) -> str:
     for rank, state in states.items():
         for part in state["left"]:
             ranks_of.setdefault(part, []).append(rank)
-    return "; ".join(f"{part} on {_named(ranks)}" for part, ranks in ranks_of.items())
+    return "; ".join(f"{part} on {who_text(ranks)}" for part, ranks in ranks_of.items())
 
 
 # ---- one generation of workers, started, called and ended together ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import simrank
-from simrank.errors import ranks_text
+from simrank.errors import ranks_text, who_text
 from simrank.errors.base import MAX_REPORT_LINES
 from simrank.trace.page import document, folded_table, notes, section, table
 from simrank.validate.compare.comparison import (
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _MAX_WAYS = 3
 _WIDTH = 9
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Return `rank 3`, or `ranks 0-2, 5`."""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}"
 
 
 def text(found: Comparison) -> list[str]:
@@ -59,7 +54,7 @@ def _calls(records: Sequence[Record]) -> list[str]:
     lines = []
     for call_, by_rank in ranks.items():
         most = max(by_rank.values())
-        lines.append(f"{named(list(by_rank))}: {call_}{f', {most} times' if most > 1 else ''}")
+        lines.append(f"{who_text(list(by_rank))}: {call_}{f', {most} times' if most > 1 else ''}")
     return lines
 
 
@@ -71,13 +66,13 @@ def verdict(found: Comparison) -> str:
     if number:
         return f"the sides differ: {number} difference{'' if number == 1 else 's'}"
     failed = [record.rank for record in found.simulated.records if record.ending != RETURNED]
-    return f"the sides agree: {named(failed)} failed on both" if failed else "the sides agree"
+    return f"the sides agree: {who_text(failed)} failed on both" if failed else "the sides agree"
 
 
 def finding_text(finding: Finding) -> str:
     """Return a difference with its ranks."""
     first = "" if finding.num_texts == 1 else f"first on rank {finding.ranks[0]}: "
-    return f"{named(finding.ranks)}: {finding.topic}: {first}{finding.text}"
+    return f"{who_text(finding.ranks)}: {finding.topic}: {first}{finding.text}"
 
 
 def facts(found: Comparison) -> list[tuple[str, str]]:
@@ -103,7 +98,7 @@ def _endings(records: Sequence[Record]) -> str:
     if list(ways) == [RETURNED]:
         return "all ranks returned"
     parts = [
-        f"{named(ranks)} {ending_text(records[ranks[0]], several=len(ranks) > 1)}"
+        f"{who_text(ranks)} {ending_text(records[ranks[0]], several=len(ranks) > 1)}"
         for ranks in list(ways.values())[:_MAX_WAYS]
     ]
     if len(ways) > _MAX_WAYS:
@@ -144,7 +139,7 @@ def _agrees(found: Comparison, topics: Iterable[str], ranks: Sequence[int]) -> s
     if not ranks:
         return "; not compared: no rank came to an end on both sides"
     is_all = len(ranks) == found.job.num_ranks
-    return "; alike" if is_all else f"; alike on {named(ranks)}"
+    return "; alike" if is_all else f"; alike on {who_text(ranks)}"
 
 
 def _values_text(records: Sequence[Record]) -> str:
@@ -153,7 +148,7 @@ def _values_text(records: Sequence[Record]) -> str:
     for record in records:
         if record.ending == RETURNED:
             ways.setdefault(brief(record.value), []).append(record.rank)
-    parts = [f"{named(ranks)}: {what}" for what, ranks in list(ways.items())[:_MAX_WAYS]]
+    parts = [f"{who_text(ranks)}: {what}" for what, ranks in list(ways.items())[:_MAX_WAYS]]
     if len(ways) > _MAX_WAYS:
         parts.append(f"{len(ways) - _MAX_WAYS} others")
     return "; ".join(parts) or "none"

@@ -1,0 +1,77 @@
+"""The last calls of each rank: what a report of a failed run looks for odd steps in."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simrank.engine import CallSite, SourceLine
+    from simrank.errors import OddStep
+
+_MAX_CALLS = 2000  # Of a rank, as many as torch's flight recorder keeps.
+_MAX_CALLS_OF_ALL = 2**20  # Assumed: 8 bytes each, over all ranks.
+_MIN_CALLS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Called:
+    """A call of a group's function at one line; there is one such object for each.
+
+    Attributes:
+        name: The function's name.
+        place: Its line.
+    """
+
+    name: str
+    place: SourceLine
+
+    def __str__(self) -> str:
+        """Return `all_reduce at train.py:12`."""
+        return f"{self.name} at {self.place}"
+
+
+class CallHistory:
+    """The last calls of each rank of a run, in its order, as lines.
+
+    Args:
+        num_ranks: How many ranks there are.
+    """
+
+    __slots__ = ("_called", "_known", "_max_calls", "_of_rank", "_sites")
+
+    def __init__(self, num_ranks: int) -> None:
+        self._known: dict[tuple[int, int, str], Called] = {}
+        self._sites: list[CallSite] = []
+        self._called: dict[tuple[SourceLine, str], Called] = {}
+        self._of_rank: defaultdict[int, deque[Called]] = defaultdict(self._new)
+        self._max_calls = min(max(_MAX_CALLS_OF_ALL // max(num_ranks, 1), _MIN_CALLS), _MAX_CALLS)
+
+    def _new(self) -> deque[Called]:
+        return deque(maxlen=self._max_calls)
+
+    def note(self, rank: int, site: CallSite | None, name: str) -> None:
+        """Note a call; None is no line: a library's own thread has made it."""
+        if site is not None:
+            try:
+                called = self._known[id(site[0]), site[1], name]
+            except KeyError:
+                called = self._learn(site, name)
+            self._of_rank[rank] += (called,)  # As `append`, without a call of Python's.
+
+    def _learn(self, site: CallSite, name: str) -> Called:
+        """Return the call of a site: ranks may have copies of a module, with equal lines."""
+        self._sites.append(site)  # Its code stays alive, and its id its own.
+        place = site.line()
+        called = self._called.setdefault((place, name), Called(name, place))
+        self._known[id(site[0]), site[1], name] = called
+        return called
+
+    def oddest(self) -> OddStep | None:
+        """Return the step of one rank, or a few, that is most unlike all others; or None."""
+        from simrank.distributed.odd_steps import oddest_step  # noqa: PLC0415 - few runs fail
+
+        histories = {rank: [*calls] for rank, calls in sorted(self._of_rank.items())}
+        whole = all(len(calls) < self._max_calls for calls in histories.values())
+        return oddest_step(histories, are_whole=whole)
