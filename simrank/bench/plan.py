@@ -50,7 +50,7 @@ INTERVAL_FACTOR = 1.12
 _MORE_MEMORY = 4  # Assumed: a layout that needs more than this many times a device's is no choice.
 _NEARLY = 0.97  # Assumed: of a device's memory; above, torch frees cached blocks now and then.
 _OUT_OF_MEMORY = "OutOfMemoryError"
-_OF_RANK = re.compile(r"-- Process \d+ terminated with the following error:")
+_OF_RANK = re.compile(r"-- Process \d+ (terminated with the following error|met ranks .*):")
 _CAUSE = re.compile(
     r"(deadlock|livelock) \(|command line: |no summary: |.*(terminated with|ended by) "
 )

@@ -39,6 +39,7 @@ class Operation(Handle):
         name: In the user's words.
         stream: The stream it was issued on.
         rank: The rank that issued it, or None.
+        issued_at: The line of the program that issued it, or None.
         issue_ps: The host clock when it was issued; it does not begin before.
         touched: What it reads and writes, until it has ended; None if not tracked.
         start_ps: When it began, in picoseconds; -1 before.
@@ -56,7 +57,7 @@ class Operation(Handle):
     details: dict[str, Any] | None
     rank: int | None
     __slots__ = (
-        "_site", "_task", "clock", "details", "effect", "issue_ps", "name", "phase", "rank",
+        "_task", "clock", "details", "effect", "issue_ps", "issued_at", "name", "phase", "rank",
         "run", "start_ps", "stream", "touched", "turn", "unseen",
     )  # fmt: skip
     kind = "operation"
@@ -91,17 +92,12 @@ class Operation(Handle):
         self._task = task = engine.current_task()
         self.rank = None if task is None else task.rank
         is_named = not self.is_implied or engine.delays is not None  # Delays are drawn per line.
-        self._site = site_of_frame(_getframe(self.depth)) if is_named else None
+        self.issued_at = site_of_frame(_getframe(self.depth)) if is_named else None
 
     @property
     def module(self) -> str | None:
         """Return the name of the kernel code that it runs; None for copies and events."""
         return None
-
-    @property
-    def issued_at(self) -> CallSite | None:
-        """Return the call site of the operation."""
-        return self._site
 
     def describe(self) -> str:
         """Return the name of the blocking operation: itself once begun, else its stream's head."""
@@ -111,7 +107,7 @@ class Operation(Handle):
     def site(self) -> CallSite | None:
         """Return the call site of the blocking operation."""
         blocker = self.blocker()
-        return self._site if blocker is self else blocker.site()
+        return self.issued_at if blocker is self else blocker.site()
 
     def blocker(self) -> Handle:
         """Return the operation or handle that blocks this one."""

@@ -588,7 +588,7 @@ class CollectiveOperation(Operation):
         self.num_sms = num_sms
         self.memory_bytes_per_ps = 0.0
         self.is_launch = num_sms > 0  # What the host runs is none.
-        call.group.world.history.note(self.rank, self._site, request.signature.op)
+        call.group.world.history.note(self.rank, self.issued_at, request.signature.op)
 
     @property
     def module(self) -> str | None:

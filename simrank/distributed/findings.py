@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from simrank.distributed.mismatched_calls import MadeCall, mismatch_error
+from simrank.engine.report import states_of
 from simrank.errors import (
     CollectiveMismatchError,
     OddStep,
@@ -223,8 +224,10 @@ def mismatch(
     made = list(calls)
     library = group.world.comm_library
     unlike = unlike_calls(library, {group: [(call.rank, call.site) for call in made]})
-    clues = unlike, group.world.history.oddest()
-    error = mismatch_error(group.engine.now_ps, group.name, number, made, absent, clues)
+    clues = unlike, group.world.history.oddest(), states_of(group.engine, absent)
+    task = group.engine.current_task()
+    now_ps = group.engine.now_ps if task is None else task.clock_ps
+    error = mismatch_error(now_ps, group.name, number, made, absent, clues)
     if library.follower is None:
         add_note(error, TO_FOLLOW)
     return error

@@ -21,7 +21,7 @@ from simrank.config.files import written_whole
 from simrank.distributed.backends import GLOO, default_timeout
 from simrank.distributed.library import MADE_OF
 from simrank.engine import user_stack
-from simrank.units import PS_PER_MS, PS_PER_NS
+from simrank.units import PS_PER_MS, PS_PER_NS, PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Request
-    from simrank.engine import CallSite, Task
+    from simrank.engine import CallSite, Task, TaskGroup
 
 VERSION = "2.10"  # torch 2.13's
 PREFIX = "nccl_trace_rank_"  # torch's, in /tmp
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DEFAULT_SIZE = 2000  # torch's
+_GRACE_PS = PS_PER_S // 10  # In which torchelastic looks once at its workers (monitor_interval).
 _PROTOCOL = 2  # of pickle, as torch's C++ writes it
 
 Sizes = list[list[int]]
@@ -266,12 +267,22 @@ class FlightRecorder:
             "entries": [e for e in reported if not (only_active and e["state"] == "completed")],
         }
 
-    def failed(self, _: Task | None) -> None:
-        """Write the dumps: the run has just failed. Reports say nothing of it."""
-        self.write()
+    def follow(self, ranks: TaskGroup) -> None:
+        """Write the dumps when ranks are ended because one of them has failed.
+
+        Until then the others run on as long as real ones would, and come to where they wait for
+        it; else those that had not had their turn yet would look like its cause.
+        """
+        if self.prefix:
+            ranks.grace_ps, ranks.before_abort = _GRACE_PS, self.finish
+
+    def failed(self, task: Task | None) -> None:
+        """Write the dumps of a hang. Reports say nothing of it."""
+        if task is None:
+            self.write()
 
     def finish(self) -> None:
-        """Write the dumps at the end of a run, unless it has failed before."""
+        """Write the dumps at the end of a run or before ranks are ended, unless it hung before."""
         if not self.written:
             self.write()
 

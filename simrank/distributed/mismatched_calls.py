@@ -50,7 +50,7 @@ def mismatch_error(
     number: int,
     calls: Iterable[MadeCall],
     absent: Sequence[int],
-    clues: tuple[UnlikeCalls | None, OddStep | None] = (None, None),
+    clues: tuple[UnlikeCalls | None, OddStep | None, Sequence[RankState]] = (None, None, ()),
 ) -> CollectiveMismatchError:
     """Return the error of `mismatch`, where the ranks do not agree on their group yet."""
     # By line, not by instruction: since Python 3.12 one line may have several of a call.
@@ -62,7 +62,7 @@ def mismatch_error(
     for (columns_key, place), ranks in ranks_of.items():
         texts = {word: str(value) for word, value in columns_key}
         variants.append(CallVariant(tuple(ranks), texts, *(place or (None, None))))
-    unlike, odd_step = clues
+    unlike, odd_step, doing = clues
     return CollectiveMismatchError(
-        now_ps, name, number, variants, absent, unlike=unlike, odd_step=odd_step
+        now_ps, name, number, variants, absent, unlike=unlike, odd_step=odd_step, doing=doing
     )

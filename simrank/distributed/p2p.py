@@ -196,7 +196,7 @@ class PeerOperation(Operation):
     def pending_ranks(self) -> Iterator[tuple[int, str, CallSite | None]]:
         """Yield this call, for the deadlock report."""
         if self.rank is not None:
-            yield self.rank, self.name, self._site
+            yield self.rank, self.name, self.issued_at
 
     def awaited_ranks(self) -> Iterator[int]:
         """Yield the peers whose end is missing or not ready, if it has begun itself."""

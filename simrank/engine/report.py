@@ -19,7 +19,7 @@ from simrank.errors import (
 from simrank.errors.base import add_note, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from types import FrameType
 
     from simrank.engine.callsite import CallSite
@@ -253,6 +253,12 @@ def rank_states(engine: EngineInterface) -> list[RankState]:
         RankState(tuple(sorted(set(ranks))), *state) for state, ranks in ranks_by_state.items()
     ]
     return sorted(states, key=lambda state: (not state.waits, state.ranks))
+
+
+def states_of(engine: EngineInterface, ranks: Collection[int]) -> list[RankState]:
+    """Return the sets of some ranks that are in the same state now."""
+    states = [(state, set(ranks).intersection(state.ranks)) for state in rank_states(engine)]
+    return [replace(state, ranks=tuple(sorted(own))) for state, own in states if own]
 
 
 class _State(NamedTuple):

@@ -350,12 +350,13 @@ class TaskGroup(Handle):
         grace_ps: How long the others may run on after the first failure.
         stubborn: Tasks that swallowed every abort and were parked.
         on_death: With it, a task that fails ends alone; called with it, from the hub.
+        before_abort: Called before the tasks are ended.
         on_abort: Drops what the tasks left behind (streams, calls); called once they have ended.
     """
 
     __slots__ = (
-        "_abortion", "_ends", "_guests", "_num_live", "aborting", "engine", "failed", "failed_ps",
-        "grace_ps", "name", "on_abort", "on_death", "stubborn", "tasks",
+        "_abortion", "_ends", "_guests", "_num_live", "aborting", "before_abort", "engine",
+        "failed", "failed_ps", "grace_ps", "name", "on_abort", "on_death", "stubborn", "tasks",
     )  # fmt: skip
 
     def __init__(self, engine: EngineInterface, name: str, tasks: Iterable[Task]) -> None:
@@ -368,6 +369,7 @@ class TaskGroup(Handle):
         self.grace_ps = 0
         self.stubborn: list[Task] = []
         self.aborting = False
+        self.before_abort: Callable[[], None] | None = None
         self.on_abort: Callable[[], None] | None = None
         self.on_death: Callable[[Task], None] | None = None
         self._num_live = len(self.tasks)
@@ -446,6 +448,8 @@ class TaskGroup(Handle):
             self.engine.call_at(self.engine.now_ps, self.abort)
             self.engine.wait(self)
             return
+        if self.before_abort is not None:
+            self.before_abort()
         self.aborting = True
         for task in self.tasks:
             if not task.finished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors.base import (
@@ -214,7 +214,8 @@ def _cure_of(differing: Sequence[str]) -> str:
 class CollectiveMismatchError(SimulationError):
     """Ranks of a group made different calls under the same sequence number.
 
-    No rank is presumed right. Raised at the second call that differs.
+    No rank is presumed right. Raised at the second call that differs. Its text says of the ranks
+    in `not_called` what they do meanwhile.
 
     Attributes:
         time_ps: Simulated time in picoseconds.
@@ -238,6 +239,7 @@ class CollectiveMismatchError(SimulationError):
         *,
         unlike: UnlikeCalls | None = None,
         odd_step: OddStep | None = None,
+        doing: Sequence[RankState] = (),
     ) -> None:
         self.time_ps = time_ps
         self.group = group
@@ -253,8 +255,11 @@ class CollectiveMismatchError(SimulationError):
             f"in {' and '.join(self.differing)} at call #{seq}"
         ]
         lines += [f"  {self._variant_text(variant)}" for variant in self.variants]
-        if self.not_called:
-            lines.append(f"  {RankState(self.not_called, 'not called yet')}")
+        told = {rank for state in doing for rank in state.ranks}
+        untold = tuple(rank for rank in self.not_called if rank not in told)
+        lines += [f"  {replace(each, state=f'not there yet: {each.state}')}" for each in doing]
+        if untold:
+            lines.append(f"  {RankState(untold, 'not there yet')}")
         self.unlike, self.odd_step = unlike, odd_step
         lines += [f"  {clue}" for clue in (unlike, odd_step) if clue is not None]
         self.to_fix = _cure_of(self.differing)

@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from simrank.engine.callsite import is_simranks
-from simrank.errors import ProcessException, SimrankError, SpawnException
+from simrank.errors import CollectiveMismatchError, ProcessException, SimrankError, SpawnException
 from simrank.errors.base import cell_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,10 @@ def spawn_text(errors: Mapping[int, BaseException], *, report_first: bool = Fals
     rank, error = next(iter(errors.items()))
     is_first = report_first or isinstance(error, SimrankError)
     text = users_traceback(error, report_first=is_first)
-    text = f"-- Process {rank} terminated with the following error:\n{text}"
+    header = f"Process {rank} terminated with the following error"
+    if isinstance(error, CollectiveMismatchError):  # It need not be this rank's fault.
+        header = f"Process {rank} met ranks that call something else"
+    text = f"-- {header}:\n{text}"
     if len(errors) > 1:
         others = [f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1 : _MAX_ALSO + 1]]
         more = ", ..." * (len(errors) > _MAX_ALSO + 1)

@@ -94,11 +94,11 @@ def test_the_text_of_a_mismatch_shows_only_what_differs(run):
     error = mismatch_of(run, program)
     line = line_of("# golden")
     assert str(error) == (
-        "mismatch (proved) at t=0.000 us: "
+        "mismatch (proved) at t=2.000 us: "
         "the ranks of group 'default_pg' differ in count at call #1\n"
         f"  ranks 0-2: all_reduce count=4 at test_call.py:{line}\n"
         f"  rank 3: all_reduce count=5 at test_call.py:{line}\n"
-        "  ranks 4-7: not called yet\n"
+        "  ranks 4-7: not there yet: not started\n"
         "  to fix: give every rank a tensor of the same size: pad it, or send the sizes first"
     )
     assert error.to_json()["differing"] == ("count",)

@@ -145,6 +145,25 @@ def test_a_failing_rank_leaves_the_dumps_of_that_moment(tmp_path):
     assert names(found[0]) == ["nccl:all_reduce", "nccl:all_reduce_barrier"]
 
 
+def raises(rank, ctx):
+    dist.init_process_group("nccl")
+    x = ctx.ones(4)
+    dist.all_reduce(x)
+    if rank == 1:
+        raise ValueError("planted")
+    dist.all_reduce(x)
+    ctx.synchronize()
+
+
+def test_the_peers_of_a_rank_that_raised_have_come_to_where_they_wait_for_it(tmp_path):
+    """In the order of turns two of them had not run yet; only the culprit lacks the call."""
+    found, error = record(tmp_path, raises, nprocs=4)
+    assert "planted" in str(error)
+    states = {rank: [entry["state"] for entry in found[rank]["entries"]] for rank in found}
+    stuck = ["completed", "started"]
+    assert states == {0: stuck, 1: ["completed"], 2: stuck, 3: stuck}
+
+
 def test_without_a_recorder_nothing_is_kept(tmp_path):
     """The library has none, and no file is written."""
     with simrank.Context.for_ranks(2) as ctx:

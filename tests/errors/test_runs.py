@@ -151,7 +151,7 @@ def test_mismatch_shows_only_the_columns_that_differ():
         "at call #7\n"
         "  ranks 0-1: all_reduce dtype=float32 count=8 at train.py:41\n"
         "  rank 3: all_reduce dtype=float16 count=9 at train.py:44\n"
-        "  rank 2: not called yet\n"
+        "  rank 2: not there yet\n"
         "  to fix: the calls are of different lines: make every rank reach the same one; or, if "
         "they belong together, cast the tensors to one dtype on every rank"
     )
