@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simrank.device.races import RaceChecker
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.request import Request
+    from simrank.engine import TaskGroup
     from simrank.hardware.cluster import Cluster
 
 
@@ -66,6 +67,9 @@ class RecordsCalls(Protocol):
 
     def begin(self, world: World) -> None:
         """Prepare for the groups of a spawn."""
+
+    def follow(self, ranks: TaskGroup) -> None:
+        """See the ranks of a spawn before they are ended because one has failed."""
 
     def collective(
         self, group: ProcessGroup, rank: int, backend: str, request: Request

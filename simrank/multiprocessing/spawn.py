@@ -259,8 +259,9 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {getattr(plan.fn, '__name__', str(plan.fn))}", tasks)
     first_pid(group)
-    if context.recorder is not None:
-        context.recorder.follow(group)
+    recorder = context.comm_library.recorder
+    if recorder is not None:
+        recorder.follow(group)
     group.on_abort = lambda: _drop(world, programs)
     by_task = dict(zip(tasks, programs, strict=True))
     group.on_complete(lambda: _look_at_groups(world, group))
