@@ -27,6 +27,7 @@ import numpy as np
 from simrank.device.tensors.printing import address_of
 from simrank.engine import SourceLine
 from simrank.errors import RankState
+from simrank.trace.divergence.meanings import DifferentThings, meanings_at
 from simrank.trace.divergence.track import CALL, COMM, EXIT, LINE, RAISED, kind_of, line_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.request import Request, Signature
+    from simrank.trace.divergence.meanings import Meanings
     from simrank.trace.divergence.track import Track
 
 _FIRST_CHUNK = 64
@@ -245,10 +247,11 @@ _MAX_FOUND = 16
 
 
 class _Given(NamedTuple):
-    """A rank's argument of a call: its line and the tensor's name in the program."""
+    """A rank's argument of a call: its line, the tensor's name in the program, and other names."""
 
     line: SourceLine
     labels: frozenset[str]
+    meanings: Meanings
 
 
 class _Call(NamedTuple):
@@ -264,9 +267,11 @@ class Swaps:
 
     Attributes:
         found: What findings say of them.
+        things: The names under which they are made.
     """
 
     def __init__(self) -> None:
+        self.things = DifferentThings()
         self.found: dict[tuple[str, SourceLine], str] = {}
         self._pending: WeakKeyDictionary[ProcessGroup, dict[int, _Call]] = WeakKeyDictionary()
         self._latest: WeakKeyDictionary[ProcessGroup, list[_Call]] = WeakKeyDictionary()
@@ -274,15 +279,18 @@ class Swaps:
     def note(self, group: ProcessGroup, rank: int, request: Request, frame: FrameType) -> None:
         """Record a call before it is matched; compare the last member's with the earlier ones."""
         signature, seq = request.signature, group.num_calls(group.group_rank(rank)) + 1
-        if signature.op not in _ALIKE or request.is_staged:
-            return
         pending = self._pending.setdefault(group, {})
         call = pending.setdefault(seq, _Call(seq, signature, {}))
         if call.signature == signature:  # Else it is a mismatch.
             line = SourceLine(frame.f_code.co_filename, frame.f_lineno)
-            call.by_rank[rank] = _Given(line, _labels(address_of(request.source), frame))
+            address = None if request.is_staged else address_of(request.source)
+            call.by_rank[rank] = _Given(line, _labels(address, frame), meanings_at(frame))
         if len(call.by_rank) == group.size():
             del pending[seq]
+            meanings = {each: given.meanings for each, given in sorted(call.by_rank.items())}
+            self.things.note(group.name, f"{signature.op} #{seq}", meanings)
+            if signature.op not in _ALIKE or request.is_staged:
+                return
             latest = self._latest.setdefault(group, [])
             for before in latest:
                 if before.signature == signature:

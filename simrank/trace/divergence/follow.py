@@ -78,8 +78,8 @@ class Divergence:
 
     @property
     def findings(self) -> list[str]:
-        """Findings of a run without failures: equal calls that ranks have swapped."""
-        return list(self._swaps.found.values())
+        """Findings of a run without failures: equal calls that are swapped."""
+        return [*self._swaps.found.values(), *self._swaps.things.found]
 
     # ---- while they run ----
 
