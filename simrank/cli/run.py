@@ -311,7 +311,10 @@ def _compare_hash_seeds(command: typer.Context, job: _Job) -> None:
     """Compare the calls of a finished run with those under another hash seed, if all is checked."""
     recorder = job.settings["flight_recorder"]
     if job.settings["checks"] == "all" and job.second_run and recorder is not None:
-        check_hash_seeds(recorder, _given(command, job, _OF_FIRST_RUN), job.num_ranks)
+        words = _given(command, job, _OF_FIRST_RUN)
+        remark = check_hash_seeds(recorder, words, job.num_ranks)
+        if remark is not None:
+            typer.echo(f"simrank: {remark}", err=True)
 
 
 def _checked_cluster(given: Mapping[str, Any]) -> Cluster:

@@ -29,5 +29,36 @@ def test_an_order_of_calls_that_depends_on_the_hash_seed_is_an_error(
         assert status == 0
         return
     assert status == 1
-    assert "calls depend on the hash seed (proved): rank 0" in err
+    assert "calls depend on the hash seed (proved): with PYTHONHASHSEED=1 rank 0" in err
     assert "all_reduce at order.py:5" in err or "broadcast at order.py:5" in err
+
+
+RESUMES = """
+import os, simrank, simrank.distributed as dist
+dist.init_process_group()
+rank = dist.get_rank()
+x = simrank.ones(4, device=f"cuda:{rank}")
+if os.path.exists("saved"):
+    FURTHER
+dist.barrier()
+dist.all_reduce(x)
+open("saved", "w").close()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("further", "did"), [("dist.broadcast(x, 0)", "makes other calls"), ("raise OSError", "fails")]
+)
+def test_a_program_that_resumes_from_a_file_is_not_said_to_depend_on_hash_seeds(
+    further, did, tmp_path, cli, monkeypatch
+):
+    """Its second run goes on where the first has ended, under every seed: a remark says so."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "resumes.py"
+    path.write_text(RESUMES.replace("FURTHER", further))
+    status, _, err = cli("run", "--nproc-per-node", 2, "--checks", "all", path)
+    assert status == 0, err
+    assert f"a further run of the program {did}, whatever the hash seed" in err
