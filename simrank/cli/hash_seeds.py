@@ -81,7 +81,7 @@ def check_hash_seeds(recorder: FlightRecorder, words: Sequence[str], num_ranks: 
             )
     did = "makes other calls" if first.failure is None else "fails"
     return (
-        f"a further run of the program {did}, whatever the hash seed: something is left of the "
+        f"a further run of the program {did}, with every hash seed: something is left of the "
         "run before, such as a file; hash seeds were not compared with this run"
     )
 

@@ -135,7 +135,8 @@ class Call:
             if o is not None
         ]
         calls.append(MadeCall(own, _columns(signature), site))
-        return mismatch(self.group, self.seq, calls, self._not_called(group_rank))
+        absent, differing = self._not_called(group_rank), (self.signature, signature)
+        return mismatch(self.group, self.seq, calls, absent, differing)
 
     def _not_called(self, *calling: int) -> list[int]:
         """Return the global ranks that have not called, but for those that call now."""

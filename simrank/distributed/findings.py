@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simrank.distributed.call import Call, CollectiveOperation
     from simrank.distributed.group import Caller, ProcessGroup
     from simrank.distributed.library import CollectiveLibrary
+    from simrank.distributed.request import Signature
     from simrank.engine import CallSite, Engine, SourceLine, Task
 
     Explanation = tuple[UnlikeCalls | None, OddStep | None, str | None]
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 TO_FOLLOW = (
     "simrank: `--checks all` (Context(checks='all'), pytest's --simrank-checks=all) names the line "
     "at which the ranks diverged"
+)
+_LOST_STEP = (
+    "all ranks have made each of these calls before, and one has left a call out or made one more "
+    "since, as with another number of micro-batches: make every rank make as many"
 )
 _MAX_PAIRS = 64  # Assumed: sets of lines that are kept for each group.
 _MAX_LINES = 4096  # Assumed: lines at which all members have met, for each group.
@@ -73,15 +78,18 @@ class _Met(NamedTuple):
 class CallLines:
     """Lines from which the members of one group have made their calls."""
 
-    __slots__ = ("_common", "_sites", "_unlike")
+    __slots__ = ("_common", "_made", "_sites", "_unlike")
 
     def __init__(self) -> None:
         self._common: set[SourceLine] = set()
         self._sites: set[tuple[int, int]] = set()  # Of lines in `_common`, by code and instruction.
         self._unlike: dict[frozenset[SourceLine], _Met] = {}
+        self._made: set[Signature] = set()
 
     def note(self, call: Call) -> None:
         """Note the lines of a call that all members have made."""
+        if len(self._made) < _MAX_LINES:
+            self._made.add(call.signature)
         operations = [each for each in call.operations if each is not None]
         first = operations[0].issued_at
         if first is None:
@@ -97,6 +105,10 @@ class CallLines:
         if (id(code), instruction) not in self._sites and len(self._sites) < _MAX_LINES:
             self._sites.add((id(code), instruction))
             self._common.add(first.line())
+
+    def has_made(self, signatures: Iterable[Signature]) -> bool:
+        """Return whether all members have made calls of all these signatures."""
+        return self._made.issuperset(signatures)
 
     def _compare(self, call: Call) -> None:
         """Note a call whose sites differ: ranks may have copies of a module, with equal lines."""
@@ -211,7 +223,11 @@ def explain_hang(engine: Engine, library: CollectiveLibrary) -> Explanation:
 
 
 def mismatch(
-    group: ProcessGroup, number: int, calls: Iterable[MadeCall], absent: Sequence[int]
+    group: ProcessGroup,
+    number: int,
+    calls: Iterable[MadeCall],
+    absent: Sequence[int],
+    signatures: Sequence[Signature] = (),
 ) -> CollectiveMismatchError:
     """Return the error of calls that should be equal.
 
@@ -220,14 +236,20 @@ def mismatch(
         number: Of the call in the group.
         calls: In the order of the report; equal ones from one line are merged.
         absent: Global ranks that have not called.
+        signatures: What differs, if all members may have made such calls before: in step then.
     """
     made = list(calls)
     library = group.world.comm_library
     unlike = unlike_calls(library, {group: [(call.rank, call.site) for call in made]})
-    clues = unlike, group.world.history.oddest(), states_of(group.engine, absent)
+    clues = {
+        "unlike": unlike,
+        "odd_step": group.world.history.oddest(),
+        "doing": states_of(group.engine, absent),
+        "to_fix": _LOST_STEP if signatures and lines_of(group).has_made(signatures) else None,
+    }
     task = group.engine.current_task()
     now_ps = group.engine.now_ps if task is None else task.clock_ps
-    error = mismatch_error(now_ps, group.name, number, made, absent, clues)
+    error = mismatch_error(now_ps, group.name, number, made, absent, **clues)
     if library.follower is None:
         add_note(error, TO_FOLLOW)
     return error

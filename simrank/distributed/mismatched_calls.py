@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.errors import (
     CallVariant,
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from simrank.device import Operation
     from simrank.engine import CallSite, SourceLine
-    from simrank.errors import OddStep, UnlikeCalls
 
 
 class MadeCall(NamedTuple):
@@ -50,7 +49,7 @@ def mismatch_error(
     number: int,
     calls: Iterable[MadeCall],
     absent: Sequence[int],
-    clues: tuple[UnlikeCalls | None, OddStep | None, Sequence[RankState]] = (None, None, ()),
+    **clues: Any,  # noqa: ANN401 - as the error has them
 ) -> CollectiveMismatchError:
     """Return the error of `mismatch`, where the ranks do not agree on their group yet."""
     # By line, not by instruction: since Python 3.12 one line may have several of a call.
@@ -62,7 +61,4 @@ def mismatch_error(
     for (columns_key, place), ranks in ranks_of.items():
         texts = {word: str(value) for word, value in columns_key}
         variants.append(CallVariant(tuple(ranks), texts, *(place or (None, None))))
-    unlike, odd_step, doing = clues
-    return CollectiveMismatchError(
-        now_ps, name, number, variants, absent, unlike=unlike, odd_step=odd_step, doing=doing
-    )
+    return CollectiveMismatchError(now_ps, name, number, variants, absent, **clues)

@@ -15,6 +15,7 @@ from simrank.errors import (
     RankState,
     at_text,
     states_text,
+    who_text,
 )
 from simrank.errors.base import add_note, text_of
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 NEVER_MADE = "it never called new_group for it"  # The end of what a rank has not called.
 _LOST_CALL = "make every rank of a group issue the same collectives in order"
 _OTHER_ORDER = "issue the collectives of all groups in the same order on every rank"
+_ORDER_OR_LOST = f"{_OTHER_ORDER}, and leave none out"
 _BREAK_CYCLE = "let one of them make the other call first, or make both in one batch_isend_irecv"
 _MAX_IN_CYCLE = 8
 _MAX_STATES = MAX_REPORT_LINES - 2  # Beyond, ranks that differ only in their peer share a line.
@@ -98,6 +100,24 @@ def deadlock_error(engine: EngineInterface, hub_waits_for: str | None) -> Deadlo
 
 def _clues(engine: EngineInterface) -> Explanation:
     return (None, None, None) if engine.explain_hang is None else engine.explain_hang()
+
+
+def peers_text(engine: EngineInterface, failed: Iterable[int]) -> str | None:
+    """Return `ranks 0-1 wait for it in ...` for the call in which most wait for failed ranks."""
+    dead = set(failed)
+    largest: tuple[list[int], str, CallSite | None] = [], "", None
+    for operation in engine.pending:
+        if operation.is_collective and not dead.isdisjoint(r for r, _ in operation.absent_ranks()):
+            waiting = [*operation.pending_ranks()]
+            ranks = [rank for rank, _, _ in waiting if rank is not None and rank not in dead]
+            if len(ranks) > len(largest[0]):
+                largest = ranks, *waiting[0][1:]
+    ranks, what, site = largest
+    if not ranks:
+        return None
+    verb = "waits" if len(ranks) == 1 else "wait"
+    place = (None, None) if site is None else site.line()
+    return f"{who_text(ranks)} {verb} for it in {what}{at_text(*place)}"
 
 
 def _is_proved(engine: EngineInterface) -> bool:
@@ -194,7 +214,22 @@ def _calls_hint(engine: EngineInterface) -> str | None:
         return None
     if not absent and any(getattr(task.waiting, "is_memory", False) for task in engine.tasks):
         return None
-    return _LOST_CALL if absent or len(engine.pending) == 1 else _OTHER_ORDER
+    if not absent:
+        return _LOST_CALL if len(engine.pending) == 1 else _OTHER_ORDER
+    return _ORDER_OR_LOST if _await_each_other(engine.pending) else _LOST_CALL
+
+
+def _await_each_other(operations: Iterable[PendingOperation]) -> bool:
+    """Return whether the ranks that one call lacks wait in another one that lacks its ranks."""
+    sides = [
+        ({rank for rank, _, _ in each.pending_ranks()}, {rank for rank, _ in each.absent_ranks()})
+        for each in operations
+    ]
+    return any(
+        not callers.isdisjoint(lacking) and not others.isdisjoint(absent)
+        for number, (callers, absent) in enumerate(sides)
+        for others, lacking in sides[:number]
+    )
 
 
 def _peers_hint(engine: EngineInterface) -> str:

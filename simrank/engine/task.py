@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from greenlet import greenlet
 
 from simrank.engine.callsite import CallSite, site_of_frame
-from simrank.errors import RankAborted
+from simrank.engine.report import peers_text
+from simrank.errors import RankAborted, SimrankError
 from simrank.errors.base import add_note
 
 if TYPE_CHECKING:
@@ -448,6 +449,7 @@ class TaskGroup(Handle):
             self.engine.call_at(self.engine.now_ps, self.abort)
             self.engine.wait(self)
             return
+        self._tell_who_waits()
         if self.before_abort is not None:
             self.before_abort()
         self.aborting = True
@@ -460,6 +462,14 @@ class TaskGroup(Handle):
         if self.on_abort is not None:
             self.on_abort()
         self.finish(self.engine)
+
+    def _tell_who_waits(self) -> None:
+        """Add a note to the first failure that names the ranks that wait for its rank."""
+        error = self.failed[0].error if self.failed else None
+        if error is not None and not isinstance(error, SimrankError | SystemExit):
+            text = peers_text(self.engine, [task.rank or 0 for task in self.failed])
+            if text is not None:
+                add_note(error, f"simrank: {text}")
 
     def end_guest(self, task: Task) -> None:
         """End a guest alone, from the hub, as `abort` ends all."""

@@ -240,6 +240,7 @@ class CollectiveMismatchError(SimulationError):
         unlike: UnlikeCalls | None = None,
         odd_step: OddStep | None = None,
         doing: Sequence[RankState] = (),
+        to_fix: str | None = None,
     ) -> None:
         self.time_ps = time_ps
         self.group = group
@@ -262,8 +263,12 @@ class CollectiveMismatchError(SimulationError):
             lines.append(f"  {RankState(untold, 'not there yet')}")
         self.unlike, self.odd_step = unlike, odd_step
         lines += [f"  {clue}" for clue in (unlike, odd_step) if clue is not None]
-        self.to_fix = _cure_of(self.differing)
-        if "op" not in self.differing and len({(v.file, v.line) for v in self.variants}) > 1:
+        self.to_fix = to_fix or _cure_of(self.differing)
+        if (
+            to_fix is None
+            and "op" not in self.differing
+            and len({(v.file, v.line) for v in self.variants}) > 1
+        ):
             self.to_fix = (
                 "the calls are of different lines: make every rank reach the same one; or, if they "
                 f"belong together, {self.to_fix}"
@@ -503,6 +508,9 @@ class Side:
         return f"{who_text(self.ranks)} {self.did}" + (f" ({known})" if known else "")
 
 
+_LOOPS = ("for ", "while ", "async for ")
+
+
 @dataclass(frozen=True, slots=True)
 class DivergencePoint:
     """The last line at which ranks were together, and what each did then.
@@ -523,7 +531,12 @@ class DivergencePoint:
         """Return `diverged at train.py:41 `if loss > 3:`: rank 0 took it, rank 1 did not`."""
         shown = f" `{self.text}`" if self.text else ""
         sides = "; ".join(map(str, self.sides))
-        return f"diverged{at_text(self.file, self.line)}{shown}: {sides}"
+        text = f"diverged{at_text(self.file, self.line)}{shown}: {sides}"
+        if self.text.startswith(_LOOPS):
+            text += (
+                "\n  to fix: make all ranks go round it as often, as by a maximum of the numbers"
+            )
+        return text
 
 
 @dataclass(frozen=True, slots=True)

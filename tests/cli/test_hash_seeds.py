@@ -61,4 +61,4 @@ def test_a_program_that_resumes_from_a_file_is_not_said_to_depend_on_hash_seeds(
     path.write_text(RESUMES.replace("FURTHER", further))
     status, _, err = cli("run", "--nproc-per-node", 2, "--checks", "all", path)
     assert status == 0, err
-    assert f"a further run of the program {did}, whatever the hash seed" in err
+    assert f"a further run of the program {did}, with every hash seed" in err

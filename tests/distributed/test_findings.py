@@ -176,3 +176,60 @@ def test_a_wait_of_any_kind_takes_a_work_off_the_list_of_leaks(run):
         dist.barrier(async_op=True).synchronize()
 
     assert run(program, 2).comm_library.leaks.report() == []
+
+
+# ---- ranks that have lost step: all have made both of the calls that differ before ----
+
+
+def in_step_until(rank, sizes):
+    dist.init_process_group()
+    for size in sizes[rank]:
+        dist.all_reduce(simrank.ones(size))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cure"),
+    [
+        (([4, 8, 4, 8], [4, 8, 8]), "one has left a call out or made one more since"),
+        (([4, 4, 8], [4, 4, 9]), "give every rank a tensor of the same size"),
+    ],
+)
+def test_calls_that_all_have_made_before_are_a_matter_of_steps_not_of_sizes(sizes, cure):
+    """As gathers of two modules, where ranks have other numbers of micro-batches."""
+    with simrank.Context("hgx_h100") as ctx, pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(in_step_until, args=(sizes,), nprocs=2)
+    assert cure in caught.value.__cause__.to_fix
+
+
+def test_groups_that_wait_for_each_other_need_one_order():
+    """Each of two ranks waits in the group that the other has not come to."""
+
+    def program(rank):
+        dist.init_process_group()
+        groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+        for group in groups if rank else groups[::-1]:
+            x = simrank.ones(4)
+            dist.all_reduce(x, group=group)
+            x.sum().item()
+
+    with simrank.Context("hgx_h100") as ctx, pytest.raises(DeadlockError) as caught:
+        ctx.multiprocessing.spawn(program, nprocs=2)
+    assert caught.value.to_fix.startswith("issue the collectives of all groups in the same order")
+
+
+def test_the_failure_of_one_rank_names_those_that_wait_for_it():
+    """In one line, with their call."""
+
+    def program(rank):
+        dist.init_process_group()
+        if rank == 0:
+            simrank.ones(4).sum().item()
+            raise ValueError("bad batch")
+        dist.barrier()
+
+    with simrank.Context("hgx_h100") as ctx, pytest.raises(SpawnException) as caught:
+        ctx.multiprocessing.spawn(program, nprocs=3)
+    line = program.__code__.co_firstlineno + 5
+    text = str(caught.value)
+    assert "simrank: ranks 1-2 wait for it in barrier #1 on group 'default_pg' at" in text
+    assert f"test_findings.py:{line}" in text

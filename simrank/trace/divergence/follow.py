@@ -79,7 +79,10 @@ class Divergence:
     @property
     def findings(self) -> list[str]:
         """Findings of a run without failures: equal calls that are swapped."""
-        return [*self._swaps.found.values(), *self._swaps.things.found]
+        swapped, things = self._swaps.found, self._swaps.things.found
+        known = {group for group, _ in swapped}  # There the order of tensors says it already.
+        others = [text for (group, _), text in things.items() if group not in known]
+        return [*swapped.values(), *others]
 
     # ---- while they run ----
 

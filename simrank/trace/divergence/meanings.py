@@ -163,8 +163,8 @@ class DifferentThings:
                     calls.append(_Named(call, values))
 
     @property
-    def found(self) -> list[str]:
-        """The first call of each line at which ranks are not at the same name, as findings."""
+    def found(self) -> dict[tuple[str, str], str]:
+        """Findings by group and call: the first of each line at which ranks differ."""
         found: dict[tuple[str, str], str] = {}  # One for each call: frames have names in common.
         for (group, line, name), calls in self._calls.items():
             odd = _first_odd(calls)
@@ -178,7 +178,7 @@ class DifferentThings:
                 )
                 text = f"equal calls for different things (suspected), {odd.call} on '{group}'"
                 found.setdefault((group, odd.call), f"{text}: {sides}")
-        return list(found.values())
+        return found
 
 
 class _Named(NamedTuple):
