@@ -119,7 +119,7 @@ class Comparison:
         self.noisy = [record.steps[step] for record in reference.noisy]
         self.ranks = [record.steps[step] for record in ranks]
         self.coordinates = [layout.coordinates(rank) for rank in range(layout.num_ranks)]
-        self.epsilon = _epsilon(self.single)
+        self.epsilon = epsilon_of(self.single)
         names = [frozenset(record.initial) for record in ranks]
         found = self._find_rows()
         shared_out = self._axes_that_tell(_facts(found)) if None not in found else []
@@ -570,7 +570,7 @@ def _taped(step: Step, kind: str, spot: Spot, call: int) -> Taped | None:
     return calls[call] if call < len(calls) else None
 
 
-def _epsilon(step: Step) -> float:
+def epsilon_of(step: Step) -> float:
     """Return the rounding error of the parameters' type."""
     for each in step.parameters.values():
         if each.value.is_floating_point():

@@ -8,7 +8,10 @@ What a rank has drawn is compared here; the rest of the comparison uses the sing
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,16 +23,20 @@ from simrank.equality.alignment import bases, cut_of, cuts, is_close
 from simrank.equality.record import AGAIN, OUTPUT, Dropped, Spot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from simrank.equality.alignment import Rows
+    from simrank.equality.alignment import Cut, Rows
     from simrank.equality.comparison import Comparison
     from simrank.equality.layout import Layout
 
 _DROPOUTS = {
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
-    torch.dropout,
+    torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
 }  # fmt: skip
+_ALPHA_DROPOUTS = {
+    F.alpha_dropout, F.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
+}  # fmt: skip
+_ALPHA = 1.7580993408473766  # Minus the value of a dropped element, as in torch.
 # Others that draw random numbers -> the constants in their place where nothing is drawn.
 _RANDOM = {
     torch.rand: 0.5, torch.rand_like: 0.5, torch.Tensor.uniform_: 0.5, torch.randn: 0.5,
@@ -53,6 +60,7 @@ class Dropouts(TorchFunctionMode):
         switched_off: Gets the names of functions whose dropout is left out.
         place: Where the rank stands; None in the single program.
         is_off: Whether nothing is dropped.
+        records: Whether dropouts are recorded; otherwise torch does those that are on.
     """
 
     def __init__(
@@ -63,21 +71,25 @@ class Dropouts(TorchFunctionMode):
         place: tuple[Layout, Mapping[str, int]] | None = None,
         *,
         is_off: bool = False,
+        records: bool = True,
     ) -> None:
         super().__init__()
         self._is_off, self._is_in_step = is_off, is_in_step
+        self._is_plain = not (records or is_off)
         self._find, self._place = find, place
         self._switched_off = switched_off
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func`, with a mask that is known if it is a dropout."""
         named = dict(kwargs or {})
-        if func in _DROPOUTS:
+        if func in _DROPOUTS and not self._is_plain:
             if self._is_off:
                 return args[0] if args else named["input"]
             return self._drop(func, args, named)
         if func in _SWITCHED_OFF:
             args, named = self._without_dropout(func, args, named)
+        if self._is_plain:
+            return func(*args, **named)
         if getattr(func, "__name__", "") in _RECURRENT:
             args = self._recurrent(args)
         # Numbers of a generator that is handed over are data, or initial values.
@@ -105,7 +117,7 @@ class Dropouts(TorchFunctionMode):
         """Record random numbers whose place in the single program is not known."""
         found, *_ = self._find()
         none = torch.empty(0)
-        found.append(Dropped(none, none, is_aligned=self._place is None, is_cut=True))
+        found.append(Dropped(none, none, is_aligned=self._place is None))
 
     def _without_dropout(
         self, func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]
@@ -126,59 +138,80 @@ class Dropouts(TorchFunctionMode):
         tensor = args[0] if args else named["input"]
         with torch.no_grad():
             ones = torch.ones_like(tensor)
-            drawn = func(
-                ones, *args[1:], **{n: e for n, e in named.items() if n not in ("input", "inplace")}
-            )
+            drawn = func(ones, *args[1:], **{n: e for n, e in named.items() if n != "input"})
         local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
         if bool((torch.ones_like(local) == local).all()):
             return tensor  # It drops nothing: p is 0, or the model is evaluated.
         found, single, rows = self._find()
         taken = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
         dropped = Dropped(local.detach().clone(), taken.detach().clone())
+        dropped.has_own_numbers = local.device.type != "cpu"
         found.append(dropped)
         if self._place is None or single is None:
             dropped.is_aligned = self._place is None
-            return tensor * drawn
+            return _applied(func, args, named, drawn)
         mask = self._replaced(dropped, single, rows)
         if mask is None:
-            return tensor * drawn
+            return _applied(func, args, named, drawn)
         mask = mask.to(local.device, local.dtype)
         if isinstance(tensor, DTensor):
             mask = DTensor.from_local(mask, tensor.device_mesh, tensor.placements, run_check=False)
-        return tensor * mask
+        return _applied(func, args, named, mask)
 
     def _replaced(
         self, dropped: Dropped, single: Dropped, rows: Rows | None
     ) -> torch.Tensor | None:
         """Return the part of the single program's mask that a rank has."""
         assert self._place is not None
-        first = None
         dropped.is_aligned = False
         if rows is not None and not rows.is_unique:
             return None
         taken = dropped.taken.cpu()
-        for mask, wanted, is_cut in self._parts(single, rows, taken.shape):
-            if is_close(taken, wanted):
-                dropped.is_cut, dropped.is_aligned = is_cut, True
-                return mask
-            if first is None:
-                first, dropped.is_cut = mask, is_cut
-        return first
+        parts = list(self._parts(single, rows, taken.shape))
+        fitting = [(mask, how) for mask, wanted, how in parts if is_close(taken, wanted)]
+        if not fitting:
+            return parts[0][0] if parts else None
+        dropped.is_aligned = True
+        cuts = (tuple(axis for axes in how.values() for axis in axes) for _, how in fitting)
+        dropped.cuts = tuple(dict.fromkeys(cuts))
+        return fitting[0][0]
 
     def _parts(
         self, single: Dropped, rows: Rows | None, shape: torch.Size
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, bool]]:
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, Cut]]:
         assert self._place is not None
         layout, at = self._place
         pairs = zip(bases(single.mask, rows), bases(single.taken, rows), strict=True)
+        axes = [axis for axis, size in layout.axes.items() if size > 1][::-1]
         for mask, taken in pairs:
-            for how in cuts(shape, mask.shape, layout, [*layout.axes][::-1]):
+            for how in cuts(shape, mask.shape, layout, axes):
                 part = cut_of(mask, how, layout, at)
                 if part.shape == shape:
-                    yield part, cut_of(taken, how, layout, at), bool(how)
+                    yield part, cut_of(taken, how, layout, at), how
 
 
-# ---- masks of dropout: ranks that work on the same elements must drop the same ones ----
+def _applied(
+    func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], mask: torch.Tensor
+) -> torch.Tensor:
+    """Apply a dropout by its mask, the result for ones; in place where the program asks for it."""
+    given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | dict(named)
+    tensor: torch.Tensor = given["input"]
+    slope, offset = mask, None
+    if func in _ALPHA_DROPOUTS:
+        p = given.get("p", 0.5)
+        slope = (mask > 0).to(mask.dtype) * (
+            ((1 - p) * (1 + p * _ALPHA**2)) ** -0.5 if p < 1 else 0.0
+        )
+        offset = mask - slope
+    tensor = tensor.mul_(slope) if given.get("inplace") else tensor * slope
+    if offset is None:
+        return tensor
+    return tensor.add_(offset) if given.get("inplace") else tensor + offset
+
+
+# ---- masks of dropout: ranks must drop the same of what they share, and other of their shards ----
+
+_CHANCE = -6  # Power of ten: of equal masks that were drawn apart, in all comparisons of a step.
 
 
 @dataclass
@@ -190,7 +223,7 @@ class WrongMask:
         cause: What differs.
         share: Of the elements.
         ranks: Those that differ.
-        values: By rank which mask it has, where ranks differ from each other.
+        values: By rank which mask it has, or should have, where ranks are compared with each other.
         is_again: Whether a recomputation differs from its forward.
     """
 
@@ -198,8 +231,23 @@ class WrongMask:
     cause: str
     share: float
     ranks: Sequence[int]
-    values: Mapping[int, int] = field(default_factory=dict)
+    values: Mapping[int, object] = field(default_factory=dict)
     is_again: bool = False
+
+
+@dataclass
+class _Call:
+    """A call of a dropout on ranks that have the same rows and modules.
+
+    Attributes:
+        module: Its module.
+        axes: Along which ranks have parts of the elements; None: unknown.
+        parts: The ranks that have each part.
+    """
+
+    module: str
+    axes: tuple[str, ...] | None
+    parts: list[dict[int, Dropped]]
 
 
 class Masks:
@@ -221,8 +269,8 @@ class Masks:
 
     def wrong(self) -> WrongMask | None:
         """Return the first dropout that differs."""
-        found = next(self._rates(), None) or next(self._between_ranks(), None)
-        return found or next(self._again(), None)
+        found = next(self._rates(), None) or next(self._of_shared_elements(), None)
+        return found or self._of_shards() or next(self._again(), None)
 
     def _rates(self) -> Iterator[WrongMask]:
         """Yield dropouts with another rate than the single program's."""
@@ -243,8 +291,8 @@ class Masks:
                         cause = f"the rate of dropout is {rates}"
                         yield WrongMask(module, cause, abs(scale / wanted - 1), [rank])
 
-    def _between_ranks(self) -> Iterator[WrongMask]:
-        """Yield dropouts of the same elements with different masks."""
+    def _calls(self) -> Iterator[_Call]:
+        """Yield the calls of each dropout, by ranks that have the same rows and modules."""
         modules = dict.fromkeys(n for step in self._ranks for n in step.dropped if AGAIN not in n)
         for module in modules:
             for group in self._layout.groups(self._axes):
@@ -253,20 +301,80 @@ class Masks:
                     for r in group
                     if module in self._ranks[r].dropped
                 }
-                if len(drawn) < 2:
-                    continue
                 for calls in zip(*drawn.values(), strict=False):
-                    if any(each.is_cut for each in calls):
-                        continue  # Each rank has elements of its own.
-                    shares = [_share(calls[0].mask, each.mask) for each in calls]
-                    if max(shares) > 0:
-                        ranks = [r for r, share in zip(drawn, shares, strict=True) if share]
-                        cause = (
-                            "another dropout mask on ranks that have the same elements "
-                            f"({max(shares):.0%} of them differ): their seeds differ"
-                        )
-                        values = {r: int(share > 0) for r, share in zip(drawn, shares, strict=True)}
-                        yield WrongMask(module, cause, max(shares), ranks, values)
+                    found = dict(zip(drawn, calls, strict=True))
+                    axes = self._cut(found.values())
+                    parts: list[dict[int, Dropped]] = []
+                    for rank, each in found.items():
+                        home = next((p for p in parts if self._is_of(rank, each, p, axes)), None)
+                        if home is None:
+                            parts.append({rank: each})
+                        else:
+                            home[rank] = each
+                    yield _Call(module, axes, parts)
+
+    def _cut(self, calls: Collection[Dropped]) -> tuple[str, ...] | None:
+        """Return the axes along which ranks have parts of the elements; None: unknown."""
+        fitting = [{cut for cut in each.cuts if set(cut) <= set(self._axes)} for each in calls]
+        common = set.intersection(*fitting)
+        return common.pop() if len(common) == 1 else None
+
+    def _is_of(
+        self, rank: int, dropped: Dropped, part: Mapping[int, Dropped], axes: Sequence[str] | None
+    ) -> bool:
+        """Return whether a rank has the elements that other ranks have."""
+        other, held = next(iter(part.items()))
+        if axes is None:
+            taken = dropped.taken
+            return taken.numel() > 1 and bool(taken.std() > 0) and is_close(taken, held.taken)
+        here, there = self._layout.coordinates(rank), self._layout.coordinates(other)
+        return all(here[axis] == there[axis] for axis in axes)
+
+    def _of_shared_elements(self) -> Iterator[WrongMask]:
+        """Yield dropouts of the same elements with different masks."""
+        for call in self._calls():
+            for part in call.parts:
+                first = next(iter(part.values()))
+                shares = {rank: _share(first.mask, each.mask) for rank, each in part.items()}
+                most = max(shares.values())
+                if most > 0:
+                    cause = (
+                        "another dropout mask on ranks that have the same elements "
+                        f"({most:.0%} of them differ): their seeds differ"
+                    )
+                    ranks = [rank for rank, share in shares.items() if share]
+                    values = {rank: int(share > 0) for rank, share in shares.items()}
+                    yield WrongMask(call.module, cause, most, ranks, values)
+
+    def _of_shards(self) -> WrongMask | None:
+        """Return the first dropout with one mask for two shards of a tensor."""
+        pairs: dict[tuple[int, int], list[tuple[_Call, float]]] = defaultdict(list)
+        for call in self._calls():
+            shards = [next(iter(part.items())) for part in call.parts] if call.axes else []
+            for (one, mine), (other, theirs) in combinations(shards, 2):
+                if mine.has_own_numbers:
+                    is_equal = torch.equal(mine.mask, theirs.mask)
+                    chance = _chance_of_equal(mine.mask) if is_equal else math.inf
+                    pairs[one, other].append((call, chance))
+        count = sum(map(len, pairs.values()))
+        for pair, calls in pairs.items():
+            together = sum(chance for _, chance in calls)  # Small ones tell together.
+            for call, chance in calls:
+                if min(chance, together) + math.log10(count) < _CHANCE:
+                    mask = self._ranks[pair[0]].dropped[call.module][0].mask
+                    return self._one_mask(call, mask, pair)
+        return None
+
+    def _one_mask(self, call: _Call, mask: torch.Tensor, pair: tuple[int, int]) -> WrongMask:
+        axes = call.axes or ()
+        cause = (
+            f"ranks {pair[0]} and {pair[1]} drop the same elements of their shards over "
+            f"{'/'.join(axes)} ({int((mask != mask.max()).sum())} of {mask.numel()}): one mask for "
+            "both; each shard needs random numbers of its own"
+        )
+        at = {rank: self._layout.coordinates(rank) for rank in pair}
+        values = {rank: tuple(at[rank][axis] for axis in axes) for rank in pair}
+        return WrongMask(call.module, cause, 1.0, pair, values)
 
     def _again(self) -> Iterator[WrongMask]:
         """Yield dropouts whose recomputation has another mask than their forward."""
@@ -285,6 +393,14 @@ class Masks:
                             "differ): the random state of the forward is not restored"
                         )
                         yield WrongMask(module, cause, share, [rank], is_again=True)
+
+
+def _chance_of_equal(mask: torch.Tensor) -> float:
+    """Return the power of ten of the chance that another mask of the same rate is equal."""
+    while mask.dim() and bool((mask == mask[..., :1]).all()):
+        mask = mask[..., 0]  # Whole features are dropped.
+    kept = (mask == mask.max()).double().mean().item()
+    return mask.numel() * math.log10(kept**2 + (1 - kept) ** 2)
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> float:

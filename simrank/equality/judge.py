@@ -96,6 +96,10 @@ class Judge:
     def judge(self) -> Verdict:
         """Return the verdict."""
         verdict = Verdict(self._layout)
+        verdict.notes += self.start.reference.notes
+        if self.start.reference.changed is not None:
+            verdict.found = replace(self.start.reference.changed)
+            return verdict
         found = self.start.align()
         verdict.notes += self.start.notes()
         off = sorted(self.start.reference.record.switched_off)

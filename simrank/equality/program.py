@@ -392,6 +392,7 @@ class Training:
         make_tape: Returns the tape of a model's parts.
         place: Where the rank stands; None in the single program.
         has_dropout: Whether dropouts drop anything.
+        records: Whether dropouts are recorded.
 
     Attributes:
         num_steps: Steps to do.
@@ -404,9 +405,11 @@ class Training:
         place: tuple[Layout, Mapping[str, int]] | None = None,
         *,
         has_dropout: bool = True,
+        records: bool = True,
     ) -> None:
         self.num_steps = num_steps
         self._make_tape, self._place, self._has_dropout = make_tape, place, has_dropout
+        self._records = records
         self._parts: Sequence[Module] = ()
         self._tape: Tape | None = None
         self._step = ExitStack()
@@ -485,6 +488,7 @@ class Training:
             off,
             self._place,
             is_off=not self._has_dropout,
+            records=self._records,
         )
         before = list(modes)
         modes.append(dropouts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, zip_longest
 from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simrank.distributed.request import Request
     from simrank.engine.callsite import SourceLine
     from simrank.equality.layout import Layout
+    from simrank.equality.verdict import Found
 
 INPUT, OUTPUT = "input", "output"
 UNKNOWN = -1  # In place of bits: a tensor without a gradient.
@@ -93,17 +94,21 @@ class Dropped:
         mask: What the elements are multiplied by.
         taken: What they were.
         is_aligned: Of a rank: whether its elements are known among the single program's.
-        is_cut: Of a rank: whether it has a part of the single program's features.
+        cuts: Of a rank: the axes along which its elements may be a part of the single program's;
+            several where parts are equal, or their ranks stand at the same coordinates.
+        has_own_numbers: Whether it was on a device of the rank's own, whose random numbers programs
+            set apart by rank; those of the CPU are not always.
     """
 
     mask: torch.Tensor
     taken: torch.Tensor
     is_aligned: bool = True
-    is_cut: bool = False
+    cuts: tuple[tuple[str, ...], ...] = ()
+    has_own_numbers: bool = True
 
     def to_host(self) -> Dropped:
         """Return the same in host memory."""
-        return Dropped(self.mask.cpu(), self.taken.cpu(), self.is_aligned, self.is_cut)
+        return replace(self, mask=self.mask.cpu(), taken=self.taken.cpu())
 
 
 @dataclass
@@ -271,10 +276,14 @@ class Reference:
     Attributes:
         record: What it did.
         noisy: The same with one rounding error at each module's output and gradient, drawn again.
+        changed: That it is another program without recording; None: it is the same.
+        notes: Remarks on it for each verdict.
     """
 
     record: Record
     noisy: list[Record] = field(default_factory=list)
+    changed: Found | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 # ---- the collectives and messages of a run, in the order of the tensors that passed modules ----

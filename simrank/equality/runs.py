@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.equality.alignment import names_of
-from simrank.equality.comparison import VALUES
+from simrank.equality.comparison import VALUES, epsilon_of, tolerance_of
 from simrank.equality.operations import (
     Located,
     Operation,
@@ -38,6 +38,7 @@ from simrank.equality.precision import (
 from simrank.equality.program import PartOfBatch, Setting, Training, program_of
 from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
+from simrank.equality.verdict import MODEL, RECORDING, WHOLE, Found
 from simrank.errors import SimrankError
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from simrank.config.equal import EqualConfig
     from simrank.equality.layout import Layout
     from simrank.equality.program import Program
-    from simrank.equality.record import Names, Record, Spot, Taped
+    from simrank.equality.record import Names, Record, Spot, Step, Taped
     from simrank.multiprocessing.script import Script
 
 _POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a prime.
@@ -136,25 +137,23 @@ def run_single(
     initial: Mapping[str, Taped] | None = None,
     watch: Watch | None = None,
 ) -> Reference:
-    """Run the single program, and again with rounding errors.
+    """Run the single program, again with rounding errors, and once more without recording.
 
     Args:
         options: The program.
-        num_noisy: Runs with rounding errors.
+        num_noisy: Runs with rounding errors; with none it is not run without recording either.
         initial: Values of the parameters; None: those that it draws, and jitter.
         watch: Operations to record; None: none.
     """
-    records: list[Record] = []
-    for number in range(1 + num_noisy):
-        run = _Run(options, watch)
 
-        def call(_: int, script: Script, run: _Run = run, number: int = number) -> None:
-            # The file is run again: its globals may hold an optimizer, or a generator.
-            with run.ready() as modes, _program(script) as program:
-                records.append(_single(run, program, number, modes, initial))
+    def run(single: _Single) -> Record:
+        return single.run(options, initial, watch)
 
-        run.on_ranks(call, 1)
-    return Reference(records[0], records[1:])
+    record, *noisy = (run(_Single(number)) for number in range(1 + num_noisy))
+    reference = Reference(record, noisy)
+    if num_noisy:
+        _note_changed(reference, run)
+    return reference
 
 
 @dataclass
@@ -396,31 +395,129 @@ def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tens
     return noisy
 
 
-def _single(
-    run: _Run,
-    program: Program,
-    number: int,
-    modes: list[TorchFunctionMode],
-    initial: Mapping[str, Taped] | None,
-) -> Record:
-    """Run the single program; with a number above 0 with rounding errors."""
-    options = run.options
-    noise = _noise(options, number) if number else None
+@dataclass(frozen=True)
+class _Single:
+    """A run of the single program.
 
-    def make(parts: Sequence[Module]) -> Tape:
-        if noise is not None:
-            with torch.no_grad():
-                for parameter in parameters_of(parts).values():
-                    parameter.copy_(noise(parameter))
-        tape = run.tapes[0] = Tape(parts, noise=noise)
-        tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
-        return tape
+    Attributes:
+        number: With one above 0 there are rounding errors.
+        watched: Modules that are recorded; None: all.
+        records_dropouts: Whether dropouts are recorded.
+    """
 
-    training = Training(options.num_steps, make, has_dropout=options.has_dropout)
-    setting = Setting(options.dtype, options.device_type, initial=initial)
-    with training.recorded(modes):
-        program.train(setting, training)
-    return training.tape.record
+    number: int = 0
+    watched: Sequence[str] | None = None
+    records_dropouts: bool = True
+
+    def run(
+        self, options: Options, initial: Mapping[str, Taped] | None, watch: Watch | None
+    ) -> Record:
+        """Run it on a rank of its own, and return its record."""
+        run, records = _Run(options, watch), []
+
+        def call(_: int, script: Script) -> None:
+            # The file is run again: its globals may hold an optimizer, or a generator.
+            with run.ready() as modes, _program(script) as program:
+                records.append(self._record(run, program, modes, initial))
+
+        run.on_ranks(call, 1)
+        return records[0]
+
+    def _record(
+        self,
+        run: _Run,
+        program: Program,
+        modes: list[TorchFunctionMode],
+        initial: Mapping[str, Taped] | None,
+    ) -> Record:
+        options = run.options
+        noise = _noise(options, self.number) if self.number else None
+
+        def make(parts: Sequence[Module]) -> Tape:
+            if noise is not None:
+                with torch.no_grad():
+                    for parameter in parameters_of(parts).values():
+                        parameter.copy_(noise(parameter))
+            tape = run.tapes[0] = Tape(parts, noise=noise, watched=self.watched)
+            tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
+            return tape
+
+        drops, records = options.has_dropout, self.records_dropouts
+        training = Training(options.num_steps, make, has_dropout=drops, records=records)
+        setting = Setting(options.dtype, options.device_type, initial=initial)
+        with training.recorded(modes):
+            program.train(setting, training)
+        return training.tape.record
+
+
+# ---- what recording changes in the single program: both programs would lack it ----
+
+_TO_FIX = (
+    "to fix: hand values on as arguments and outputs. A module that is recorded gets views of its "
+    "inputs,\nand its caller may get a copy of its output: `is`, hooks, `grad` and writes in place "
+    "do not reach the original"
+)
+
+
+def _note_changed(reference: Reference, run: Callable[[_Single], Record]) -> None:
+    """Compare the single program with itself without recording, and find what changes it."""
+    unrecorded = _Single(watched=(), records_dropouts=False)
+    plain = run(unrecorded)
+    apart = _first_apart(reference.record, plain, reference.noisy)
+    if apart is None:
+        return
+    again = _first_apart(plain, run(unrecorded), reference.noisy)
+    if again is not None:
+        reference.notes.append(f"the single program differs from run to run: {again[1]}")
+        return
+    step, text, error = apart
+    modules = list(dict.fromkeys(spot.module for spot, _ in reference.record.steps[0].order))
+    low, high = 0, len(modules)  # Recording the first `high` modules changes the program.
+    while low < high:
+        middle = (low + high) // 2
+        found = _first_apart(run(_Single(watched=modules[:middle])), plain, reference.noisy)
+        low, high = (middle + 1, high) if found is None else (low, middle)
+    module, begin = (WHOLE, "its dropouts") if not high else (modules[high - 1] or MODEL, "it")
+    cause = f"recording {begin} changes the single program: recorded, {text} in plain torch"
+    reference.changed = Found(
+        RECORDING, module, (), cause, error, step=step, report=_TO_FIX, needs_masks=False
+    )
+
+
+def _first_apart(
+    one: Record, other: Record, noisy: Sequence[Record]
+) -> tuple[int, str, float] | None:
+    """Return step, text and relative error of the first difference of two runs."""
+    for number, (mine, theirs) in enumerate(zip(one.steps, other.steps, strict=True)):
+        noise = [_state_of(record.steps[number]) for record in noisy]
+        have, want = _state_of(mine), _state_of(theirs)
+        for name in dict.fromkeys((*have, *want)):
+            got, plain = have.get(name), want.get(name)
+            if got is None or plain is None or got.shape != plain.shape:
+                return number, f"{name} is {_shown(got)}, and {_shown(plain)}", 1.0
+            # Infinite and undefined elements may be in the same places.
+            error = (got.double().nan_to_num() - plain.double().nan_to_num()).norm().item()
+            errors = [each[name] for each in noise if name in each]
+            if error > tolerance_of(got, errors, epsilon_of(mine)):
+                relative = error / (plain.double().nan_to_num().norm().item() or 1.0)
+                return number, f"{name} is {_shown(got)}, and {_shown(plain)}", relative
+    return None
+
+
+def _state_of(step: Step) -> dict[str, torch.Tensor]:
+    """Return what training has of a step, by name."""
+    found = {} if step.loss is None else {"the loss": step.loss}
+    gradients = {n: e for n, e in step.parameter_gradients.items() if e is not None}
+    kinds = ("gradient of", gradients), ("parameter", step.parameters), ("buffer", step.buffers)
+    for kind, tensors in kinds:
+        found |= {f"the {kind} {name}": each.value for name, each in tensors.items()}
+    return found
+
+
+def _shown(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    return f"{tensor.item():.6g}" if tensor.numel() == 1 else f"of norm {tensor.norm().item():.6g}"
 
 
 def _rank(

@@ -40,7 +40,7 @@ from simrank.equality.record import (
 from simrank.equality.verdict import LOSS_MODULE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -64,6 +64,7 @@ class Tape:
         noise: Changes what modules give and gradients there; None: nothing is changed.
         single: What the single program did, where this is a rank of a layout.
         names: By part, names of a rank's modules and those of the single program.
+        watched: Modules that are recorded; None: all.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Tape:
         noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
         single: Record | None = None,
         names: Names = (),
+        watched: Container[str] | None = None,
     ) -> None:
         kinds = None if single is None else single.kinds
         self.record = Record()
@@ -90,8 +92,10 @@ class Tape:
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
-                if name or len(parts) == 1:  # The whole is none of several parts.
-                    self._watch(plain_name(name, renamed), module, kinds)
+                plain = plain_name(name, renamed)
+                is_part = name or len(parts) == 1  # The whole is none of several parts.
+                if is_part and (watched is None or plain in watched):
+                    self._watch(plain, module, kinds)
         self._parts, self._names = parts, names
         self.record.initial = {name: taped(each) for name, each in self._parameters().items()}
         self.record.initial_buffers = {n: taped(each) for n, each in self._buffers().items()}
@@ -140,7 +144,7 @@ class Tape:
         yield self._step
         self._is_in_step = False
         self._step.span = first, next_number()
-        if self._single is None:
+        if self._single is None and self._nodes:
             self._note_dependencies()
         self._nodes, self._roots = [], []
 
@@ -182,6 +186,7 @@ class Tape:
                 each = given
                 if each.requires_grad and torch.is_grad_enabled() and id(given) in direct:
                     each = given.view_as(given)
+                    each.__dict__ = given.__dict__  # Attributes that modules read and write.
                     own.setdefault(id(given), []).append(each)
                 self._see(Spot(name, INPUT, place), each)
                 self._taken.setdefault(name, {})[id(each)] = ref(each)
@@ -264,6 +269,8 @@ class Tape:
                 elif self._is_of_others(each, taken):
                     found[place] = each.clone()  # Schedules of pipelines detach no views.
                     is_changed = True
+                if found[place] is not each:
+                    found[place].__dict__ = each.__dict__
                 self._given[id(found[place])] = ref(found[place])
                 self._see(Spot(name, OUTPUT, place), found[place])
         return tree_unflatten(found, form) if is_changed else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Where a training step differs, in the order of the step.
 RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"
-PRECISION = "precision"
+PRECISION, RECORDING = "precision", "recording"
 LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP = "loss", "backward", "gradients", "step"
 # In place of a module.
 WHOLE, MODEL, LOSS_MODULE = "(all)", "(model)", "(loss)"
@@ -29,7 +29,8 @@ class Found:
     """The first difference.
 
     Attributes:
-        direction: RUN, RACE, INITIAL, FORWARD, LOSS, BACKWARD, PARAMETER_GRADIENTS or STEP.
+        direction: RUN, RACE, RECORDING, INITIAL, FORWARD, LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP
+            or PRECISION.
         module: The module whose code it began in; WHOLE, MODEL, or several with commas.
         axes: Axes of the layout along which it arises; empty where that is not known.
         cause: What is wrong there.
