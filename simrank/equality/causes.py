@@ -11,6 +11,7 @@ import torch
 from simrank.equality.comparison import GRADIENTS, VALUES
 from simrank.equality.layout import varying_values
 from simrank.equality.record import OUTPUT
+from simrank.equality.verdict import MICRO_BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +102,7 @@ def factor_of(layout: Layout, factor: float, num_calls: int) -> Cause | None:
     """Return the origin of a factor: sizes of axes, or the number of micro-batches.
 
     Returns:
-        The axes of that size (several where sizes are equal), and the words.
+        The axes of that size and MICRO_BATCHES (several where sizes are equal), and the words.
     """
     sizes = {axis: size for axis, size in layout.axes.items() if size > 1}
     pairs = {(a, b): sizes[a] * sizes[b] for a, b in combinations(sizes, 2)}
@@ -112,6 +113,7 @@ def factor_of(layout: Layout, factor: float, num_calls: int) -> Cause | None:
     origins = [f"the size of {axis}" for axis in hits]
     if num_calls > 1 and abs(number - num_calls) < _EXACT * num_calls:
         origins.append(f"the number of micro-batches, {num_calls}")
+        hits.append(MICRO_BATCHES)
     if not origins:
         hits = [a for axes, n in pairs.items() if abs(number - n) < _EXACT * n for a in axes][:2]
         origins = [f"the size of {' x '.join(hits)}"] if hits else []
@@ -194,7 +196,7 @@ def _of_another_call(case: _Case) -> Cause | None:
     for number, each in enumerate(got):
         for other, wanted in enumerate(want):
             if other != number and case.is_near(each, wanted):
-                return case.axes or tuple(case.at.comparison.stage_axes), (
+                return case.axes or (MICRO_BATCHES,), (
                     f"micro-batch {number} of rank {case.rank} has what micro-batch {other} "
                     "should have"
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from simrank.equality.layout import varying, varying_values
 from simrank.equality.parameters import CLOSE, Reason, are_alike, factors_of, found, names_of
 from simrank.equality.record import PARTIAL
 from simrank.equality.step import PARAMETERS, STEP_GRADIENTS, AtStep
-from simrank.equality.verdict import PARAMETER_GRADIENTS, Found
+from simrank.equality.verdict import MICRO_BATCHES, PARAMETER_GRADIENTS, Found
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _MAX_TERMS = 64  # Assumed: of a sum that is looked for.
 _RESIDUAL = 1e-7  # Of what is written as a sum, at most.
 _NOTHING = 1e-6  # A part that counts less does not count.
+_LOST = ": overwritten, or not added up"
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,9 @@ class Contributions:
             counts = ", ".join(
                 f"{number}: {next(iter(each)):.4g}" for number, each in sorted(by_number.items())
             )
-            return tuple(
-                a for a in layout.axes if layout.axes[a] > 1 and len({p.rank for p in own}) > 1
-            ), (f"micro-batches do not count alike ({counts} times)")
+            text = f"micro-batches do not count alike ({counts} times)"
+            is_lost = any(abs(f) < _NOTHING for f in own.values())
+            return (MICRO_BATCHES,), text + (_LOST if is_lost else "")
         by_rank = {part.rank: f for part, f in own.items()}
         axes = varying_values(layout, by_rank)
         counts = ", ".join(f"rank {r}: {f:.4g}" for r, f in sorted(by_rank.items()))
@@ -206,6 +208,7 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
         reason == _reason_before(at) or _is_reduced_later(at, wrong, reason[0])
     ):
         return None  # So they were at the step before, which is right: the update makes up for it.
+    reason = _of_micro_batches(at, search, wrong) or reason
     if reason is None and runner is not None:
         reason = _as_sum(at, search, runner, wrong)
     unused = at.comparison.unused_rows()
@@ -214,6 +217,28 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
         reason = tuple(at.comparison.data_axes), text, names_of(wrong)
     reason = reason or _of_another(at, wrong) or _in_places(wrong)
     return found(at, PARAMETER_GRADIENTS, wrong, reason)
+
+
+def _of_micro_batches(at: AtStep, search: Search, wrong: Sequence[Wrong]) -> Reason | None:
+    """Return that each micro-batch's loss is divided by another number than theirs.
+
+    The model's output then has a wrong factor, and what follows it is right.
+    """
+    num_calls, scale, factors = at.num_calls, search.scale(), factors_of(wrong)
+    if num_calls == 1 or scale is None or factors is None or not are_alike(factors.values()):
+        return None
+    factor = next(iter(factors.values()))
+    sizes = [at.layout.axes[axis] for axis in at.comparison.data_axes]
+    right = {prod(each) for n in range(len(sizes) + 1) for each in combinations(sizes, n)}
+    if not factor or not any(abs(scale / factor - each) <= CLOSE * each for each in right):
+        return None
+    if factor_of(at.layout, factor, num_calls) is not None:
+        return None
+    text = (
+        f"{factor:.6g} times what they should be, from the loss of each micro-batch on: divided by "
+        f"another number than that of micro-batches, {num_calls}"
+    )
+    return (MICRO_BATCHES,), text, names_of(wrong)
 
 
 def _is_reduced_later(at: AtStep, wrong: Sequence[Wrong], axes: Sequence[str]) -> bool:
@@ -233,9 +258,9 @@ def _is_reduced_later(at: AtStep, wrong: Sequence[Wrong], axes: Sequence[str]) -
         for call in at.start.ranks[rank].calls
         if first < call.order < step.span[1]
         and "reduce" in call.name
-        and set(axes) <= set(at.layout.axes_of(call.group) or ())
+        and {*axes} - {MICRO_BATCHES} <= set(at.layout.axes_of(call.group) or ())
     )
-    return reduced >= count > 0
+    return reduced >= count > 0 and tuple(axes) != (MICRO_BATCHES,)
 
 
 def _reason_before(at: AtStep) -> Reason | None:
@@ -274,8 +299,22 @@ def _as_sum(at: AtStep, search: Search, runner: Runner, wrong: Sequence[Wrong]) 
             written = parts.written(each.name, each.got, places, each.rank)
             reason = None if written is None else parts.explain(each.rank, written)
             if reason is not None:
-                return *reason, names_of(wrong)
+                axes, text = reason
+                if axes == (MICRO_BATCHES,) and not text.endswith(_LOST):
+                    axes = _reduced_between(at, each.rank, output[0]) or axes
+                return axes, text, names_of(wrong)
     return None
+
+
+def _reduced_between(at: AtStep, rank: int, output: Spot) -> tuple[str, ...]:
+    """Return the axes over which a rank reduces between its micro-batches."""
+    orders = [each.order for each in at.ranks[rank].values.get(output, ())]
+    found = [
+        at.layout.axes_of(call.group) or ()
+        for call in at.start.ranks[rank].calls
+        if orders and min(orders) < call.order < max(orders) and "reduce" in call.name
+    ]
+    return tuple(axis for axis in at.layout.axes if any(axis in axes for axes in found))
 
 
 # ---- Why ----
@@ -299,8 +338,7 @@ def why_gradients(at: AtStep, wrong: Sequence[Wrong]) -> Reason | None:
         return None
     factor = next(iter(factors.values()))
     axes = varying(at.layout, sorted({each.rank for each in wrong}))
-    num_calls = max((len(rows) for rows in at.comparison.rows if rows is not None), default=1)
-    known = factor_of(at.layout, factor, num_calls)
+    known = factor_of(at.layout, factor, at.num_calls)
     if known is not None:
         return (known[0] or axes or tuple(at.comparison.stage_axes)), known[1], names
     text = f"{factor:.6g} times what they should be"

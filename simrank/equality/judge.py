@@ -9,6 +9,7 @@ The tolerance is 8 times the error that the single program has in the same types
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import torch
 
 from simrank.bench.parallel import ALONE
 from simrank.equality import gradients, parameters
-from simrank.equality.causes import UNEXPLAINED
+from simrank.equality.causes import UNEXPLAINED, factor_of
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
 from simrank.equality.layout import varying
 from simrank.equality.record import Reference, read_record, write_record
@@ -36,6 +37,7 @@ from simrank.equality.verdict import (
     FORWARD,
     LOSS,
     LOSS_MODULE,
+    MICRO_BATCHES,
     MODEL,
     PRECISION,
     RACE,
@@ -102,8 +104,7 @@ class Judge:
             return verdict
         found = self.start.align()
         verdict.notes += self.start.notes()
-        off = sorted(self.start.reference.record.switched_off)
-        verdict.notes += [f"the dropout of {name} is off in both programs" for name in off]
+        verdict.not_seen = self.start.not_seen()
         for number in range(len(self.start.reference.record.steps)):
             if found is not None:
                 break
@@ -114,6 +115,10 @@ class Judge:
                 found.step = number
             else:
                 self._survey(at, verdict)
+                if not at.is_loss_right(strict=False) and at.losses() and not number:
+                    losses = at.losses().values()
+                    text = f"those of ranks add up to {sum(losses):.6g}, weighted in their own way"
+                    verdict.not_seen["loss_values"] = [text]
                 if at.num_summed and not number:
                     verdict.notes.append(_SUMMED.format(at.num_summed))
         if found is not None:
@@ -128,7 +133,14 @@ class Judge:
         found = found or gradients.find_gradients(at, search, self._runner)
         found = found or self._wrong_loss(at) or parameters.find_step(at)
         found = found or parameters.find_buffer(at)
-        return found or Found(STEP, WHOLE, (), "what training has after the step differs")
+        found = found or Found(STEP, WHOLE, (), "what training has after the step differs")
+        if found.direction == BACKWARD:
+            found.compared = search.compared_before_backward()
+        stages = at.comparison.stage_axes
+        if MICRO_BATCHES in found.axes and stages:  # Those of a pipeline are its schedule's.
+            axes = [*(axis for axis in found.axes if axis != MICRO_BATCHES), *stages]
+            found.axes = tuple(dict.fromkeys(axes))
+        return found
 
     @staticmethod
     def _wrong_loss(at: AtStep) -> Found | None:
@@ -143,6 +155,9 @@ class Judge:
         got = next(iter(losses.values()))
         axes = tuple(at.comparison.data_axes) or tuple(at.layout.axes)
         cause = f"the loss is {got:.6g} and not {want:.6g}, {got / (want or 1.0):.4g} of it"
+        known = factor_of(at.layout, got / (want or 1.0), at.num_calls)
+        if known is not None and MICRO_BATCHES in known[0]:
+            axes, cause = known[0], f"{cause}: {known[1]}"
         error = abs(got - want) / (abs(want) or 1.0)
         return Found(LOSS, LOSS_MODULE, axes, cause, error, sorted(losses))
 
@@ -169,14 +184,17 @@ class Judge:
         axes = [axis for axis, size in self._layout.axes.items() if size > 1]
         if self._runner is not None:
             self._locate(found, self._runner)
-        if len(axes) == 1:
+        if len(axes) == 1 and MICRO_BATCHES not in found.axes:
             found.axes = found.axes or tuple(axes)
         elif len(found.axes) != 1 and self._runner is not None:
-            needed = [axis for axis in axes if self._is_equal_without(axis, self._runner)]
-            found.axes = tuple(needed) or found.axes
-            for axis in set(axes) - set(needed) if needed else ():
-                size = f"the size of {axis}"
-                found.cause = found.cause.replace(f"{size} or ", "").replace(f" or {size}", "")
+            equal = {axis: self._is_equal_without(axis, self._runner) for axis in axes}
+            left = [axis for axis, is_equal in equal.items() if is_equal]
+            if not left and MICRO_BATCHES in found.axes:
+                left = [axis for axis in found.axes if equal.get(axis) is not False]
+            found.axes = tuple(left) or found.axes
+            for axis in {*axes, MICRO_BATCHES} - set(found.axes) if left else ():
+                words = rf"the (size of {axis}|number of {axis}, \d+)(?!\w)"
+                found.cause = re.sub(f"{words} or | or {words}", "", found.cause)
 
     def _locate(self, found: Found, runner: Runner) -> None:
         """Name the operation that a difference began with, where nothing simple explains it."""
@@ -201,13 +219,16 @@ class Judge:
             found.place = begin.place
             found.cause += f": {begin.text} is the first that the single program does not have"
 
-    def _is_equal_without(self, axis: str, runner: Runner) -> bool:
-        """Return whether the layout with one rank along an axis equals the single program."""
+    def _is_equal_without(self, axis: str, runner: Runner) -> bool | None:
+        """Return whether the layout with one rank along an axis equals the single program.
+
+        None where the program needs the axis.
+        """
         smaller = replace(self._layout, axes={**self._layout.axes, axis: 1})
         try:
             ranks = runner.layout(smaller).ranks
-        except SimrankError:  # The program needs the axis.
-            return False
+        except SimrankError:
+            return None
         reference = self.start.reference
         return Judge(reference, ranks, smaller, excluded=self._excluded).judge().found is None
 

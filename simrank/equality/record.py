@@ -34,6 +34,8 @@ UNKNOWN = -1  # In place of bits: a tensor without a gradient.
 AGAIN = " (again)"  # After a module's name: in a recomputation.
 PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
 
+OPAQUE = "<"  # Begins the text of a value that cannot be compared.
+
 _LISTS = ("ModuleList", "ModuleDict")  # They have no code between their modules.
 
 # Parts of a module's name that wrappers add.
@@ -168,6 +170,10 @@ class Record:
         steps: The steps so far.
         calls: Collectives and messages.
         switched_off: Functions of torch whose own dropout was left out.
+        arguments: Texts of the arguments of modules that are no tensors, by name; OPAQUE if they
+            are objects.
+        attributes: Likewise attributes of the program's modules that hold tensors, or that changed.
+        optimizers: Types of the optimizers, with the names of their states.
         axes: Of the single program: names of the axes that layouts may have; none: any.
         shared_axes: Of the single program: axes that lie over the ranks of others.
         exported: Of the single program: its values under other names.
@@ -183,6 +189,9 @@ class Record:
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)
+    arguments: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    attributes: dict[str, set[str]] = field(default_factory=dict)
+    optimizers: dict[str, None] = field(default_factory=dict)
     axes: Sequence[str] = ()
     shared_axes: Sequence[str] = ()
     exported: Mapping[str, torch.Tensor] = field(default_factory=dict)

@@ -6,16 +6,25 @@ tensor that looks wrong, but on which a right one depends, was not aligned, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from simrank.equality import causes
-from simrank.equality.comparison import GRADIENTS, RIGHT, SUMMAND, VALUES, WRONG
+from simrank.equality.comparison import GRADIENTS, RIGHT, SUMMAND, UNALIGNED, VALUES, WRONG
 from simrank.equality.layout import varying, varying_values
 from simrank.equality.record import OUTPUT, UNKNOWN
-from simrank.equality.verdict import BACKWARD, FORWARD, LOSS, LOSS_MODULE, MODEL, Found
+from simrank.equality.verdict import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    LOSS_MODULE,
+    MICRO_BATCHES,
+    MODEL,
+    Found,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +48,7 @@ class Search:
         self._at, self._comparison, self._layout = at, at.comparison, at.layout
         self._record = at.start.reference.record
         self._scales: Scales = {}
+        self._forward_counts: Counter[str] = Counter()
 
     def tensors(self) -> Found | None:
         """Return the first difference of tensors that pass modules."""
@@ -58,10 +68,32 @@ class Search:
         found.needs_masks = False
         return found
 
+    def compared_before_backward(self) -> str:
+        """Return the text of the comparisons before a wrong backward: the loss, or the forward."""
+        at, losses, single = self._at, list(self._at.losses().values()), self._at.single.loss
+        if losses and single is not None and at.is_loss_right(strict=False):
+            return "loss equal"
+        counts = self._forward_counts
+        text = f"{counts[RIGHT] + counts[SUMMAND]} tensors of the forward equal" + "".join(
+            f", {counts[status]} {status}" for status in (WRONG, UNALIGNED) if counts[status]
+        )
+        if not counts:
+            text = "forward not compared"
+        if not losses or single is None:
+            return f"{text}; no loss to compare"
+        return f"{text}; the loss is {sum(losses) / len(losses):.6g} and not {single.item():.6g}"
+
+    def scale(self) -> float | None:
+        """Return the factor of the model output's gradient, if all micro-batches have one."""
+        every = [scale for each in self._scales.values() for scale in each if scale]
+        is_one = every and max(every) - min(every) <= _ALIKE * max(map(abs, every))
+        return every[0] if is_one else None
+
     # ---- Forward ----
 
     def _forward(self) -> Found | None:
         every = self._compared(VALUES)
+        self._forward_counts.update(compared.status for compared in every)
         culprit = self._first(every, self._upstream(), self._comparison.single.unused)
         if culprit is not None and culprit.status == SUMMAND:
             culprit = self._reduced_wrongly(every, culprit)
@@ -329,7 +361,10 @@ class Search:
             return None
         totals = {rank: round(sum(each), 9) for rank, each in scales.items()}
         axes = varying_values(self._layout, totals)
-        over = "/".join(axes) or "micro-batches"
+        within = [[scale for scale in each if scale] or [0.0] for each in scales.values()]
+        if not axes or any(max(e) - min(e) > _ALIKE * abs(high) for e in within):
+            axes = (*axes, MICRO_BATCHES)
+        over = "/".join(axes)
         ranks = [rank for rank, total in totals.items() if total < max(totals.values())]
         cause = (
             f"tokens weigh {low:.4g} to {high:.4g} times as much as in the single program: "

@@ -12,7 +12,7 @@ from simrank.equality.alignment import Cut, Elements, cut_of, cuts, is_close
 from simrank.equality.comparison import Comparison, tolerance_of
 from simrank.equality.dropouts import Masks
 from simrank.equality.layout import varying, varying_values
-from simrank.equality.record import INPUT, OUTPUT, PARTIAL, Spot, calls_text
+from simrank.equality.record import INPUT, OPAQUE, OUTPUT, PARTIAL, Spot, calls_text
 from simrank.equality.verdict import INITIAL, MODEL, Found, Tally, module_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ class AtStep:
         self.tally = Tally()
         self.unaligned: dict[str, None] = {}
         self._excluded = excluded
+
+    @property
+    def num_calls(self) -> int:
+        """Return the most calls of the model, one per micro-batch, on any rank."""
+        return max((len(rows) for rows in self.comparison.rows if rows is not None), default=1)
 
     def is_wrong(self) -> bool:
         """Return whether parameters, buffers, masks of dropouts or the loss differ."""
@@ -535,6 +540,64 @@ class Start:
             ):
                 return how
         return None
+
+    # ---- What no comparison sees ----
+
+    def not_seen(self) -> dict[str, list[str]]:
+        """Return by kind the names of what no comparison has seen, with the reason."""
+        single, ranks = self.reference.record, self.ranks
+        every = [single, *ranks]
+        found = {
+            "arguments": self._unlike([each.arguments for each in every]),
+            "attributes": self._unlike([each.attributes for each in every]),
+            "buffers": self._unseen_buffers(),
+            "dropouts": [f"{n}: off in both programs" for n in sorted(single.switched_off)],
+            "optimizer_states": list(dict.fromkeys(n for each in every for n in each.optimizers)),
+        }
+        found["dropouts"] += dict.fromkeys(
+            f"{module or MODEL}: {'not aligned' if not each.is_aligned else 'shards on the CPU'}"
+            for record in ranks
+            for step in record.steps
+            for module, calls in step.dropped.items()
+            for each in calls
+            if not each.is_aligned or (any(each.cuts) and not each.has_own_numbers)
+        )
+        return {kind: names for kind, names in found.items() if names}
+
+    def _unlike(self, every: Sequence[Mapping[str, set[str]]]) -> list[str]:
+        """Return the values, those of the single program first, that are opaque or differ."""
+        single = every[0]
+        kinds = self.reference.record.kinds
+        found: dict[str, None] = {}
+        for name, texts in single.items():
+            if any(text.startswith(OPAQUE) for text in texts):
+                found[f"{name} {', '.join(sorted(texts))}"] = None
+        for values in every[1:]:
+            for name, texts in values.items():
+                module = name.partition(":")[0] if ":" in name else module_of(name)
+                if texts == single.get(name) or ("" if module == MODEL else module) not in kinds:
+                    continue
+                want = ", ".join(sorted(single.get(name, ["missing"])))
+                found[f"{name} {', '.join(sorted(texts))}, and not {want}"] = None
+        return list(found)
+
+    def _unseen_buffers(self) -> list[str]:
+        """Return buffers that ranks do not have, or that no step changes and that differ."""
+        known, found = self.reference.record.initial_buffers, []
+        for name, whole in known.items():
+            last = self.reference.record.steps[-1].buffers.get(name)
+            is_constant = last is not None and torch.equal(whole.value, last.value)
+            held = {r: each.initial_buffers[name] for r, each in enumerate(self.ranks)
+                    if name in each.initial_buffers}  # fmt: skip
+            if not held:
+                found.append(f"{name}: on no rank")
+            for rank, each in held.items() if is_constant else ():
+                part = self.part_of_buffer(name, whole.value, rank, each.value.shape)
+                if part is None or not is_close(each.value, part):
+                    found.append(f"{name}: a constant, another on rank {rank}")
+                    break
+        more = (name for record in self.ranks for name in record.initial_buffers)
+        return found + [f"{n}: only on ranks" for n in dict.fromkeys(more) if n not in known]
 
     def _at(self, rank: int) -> dict[str, int]:
         return self.layout.coordinates(rank)

@@ -22,6 +22,7 @@ from simrank.equality.alignment import rows_of
 from simrank.equality.record import (
     AGAIN,
     INPUT,
+    OPAQUE,
     OUTPUT,
     UNKNOWN,
     Dropped,
@@ -37,7 +38,7 @@ from simrank.equality.record import (
     plain_name,
     taped,
 )
-from simrank.equality.verdict import LOSS_MODULE
+from simrank.equality.verdict import LOSS_MODULE, MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -97,6 +98,7 @@ class Tape:
                 if is_part and (watched is None or plain in watched):
                     self._watch(plain, module, kinds)
         self._parts, self._names = parts, names
+        self._attributes = dict(self._texts_of_attributes())
         self.record.initial = {name: taped(each) for name, each in self._parameters().items()}
         self.record.initial_buffers = {n: taped(each) for n, each in self._buffers().items()}
         shared: dict[int, list[str]] = defaultdict(list)
@@ -192,6 +194,9 @@ class Tape:
                 self._taken.setdefault(name, {})[id(each)] = ref(each)
                 if self._rows is None:
                     self._find_rows(Spot(name, INPUT, place), each)
+            if given is not None and not (isinstance(given, torch.Tensor) and is_readable(given)):
+                key = self.record.keywords.get(Spot(name, INPUT, place), f"argument {place}")
+                self.record.arguments[f"{name or MODEL}: {key}"].add(_text(given))
         return _with_own(args, own), {key: _with_own(each, own) for key, each in kwargs.items()}
 
     def _note_keywords(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
@@ -244,6 +249,8 @@ class Tape:
 
     def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
         """Return the list of a running dropout, the single program's one, and the rows."""
+        if self._paused:
+            return [], None, None
         name = self._stack[-1] if self._stack else ""
         known = self._single and self._single.steps[len(self.record.steps) - 1].dropped
         while known and name not in known and "." in name:  # A rank's wrapper around the module.
@@ -362,6 +369,47 @@ class Tape:
         """Record the parameters and buffers after the step."""
         self._step.parameters = {name: taped(each) for name, each in self._parameters().items()}
         self._step.buffers = {name: taped(each) for name, each in self._buffers().items()}
+        self.record.attributes = {
+            name: {text}
+            for name, text in self._texts_of_attributes()
+            if text == _TENSORS or text != self._attributes.get(name)
+        }
+
+    def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the names of an optimizer's states."""
+        states = (each for each in optimizer.state.values() if isinstance(each, dict))
+        names = dict.fromkeys(str(key) for each in states for key in each)
+        if names:
+            self.record.optimizers[f"{type(optimizer).__name__}: {', '.join(names)}"] = None
+
+    def _texts_of_attributes(self) -> Iterator[tuple[str, str]]:
+        """Yield the attributes of the program's own modules, with what can be compared of them."""
+        for part, renamed in zip_longest(self._parts, self._names):
+            for name, module in part.named_modules():
+                plain = plain_name(name, renamed)
+                for key, value in vars(module).items() if plain in self.record.homes else ():
+                    if key not in _OF_MODULES:
+                        yield f"{plain}.{key}".lstrip("."), _text(value)
+
+
+# ---- values that are no tensors, as texts ----
+
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+_TENSORS = f"{OPAQUE}tensors>"
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
+
+
+def _text(value: object) -> str:
+    """Return the text of a plain value; of others what they are."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if not isinstance(value, dict | list | tuple | set):
+        is_tensor = isinstance(value, torch.Tensor)
+        return _TENSORS if is_tensor else f"{OPAQUE}{type(value).__name__}>"
+    entries = value.values() if isinstance(value, dict) else value
+    if any(isinstance(each, torch.Tensor) for each in entries):
+        return _TENSORS
+    return f"{OPAQUE}{type(value).__name__} of {len(value)}>"
 
 
 # ---- the arguments of a module ----

@@ -20,6 +20,9 @@ PRECISION, RECORDING = "precision", "recording"
 LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP = "loss", "backward", "gradients", "step"
 # In place of a module.
 WHOLE, MODEL, LOSS_MODULE = "(all)", "(model)", "(loss)"
+MICRO_BATCHES = "micro-batches"  # In place of an axis.
+# Kinds of what no comparison has seen.
+NOT_SEEN = ("arguments", "attributes", "buffers", "dropouts", "optimizer_states", "loss_values")
 _MAX_NAMED = 8  # Modules in a line of a report.
 _NEARLY_ALL = 0.9  # Of the parameters.
 
@@ -32,7 +35,7 @@ class Found:
         direction: RUN, RACE, RECORDING, INITIAL, FORWARD, LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP
             or PRECISION.
         module: The module whose code it began in; WHOLE, MODEL, or several with commas.
-        axes: Axes of the layout along which it arises; empty where that is not known.
+        axes: Axes of the layout along which it arises, or MICRO_BATCHES; empty where unknown.
         cause: What is wrong there.
         error: Relative.
         ranks: Those that are wrong.
@@ -40,6 +43,7 @@ class Found:
         place: Line of the program, or "".
         hint: What was expected, or "".
         calls: The collectives that were called there, or "".
+        compared: Of a BACKWARD: what was compared before it, or "".
         report: The whole text of an error, or "".
         needs_masks: Whether it may be due to masks of dropout that could not be aligned.
     """
@@ -54,6 +58,7 @@ class Found:
     place: str = ""
     hint: str = ""
     calls: str = ""
+    compared: str = ""
     report: str = ""
     needs_masks: bool = True
 
@@ -90,6 +95,7 @@ class Verdict:
         found: The first difference; None where it equals the single program.
         tally: What was compared.
         unaligned: Tensors that were not compared, with the reason.
+        not_seen: By kind, names of what no comparison has seen, with the reason.
         notes: What a reader should know besides.
     """
 
@@ -97,6 +103,7 @@ class Verdict:
     found: Found | None = None
     tally: Tally = field(default_factory=Tally)
     unaligned: list[str] = field(default_factory=list)
+    not_seen: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -177,7 +184,7 @@ def details(verdict: Verdict, *, lists_modules: bool = False) -> list[str]:
             gradient: the first difference, and what follows from it.
     """
     report = [] if verdict.found is None else verdict.found.report.strip().splitlines()
-    lines = [*verdict.notes, *report]
+    lines = [*_not_seen(verdict), *verdict.notes, *report]
     if lists_modules and verdict.found is not None:
         lines += [
             f"wrong: {module}, {share:.2g} times its tolerance"
@@ -185,6 +192,17 @@ def details(verdict: Verdict, *, lists_modules: bool = False) -> list[str]:
             if share is not None and share > 1
         ]
     return lines
+
+
+def _not_seen(verdict: Verdict) -> list[str]:
+    """Return `not seen: 2 arguments (block: argument 1 <Config>; ...), 1 buffer (...)`, if any."""
+    parts = []
+    for kind, names in verdict.not_seen.items():
+        word = kind.replace("_", " ")
+        more = "; ..." if len(names) > _MAX_UNALIGNED else ""
+        named = "; ".join(names[:_MAX_UNALIGNED]) + more
+        parts.append(f"{len(names)} {word if len(names) > 1 else word[:-1]} ({named})")
+    return [f"not seen: {', '.join(parts)}"] if parts else []
 
 
 def found_text(found: Found) -> str:
@@ -206,8 +224,8 @@ def found_text(found: Found) -> str:
         parts.append(f"from step {found.step + 1} on")
     if found.direction not in (RUN, RACE):
         parts.append(f"relative error {found.error:.2g}")
-    if found.direction == BACKWARD:
-        parts.append("forward equal")
+    if found.compared:
+        parts.append(found.compared)
     return "; ".join(parts)
 
 
@@ -220,6 +238,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "num_compared": verdict.tally.count,
         "worst_share_of_tolerance": verdict.tally.worst,
         "not_aligned": verdict.unaligned,
+        "not_seen": {kind: verdict.not_seen.get(kind, []) for kind in NOT_SEEN},
         "notes": verdict.notes,
         "found": None
         if found is None
@@ -234,6 +253,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
             "place": found.place,
             "hint": found.hint,
             "calls": found.calls,
+            "compared": found.compared,
         },
     }
 
@@ -264,7 +284,11 @@ def _first(verdicts: Sequence[Verdict]) -> Markup:
         else:
             text = found_text(verdict.found)
         rows.append((str(verdict.layout), "ok" if verdict.found is None else "FAIL", text))
-    said = [f"{v.layout}: {note}" for v in verdicts for note in (*_unaligned(v), *v.notes)]
+    said = [
+        f"{v.layout}: {note}"
+        for v in verdicts
+        for note in (*_unaligned(v), *_not_seen(v), *v.notes)
+    ]
     columns = ("layout", "", "first difference")
     return section("Layouts", table("Layouts", columns, rows, "rows texts"), notes(said))
 

@@ -1,6 +1,7 @@
 """`simrank equal`: a line per layout, files, exit status, and what cannot run."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -44,7 +45,11 @@ def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path,
     )
     document = json.loads(files[0].read_text())
     assert [each["is_equal"] for each in document["layouts"]] == [False, False]
+    kinds = "arguments", "attributes", "buffers", "dropouts", "optimizer_states", "loss_values"
+    assert document["layouts"][0]["not_seen"] == {kind: [] for kind in kinds}
+    keys = "axes calls cause compared direction hint module place ranks relative_error step"
     found = document["layouts"][1]["found"]
+    assert sorted(found) == keys.split()
     assert (found["direction"], found["module"], found["axes"]) == (
         "forward",
         "layers.0.mlp.down",
@@ -231,7 +236,81 @@ def build():
     assert status == 0
     assert first == "# not compared: head, it is drawn again"
     assert verdict.startswith("ok tp2: ")
-    assert note == "  the dropout of scaled_dot_product_attention is off in both programs"
+    assert note == ("  not seen: 1 dropout (scaled_dot_product_attention: off in both programs)")
+
+
+def test_what_no_comparison_has_seen_is_a_line(write, cli, tmp_path):
+    """Arguments, attributes, buffers and states of optimizers: counts, and the first names."""
+    text = """from nets import *
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out, self.calls = nn.LayerNorm(6), Scaled(6, 4), 0
+        self.register_buffer("first", torch.zeros(()))
+    def forward(self, x):
+        self.calls, self.last = self.calls + 1, self.out(self.norm(x), 1.0, how=object())
+        return self.last
+class Scaled(nn.Linear):
+    def forward(self, x, scale, *, how): return super().forward(x) * scale
+def build(): return Net()
+def batch(step): return drawn(step, (8, 6))
+def loss(model, batch): return model(batch[0]).square().mean()
+def parallelize(model, mesh):
+    model.first += mesh.get_local_rank("dp")
+    return model
+def train(model, batch, mesh):
+    for x in batch[0].chunk(4)[2 * mesh.get_local_rank("dp"):][:2]:
+        (loss(model, [x]) / 2).backward()
+    average(model, mesh.get_group("dp"))
+def update(model, mesh): torch.optim.Adam(model.parameters()).step()
+"""
+    report = tmp_path / "r.json"
+    arguments = ["--layout", "dp=2", "--steps", "1", "--json", report]
+    status, out, _ = cli("equal", write(text), *arguments)
+    assert status == 0
+    assert out.splitlines()[1] == (
+        "  not seen: 1 argument (out: how <object>), 2 attributes (last <tensors>; calls 2, and "
+        "not 1), 1 buffer (first: a constant, another on rank 1), 1 optimizer state (Adam: step, "
+        "exp_avg, exp_avg_sq)"
+    )
+    assert json.loads(report.read_text())["layouts"][0]["not_seen"]["attributes"] == [
+        "last <tensors>",
+        "calls 2, and not 1",
+    ]
+
+
+def test_a_single_program_that_differs_from_run_to_run_is_said(write, cli):
+    """What it draws of the system is no error of recording; a line says it."""
+    text = RIGHT.replace("model(batch[0])", "model(batch[0]) * SCALE")
+    text += "import os\nSCALE = 1 + int.from_bytes(os.urandom(4)) / 2**32\n"
+    _, out, _ = cli("equal", write(text), "--layout", "tp=1", "--steps", "1")
+    assert "  the single program differs from run to run: the loss is " in out
+    assert "recording" not in out
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("value", "; loss equal"),
+        ("value + 1", r"; [6-9]\d tensors of the forward equal; the loss is [\d.]+ and not [\d.]+"),
+        ("None", r"; [6-9]\d tensors of the forward equal; no loss to compare"),
+    ],
+)
+def test_a_wrong_backward_says_what_was_compared_before_it(write, cli, value, words):
+    """The loss, or the tensors of the forward where the loss differs, too."""
+    lines = f"""
+class Plain(Column):
+    def forward(self, x): return F.linear(x, self.weight, self.bias)
+def parallelize(model, mesh): return split(model, mesh["tp"].get_group(), column=Plain)
+def train(model, batch, mesh):
+    value = loss(model, batch)
+    value.backward()
+    return {value}
+"""
+    status, out, _ = cli("equal", write(FILE + lines), "--layout", "tp=2", "--steps", "1")
+    assert status == 1
+    assert out.startswith("FAIL tp2: backward, layers.1.mlp.up: ")
+    assert re.search(f"{words}$", out)
 
 
 def test_right_numbers_that_nothing_orders_are_a_race(write, cli):

@@ -98,6 +98,72 @@ def train(model, batch, mesh):
 """
 WHOLE = "def parallelize(model, mesh): return model\n"
 TP = """def parallelize(model, mesh): return split(model, mesh["tp"].get_group())\n"""
+SHARD_DROPOUT = """
+def dropped(x): return F.dropout(x, 0.1)
+class Dropping(MLP):
+    def forward(self, x): return self.down(dropped(F.gelu(self.up(x))))
+def build():
+    model = GPT(p=0.2)
+    for layer in model.layers: layer.mlp.__class__ = Dropping
+    return model
+def batch(step): return tokens(step)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
+"""
+OWN_NUMBERS = """
+class Own:
+    def __init__(self, seed):
+        whole = torch.cuda.get_rng_state()
+        torch.cuda.manual_seed(seed)
+        self.state = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(whole)
+    def __call__(self, x):
+        whole = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(self.state)
+        x = F.dropout(x, 0.1)
+        self.state = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(whole)
+        return x
+def parallelize(model, mesh):
+    global dropped
+    dropped = Own(7 + mesh.get_local_rank("tp"))
+    return split(model, mesh.get_group("tp"))
+"""
+ACCUMULATED = """
+def train(model, batch, mesh):
+    value = 0
+    for part in zip(*(x.chunk(2) for x in rows(batch, mesh["dp"]))):
+        BEFORE
+        part = loss(model, part) / COUNT
+        part.backward()
+        value = value + part.detach()
+    average(model, mesh["dp"].get_group())
+    return value
+"""
+TAGGED = """
+class Tagging(nn.Linear):
+    def forward(self, x):
+        self.last = x
+        out = super().forward(x)
+        out.tag = 1 + 0 * out[0, 0]
+        return out
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.drops, self.second = Tagging(6, 8), Drops(), Tagging(8, 4)
+    def forward(self, x):
+        x = self.first(x)
+        self.drops(x)
+        out = self.second(x)
+        return out * x.tag * (2 if TEST else 1)
+class Drops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.alpha = nn.Dropout(0.2, inplace=True), nn.AlphaDropout(0.2, inplace=True)
+    def forward(self, x): return self.alpha(self.own(x))
+def build(): return Net()
+def batch(step): return drawn(step, (8, 6))
+def loss(model, batch): return model(batch[0]).square().mean()
+"""
 STAGES = """
 from torch.distributed.pipelining import PipelineStage, SCHEDULE
 def parallelize(model, mesh):
@@ -233,6 +299,15 @@ class Program(NamedTuple):
 
 
 RIGHT = {
+    "attributes_of_tensors_and_dropout_in_place": Program(
+        WHOLE + DP, single=TAGGED.replace("TEST", "False"), num_steps=2
+    ),
+    "shards_drop_with_numbers_of_their_own": Program(
+        OWN_NUMBERS + DP, layout={"dp": 2, "tp": 2}, single=SHARD_DROPOUT
+    ),
+    "micro_batches_are_added_up": Program(
+        WHOLE + ACCUMULATED.replace("BEFORE", "pass").replace("COUNT", "2")
+    ),
     "a_module_writes_into_a_list_that_it_is_given": Program(
         WHOLE + WEIGHED.replace("SCALE", "1.0"), single=LISTS, num_steps=2
     ),
@@ -500,6 +575,40 @@ def train(model, batch, mesh):
 }
 
 FAULTY = {
+    "recording_changes_what_a_module_asks_of_its_inputs": Program(
+        WHOLE + DP,
+        ("recording", "second", (), "recording it changes the single program"),
+        single=TAGGED.replace("TEST", "self.second.last is x"),
+    ),
+    "shards_drop_with_one_mask": Program(
+        TP + DP,
+        ("forward", "layers.0.mlp", ("tp",), "ranks 0 and 1 drop the same elements"),
+        layout={"dp": 2, "tp": 2},
+        single=SHARD_DROPOUT,
+    ),
+    "shards_drop_with_one_mask_though_its_numbers_are_their_own": Program(
+        OWN_NUMBERS.replace('7 + mesh.get_local_rank("tp")', "7"),
+        ("forward", "layers.0.mlp", ("tp",), "one mask for both"),
+        layout={"tp": 4},
+        single=SHARD_DROPOUT,
+    ),
+    "micro_batches_overwrite_gradients": Program(
+        WHOLE + ACCUMULATED.replace("BEFORE", "model.zero_grad()").replace("COUNT", "2"),
+        ("gradients", "(all)", ("micro-batches",), "overwritten, or not added up"),
+    ),
+    "micro_batches_are_not_averaged": Program(
+        WHOLE + ACCUMULATED.replace("BEFORE", "pass").replace("COUNT", "1"),
+        ("gradients", "(all)", ("micro-batches",), "too often by the number of micro-batches, 2"),
+    ),
+    "micro_batches_are_divided_by_another_number": Program(
+        WHOLE + ACCUMULATED.replace("BEFORE", "pass").replace("COUNT", "3"),
+        ("gradients", "(all)", ("micro-batches",), "divided by another number than that of"),
+    ),
+    "micro_batches_of_padded_rows_are_averaged": Program(
+        WHOLE + ACCUMULATED.replace("BEFORE", "pass").replace("COUNT", "2"),
+        ("loss", "(loss)", ("micro-batches",), "a mean of means over dp/micro-batches"),
+        single=PADDED,
+    ),
     "what_a_module_adds_to_a_list_counts_five_times": Program(
         WHOLE + WEIGHED.replace("SCALE", "5.0"),
         ("forward", "(model)", ("dp",), "rows differ"),

@@ -29,6 +29,10 @@ SLOW = {
     "a_column_parallel_gradient_is_partial": "scores_of_split_experts_are_not_copied",
     "a_row_parallel_bias_is_added_by_each_rank": "a_bias_is_added_by_each_rank_of_one_of_two_axes",
     "a_row_parallel_sum_is_missing": "a_sum_is_a_mean",
+    "micro_batches_are_added_up": "micro_batches_of_the_single_program",
+    "micro_batches_are_divided_by_another_number": "micro_batches_are_not_averaged",
+    "micro_batches_of_padded_rows_are_averaged": "a_mean_of_means",
+    "shards_drop_with_one_mask_though_its_numbers_are_their_own": "shards_drop_with_one_mask",
     "positions_start_at_zero_on_each_rank": "a_halo_of_zeros_is_named_by_its_convolution",
 }
 
