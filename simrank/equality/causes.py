@@ -117,6 +117,10 @@ def factor_of(layout: Layout, factor: float, num_calls: int) -> Cause | None:
     if not origins:
         hits = [a for axes, n in pairs.items() if abs(number - n) < _EXACT * n for a in axes][:2]
         origins = [f"the size of {' x '.join(hits)}"] if hits else []
+    if not origins and num_calls > 1:
+        hits = [a for a, n in sizes.items() if abs(number - n * num_calls) < _EXACT * number][:1]
+        both = (f"the size of {axis} x the number of micro-batches, {num_calls}" for axis in hits)
+        origins = list(both)
     if not origins:
         return None
     how = "summed" if is_large else "divided"

@@ -189,10 +189,11 @@ class Judge:
         elif len(found.axes) != 1 and self._runner is not None:
             equal = {axis: self._is_equal_without(axis, self._runner) for axis in axes}
             left = [axis for axis, is_equal in equal.items() if is_equal]
-            if not left and MICRO_BATCHES in found.axes:
+            if not left and MICRO_BATCHES in found.cause:
                 left = [axis for axis in found.axes if equal.get(axis) is not False]
+            gone = {*axes, *found.axes} - {*left} if left else ()
             found.axes = tuple(left) or found.axes
-            for axis in {*axes, MICRO_BATCHES} - set(found.axes) if left else ():
+            for axis in gone:
                 words = rf"the (size of {axis}|number of {axis}, \d+)(?!\w)"
                 found.cause = re.sub(f"{words} or | or {words}", "", found.cause)
 
