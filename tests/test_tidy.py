@@ -44,6 +44,8 @@ TESTED_ELSEWHERE = {
     "hardware/build.py": "hardware/test_cluster.py",
     "multiprocessing/script.py": "cli/test_run.py",
     "ranks/extensions.py": "ranks/test_lifecycle.py",
+    "isolation/package_changes.py": "torch/test_package_state.py",
+    "isolation/package_state.py": "torch/test_package_state.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
     "torch/dynamo.py": "torch/test_compiling.py",
     "torch/devices/main_program.py": "torch/devices/test_first_use.py",

@@ -237,7 +237,7 @@ RunsTwice = Annotated[
     bool,
     typer.Option(
         "--second-run/--no-second-run",
-        help="After a hang, a second run finds the line at which ranks diverged.",
+        help="Run again: to find where ranks diverged, or with a package private.",
     ),
 ]
 # The level of checks, and its parts, which are kept for commands of earlier versions.

@@ -58,6 +58,7 @@ from simrank.errors.base import add_note
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import peak_flops
 from simrank.isolation.output import Output, is_unread, set_output
+from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
@@ -169,6 +170,7 @@ class _Job:
     max_restarts: int = 0
     tokens_per_step: int | None = None
     second_run: bool = True
+    start: _Start | None = None
 
     def run(self, context: Context) -> None:
         """Run the script, and restart all ranks after a failure, as torchrun.
@@ -227,6 +229,64 @@ def _tell_of_restart(error: ProcessException, restart: str) -> None:
     reported = [f"rank {rank}: {type(each).__name__}: {each}" for rank, each in errors.items()]
     first_lines = "; ".join(text.partition("\n")[0] for text in reported)
     typer.echo(f"simrank: {restart}, after {first_lines}", err=True)
+
+
+# ---- a second start, with a package private that ranks cannot share ----
+
+_MAX_STARTS = 10  # assumed: packages of one program whose state ranks write, and more
+_STARTS = "SIMRANK_STARTS"  # Starts before this one; for the started process alone.
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The command of the process, for a second start.
+
+    Attributes:
+        command: Its command line.
+        num_words_before_options: Of the command line, up to `run`.
+        environment: Its variables.
+        folder: Its working directory.
+        count: How often it has started before.
+        streams: Of the process, not of a rank.
+    """
+
+    command: list[str]
+    num_words_before_options: int
+    environment: dict[str, str]
+    folder: str
+    count: int
+    streams: tuple[TextIO, TextIO]
+
+    @classmethod
+    def of_process(cls) -> _Start | None:
+        """Return the start of this process; None if it does not run `simrank run` alone."""
+        count, words = int(os.environ.pop(_STARTS, "0")), sys.argv[1:]
+        if words[:1] != ["run"] or sys.orig_argv[-len(words) :] != words or count >= _MAX_STARTS:
+            return None
+        streams = sys.stdout, sys.stderr
+        before = len(sys.orig_argv) - len(words) + 1
+        return cls(sys.orig_argv, before, dict(os.environ), str(Path.cwd()), count, streams)
+
+    def again(self, private: Sequence[str], package: str, conflict: str) -> None:
+        """Replace this process by one in which a package is private, too.
+
+        Args:
+            private: The packages that are private in this run.
+            package: The package.
+            conflict: How the ranks conflict.
+        """
+        end = self.num_words_before_options
+        options = [word for name in (*private, package) for word in ("--private", name)]
+        command = [sys.executable, *self.command[1:end], *options, *self.command[end:]]
+        stdout, stderr = self.streams
+        stdout.flush()
+        stderr.write(
+            f"simrank: {conflict}\nsimrank: the run starts again with {package} private "
+            f"(--private {package}: one start only; --no-second-run: none)\n"
+        )
+        stderr.flush()
+        os.chdir(self.folder)
+        os.execve(sys.executable, command, self.environment | {_STARTS: str(self.count + 1)})
 
 
 @app.command(
@@ -293,7 +353,7 @@ def run_command(
     settings["cuda_devices"] = options.cuda_devices(devices, has_values=not shape_only)
     settings |= {"default_device": _device(built, default_device), "replicas": replicas}
     num_ranks, max_ps = options.num_ranks(built, nproc_per_node), _max_delay_ps(max_delay)
-    how = (as_module, max_restarts, tokens_per_step, second_run)
+    how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
@@ -360,6 +420,8 @@ def _run_written(
 ) -> None:
     """Run the script once, with its lines and its page where the options have them."""
     context = Context(**job.settings)
+    if job.second_run and job.start is not None:
+        context.program.local[RESTART] = partial(job.start.again, context.private)
     num_local = context.cluster.devices_per_node
     with outputs.open(job.num_ranks, num_local) as output, _page_kept(html, job, context):
         set_output(context.program, output)

@@ -20,6 +20,7 @@ from simrank.isolation import (
 )
 from simrank.isolation.carrier_choice import uses_library
 from simrank.isolation.module_globals import GlobalsOfRank, ModuleGlobals
+from simrank.isolation.package_state import PackagesOfRank, see_handled
 from simrank.isolation.private_modules import (
     PrivateModules,
     own_copy,
@@ -82,7 +83,9 @@ class RankIsolation(Extension):
 
     def check_end(self, context: Any, error: BaseException | None) -> None:  # noqa: ANN401 - likewise
         """Warn of names of shared modules that several ranks have set."""
-        self._globals[context].check(error)
+        globals_ = self._globals[context]
+        globals_.packages.end()
+        globals_.check(error, fails=context.checks.fails)
 
     def leaks(self, context: Any) -> list[RankState]:  # noqa: ANN401 - likewise
         """Return the names of shared modules that ranks have set."""
@@ -129,9 +132,12 @@ class RankIsolation(Extension):
     ) -> list[libraries.RankState]:
         context = cast("ContextOfRanks", program.context)
         states: list[libraries.RankState] = [library.state_of(program) for library in used]
+        globals_ = self._globals[context]
         if not context.strict:  # It sees every switch.
-            states.append(GlobalsOfRank(self._globals[context], task))
-        return states if own is None else [*states, own]
+            states.append(GlobalsOfRank(globals_, task))
+        if own is not None:
+            states.append(own)
+        return [*states, PackagesOfRank(globals_.packages, own, program, task)]
 
     def wrap_rank(self, plan: SpawnPlan, program: Program, run: Body) -> Body:
         """Begin and end a rank as a process: its script, its threads, its finalizers."""
@@ -146,6 +152,7 @@ class RankIsolation(Extension):
                 _run_to_end_of_threads(program, run)
                 finalizers.rank_returned(program)
             finally:
+                see_handled(program)
                 finalizers.forget(program)
                 output.rank_ended(program)
                 for end in undo:

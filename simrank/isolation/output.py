@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from simrank.isolation import diagnostics
+from simrank.isolation.package_state import see_handled
 from simrank.isolation.process_state import argv_property
 from simrank.ranks.current import current_program
 
@@ -122,6 +123,7 @@ class RankStream(io.TextIOBase):
         program = _writer()
         if program is None:
             return int(self._target().write(text))
+        see_handled(program)  # Programs print the exceptions that they catch.
         line = program.local.get(self._line, "") + text
         whole, end, rest = line.rpartition("\n")
         program.local[self._line] = rest

@@ -169,7 +169,7 @@ def importers_of(names: frozenset[str]) -> Mapping[str, str]:
     if known is None or known[0] != stamp:
         known = _installed[names] = stamp, _closure(dict(_homes_of_installed()), names)
     own = {
-        name: _homes_in(module)
+        name: homes_in(module)
         for module in own_modules()
         if (name := module_text(module, "__name__")) is not None
         and sys.modules.get(name) is module  # multiprocessing has another name for one.
@@ -207,7 +207,7 @@ def _homes_of_installed() -> Iterator[tuple[str, frozenset[str]]]:
         yield package, frozenset(of)
 
 
-def _homes_in(module: ModuleType) -> frozenset[str]:
+def homes_in(module: ModuleType) -> frozenset[str]:
     """Return the names of the modules that what a module holds is of."""
     found = set()
     for value in list(attributes_of(module).values()):
@@ -220,7 +220,7 @@ def _homes_in(module: ModuleType) -> frozenset[str]:
     return frozenset(found)
 
 
-_homes: PerModule[frozenset[str]] = PerModule(_homes_in)
+_homes: PerModule[frozenset[str]] = PerModule(homes_in)
 
 
 def _target(fn: Callable[..., Any]) -> object:

@@ -81,6 +81,7 @@ class PrivateModules:
         parent: Those of the rank that spawned it; None if it began with none or with all of them.
         begins_with: The script that it executes first, as processes that are spawned do, or None.
         is_beginning: Whether it is being executed.
+        after_import: Is called with this as a package has been imported, the first of all ranks.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class PrivateModules:
         self.parent: PrivateModules | None = None
         self.begins_with: Main | None = None
         self.is_beginning = False
+        self.after_import: Callable[[PrivateModules], None] | None = None
         self._program = program
         self._asked = names
         self._look_again()
@@ -233,6 +235,33 @@ class PrivateModules:
                 self._let_join(package)
         finally:
             del self._coming[package]
+        if self.after_import is not None and not self._coming:
+            self.after_import(self)
+
+    def came(self) -> list[str]:
+        """Return the packages that the rank has imported in this turn, the first of all ranks."""
+        return [name for name, turn in self._came.items() if turn == self._num_turns]
+
+    def join(self, packages: Sequence[str]) -> None:
+        """Make packages private that no other rank has met."""
+        for name in packages:
+            join_private(self._program.context, name, modules_of(name))
+        self._look_again()
+        for name in packages:
+            self._take_over(name)
+
+    def share_first(self, package: str) -> bool:
+        """Give the rank the modules of the rank from which a package joined, if it did so."""
+        first = _first.get(self._program.context, {}).get(package)
+        if first is None:
+            return False
+        for name in modules_of(package):
+            del sys.modules[name]
+            self._own.pop(name, None)
+        sys.modules.update(first)
+        for name, module in first.items():
+            self.add(name, module)
+        return True
 
     def may_join(self, name: str) -> bool:
         """Whether no other rank has met the package of a module that the rank is to import."""
@@ -254,6 +283,9 @@ class PrivateModules:
                 return
             join_private(self._program.context, package)
             self._look_again()
+        self._take_over(package)
+
+    def _take_over(self, package: str) -> None:
         for name, module in modules_of(package).items():
             self.add(name, module)
             finalizers.keep(vars(module))
@@ -395,12 +427,16 @@ class _OncePerRank(Loader):
         """Execute it for the running rank."""
         self._own.add(self._key[0], module)
         read = _readers.get(type(self.inner))
-        if read is None:
-            self.inner.exec_module(module)
-        else:
-            if self._key not in _codes:
-                _codes[self._key] = read(self.inner, *self._key)
-            exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
+        try:
+            if read is None:
+                self.inner.exec_module(module)
+            else:
+                if self._key not in _codes:
+                    _codes[self._key] = read(self.inner, *self._key)
+                exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
+        except Exception:  # It registers with an extension, say, once in a process.
+            if not self._own.share_first(self._key[0].partition(".")[0]):
+                raise
         finalizers.keep(module.__dict__)
 
 
@@ -569,12 +605,15 @@ class SubmoduleBindings:
 # one: no other rank has met it by then.
 
 _joined: WeakKeyDictionary[object, frozenset[str]] = WeakKeyDictionary()  # By Context.
+_first: WeakKeyDictionary[object, dict[str, dict[str, ModuleType]]] = WeakKeyDictionary()
 num_joined = [0]  # How often a package has joined: ranks look again if it was since they looked.
 
 
-def join_private(context: object, package: str) -> None:
-    """Make a package private for all ranks of a Context."""
+def join_private(context: object, package: str, first: dict[str, ModuleType] | None = None) -> None:
+    """Make a package private for all ranks; those that cannot execute it share `first`."""
     _joined[context] = joined_packages(context) | {package}
+    if first is not None:
+        _first.setdefault(context, {})[package] = first
     num_joined[0] += 1
 
 

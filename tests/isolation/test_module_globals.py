@@ -11,7 +11,8 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import SimrankError
-from simrank.isolation.module_globals import cure, holder_of
+from simrank.isolation.package_changes import holder_of
+from simrank.isolation.package_state import cure
 
 # ruff: noqa: PLW0603 - global statements are what this is about
 

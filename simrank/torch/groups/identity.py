@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from simrank.distributed.backends import NCCL
 from simrank.errors import SimrankError, UnsupportedError
-from simrank.isolation.module_globals import cure, holder_of
+from simrank.isolation.package_state import cure
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 
@@ -270,6 +270,8 @@ def check_owner(group: IdentifiedGroup) -> None:
     program = rank_program()
     if program is None or program.rank in (group.owner, None):
         return
+    from simrank.isolation.package_changes import holder_of  # noqa: PLC0415 - after an error only
+
     holder = holder_of(group)
     where = "something that ranks share" if holder is None else f"{holder}, which ranks share"
     fix = "" if holder is None else f"\n  to fix: {cure(holder)}"
