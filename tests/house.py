@@ -27,7 +27,7 @@ MAX_CIRCLE = {"device.tensors": 10}
 MAX_CIRCLE_ELSEWHERE = 3
 # Files, and lines of code without blanks, comments and docstrings. They may only fall, unless the
 # CHANGELOG has a new feature.
-MAX_SIZES = {"simrank": (476, 84_000), "tests": (600, 70_500)}
+MAX_SIZES = {"simrank": (476, 84_000), "tests": (600, 71_500)}
 
 
 class Walk(NamedTuple):
@@ -100,9 +100,9 @@ def run(walked):
         assert y.sum().item() == 1024.0
 """
 WALKS = {
-    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(69, 380, 181, 40_550)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 82, 251, 57_700)),
-    "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 199, 292, 61_300)),
+    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(69, 380, 181, 40_850)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 82, 251, 58_000)),
+    "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 199, 292, 61_550)),
 }
 # Runs a program twice in one process, and prints the second walk.
 _RECORDER = """

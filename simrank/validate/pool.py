@@ -20,6 +20,7 @@ from simrank.errors import (
     InfrastructureError,
     PoolError,
     PoolStartError,
+    PortInUseError,
     RanksPartedError,
     RanksRaisedError,
     RequestError,
@@ -235,6 +236,8 @@ class WorkerPool:
         if not self._teams:
             try:
                 self._teams.append(Team(self._setup(), self.limits))
+            except PortInUseError:  # Its text says more, and who holds it.
+                raise
             except OSError as error:  # No descriptor, process or memory left.
                 raise PoolStartError(
                     f"{self.num_workers} workers could not start: {error}"
