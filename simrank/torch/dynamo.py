@@ -276,8 +276,14 @@ def of_decorators(module: Any) -> Patches:
 
 def of_conversion(module: Any) -> Patches:
     """Return the patches of `torch._dynamo.convert_frame`."""
-    import_module("torch._dynamo.trace_rules").add("simrank")  # Its frames are not the program's.
+    _pass_over_own_frames(import_module("torch._dynamo.trace_rules"))
     return [(module, "compile_lock", _Compilation(module.compile_lock)), *_with_lengths()]
+
+
+@functools.cache  # Each call would make the expression longer that is matched with every file.
+def _pass_over_own_frames(rules: Any) -> None:
+    """Have Dynamo pass over simrank's frames, which are not the program's."""
+    rules.add("simrank")
 
 
 def _with_lengths() -> Patches:

@@ -1,5 +1,6 @@
 """torch.compile in ranks: traced, guarded and compiled as by processes, equal to eager."""
 
+import importlib
 from collections import Counter
 from datetime import timedelta
 
@@ -501,3 +502,15 @@ def test_functions_run_as_they_are_written_if_asked(spawn, monkeypatch):
     context = spawn(program)
     assert sorted(calls) == [0, 0, 1, 1]
     assert [note for note in context.notes if "SIMRANK_COMPILE=eager" in note]
+
+
+def test_contexts_leave_dynamo_s_rules_as_they_are():
+    """Each would make the expression longer that Dynamo matches with every file."""
+    rules = importlib.import_module("torch._dynamo.trace_rules")
+    importlib.import_module("torch._dynamo.convert_frame")
+    lengths = set()
+    for _ in range(3):
+        with simrank.Context.for_ranks(2) as ctx:
+            ctx.multiprocessing.spawn(int, nprocs=1)
+        lengths.add(len(rules.SKIP_DIRS))
+    assert len(lengths) == 1
