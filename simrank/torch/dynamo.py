@@ -282,7 +282,7 @@ def of_conversion(module: Any) -> Patches:
 
 @functools.cache  # Each call would make the expression longer that is matched with every file.
 def _pass_over_own_frames(rules: Any) -> None:
-    """Have Dynamo pass over simrank's frames, which are not the program's."""
+    """Add simrank's folder to the files that Dynamo passes over."""
     rules.add("simrank")
 
 

@@ -236,7 +236,7 @@ class WorkerPool:
         if not self._teams:
             try:
                 self._teams.append(Team(self._setup(), self.limits))
-            except PortInUseError:  # Its text says more, and who holds it.
+            except PortInUseError:  # Its text says more: the process that holds it.
                 raise
             except OSError as error:  # No descriptor, process or memory left.
                 raise PoolStartError(
