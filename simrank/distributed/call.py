@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,8 @@ from simrank.distributed.planner import planner_of
 from simrank.distributed.request import UNEVEN, Signature, module_of
 from simrank.engine import user_site
 from simrank.engine.report import NEVER_MADE
-from simrank.errors import PeerDiedError, UnsupportedError
+from simrank.errors import PeerDiedError, UnsupportedError, WaitTimeoutError
+from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from simrank.device import Device
 
 Array = np.ndarray[Any, Any]
+_CLOSURE_PS = 100 * PS_PER_US  # Assumed: until a member sees that another one has given up.
 _UNSEEN_BYTES = 64 * 1024  # Assumed: what less does to a memory of TB/s is not worth a look.
 
 
@@ -475,9 +478,16 @@ class Call:
         engine = self.group.engine
         engine.pending.pop(self, None)
         self.group.calls.pop(self.seq, None)
+        if isinstance(error, WaitTimeoutError):  # Members whose own limit passes now see that.
+            engine.call_at(engine.now_ps + _CLOSURE_PS, partial(self._fail_others, peer, error))
+        else:
+            self._fail_others(peer, error)
+
+    def _fail_others(self, peer: int, error: BaseException) -> None:
+        """Fail the members whose ends are not decided."""
         for member, operation in enumerate(self.operations):
             if operation is not None and not operation.complete and not self._timed[member]:
-                own = PeerDiedError(engine.now_ps, self.name, peer, error)
+                own = PeerDiedError(self.group.engine.now_ps, self.name, peer, error)
                 operation.stream.fail(operation, own)
 
     def drop(self, group_rank: int) -> None:

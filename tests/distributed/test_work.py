@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+import simrank
 import simrank.distributed as dist
-from simrank.errors import LivelockError, SpawnException, WaitTimeoutError
+from simrank.errors import LivelockError, PeerDiedError, SpawnException, WaitTimeoutError
 
 
 def test_wait_blocks_the_current_stream_and_not_the_host(run):
@@ -113,3 +114,22 @@ def test_a_barrier_takes_a_time_limit(run):
     with pytest.raises(SpawnException) as caught:
         run(program, 2)
     assert isinstance(caught.value.errors[1], WaitTimeoutError)
+
+
+def test_members_whose_limits_pass_together_all_have_a_time_out():
+    """Nobody has died; a member with a longer limit sees that the others have given up."""
+    errors = {}
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        if rank == 0:
+            return
+        work = dist.all_reduce(simrank.ones(4), async_op=True)
+        try:
+            work.wait(timedelta(seconds=3 if rank < 3 else 4))
+        except RuntimeError as error:
+            errors[rank] = type(error)
+
+    with simrank.Context("hgx_h100", checks="off") as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=4)
+    assert errors == {1: WaitTimeoutError, 2: WaitTimeoutError, 3: PeerDiedError}
