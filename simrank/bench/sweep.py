@@ -127,6 +127,8 @@ def _run_one(
 
     def program(rank: int) -> None:
         step = make(context, **cell.chosen)
+        if not context.distributed.is_initialized():  # A program without communication.
+            context.distributed.init_process_group()
         for _ in range(config.iterations.warmup):
             step()
         context.synchronize()

@@ -62,7 +62,8 @@ def spawn_text(errors: Mapping[int, BaseException], *, report_first: bool = Fals
     text = users_traceback(error, report_first=is_first)
     header = f"Process {rank} terminated with the following error"
     if isinstance(error, CollectiveMismatchError):  # It need not be this rank's fault.
-        header = f"Process {rank} met ranks that call something else"
+        others_called = any(rank not in variant.ranks for variant in error.variants)
+        header = f"Process {rank} met ranks that call something else" if others_called else header
     text = f"-- {header}:\n{text}"
     if len(errors) > 1:
         others = [f"{r} ({type(e).__name__})" for r, e in list(errors.items())[1 : _MAX_ALSO + 1]]

@@ -97,6 +97,16 @@ def test_each_file_runs_the_program_beside_it(tmp_path, monkeypatch):
     assert not {"steps", "helper"} & set(sys.modules)
 
 
+def test_a_program_without_communication_needs_no_group(tmp_path):
+    """Its ranks are put in step by a group of simrank's own."""
+    (tmp_path / "alone.py").write_text("def f(ctx, n):\n    return lambda: ctx.ones(n) + 1\n")
+    path = tmp_path / "alone.yaml"
+    path.write_text("program: alone.f\ncluster: hgx_h100\nnum_ranks: 2\nparameters: {n: [8]}\n")
+    (row,) = run_sweep(load_sweep(path))
+    assert row["error"] is None
+    assert row["step_us"] > 0
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [
