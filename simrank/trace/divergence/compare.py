@@ -288,7 +288,7 @@ class Swaps:
         if len(call.by_rank) == group.size():
             del pending[seq]
             meanings = {each: given.meanings for each, given in sorted(call.by_rank.items())}
-            self.things.note(group.name, f"{signature.op} #{seq}", meanings)
+            self.things.note(group, f"{signature.op} #{seq}", meanings)
             if signature.op not in _ALIKE or request.is_staged:
                 return
             latest = self._latest.setdefault(group, [])

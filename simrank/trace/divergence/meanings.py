@@ -3,16 +3,19 @@
 Two ranks that reduce their metrics in another order swap numbers, and nothing fails. At each call
 of a group the strings that functions were given, the variables of loops, and the keys of the dicts
 that they go through are kept. A finding names those that differ at one call between ranks that
-agree elsewhere, or that have the same ones in another order; not those of one rank alone.
+agree elsewhere, or that have the same ones in another order; not those of one rank alone, nor data:
+values of a dict, numbers that are no counter's, and names that come in no order that repeats.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import lru_cache
+from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from simrank.engine.callsite import SourceLine, is_installed
 from simrank.errors import RankState
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
+    from simrank.distributed.group import ProcessGroup
+
     Meanings = dict[tuple[SourceLine, str], object]
 
 _MAX_FRAMES = 4  # Assumed: of the program, from the call outwards.
@@ -28,6 +33,7 @@ _MAX_LETTERS = 80  # Assumed: of a name; longer strings are data.
 _MAX_CALLS = 512  # Assumed: compared calls of a line.
 _MAX_KEYS = 1024  # Assumed: of a dict that is searched for the key of a value.
 _VIEWS = ("values", "items", "keys")
+_COUNTERS = ("range", "enumerate")
 
 
 class _Loop(NamedTuple):
@@ -36,10 +42,14 @@ class _Loop(NamedTuple):
     Attributes:
         targets: Its variables.
         through: The names that lead to what it goes through: `self`, `metrics`; empty if unknown.
+        counter: The variable that counts; empty if none does.
+        value: The variable that has the values of a dict; empty if none has.
     """
 
     targets: tuple[str, ...]
     through: tuple[str, ...]
+    counter: str
+    value: str
 
 
 def meanings_at(frame: FrameType) -> Meanings:
@@ -76,7 +86,8 @@ def _names_in(frame: FrameType, line: SourceLine) -> Iterator[tuple[str, object]
     for loop in _loops_around(*line):
         for name in loop.targets:
             if name in own:
-                yield name, own[name]
+                if name != loop.value:
+                    yield name, own[name]
                 key = _key_of(own[name], loop.through, frame)
                 if key is not None:
                     yield f"the key of {name}", key
@@ -84,7 +95,7 @@ def _names_in(frame: FrameType, line: SourceLine) -> Iterator[tuple[str, object]
 
 def _key_of(value: object, through: Sequence[str], frame: FrameType) -> object:
     """Return the key of a value in the dict that a loop goes through, or None."""
-    if not through:
+    if not through or isinstance(value, str | int | float | None):  # Other keys may have it, too.
         return None
     held: Any = frame.f_locals.get(through[0], frame.f_globals.get(through[0]))
     for name in through[1:]:  # Not by getattr: that may run the program's code.
@@ -121,7 +132,11 @@ def _loops_in(node: ast.AST, line: int) -> list[_Loop]:
             return inner
         if isinstance(child, ast.For | ast.AsyncFor | ast.comprehension):
             targets = [each.id for each in ast.walk(child.target) if isinstance(each, ast.Name)]
-            found.append(_Loop(tuple(targets), _through(child.iter)))
+            called = child.iter.func if isinstance(child.iter, ast.Call) else None
+            is_count = isinstance(called, ast.Name) and called.id in _COUNTERS
+            has_values = isinstance(called, ast.Attribute) and called.attr in ("values", "items")
+            counter, value = targets[0] * is_count, targets[-1] * has_values
+            found.append(_Loop(tuple(targets), _through(child.iter), counter, value))
         found += inner
     return found
 
@@ -144,20 +159,25 @@ class DifferentThings:
     """Calls of one line that the members of a group have made, and under which names."""
 
     def __init__(self) -> None:
-        self._calls: defaultdict[tuple[str, SourceLine, str], list[_Named]] = defaultdict(list)
+        self._calls: defaultdict[tuple[str, int, SourceLine, str], list[_Named]] = defaultdict(list)
+        self._numbers: WeakKeyDictionary[ProcessGroup, int] = WeakKeyDictionary()
+        self._next = count()  # Groups of several spawns have the same name.
 
-    def note(self, group: str, call: str, by_rank: Mapping[int, Meanings]) -> None:
+    def note(self, group: ProcessGroup, call: str, by_rank: Mapping[int, Meanings]) -> None:
         """Note a call of all members of a group.
 
         Args:
-            group: Its name.
+            group: The group.
             call: What a report calls it.
             by_rank: The names of each rank.
         """
+        number = self._numbers.get(group)
+        if number is None:
+            number = self._numbers[group] = next(self._next)
         first, *others = by_rank.values()
         for line, name in first:
             if all((line, name) in each for each in others):
-                calls = self._calls[group, line, name]
+                calls = self._calls[group.name, number, line, name]
                 if len(calls) < _MAX_CALLS:
                     values = {rank: own[line, name] for rank, own in by_rank.items()}
                     calls.append(_Named(call, values))
@@ -166,8 +186,9 @@ class DifferentThings:
     def found(self) -> dict[tuple[str, str], str]:
         """Findings by group and call: the first of each line at which ranks differ."""
         found: dict[tuple[str, str], str] = {}  # One for each call: frames have names in common.
-        for (group, line, name), calls in self._calls.items():
-            odd = _first_odd(calls)
+        for (group, _, line, name), calls in self._calls.items():
+            is_counter = any(name == loop.counter for loop in _loops_around(*line))
+            odd = _first_odd(calls, is_counter=is_counter)
             if odd is not None:
                 states: dict[object, list[int]] = {}
                 for rank, value in odd.values.items():
@@ -188,13 +209,23 @@ class _Named(NamedTuple):
     values: dict[int, object]
 
 
-def _first_odd(calls: Sequence[_Named]) -> _Named | None:
+def _first_odd(calls: Sequence[_Named], *, is_counter: bool) -> _Named | None:
     """Return the first call at which two ranks differ that are meant to be alike, or None."""
     ours, *others = calls[0].values
+    own = [call.values[ours] for call in calls]
     for theirs in others:
-        pairs = [(call.values.get(ours), call.values.get(theirs)) for call in calls]
-        differing = [number for number, (one, other) in enumerate(pairs) if one != other]
-        agree = 0 < len(differing) < len(pairs)
-        if differing and (agree or {one for one, _ in pairs} == {other for _, other in pairs}):
-            return calls[differing[0]]
+        other = [call.values[theirs] for call in calls]
+        differing = [call for call, one, two in zip(calls, own, other, strict=True) if one != two]
+        if differing and _repeats(own) and _repeats(other):
+            can_agree = is_counter or all(isinstance(each, str) for each in own)
+            if (can_agree and len(differing) < len(calls)) or Counter(own) == Counter(other):
+                return differing[0]
     return None
+
+
+def _repeats(values: Sequence[object]) -> bool:
+    """Return whether values come in one order, again and again: those of a shuffled list do not."""
+    runs = [(value, len([*run])) for value, run in groupby(values)]
+    length = len({value for value, _ in runs})
+    whole = runs[:-1]  # The last may not have ended.
+    return all(one == other for one, other in zip(whole, whole[length:], strict=False))

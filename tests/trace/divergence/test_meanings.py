@@ -113,10 +113,50 @@ def stages(rank):
         reduced(simrank.full((1,), float(len(name))))
 
 
-@pytest.mark.parametrize("program", [a_name_of_each_rank, shards, texts, a_role, stages])
+def counts(rank):
+    for value in {"seen": 4 + rank, "skipped": 2, "kept": 3 - rank}.values():
+        reduced(simrank.full((1,), float(value)))
+
+
+def lengths(rank):
+    for length in (5, 7, 8) if rank else (5, 6, 9):
+        reduced(simrank.full((1,), float(length)))
+
+
+def tasks(rank):
+    def step(task):
+        reduced(simrank.full((1,), float(len(task))))
+
+    for sampled in "abbaab" if rank else "bbabba":
+        step(sampled)
+
+
+def shuffled_epochs(rank):
+    for epoch in range(3):
+        for file in ("a", "b", "c") if (rank + epoch) % 2 else ("c", "a", "b"):
+            reduced(simrank.full((1,), float(len(file))))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [a_name_of_each_rank, shards, texts, a_role, stages, counts, lengths, tasks, shuffled_epochs],
+)
 def test_what_each_rank_has_of_its_own_is_none(program):
-    """Devices, parts of a data set, texts, roles and stages differ in right programs."""
+    """Devices, parts of a data set, texts, roles, stages and samples differ in right programs."""
     assert findings_of(program) == []
+
+
+def test_spawns_are_not_compared_with_each_other():
+    """Their groups have the same name; with fewer ranks, those left out would seem to differ."""
+    with simrank.Context("hgx_h100", divergence=True) as ctx:
+        for num_ranks in (4, 2):
+            ctx.multiprocessing.spawn(in_group, args=(equal_names,), nprocs=num_ranks)
+    assert ctx.findings == []
+
+
+def equal_names(rank):
+    for name in ("a", "b"):
+        reduced(simrank.full((1,), float(len(name))))
 
 
 def test_other_levels_do_not_look_at_names():
