@@ -131,7 +131,8 @@ class Call:
     ) -> CollectiveMismatchError:
         """Build the error of a call that differs from those made before; it shows all of them."""
         own = self.group.ranks[group_rank]
-        self.group.world.history.note(own, site, signature.op)  # Issued it will never be.
+        group = self.group
+        group.world.history.note(own, site, signature.op, group)  # Issued it will never be.
         calls = [
             MadeCall(o.rank or 0, _columns(self.signature), o.issued_at)
             for o in self.operations
@@ -599,7 +600,8 @@ class CollectiveOperation(Operation):
         self.num_sms = num_sms
         self.memory_bytes_per_ps = 0.0
         self.is_launch = num_sms > 0  # What the host runs is none.
-        call.group.world.history.note(self.rank, self.issued_at, request.signature.op)
+        group = call.group
+        group.world.history.note(self.rank, self.issued_at, request.signature.op, group)
 
     @property
     def module(self) -> str | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite, SourceLine
     from simrank.errors import OddStep
 
@@ -22,10 +25,12 @@ class Called:
     Attributes:
         name: The function's name.
         place: Its line.
+        groups: The members of each group that it has been made in; () if it is a message.
     """
 
     name: str
     place: SourceLine
+    groups: set[Sequence[int]] = field(default_factory=set)
 
     def __str__(self) -> str:
         """Return `all_reduce at train.py:12`."""
@@ -42,7 +47,7 @@ class CallHistory:
     __slots__ = ("_called", "_known", "_max_calls", "_of_rank", "_sites")
 
     def __init__(self, num_ranks: int) -> None:
-        self._known: dict[tuple[int, int, str], Called] = {}
+        self._known: dict[tuple[int, int, str, str], Called] = {}
         self._sites: list[CallSite] = []
         self._called: dict[tuple[SourceLine, str], Called] = {}
         self._of_rank: defaultdict[int, deque[Called]] = defaultdict(self._new)
@@ -51,21 +56,30 @@ class CallHistory:
     def _new(self) -> deque[Called]:
         return deque(maxlen=self._max_calls)
 
-    def note(self, rank: int, site: CallSite | None, name: str) -> None:
-        """Note a call; None is no line: a library's own thread has made it."""
+    def note(self, rank: int, site: CallSite | None, name: str, group: ProcessGroup | None) -> None:
+        """Note a call.
+
+        Args:
+            rank: The rank.
+            site: Its line; None: a library's own thread has made it.
+            name: The function's name.
+            group: The group that must make the call; None: it is a message.
+        """
         if site is not None:
+            group_name = "" if group is None else group.name
             try:
-                called = self._known[id(site[0]), site[1], name]
+                called = self._known[id(site[0]), site[1], name, group_name]
             except KeyError:
-                called = self._learn(site, name)
+                called = self._learn(site, name, group)
             self._of_rank[rank] += (called,)  # As `append`, without a call of Python's.
 
-    def _learn(self, site: CallSite, name: str) -> Called:
+    def _learn(self, site: CallSite, name: str, group: ProcessGroup | None) -> Called:
         """Return the call of a site: ranks may have copies of a module, with equal lines."""
         self._sites.append(site)  # Its code stays alive, and its id its own.
         place = site.line()
         called = self._called.setdefault((place, name), Called(name, place))
-        self._known[id(site[0]), site[1], name] = called
+        called.groups.add(() if group is None else tuple(group.ranks))
+        self._known[id(site[0]), site[1], name, "" if group is None else group.name] = called
         return called
 
     def oddest(self) -> OddStep | None:

@@ -70,8 +70,11 @@ class _Steps:
         self._next: dict[int, dict[Called, Counter[Called]]] = {}
         self._ranks: defaultdict[tuple[Called, Called], set[int]] = defaultdict(set)
         self._ranks_at: defaultdict[Called, set[int]] = defaultdict(set)
+        self._callers: defaultdict[Called, set[int]] = defaultdict(set)
         self._total: Counter[tuple[Called, Called]] = Counter()
         for rank, calls in histories.items():
+            for call in set(calls):
+                self._callers[call].add(rank)
             pairs = Counter(pairwise(calls))
             self._total.update(pairs)
             own: defaultdict[Called, Counter[Called]] = defaultdict(Counter)
@@ -101,7 +104,17 @@ class _Steps:
             return None
         if not _are_few(num, num_at) or self._is_ahead(rank, before, after):
             return None
-        return _Odd(before, after, usual)
+        return None if self._is_role(after) else _Odd(before, after, usual)
+
+    def _is_role(self, call: Called) -> bool:
+        """Return whether a call is of few ranks by design: a message, or all members make it."""
+        callers = self._callers[call]
+        members = {rank for group in call.groups for rank in group}
+        return (
+            bool(call.groups)
+            and _are_few(len(callers), len(self._histories))
+            and all(rank in callers or not self._histories.get(rank) for rank in members)
+        )
 
     def _is_ahead(self, rank: int, before: Called, after: Called) -> bool:
         """Return whether a rank takes a step at its end, where no other has come yet."""
@@ -141,7 +154,7 @@ class _Steps:
             places = [n for n, call in enumerate(made[:-1]) if call is before]
             if other != rank and len(places) >= times:
                 others[made[places[times - 1] + 1]] += 1
-        if not others or others[after]:
+        if not others or others[after] or self._is_role(after):
             return None
         usual, number = others.most_common(1)[0]
         enough = max(2, (len(self._histories) - 1) * _MIN_AGREE)

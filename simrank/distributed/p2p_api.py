@@ -380,7 +380,7 @@ def _submit(way: Way, ends: Sequence[End], *, waits: bool = False) -> PeerOperat
     operation = PeerOperation(stream, way.boxes, ends, way.rank, way.name)
     for entry in entries:
         entry.issued(operation)
-    group.world.history.note(way.rank, operation.issued_at, way.name.partition(" ")[0])
+    group.world.history.note(way.rank, operation.issued_at, way.name.partition(" ")[0], None)
     way.boxes.issue(operation)
     if way.route.src is None:
         library.leaks.any_source[operation.issued_at] = None

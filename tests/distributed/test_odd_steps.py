@@ -67,6 +67,17 @@ def test_roles_that_differ_from_the_first_call_on_are_not_odd():
     assert oddest_step({0: first, 1: later, 2: later, 3: last}) is None
 
 
+@pytest.mark.parametrize("members", [(), (0,)])
+def test_what_few_ranks_have_among_themselves_is_not_odd(members):
+    """A message of rank 0, or a group of its own: another rank has left a whole loop out."""
+    own = Called("x", SourceLine("t.py", 1), {members})
+    loop = calls(*"abcd" * 5)
+    histories = {0: [*loop[:9], own, *loop[9:]], 1: loop, 2: loop[4:], 3: loop}
+    assert oddest_step(histories) is None
+    own.groups.add((0, 1))  # Rank 1 does not make it.
+    assert oddest_step(histories).ranks == (0,)
+
+
 def test_a_hang_names_the_odd_step_by_default():
     """In its text and as data, without an option."""
 
