@@ -5,12 +5,13 @@ Works are counted by source line: memory is bounded (E10).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import RankState
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from simrank.device import Operation
     from simrank.engine import CallSite, SourceLine
@@ -59,6 +60,16 @@ class Leaks:
             self._counts[key] = left
         else:
             self._counts.pop(key, None)
+
+    @contextmanager
+    def of_library(self, rank: int) -> Iterator[None]:
+        """Take back what a rank starts meanwhile: the library drops it, as its program cannot."""
+        before = {key: count for key, count in self._counts.items() if key[2] == rank}
+        yield
+        for key in [key for key in self._counts if key[2] == rank]:
+            self._counts[key] = min(self._counts[key], before.get(key, 0))
+            if not self._counts[key]:
+                del self._counts[key]
 
     def buffered(
         self, message: Hashable, what: str, site: CallSite | None, ends: tuple[int, int]

@@ -268,8 +268,21 @@ def _of_parallel() -> Patches:
         hook = getattr(hooks, name[comm_hook_type.name])
         dist._register_comm_hook(self.reducer, self.process_group, hook)  # noqa: SLF001 - likewise
 
+    before_forward = kind._pre_forward  # noqa: SLF001 - torch's name
+
+    @functools.wraps(before_forward)
+    def joining(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Begin a forward; in a Join it starts calls that torch itself does not wait for."""
+        program = rank_program()
+        if program is None or not self._join_config.enable:
+            return before_forward(self, *args, **kwargs)
+        leaks = self.process_group.simulated.world.comm_library.leaks
+        with leaks.of_library(program.rank):
+            return before_forward(self, *args, **kwargs)
+
     return [
         (kind, "__init__", recording_init(kind.__init__)),
+        (kind, "_pre_forward", joining),
         (kind, "_get_ddp_logging_data", logged),
         (kind, "_register_builtin_comm_hook", registered),
         # Ranks whose forwards interleave leave one of their models there: it goes with the Context.

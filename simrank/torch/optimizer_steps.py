@@ -52,7 +52,7 @@ def compare_replicas(program: Program, optimizer: Any) -> None:
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for number, (model, steps) in enumerate(program.local.get(_MODELS, {}).items()):
         hashes = _hashes_of(model, stepped)
-        if not hashes:
+        if not hashes or model._join_config.enable:  # noqa: SLF001 - Steps are uneven in a Join.
             continue
         order = list(steps).index(optimizer) if optimizer in steps else len(steps)
         steps[optimizer] = steps.get(optimizer, 0) + 1

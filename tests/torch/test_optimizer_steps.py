@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import simrank
@@ -163,6 +164,18 @@ def without_ddp(rank):
     dist.destroy_process_group()
 
 
+def joins(rank):
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with Join([model]):
+            for _ in range(2 + rank):
+                backward(model)
+                optimizer.step()
+                optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
 def test_a_replica_that_misses_an_average_is_a_finding():
     """Of the first step that differs, with its line; in no simulated time."""
     (found,), now_ps = findings_of(drifts)
@@ -174,7 +187,7 @@ def test_a_replica_that_misses_an_average_is_a_finding():
     assert findings_of(drifts, replicas=False) == ([], now_ps)
 
 
-@pytest.mark.parametrize("program", [averages, shards, without_ddp])
+@pytest.mark.parametrize("program", [averages, shards, without_ddp, joins])
 def test_replicas_that_agree_are_none(program):
-    """With accumulated gradients, sharded optimizers, and models that are no replicas."""
+    """With accumulated gradients, sharded optimizers, no replicas, and uneven batches."""
     assert findings_of(program)[0] == []
