@@ -288,7 +288,12 @@ def changed_source(
         sources = {"others": sources} if isinstance(sources, str) else sources
         changed = dict.fromkeys({*values} - NOT_MEASURED, "assumed, beside the cluster's name")
         cluster[block] = {**own, **values, "source": {**sources, **changed}}
-    return Source(f"{path} with {given}", cluster, path)
+    if source.path is None:
+        return Source(f"{path} with {given}", cluster, path)
+    # What is wrong is a new value: the file that has it is named, with the value's line.
+    own = [(), *((block, *key) for block, keys in given.items() for key in ((), *zip(keys)))]
+    lines = {key: line for key in own if (line := source.line((*key_path, *key))) is not None}
+    return Source(source.file, cluster, path, lines)
 
 
 def _check_keys(

@@ -147,3 +147,13 @@ def test_a_table_of_products_refuses_another_clock():
     device = {"clocks": "sustained", "sustained_clock": 0.9, "gemm_table": "h100"}
     with pytest.raises(ConfigError, match=r"boost, as its gemm_table was measured"):
         load_cluster_config({"name": "hgx_h20", "device": device})
+
+
+def test_a_wrong_value_beside_a_cluster_s_name_is_reported_at_its_line(tmp_path):
+    """In the file that changes it, not in the built-in one."""
+    path = tmp_path / "own.yaml"
+    path.write_text("name: h100_ib\ndevice:\n  memory: 102 GB\n  memory_bandwidth: nope TB/s\n")
+    with pytest.raises(ConfigError) as caught:
+        load_cluster_config(path)
+    (problem,) = caught.value.problems
+    assert str(problem).startswith(f"{path}:4: device.memory_bandwidth: expected a rate")
