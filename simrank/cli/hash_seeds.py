@@ -86,7 +86,7 @@ def check_hash_seeds(recorder: FlightRecorder, words: Sequence[str], num_ranks: 
 
 
 def _dependence(one: _Ran, other: _Ran) -> str | None:
-    """Return how two runs differ, as an error's text; None: they do not."""
+    """Return the difference of two runs as the text of an error; None: they are equal."""
     if (one.failure is None) != (other.failure is None):
         failed, passed = (one, other) if other.failure is None else (other, one)
         return (
