@@ -272,6 +272,8 @@ class Call:
     def arrive(self, operation: CollectiveOperation) -> None:
         """Note that a rank's stream has reached the call; evaluate what that decides."""
         now_ps = self.group.engine.now_ps
+        if (delays := self.group.engine.delays) is not None:
+            delays.orders.note("collectives", id(self), operation.rank, self)
         self._arrivals_ps[operation.group_rank] = now_ps
         self._num_arrived += 1
         if self._represented:

@@ -52,6 +52,8 @@ class Meeting(Handle):
     def come(self, group_rank: int) -> None:
         """Note that a member has come; after the last one all return, in a round trip."""
         self.came[group_rank] = site = user_site()
+        if (delays := self.group.engine.delays) is not None:
+            delays.orders.note("collectives", id(self), self.group.ranks[group_rank], self)
         for other in self.group.represented.get(group_rank, ()):
             if other in self.members:
                 self.came[other] = site

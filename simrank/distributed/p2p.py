@@ -434,8 +434,11 @@ class Mailboxes:
         for one, peer in ((end, other), (other, end)):
             if one.route.src is None:
                 one.route = one.route._replace(src=peer.route.src)
-        key = (end.route, end.is_send)
-        number = self._num[key] = self._num.get(key, 0) + 1
+                if (delays := self.group.engine.delays) is not None:
+                    key = id(self), one.route.dst, one.route.tag
+                    delays.orders.note("messages", key, peer.route.src, self)
+        kind = end.route, end.is_send
+        number = self._num[kind] = self._num.get(kind, 0) + 1
         self._check(end, other, number)
         message = other.message
         assert message is not None, "it waits"

@@ -1,27 +1,30 @@
-"""Seeded, bounded delays of host calls, wakeups, operations and transfers, to find races.
+"""Seeded, bounded delays of calls, wakeups, operations and transfers, to find races.
 
 How long a delay is depends only on the seed and on its point: the kind, the rank, and the number of
 the point among those of that kind on that rank. So one delay can be left out without moving the
-others, and a failure can be shrunk to the delays that it needs (ADR 0011).
+others, and a failure can be shrunk to the delays that it needs (ADR 0011). A run also hashes the
+order in which ranks come to what they share, to show whether a delay has changed one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from simrank.engine.callsite import CallSite
 
 DEFAULT_MAX_PS = 1_000_000_000  # assumed: 1 ms is far above a launch, below a user's timeout
-HOST, WAKE, STREAM, TRANSFER = "h", "w", "s", "t"
+HOST, WAKE, STREAM, TRANSFER, SHARED = "h", "w", "s", "t", "c"
 KINDS = {
     HOST: "a host call",
     WAKE: "a wakeup",
     STREAM: "the start of an operation",
     TRANSFER: "a transfer",
+    SHARED: "a call on a shared object",
 }
 _MASK = (1 << 64) - 1
 # Assumed: a seed picks one value of each. Few long delays find other bugs than many short ones do,
@@ -81,6 +84,7 @@ class Delays:
 
     Attributes:
         applied: The delays of the run so far, in order.
+        orders: The order in which ranks came to what they share.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Delays:
         self.max_ps = max_ps
         self.only = None if only is None else frozenset(only)
         self.applied: list[Delay] = []
+        self.orders = Orders()
         self._tracks: dict[tuple[str, int], _Track] = {}
         picked = _mix(seed)
         self._one_in = _ONE_IN[picked % len(_ONE_IN)]
@@ -163,6 +168,60 @@ class Delays:
         """Return the points of a kind and rank: none is late where the seed spares the rank."""
         own = _mix(self.seed ^ _mix(owner + 2))
         return _Track(ord(kind), own, is_late=own % self._ranks_one_in == 0)
+
+
+class Orders:
+    """Hashes of the order in which ranks came to each shared object, per kind of object."""
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[str, Hashable], _Turns] = {}
+        self._ended: dict[str, int] = {}
+
+    def note(self, kind: str, key: Hashable, rank: int | None, owner: object = None) -> None:
+        """Note that a rank comes to an object.
+
+        Args:
+            kind: Of the object, in the plural, for reports.
+            key: Tells the object from others of its kind while it lives.
+            rank: The rank.
+            owner: The object whose end is the end of the key; None: the key stays.
+        """
+        turns = self._turns.get((kind, key))
+        if turns is None:
+            turns = self._turns[kind, key] = _Turns()
+            if owner is not None:
+                turns.owner = ref(owner, lambda _: self._end(kind, key))
+        if (
+            turns.last != rank
+        ):  # A rank that comes again and again polls: how often, does not count.
+            turns.num_changes += 1
+            turns.last = rank
+            turns.digest = _mix(turns.digest ^ (-1 if rank is None else rank) + 2)
+
+    def _end(self, kind: str, key: Hashable) -> None:
+        """Fold an object that is gone into the sum of its kind."""
+        turns = self._turns.pop((kind, key))
+        if turns.num_changes > 1:
+            self._ended[kind] = self._ended.get(kind, 0) + turns.digest & _MASK
+
+    def digests(self) -> dict[str, int]:
+        """Return a number per kind of which two ranks shared an object; another order, another."""
+        digests = dict(self._ended)
+        for (kind, _), turns in self._turns.items():
+            if turns.num_changes > 1:
+                digests[kind] = digests.get(kind, 0) + turns.digest & _MASK
+        return digests
+
+
+class _Turns:
+    """The ranks that came to one object: the last, the number of changes, a hash of all."""
+
+    __slots__ = ("digest", "last", "num_changes", "owner")
+
+    def __init__(self) -> None:
+        self.last: int | None = -2
+        self.num_changes = self.digest = 0
+        self.owner: object = None
 
 
 class _Track:

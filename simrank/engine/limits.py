@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from simrank.engine.callsite import is_importing, user_site
 from simrank.engine.collector import is_looking
-from simrank.engine.delays import WAKE
+from simrank.engine.delays import SHARED, WAKE
 from simrank.engine.queue import HORIZON_PS
 from simrank.engine.report import deadlock_error, livelock_error, waiting_report
 from simrank.engine.task import Handle
 from simrank.errors import WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from simrank.engine.interface import EngineInterface
     from simrank.engine.task import Task
@@ -213,6 +213,36 @@ def sleep_weakly(engine: EngineInterface, task: Task, due_ps: int, reason: PollR
     """Suspend a polling or sleeping task until `due_ps`; it does not keep the run alive (E8)."""
     if engine.delays is not None:
         due_ps += engine.delays.draw(WAKE, task.rank, user_site)
+    _sleep_until(engine, task, due_ps, reason)
+
+
+def reach(task: Task, kind: str, key: Hashable = None, owner: object = None) -> None:
+    """Delay a rank's call on what ranks share, if the run has delays, and note the rank's turn.
+
+    A call is delayed as a whole, so that what is atomic stays so. The collector's calls, and those
+    of a task that may not yield, are on time.
+
+    Args:
+        task: The caller.
+        kind: Of the shared object, in the plural, for reports.
+        key: As in `Orders.note`; None: the turn is not noted.
+        owner: Likewise.
+    """
+    engine = task.engine
+    delays = engine.delays
+    if delays is None or task.num_quiet or is_looking():
+        return
+    late_ps = delays.draw(SHARED, task.rank, user_site)
+    if late_ps and not is_importing():
+        _sleep_until(engine, task, task.clock_ps + late_ps, _LATE)
+    if key is not None:
+        delays.orders.note(kind, key, task.rank, owner)
+
+
+_LATE = PollReason("an injected delay", SLEEP_ROUNDS)
+
+
+def _sleep_until(engine: EngineInterface, task: Task, due_ps: int, reason: PollReason) -> None:
     wakeup = task.timer = engine.call_at(due_ps, partial(engine.resume, task), weak=True)
     start_ps = engine.now_ps
     while wakeup.queued and task.thrown is None:

@@ -15,10 +15,11 @@ import _socket as socket  # The module that programs know may not be loaded.
 import functools
 import os
 import select
+import struct
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from simrank.engine import interrupts, limits
@@ -288,20 +289,49 @@ def _file_lock(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     import fcntl  # noqa: PLC0415 - not everywhere
 
     never_waits = fcntl.LOCK_NB | fcntl.LOCK_UN
+    take = original if name == "flock" else _lock_of_rank(original)
 
     @functools.wraps(original)
     def lock(file: object, operation: int, *args: object) -> Any:  # noqa: ANN401 - the original's
         task = running_task()
-        if task is None or operation & never_waits:
+        if task is None:
             return original(file, operation, *args)
+        if task.engine.delays is not None:
+            number: int = file if isinstance(file, int) else cast("Any", file).fileno()
+            found = os.fstat(number)
+            limits.reach(task, "file locks", (found.st_dev, found.st_ino))
+        if operation & never_waits:
+            return take(file, operation, *args)
         while True:
             try:
-                return original(file, operation | fcntl.LOCK_NB, *args)
+                return take(file, operation | fcntl.LOCK_NB, *args)
             except BlockingIOError:
                 limits.poll(task.engine, f"fcntl.{name}", rounds=limits.SLEEP_ROUNDS)
 
     interrupts.may_be_left(lock)
     return lock
+
+
+def _lock_of_rank(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `lockf` with locks of the opened file: those of the process exclude no other rank."""
+    import fcntl  # noqa: PLC0415 - not everywhere
+
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return original
+    kinds = {
+        fcntl.LOCK_SH: fcntl.F_RDLCK,
+        fcntl.LOCK_EX: fcntl.F_WRLCK,
+        fcntl.LOCK_UN: fcntl.F_UNLCK,
+    }
+
+    def lockf(file: Any, operation: int, length: int = 0, start: int = 0, whence: int = 0) -> None:  # noqa: ANN401 - as the original
+        kind = kinds.get(operation & ~fcntl.LOCK_NB)
+        if kind is None:
+            raise ValueError("unrecognized lockf argument")
+        asked = struct.pack("hhqqi4x", kind, whence, start, length, 0)  # `struct flock` of Linux.
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, asked)
+
+    return lockf
 
 
 # ---- sockets that a rank binds: the port is one of its simulated host's ----

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 # often by programs that do not wait; they are accused later too, as one that sleeps is.
 _MAX_READS, _MAX_LOCKS = 100, 1000
 
-_State = tuple["Task | None", int, int]
+_State = tuple[int, int, int]
 
 
 class _Spin:
@@ -85,10 +85,17 @@ class _Spin:
 
 
 _reads, _locks = _Spin(), _Spin()
+LOCKS, VALUES = "locks and queues", "shared values"  # Kinds of shared objects, for reports.
 
 
-def note_read(key: Hashable, what: str) -> None:
+def note_read(owner: object, key: Hashable, what: str) -> None:
     """Count a read of something shared; `key` tells it from others, `what` names it in reports."""
+    reach_value(owner)
+    count_read(key, what)
+
+
+def count_read(key: Hashable, what: str) -> None:
+    """Count a read as `note_read` does, without a delay."""
     engine = current_engine()
     if engine is None:
         return
@@ -97,6 +104,15 @@ def note_read(key: Hashable, what: str) -> None:
         limits.poll(engine, what)
     if (races := race_order()) is not None:  # It is behind what others did before they changed it.
         races.met(races.conditions)
+
+
+def reach_value(owner: object) -> None:
+    """Delay a rank's call on a shared value, if the run has delays."""
+    engine = current_engine()
+    if engine is not None and engine.delays is not None:
+        task = engine.current_task()
+        if task is not None:
+            limits.reach(task, VALUES, id(owner), owner)
 
 
 def note_write() -> None:
@@ -117,7 +133,7 @@ def note_lock(key: Hashable, task: Task) -> None:
 
 def _state(engine: EngineInterface, task: Task | None) -> _State:
     clock_ps = engine.now_ps if task is None else task.clock_ps
-    return task, engine.progress, clock_ps
+    return id(task), engine.progress, clock_ps  # The task itself would outlive its spawn here.
 
 
 def _may_poll(engine: EngineInterface, task: Task | None) -> bool:
@@ -260,6 +276,8 @@ class Lock:
         task = running_task()
         _catch_up(task)
         if task is not None and not self._is_waiter:
+            if task.engine.delays is not None:
+                limits.reach(task, LOCKS, id(self), self)
             note_lock(id(self), task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task
@@ -334,7 +352,12 @@ class Lock:
         if task is not None:
             self._num_calls = task.engine.num_thread_calls
         _catch_up(task)  # The others see it at the time that this rank's clock shows.
+        if task is None or task.engine.delays is None or self._is_waiter:
+            self._hand_over()
+            return
+        limits.reach(task, LOCKS)  # It is held for longer.
         self._hand_over()
+        limits.reach(task, LOCKS)  # What the rank does next is late.
 
     def _hand_over(self) -> None:
         self._holder = None

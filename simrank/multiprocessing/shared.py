@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from simrank.engine import limits
 from simrank.errors import UnsupportedError
 from simrank.isolation.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
-from simrank.isolation.locks import ReentrantLock, note_read, note_write
+from simrank.isolation.locks import ReentrantLock, note_read, note_write, reach_value
 from simrank.isolation.private_modules import private_modules, reference
 from simrank.multiprocessing.arguments import (
     IS_LOCAL,
@@ -150,11 +150,12 @@ class Value:
     @property
     def value(self) -> Any:  # noqa: ANN401 - any value
         """The value; a loop that reads it until it changes lets the other ranks run."""
-        note_read(id(self), "a Value that no rank changes")
+        note_read(self, id(self), "a Value that no rank changes")
         return self._value
 
     @value.setter
     def value(self, value: Any) -> None:  # noqa: ANN401 - likewise
+        reach_value(self)
         note_write()
         self._value = value
 
@@ -196,6 +197,7 @@ class Array:
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - an element or a slice
         """Return an element or a slice."""
         note_read(
+            self,
             (id(self), index if isinstance(index, int) else str(index)),
             "an Array that no rank changes",
         )
@@ -205,12 +207,13 @@ class Array:
         """Set an element, or as many as a slice has."""
         if isinstance(index, slice) and len(list(value)) != len(self._values[index]):
             raise ValueError("the length of an Array never changes")
+        reach_value(self)
         note_write()
         self._values[index] = value
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the elements."""
-        note_read(id(self), "an Array that no rank changes")
+        note_read(self, id(self), "an Array that no rank changes")
         return iter(self._values)
 
 
@@ -232,16 +235,18 @@ class Namespace(SimpleNamespace):
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - the user's
         """Return an attribute."""
         if not name.startswith("__"):
-            note_read((id(self), name), f"{name!r} of a Namespace that no rank changes")
+            note_read(self, (id(self), name), f"{name!r} of a Namespace that no rank changes")
         return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute."""
+        reach_value(self)
         note_write()
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
         """Delete an attribute."""
+        reach_value(self)
         note_write()
         super().__delattr__(name)
 
@@ -267,12 +272,13 @@ def _reads(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _note_read(self: object, method: str, args: tuple[object, ...]) -> None:
     which = [each if isinstance(each, int | str) else id(each) for each in args]
-    note_read((id(self), method, *which), f"a {type(self).__name__} that no rank changes")
+    note_read(self, (id(self), method, *which), f"a {type(self).__name__} that no rank changes")
 
 
 def _writes(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def write(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the original's
+        reach_value(self)
         try:
             result = original(self, *args, **kwargs)
         except Exception:  # A pop of what is not there yet, say.
@@ -430,8 +436,10 @@ def _with(original: Callable[..., Any], function: Callable[[int, Any], Any]) -> 
 
     @functools.wraps(original)
     def call(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
-        if running_task() is None:
+        task = running_task()
+        if task is None:
             return original(self, *args, **kwargs)
+        limits.reach(task, "pipes")
         return original(self, args[0], function)
 
     return call

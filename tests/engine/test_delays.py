@@ -35,7 +35,7 @@ def test_a_delay_depends_on_its_own_point_alone(seed):
 
 @given(
     st.integers(1, 10**6),
-    st.lists(st.tuples(st.sampled_from("hwst"), st.integers(-1, 99), st.integers(0, 999))),
+    st.lists(st.tuples(st.sampled_from("hwstc"), st.integers(-1, 99), st.integers(0, 999))),
 )
 def test_delays_are_read_as_they_are_written(seed, points):
     """Text and back."""

@@ -1,12 +1,14 @@
 """Programs whose result depends on the order of things; each passes where nothing is late."""
 
+import fcntl
 import queue
+import tempfile
 import threading
 import time
 from datetime import timedelta
 
 import simrank.distributed as dist
-from simrank.multiprocessing import Value
+from simrank.multiprocessing import Array, Manager, Value
 
 
 def any_source_order(ctx):
@@ -186,7 +188,93 @@ def buffer_reuse(ctx):
     return program, 2
 
 
-BUGS = {
+def lock_per_half(ctx):
+    """A lock guards the check and the act, each for itself."""
+    lock, made = threading.Lock(), []
+
+    def program(rank):
+        with lock:
+            is_missing = not made
+        if is_missing:
+            with lock:
+                made.append(rank)
+        assert len(made) == 1
+
+    return program, 3
+
+
+def queue_of_one(ctx):
+    """Ranks look whether a queue has room for them, and put into it in another call."""
+    places = queue.Queue()
+
+    def program(rank):
+        if not places.qsize():
+            places.put(rank)
+        assert places.qsize() == 1
+
+    return program, 3
+
+
+def plain_increment(ctx):
+    """`+=` of a Value is a read and a write."""
+    counter = Value("i", 0)
+    return _counts(lambda: setattr(counter, "value", counter.value + 1), lambda: counter.value)
+
+
+def array_increment(ctx):
+    """So it is of an element of an Array."""
+    counters = Array("i", 1)
+    return _counts(lambda: counters.__setitem__(0, counters[0] + 1), lambda: counters[0])
+
+
+def managed_increment(ctx):
+    """And of an entry of a manager's dict."""
+    found = Manager().dict(n=0)
+    return _counts(lambda: found.__setitem__("n", found["n"] + 1), lambda: found["n"])
+
+
+def _counts(add, total):
+    def program(rank):
+        add()
+        dist.init_process_group("gloo")
+        dist.barrier()
+        assert total() == 3
+
+    return program, 3
+
+
+def file_lock_per_half(ctx):
+    """A file is read under its lock, and written under it later."""
+    path = tempfile.mkdtemp() + "/count"
+    with open(path, "w") as file:
+        file.write("0")
+
+    def program(rank):
+        with open(path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            count = int(file.read())
+            fcntl.flock(file, fcntl.LOCK_UN)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.write(str(count + 1))
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_UN)
+        dist.init_process_group("gloo")
+        dist.barrier()
+        with open(path) as file:
+            assert file.read() == "3"
+
+    return program, 3
+
+
+OF_SHARED = dict.fromkeys(  # Nothing but a late call on what ranks share brings them about.
+    (
+        "lock_per_half", "queue_of_one", "plain_increment", "array_increment", "managed_increment",
+        "file_lock_per_half",
+    ),
+    "AssertionError",
+)  # fmt: skip
+BUGS = OF_SHARED | {
     "any_source_order": "AssertionError",
     "lock_order": "DeadlockError",
     "check_then_act": "AssertionError",

@@ -1,6 +1,8 @@
 """Bugs of order are found, shrunk and replayed; programs that are right in any order pass."""
 
+import fcntl
 import importlib.util
+import queue
 import threading
 import time
 from pathlib import Path
@@ -10,8 +12,8 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank import explore
-from simrank.engine.delays import Delays
-from simrank.multiprocessing import Value
+from simrank.engine.delays import SHARED, Delays
+from simrank.multiprocessing import Manager, Value
 from tests.quick import slow_after
 
 _spec = importlib.util.spec_from_file_location("planted", Path(__file__).parent / "planted.py")
@@ -52,6 +54,23 @@ def test_a_planted_bug_passes_without_delays_is_found_within_200_seeds_and_repla
     first = failure_of(run, Delays.parse(text))
     assert first == failure_of(run, Delays.parse(text))
     assert first[0][0] == planted.BUGS[name] or planted.BUGS[name] in str(type(failure.error))
+
+
+class Unshared(Delays):
+    """Delays of anything but calls on what ranks share."""
+
+    def draw(self, kind, rank, site):
+        return 0 if kind == SHARED else super().draw(kind, rank, site)
+
+
+@pytest.mark.parametrize("name", planted.OF_SHARED)
+def test_a_call_on_a_shared_object_must_be_late_to_find_its_bug(name, monkeypatch):
+    """No other delay finds it, among as many seeds as the search needs with them."""
+    run = runner(getattr(planted, name))
+    failure = explore.search(run, 200)
+    assert {delay.point.kind for delay in failure.applied} == {SHARED}
+    for seed in range(1, failure.num_seeds + 1):
+        run(Unshared(seed))
 
 
 def all_reduce_steps(ctx):
@@ -105,6 +124,76 @@ def guarded_counter(ctx):
         assert counter.value == 12
 
     return program, 4
+
+
+def guarded_objects(ctx):
+    """Ranks share objects under locks, and hand over through a queue and a condition."""
+    lock, ready, mail = threading.RLock(), threading.Condition(), queue.Queue(1)
+    shared, came = Manager().dict(n=0), []
+
+    def program(rank):
+        with lock, lock:
+            shared["n"] += 1
+        if rank:
+            mail.put(rank)
+        else:
+            assert sorted(mail.get() for _ in range(2)) == [1, 2]
+        with ready:
+            came.append(rank)
+            ready.notify_all()
+            ready.wait_for(lambda: len(came) == 3)
+        assert shared["n"] == 3
+
+    return program, 3
+
+
+def guarded_file(ctx, name="lockf"):
+    """Ranks count in a file under its lock."""
+    path = planted.tempfile.mkdtemp() + "/count"
+    with open(path, "w") as file:
+        file.write("0")
+
+    def program(rank):
+        take = getattr(fcntl, name)
+        with open(path, "r+") as file:
+            take(file, fcntl.LOCK_EX)
+            count = int(file.read())
+            time.sleep(1e-4)
+            file.seek(0)
+            file.write(str(count + 1))
+            file.flush()
+            take(file, fcntl.LOCK_UN)
+        dist.init_process_group("gloo")
+        dist.barrier()
+        with open(path) as file:
+            assert file.read() == "3"
+
+    return program, 3
+
+
+def test_ranks_exclude_each_other_with_a_lock_of_a_part_of_a_file(tmp_path):
+    """`lockf` is a process's own; a rank that does not wait gets the error of a process."""
+    (tmp_path / "part").write_bytes(b"0123")
+    seen = []
+
+    def program(rank):
+        with open(tmp_path / "part", "r+b") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 2, 0)
+            except BlockingIOError:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 2, 2)  # The other half is free.
+                seen.append(rank)
+            time.sleep(1e-3)
+
+    with simrank.Context() as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=2)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("make", [guarded_objects, guarded_file])
+def test_a_program_that_guards_what_it_shares_passes_every_seed(make):
+    """Late calls on locks, queues, values and files change no result."""
+    assert explore.search(runner(make), 10) is None
 
 
 @pytest.mark.parametrize("make", slow_after(1, [guarded_counter, all_reduce_steps, ring_of_sends]))

@@ -119,6 +119,27 @@ def test_seeds_find_nothing_in_a_program_that_is_right(run):
     assert (status, "no failure in 5 seed(s)" in err) == (0, True), err
 
 
+STORED = """
+import torch.distributed as dist
+rank = int(__import__("os").environ["RANK"])
+store = dist.FileStore("/nowhere/at/all", 3)
+mine = store.add("rank", 1)  # A counter: right in any order.
+store.set("count", str(int(store.get("count")) + 1) if mine > 1 else "1")  # A read, and a write.
+store.add("done", 1)
+while store.add("done", 0) < 3:
+    pass
+assert store.get("count") == b"3", store.get("count")
+"""
+
+
+def test_seeds_find_a_store_that_is_read_and_written_in_two_calls(run):
+    """Without delays each rank writes before the next one reads."""
+    assert run(STORED)[0] == 0
+    status, err = run(STORED, "--seeds", 20)
+    assert status == 1, err
+    assert re.search(r"a call on a shared object at program.py:\d+ is", err), err
+
+
 def test_a_rank_that_is_killed_is_named_to_its_peers(run, tmp_path):
     """By a fault of a file. On the host: a killed thread never leaves its frames and tensors."""
     (tmp_path / "faults.yaml").write_text("faults:\n  - {kill: 1, at_collective: 5}\n")

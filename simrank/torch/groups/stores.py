@@ -13,6 +13,7 @@ import torch.distributed as dist
 from simrank.distributed.membership import cannot_listen, world_of
 from simrank.engine import NamedWait, limits
 from simrank.errors import WaitTimeoutError
+from simrank.isolation.locks import count_read, note_write
 from simrank.ranks import require_program, require_rank
 from simrank.ranks.current import rank_program
 from simrank.ranks.ports import node_of, ports_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _KEY, _WAITS, _WORKERS = "torch's stores", "waits for a server", "all workers"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
+STORES = "stores"  # The kind of shared objects, for reports.
 _POLL_PS = 10_000_000_000  # Source: torch 2.13 TCPStore.cpp, waitForWorkers sleeps for 10 ms.
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
@@ -62,6 +64,13 @@ class Table:
         if program.task is not None and program.task.group is not None:
             self._groups.add(program.task.group)
 
+    def reach(self, key: str) -> None:
+        """Delay a rank's call on a key, if the run has delays; a call again and again polls."""
+        task = require_program("a store").task
+        if task is not None and task.engine.delays is not None:
+            limits.reach(task, STORES, (id(self), key), self)
+        count_read((id(self), key), f"key '{key}' of {self.name} that no rank changes")
+
     @property
     def is_over(self) -> bool:
         """Return whether all ranks that opened the store, or inherited it, have ended."""
@@ -79,6 +88,7 @@ class Table:
     def put(self, key: str, value: bytes) -> None:
         """Set a value, and wake ranks that wait for the key."""
         self.values[key] = value
+        note_write()
         self.changed(key)
 
     def changed(self, key: str) -> None:
@@ -116,6 +126,7 @@ class SimulatedStore(dist.Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
+        self._table.reach(key)
         self._table.put(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -129,12 +140,15 @@ class SimulatedStore(dist.Store):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter, and return it."""
+        self._table.reach(key)
         total = int(self._table.values.get(key, b"0")) + amount
-        self._table.put(key, str(total).encode())
+        if amount or key not in self._table.values:
+            self._table.put(key, str(total).encode())
         return total
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a value if it equals `expected`; return the value."""
+        self._table.reach(key)
         expected, desired = _bytes(expected), _bytes(desired)
         present = self._table.values.get(key)
         if present is None and expected:
@@ -146,10 +160,13 @@ class SimulatedStore(dist.Store):
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to a value."""
+        self._table.reach(key)
         self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
         """Return whether all keys are set."""
+        for key in keys:
+            self._table.reach(key)
         return all(key in self._table.values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -161,6 +178,7 @@ class SimulatedStore(dist.Store):
         limit = self._timeout if timeout is None else timeout
         values = self._table.values
         for key in keys:
+            self._table.reach(key)
             if not self._table.wait_for(key, limit, partial(values.__contains__, key)):
                 milliseconds = round(limit.total_seconds() * 1000)
                 raise dist.DistStoreError(
@@ -178,6 +196,7 @@ class SimulatedStore(dist.Store):
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; return whether it was set."""
+        self._table.reach(key)
         return self._table.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
@@ -211,7 +230,9 @@ class SimulatedStore(dist.Store):
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Append to a queue."""
+        self._table.reach(key)
         self._table.queues.setdefault(key, deque()).append(_bytes(value))
+        note_write()
         self._table.changed(key)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -221,6 +242,7 @@ class SimulatedStore(dist.Store):
             DistQueueEmptyError: It is empty, and `block` is not set.
             DistStoreError: The time limit passed.
         """
+        self._table.reach(key)
         queue = self._table.queues.setdefault(key, deque())
         if not queue and not block:
             raise dist.QueueEmptyError("queue is empty")
@@ -230,6 +252,7 @@ class SimulatedStore(dist.Store):
 
     def queue_len(self, key: str) -> int:
         """Return the length of a queue."""
+        self._table.reach(key)
         return len(self._table.queues.get(key, ()))
 
 
@@ -441,18 +464,42 @@ class PrefixStore(dist.PrefixStore):
 def waiting_methods() -> list[tuple[Any, str, Any]]:
     """Return methods of torch's stores that wait in the engine if a rank calls them.
 
-    In C++ they would block the thread, so that no rank could set the key.
+    In C++ they would block the thread, so that no rank could set the key. Injected delays make them
+    late, and those that never wait.
     """
     kind: Any = dist.Store
-    return [(kind, name, _waiting(getattr(kind, name), name)) for name in _WAITING]
+    return [
+        (kind, name, patch(getattr(kind, name), name))
+        for patch, names in ((_waiting, _WAITING), (_late, _OTHERS))
+        for name in names
+    ]
 
 
 _WAITING = ("wait", "get", "multi_get", "queue_pop")
+_OTHERS = ("set", "add", "append", "compare_set", "check", "delete_key", "queue_push", "queue_len")
+
+
+def _late(original: Callable[..., Any], _: str) -> Callable[..., Any]:
+    @wraps(original)
+    def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        _reach(self, key)
+        return original(self, key, *args, **kwargs)
+
+    return call
+
+
+def _reach(store: Any, key: Any) -> None:
+    """Delay a rank's call on a key of a store of torch's own, if the run has delays."""
+    program = rank_program()
+    task = None if program is None else program.task
+    if task is not None and task.engine.delays is not None and type(store) in _NATIVE:
+        limits.reach(task, STORES, (id(store), str(key)), store)
 
 
 def _waiting(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     @wraps(original)
     def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        _reach(self, key)
         if rank_program() is not None and type(self) in _NATIVE:
             if name == "queue_pop":
                 if kwargs.get("block", args[0] if args else True):
