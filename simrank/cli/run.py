@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EPIPE
 from functools import partial
 from importlib import import_module
@@ -191,9 +191,15 @@ class _Job:
                 else:
                     return
 
-    def run_quietly(self, delays: Delays | None) -> None:
-        """Run the script in a Context of its own, with its output captured."""
-        self._run_hidden(Context(**self.settings, delays=delays))
+    def run_quietly(self, delays: Delays) -> dict[tuple[int, str], list[str]]:
+        """Run the script in a Context of its own; return the lines of each rank and stream."""
+        context, texts = Context(**self.settings, delays=delays), defaultdict[Any, Any](io.StringIO)
+        set_output(context.program, Output(log=lambda *key: texts[key]))
+        self._run_hidden(context)
+        lines = {key: text.getvalue().split("\n") for key, text in texts.items()}
+        for rank, codes in delays.exit_codes.items():
+            lines[rank or 0, "exit codes"] = [str(code) for code in sorted(codes)]
+        return lines
 
     def run_alone(self, probe: Probe) -> None:
         """Run the script on one rank, in a Context that a probe watches, without its output."""
@@ -549,22 +555,35 @@ def _show_found(context: Context, failure: SimrankError) -> None:
 
 def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> None:
     """Run the script under many seeds; print the first failure, shrunk, with its replay."""
-    job.run_quietly(None)  # What fails without any delay is no matter of order.
+    # What fails without any delay is no matter of order.
+    comparison = explore.Comparison(job.run_quietly, job.settings["seed"])
     with progress_bar() as progress:
         task = progress.add_task("", total=num_seeds)
 
         def show(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total)
 
-        failure = explore.search(job.run_quietly, num_seeds, max_delay_ps=max_ps, on_progress=show)
+        search = partial(explore.search, max_delay_ps=max_ps, on_progress=show)
+        failure = search(comparison.see, num_seeds)
+        found, differing = failure, comparison.differing
+        if failure is None and differing:  # Shrunk as failures are.
+            found = search(comparison.check, 1, first_seed=differing[0])
     if failure is None:
         bound = units.format_time(max_ps)
         typer.echo(f"simrank: no failure in {num_seeds} seed(s), delays up to {bound}", err=True)
-        return
-    typer.echo(failure_text(failure.error), err=True)
-    typer.echo(f"simrank: {failure}", err=True)
-    typer.echo(f"to replay: {_replay(command, job, str(failure.delays))}", err=True)
-    raise typer.Exit(FAILED)
+        for line in comparison.describe_orders(bound):
+            typer.echo(f"simrank: {line}", err=True)
+    if found is not None:
+        if failure is None:
+            found = replace(found, num_seeds=num_seeds)
+            others = f"{len(differing)} of {num_seeds} seed(s) print something else"
+            error, described = f"simrank: {others}: {found.error}", found.describe("differs")
+        else:
+            error, described = failure_text(found.error), str(found)
+        typer.echo(f"{error}\nsimrank: {described}", err=True)
+        typer.echo(f"to replay: {_replay(command, job, str(found.delays))}", err=True)
+    if failure is not None:
+        raise typer.Exit(FAILED)
 
 
 def _replay(command: typer.Context, job: _Job, delays: str) -> str:

@@ -629,7 +629,8 @@ class Event:
                 "Both events must be completed before calculating elapsed time.\n"
                 "  to fix: call end_event.synchronize() first"
             )
-        return (last.complete_ps - first.complete_ps) / PS_PER_MS
+        elapsed_ps, delays = last.complete_ps - first.complete_ps, last.stream.device.engine.delays
+        return elapsed_ps * (1 if delays is None else delays.clock_scale) / PS_PER_MS
 
 
 # ---- The current device and stream of the running program ----

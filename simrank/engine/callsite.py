@@ -224,6 +224,19 @@ def user_stack() -> tuple[CallSite, ...]:
     return tuple(sites)
 
 
+def is_called_by_package() -> bool:
+    """Return whether an installed package calls simrank, through the standard library or not."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if any(folder in file for folder in _INSTALLED):
+            return True
+        if not file.startswith((_PACKAGE, _STANDARD_LIBRARY)):
+            return False
+        frame = frame.f_back
+    return False
+
+
 def depth_of_user() -> int:
     """Return the `stacklevel` that makes a warning of the caller name the user's line."""
     depth, frame = 1, sys._getframe(1)  # noqa: SLF001 - as above

@@ -85,7 +85,11 @@ class Delays:
     Attributes:
         applied: The delays of the run so far, in order.
         orders: The order in which ranks came to what they share.
+        exit_codes: Of the processes that ranks started and that have ended, by rank.
+        clock_scale: Factor of the times that programs read, and of no other.
     """
+
+    clock_scale = 1
 
     def __init__(
         self, seed: int, *, max_ps: int = DEFAULT_MAX_PS, only: Iterable[Point] | None = None
@@ -99,6 +103,7 @@ class Delays:
         self.only = None if only is None else frozenset(only)
         self.applied: list[Delay] = []
         self.orders = Orders()
+        self.exit_codes: dict[int | None, list[int]] = {}
         self._tracks: dict[tuple[str, int], _Track] = {}
         picked = _mix(seed)
         self._one_in = _ONE_IN[picked % len(_ONE_IN)]
@@ -121,6 +126,13 @@ class Delays:
         except (ValueError, IndexError):
             expected = "a seed from 1, with points such as 17:h3.12,w0.4"
             raise ValueError(f"expected {expected}, got {text!r}") from None
+
+    @classmethod
+    def none(cls, seed: int = 0, *, clock_scale: int = 1) -> Delays:
+        """Return no delays, for a run that others are compared with; `seed` is the Context's."""
+        made = cls(1, only=())
+        made.seed, made.clock_scale = seed, clock_scale
+        return made
 
     def __str__(self) -> str:
         """Return the text that replays these delays, given the same `max_ps`."""
@@ -177,13 +189,13 @@ class Orders:
         self._turns: dict[tuple[str, Hashable], _Turns] = {}
         self._ended: dict[str, int] = {}
 
-    def note(self, kind: str, key: Hashable, rank: int | None, owner: object = None) -> None:
-        """Note that a rank comes to an object.
+    def note(self, kind: str, key: Hashable, caller: Hashable, owner: object = None) -> None:
+        """Note that a rank, or a thread of one, comes to an object.
 
         Args:
             kind: Of the object, in the plural, for reports.
             key: Tells the object from others of its kind while it lives.
-            rank: The rank.
+            caller: The rank, or what tells its thread from others.
             owner: The object whose end is the end of the key; None: the key stays.
         """
         turns = self._turns.get((kind, key))
@@ -191,12 +203,10 @@ class Orders:
             turns = self._turns[kind, key] = _Turns()
             if owner is not None:
                 turns.owner = ref(owner, lambda _: self._end(kind, key))
-        if (
-            turns.last != rank
-        ):  # A rank that comes again and again polls: how often, does not count.
+        if turns.last != caller:  # Polls of one rank count once.
             turns.num_changes += 1
-            turns.last = rank
-            turns.digest = _mix(turns.digest ^ (-1 if rank is None else rank) + 2)
+            turns.last = caller
+            turns.digest = _mix(turns.digest ^ hash(caller) & _MASK)
 
     def _end(self, kind: str, key: Hashable) -> None:
         """Fold an object that is gone into the sum of its kind."""
@@ -207,7 +217,7 @@ class Orders:
     def digests(self) -> dict[str, int]:
         """Return a number per kind of which two ranks shared an object; another order, another."""
         digests = dict(self._ended)
-        for (kind, _), turns in self._turns.items():
+        for (kind, _), turns in list(self._turns.items()):
             if turns.num_changes > 1:
                 digests[kind] = digests.get(kind, 0) + turns.digest & _MASK
         return digests
@@ -219,7 +229,7 @@ class _Turns:
     __slots__ = ("digest", "last", "num_changes", "owner")
 
     def __init__(self) -> None:
-        self.last: int | None = -2
+        self.last: Hashable = None
         self.num_changes = self.digest = 0
         self.owner: object = None
 

@@ -236,9 +236,11 @@ def reach(task: Task, kind: str, key: Hashable = None, owner: object = None) -> 
     if late_ps and not is_importing():
         _sleep_until(engine, task, task.clock_ps + late_ps, _LATE)
     if key is not None:
-        delays.orders.note(kind, key, task.rank, owner)
+        caller = task.rank, task.name.translate(_NO_DIGITS)  # Threads are numbered over all runs.
+        delays.orders.note(kind, key, caller, owner)
 
 
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _LATE = PollReason("an injected delay", SLEEP_ROUNDS)
 
 

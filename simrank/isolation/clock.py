@@ -31,7 +31,8 @@ EPOCH_S = 1_767_225_600
 
 def _read_ps(task: Task, name: str) -> int:
     limits.poll(task.engine, name, reads_clock=True)
-    return task.clock_ps
+    delays = task.engine.delays
+    return task.clock_ps if delays is None else task.clock_ps * delays.clock_scale
 
 
 def quiet_monotonic() -> float:

@@ -26,7 +26,13 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from simrank.engine import Handle, limits
-from simrank.engine.callsite import attributes_of, is_importing, is_real, module_text
+from simrank.engine.callsite import (
+    attributes_of,
+    is_called_by_package,
+    is_importing,
+    is_real,
+    module_text,
+)
 from simrank.engine.report import deadlock_error
 from simrank.ranks.current import (
     current_engine,
@@ -277,7 +283,8 @@ class Lock:
         _catch_up(task)
         if task is not None and not self._is_waiter:
             if task.engine.delays is not None:
-                limits.reach(task, LOCKS, id(self), self)
+                is_shared = not is_called_by_package()  # Its locks are those of one process.
+                limits.reach(task, LOCKS, id(self) if is_shared else None, self)
             note_lock(id(self), task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task

@@ -203,6 +203,9 @@ class _Child:
         """Record its exit code, and fail the calls that wait for it in a process group."""
         if self.returncode is None:
             self.returncode = status
+            delays = self._program.engine.delays
+            if delays is not None:
+                delays.exit_codes.setdefault(self._program.rank, []).append(status)
             process_ended(self._program, status)
 
     def poll(self, flag: object = None) -> int | None:

@@ -99,10 +99,10 @@ x.tolist()
 def num_calls(script, delays):
     """Return how many functions a run of a script calls, after one that warms up."""
     job = _Job(str(script), [], 8, {"cluster": load_cluster("hgx_h100")})
-    job.run_quietly(delays and Delays(delays))
+    job.run_quietly(Delays(delays) if delays else Delays.none())
     profile = cProfile.Profile()
     with profile:
-        job.run_quietly(delays and Delays(delays))
+        job.run_quietly(Delays(delays) if delays else Delays.none())
     return sum(entry.callcount for entry in profile.getstats())
 
 
@@ -112,6 +112,130 @@ def test_a_seed_costs_what_a_plain_run_costs(tmp_path):
     script.write_text(REDUCES)
     plain = num_calls(script, None)
     assert max(num_calls(script, seed) for seed in range(1, 9)) < 1.5 * plain
+
+
+PRINTS_SOURCES = """
+import logging, time
+import simrank, simrank.distributed as dist
+
+logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+dist.init_process_group("gloo")
+x, begin = simrank.ones(1, device="cpu"), time.perf_counter()
+if dist.get_rank() == 0:
+    sources = [dist.recv(x) for _ in range(2)]
+    logging.info("took %.1f ms", (time.perf_counter() - begin) * 1e3)
+    print("sources", sources)
+else:
+    time.sleep(20e-6 * dist.get_rank())
+    dist.send(x, 0)
+"""
+
+
+def test_output_that_depends_on_the_order_is_a_finding_with_its_line_and_replay(tmp_path, capsys):
+    """Of the rank and the seed; the times that it prints before are none, and the run passes."""
+    script = tmp_path / "prints.py"
+    script.write_text(PRINTS_SOURCES)
+    code, out, err = run(capsys, "--seeds", "8", "--nproc-per-node", "3", str(script))
+    assert (code, out) == (0, "")
+    assert "line 1 of rank 0 on stdout (suspected) depends on the order of calls" in err
+    assert "without delays: 'sources [1, 2]'\n  with delays:    'sources [2, 1]'" in err
+    assert "seed 6 differs, 8 tried: shrunk from" in err
+    with pytest.raises(SystemExit):
+        main(shlex.split(err.rpartition("to replay: ")[2])[1:])
+    assert "sources [2, 1]" in capsys.readouterr().out
+
+
+EXITS = """
+import multiprocessing, sys
+
+def put(queue, number):
+    queue.put(number)
+
+def take(queue):
+    sys.exit(queue.get())
+
+if __name__ == "__main__":
+    queue = multiprocessing.Queue()
+    started = [multiprocessing.Process(target=put, args=(queue, number)) for number in (3, 4)]
+    started.append(multiprocessing.Process(target=take, args=(queue,)))
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+"""
+
+
+def test_exit_codes_of_processes_that_depend_on_the_order_are_a_finding(tmp_path, capsys):
+    """The program looks at none of them, and prints nothing."""
+    script = tmp_path / "exits.py"
+    script.write_text(EXITS)
+    options = ("--seeds", "12", "--nproc-per-node", "1", "--carrier", "thread")
+    code, _, err = run(capsys, *options, str(script))
+    assert code == 0
+    assert "of rank 0 on exit codes (suspected) depends on the order of calls" in err
+    assert "without delays: '3'\n  with delays:    '4'" in err
+
+
+PRINTS_TIMES = """
+import datetime, logging, time
+import simrank, simrank.distributed as dist
+
+logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+dist.init_process_group("nccl")
+x, first = simrank.ones(1 << 16), time.time()
+begin, end = simrank.Event(enable_timing=True), simrank.Event(enable_timing=True)
+for step in range(3):
+    start = time.perf_counter()
+    begin.record()
+    dist.all_reduce(x)
+    end.record()
+    simrank.synchronize()
+    took = time.perf_counter() - start
+    logging.info("step %d of 3, %.0f steps/s, %d s", step, 1 / took, time.time() - first)
+    print(f"{took:.3f} s" if took > 1e-3 else f"{took * 1e6:.0f} us", begin.elapsed_time(end), "ms")
+print(object(), datetime.datetime.now(), x[0].item())
+"""
+
+
+def test_times_that_a_program_prints_are_no_finding(tmp_path, capsys):
+    """Clocks, dates, timers of events, speeds, units that change, and addresses of objects."""
+    script = tmp_path / "times.py"
+    script.write_text(PRINTS_TIMES)
+    code, _, err = run(capsys, "--seeds", "12", str(script))
+    assert (code, "print something else" in err) == (0, False), err
+    assert "another order of calls: collectives " in err
+
+
+FAR_APART = """
+import time
+import simrank, simrank.distributed as dist
+
+dist.init_process_group("gloo")
+x = simrank.ones(1, device="cpu")
+if dist.get_rank() == 0:
+    assert [dist.recv(x) for _ in range(2)] == [1, 2]
+else:
+    time.sleep(0.1 * dist.get_rank())
+    dist.send(x, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("max_delay", "code", "said"),
+    [
+        ("1 ms", 0, "no run had another order of calls on messages: the program orders them, or"),
+        ("1 s", 1, "AssertionError"),
+    ],
+)
+def test_delays_that_change_no_order_are_said_to(tmp_path, capsys, max_delay, code, said):
+    """Ranks that race are 100 ms apart: shorter delays cannot find it, longer ones do."""
+    script = tmp_path / "far.py"
+    script.write_text(FAR_APART)
+    found = run(
+        capsys, "--seeds", "12", "--max-delay", max_delay, "--nproc-per-node", "3", str(script)
+    )
+    assert found[0] == code, found
+    assert said in found[2]
 
 
 def test_what_fails_without_delays_is_shown_as_it_is(tmp_path, capsys):
