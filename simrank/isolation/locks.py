@@ -96,15 +96,11 @@ LOCKS, VALUES = "locks and queues", "shared values"  # Kinds of shared objects, 
 
 def note_read(owner: object, key: Hashable, what: str) -> None:
     """Count a read of something shared; `key` tells it from others, `what` names it in reports."""
-    reach_value(owner)
-    count_read(key, what)
-
-
-def count_read(key: Hashable, what: str) -> None:
-    """Count a read as `note_read` does, without a delay."""
     engine = current_engine()
     if engine is None:
         return
+    if engine.delays is not None:
+        reach_value(owner)
     task = engine.current_task()
     if _reads.is_over(_state(engine, task), key, _MAX_READS) and _may_poll(engine, task):
         limits.poll(engine, what)
@@ -113,18 +109,20 @@ def count_read(key: Hashable, what: str) -> None:
 
 
 def reach_value(owner: object) -> None:
-    """Delay a rank's call on a shared value, if the run has delays."""
+    """Delay a rank's call on a shared value, if the run has delays; None: it is on time."""
     engine = current_engine()
-    if engine is not None and engine.delays is not None:
+    if owner is not None and engine is not None and engine.delays is not None:
         task = engine.current_task()
         if task is not None:
             limits.reach(task, VALUES, id(owner), owner)
 
 
-def note_write() -> None:
-    """Note that a rank has changed what others may be reading."""
+def note_write(owner: object = None) -> None:
+    """Note that a rank has changed, or is about to change, what others may be reading."""
     engine = current_engine()
     if engine is not None:
+        if engine.delays is not None:
+            reach_value(owner)
         engine.progress += 1
     if (races := race_order()) is not None:
         races.meet(races.conditions)
@@ -278,7 +276,8 @@ class Lock:
         return taken
 
     def _acquire(self, blocking: bool, timeout: float) -> bool:
-        _check_arguments(blocking, timeout)
+        if not blocking or timeout != -1:
+            _check_arguments(blocking, timeout)
         task = running_task()
         _catch_up(task)
         if task is not None and not self._is_waiter:

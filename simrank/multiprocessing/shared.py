@@ -155,8 +155,7 @@ class Value:
 
     @value.setter
     def value(self, value: Any) -> None:  # noqa: ANN401 - likewise
-        reach_value(self)
-        note_write()
+        note_write(self)
         self._value = value
 
     def get_lock(self) -> Any:  # noqa: ANN401 - any value
@@ -207,8 +206,7 @@ class Array:
         """Set an element, or as many as a slice has."""
         if isinstance(index, slice) and len(list(value)) != len(self._values[index]):
             raise ValueError("the length of an Array never changes")
-        reach_value(self)
-        note_write()
+        note_write(self)
         self._values[index] = value
 
     def __iter__(self) -> Iterator[Any]:
@@ -240,14 +238,12 @@ class Namespace(SimpleNamespace):
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute."""
-        reach_value(self)
-        note_write()
+        note_write(self)
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
         """Delete an attribute."""
-        reach_value(self)
-        note_write()
+        note_write(self)
         super().__delattr__(name)
 
 

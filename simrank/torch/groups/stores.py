@@ -13,7 +13,7 @@ import torch.distributed as dist
 from simrank.distributed.membership import cannot_listen, world_of
 from simrank.engine import NamedWait, limits
 from simrank.errors import WaitTimeoutError
-from simrank.isolation.locks import count_read, note_write
+from simrank.isolation.locks import note_read, note_write
 from simrank.ranks import require_program, require_rank
 from simrank.ranks.current import rank_program
 from simrank.ranks.ports import node_of, ports_of
@@ -66,10 +66,10 @@ class Table:
 
     def reach(self, key: str) -> None:
         """Delay a rank's call on a key, if the run has delays; a call again and again polls."""
-        task = require_program("a store").task
-        if task is not None and task.engine.delays is not None:
-            limits.reach(task, STORES, (id(self), key), self)
-        count_read((id(self), key), f"key '{key}' of {self.name} that no rank changes")
+        program = require_program("a store")
+        if program.task is not None and program.engine.delays is not None:
+            limits.reach(program.task, STORES, (id(self), key), self)
+        note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
 
     @property
     def is_over(self) -> bool:

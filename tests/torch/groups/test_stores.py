@@ -32,6 +32,22 @@ def test_a_get_waits_for_the_key(spawn):
     assert got == {0: b"value", 1: b"value"}
 
 
+def test_a_loop_that_asks_a_store_without_a_wait_lets_the_other_ranks_go_on(spawn):
+    """A counter that is added to by nothing, and a key that is looked for."""
+
+    def program(rank):
+        store = dist.FileStore("/nowhere/at/all", 2)
+        store.add("came", 1)
+        while store.add("came", 0) < 2:
+            pass
+        if rank:
+            store.set("key", "value")
+        while not store.check(["key"]):
+            pass
+
+    spawn(program)
+
+
 def test_numbers_queues_and_comparisons(spawn):
     """Every method of torch's."""
 
