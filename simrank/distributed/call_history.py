@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.distributed.group import ProcessGroup
     from simrank.engine import CallSite, SourceLine
     from simrank.errors import OddStep
+
+    class _Group(Protocol):
+        name: str
+        ranks: Sequence[int]
+
 
 _MAX_CALLS = 2000  # Of a rank, as many as torch's flight recorder keeps.
 _MAX_CALLS_OF_ALL = 2**20  # Assumed: 8 bytes each, over all ranks.
@@ -56,7 +60,7 @@ class CallHistory:
     def _new(self) -> deque[Called]:
         return deque(maxlen=self._max_calls)
 
-    def note(self, rank: int, site: CallSite | None, name: str, group: ProcessGroup | None) -> None:
+    def note(self, rank: int, site: CallSite | None, name: str, group: _Group | None) -> None:
         """Note a call.
 
         Args:
@@ -73,7 +77,7 @@ class CallHistory:
                 called = self._learn(site, name, group)
             self._of_rank[rank] += (called,)  # As `append`, without a call of Python's.
 
-    def _learn(self, site: CallSite, name: str, group: ProcessGroup | None) -> Called:
+    def _learn(self, site: CallSite, name: str, group: _Group | None) -> Called:
         """Return the call of a site: ranks may have copies of a module, with equal lines."""
         self._sites.append(site)  # Its code stays alive, and its id its own.
         place = site.line()
