@@ -185,7 +185,9 @@ class _Shrinking:
 
 # ---- what ranks print, and the order of their calls, beside a run without delays ----
 
-_CLOCK_SCALES = (3, 1009)  # Assumed: the first changes digits, the second units and "0.0 s".
+# Assumed: the first changes digits, the others units, and seconds where a delay is far longer than
+# the run.
+_CLOCK_SCALES = (3, 1009, 1_000_003)
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -208,7 +210,7 @@ def _read(line: str) -> _Line:
 class Comparison:
     """Compares runs under delays with a run without any.
 
-    A number that a program prints may be a time, which every delay changes. Two further runs
+    A number that a program prints may be a time, which every delay changes. Further runs
     without delays have clocks that run faster for the program alone: what they print otherwise
     follows the clock, and is not compared in lines of the same text. They are made at the first
     difference.
