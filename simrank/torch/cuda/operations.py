@@ -367,6 +367,13 @@ def install(callbacks: Callbacks) -> None:
     _installed[:] = [table]
 
 
+def report_blocks_from(size_bytes: int) -> None:
+    """Report only blocks of at least this size from now on; calls that are under way stay."""
+    table = _installed[-1]
+    table.alloc_threshold = size_bytes
+    native().simrank_callbacks(ctypes.byref(table))
+
+
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a callback: its exceptions are raised after the C++ call returns."""
 

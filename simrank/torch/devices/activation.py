@@ -22,6 +22,7 @@ from simrank.torch.cuda import Callbacks, DeviceProperties, StreamCall, library
 from simrank.torch.cuda.library import NOT_COMPILED, call_before_use, when_missing
 from simrank.torch.cuda.operations import (
     decode,
+    report_blocks_from,
     start_recording,
     start_recording_forms,
 )
@@ -70,7 +71,8 @@ class _Enabled:
 
     def stop_race_checks(self) -> None:
         """Take operations together from now on, as where no races are looked for."""
-        self.allocations.checker = None
+        self.allocations.stop_race_checks()
+        report_blocks_from(self.allocations.shown_bytes)
         start_recording_forms()
 
 

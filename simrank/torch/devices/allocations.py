@@ -188,6 +188,11 @@ class Allocations:
         self._kinds: dict[int, DeviceKinds] = {}  # By device.
         self._blocks: dict[int, Block] = {}
 
+    def stop_race_checks(self) -> None:
+        """Keep large blocks alone from now on."""
+        self.checker, self.shown_bytes = None, SHOWN_BYTES
+        self._blocks.clear()
+
     def allocated(self, owner: int, stream: Stream, address: int, size_bytes: int) -> None:
         """Record a new block of a stream, that a rank owns.
 

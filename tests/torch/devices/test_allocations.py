@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from simrank.errors import RaceError, SpawnException
-from simrank.torch.devices.allocations import DeviceKinds, Held
+from simrank.torch.devices.allocations import Allocations, DeviceKinds, Held
 
 if shutil.which("g++") is None:
     pytest.skip("no compiler for simulated devices", allow_module_level=True)
@@ -336,3 +336,31 @@ def test_peaks_are_those_of_the_whole_run_after_the_program_resets_its_own(spawn
     assert memory.peak_bytes == 64 * MIB
     assert memory.peak_reserved_bytes == 64 * MIB
     assert list(memory.totals_bytes) == [64 * MIB, 0, 2 * MIB, 0]
+
+
+@pytest.mark.parametrize(("limit", "is_looked_at"), [(8, False), (10_000, True)])
+def test_small_blocks_are_reported_only_while_races_are_looked_for(
+    spawn, monkeypatch, limit, is_looked_at
+):
+    """A loop of small operations costs after the limit what it costs without checks."""
+    monkeypatch.setattr("simrank.context.MAX_OPERATIONS_BY_DEFAULT", limit)
+    seen, report = [], Allocations.allocated
+
+    def allocated(self, owner, stream, address, size_bytes):
+        seen.append(size_bytes)
+        report(self, owner, stream, address, size_bytes)
+
+    monkeypatch.setattr(Allocations, "allocated", allocated)
+
+    def program(rank):
+        x = torch.ones(16, device="cuda")
+        for _ in range(200):
+            x = x + 1
+        torch.cuda.synchronize()
+        seen.clear()
+        for _ in range(200):
+            x = x + 1
+        torch.cuda.synchronize()
+
+    spawn(program, 1, checks="default")
+    assert (len(seen) >= 200) is is_looked_at
