@@ -14,6 +14,7 @@ Looked at whenever a turn ends, until a limit of looked-at objects is reached.
 
 from __future__ import annotations
 
+import dis
 import gc
 import sys
 from types import FunctionType, ModuleType
@@ -24,6 +25,7 @@ from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.errors import RankState
 from simrank.isolation.package_state import (
     Setting,
+    codes_of,
     cure,
     frames_of,
     is_plain,
@@ -296,7 +298,25 @@ def _conflict(place: str, by_rank: dict[int, Setting]) -> RankState | None:
     if other is None:
         return None
     module = next(name for name in _prefixes(place) if name in sys.modules)
+    is_number = all(is_real(each.value, (int, float)) for each in by_rank.values())
+    if is_number and _counts(sys.modules[module], place.rpartition(".")[2]):
+        return None
     return state_of((module, place[len(module) + 1 :]), by_rank, other.site)
+
+
+def _counts(module: ModuleType, name: str) -> bool:
+    """Return whether a module adds to what has a name, as counters do: each process has its own."""
+    for code in codes_of(module):
+        in_place = False
+        for instruction in dis.get_instructions(code):
+            stores = instruction.opname in {"STORE_GLOBAL", "STORE_NAME", "STORE_ATTR"}
+            if in_place and stores and instruction.argval == name:
+                return True
+            if instruction.opname == "BINARY_OP":
+                in_place = instruction.argrepr.endswith("=")
+            elif instruction.opname not in {"SWAP", "COPY", "CACHE"}:
+                in_place = False
+    return False
 
 
 def _prefixes(place: str) -> Iterator[str]:

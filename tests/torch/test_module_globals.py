@@ -95,6 +95,15 @@ def test_ranks_of_a_private_package_have_their_own(library, name):
     assert not run(name, private=["sharedlib"])
 
 
+class Own:
+    """Something of the program's own, with an attribute that is called as a name of the package."""
+
+    calls = 0
+
+    def called(self):
+        self.calls = 1
+
+
 @pytest.mark.parametrize("name", ["count", "fill", "register"])
 def test_what_processes_would_do_alike_is_none(library, name):
     """A counter, a cache that is filled once, the same object."""
