@@ -41,7 +41,7 @@ def test_a_call_made_once_more_is_named_with_what_comes_elsewhere():
 
 
 def test_ranks_of_one_loop_have_no_odd_step():
-    """Rare steps, as the one that leaves the loop, are everybody's."""
+    """A step that is rare, such as the one out of the loop, is taken by all ranks."""
     loop = calls(*"aabacd" * 5, "e")
     assert oddest_step(dict.fromkeys(range(4), loop)) is None
 

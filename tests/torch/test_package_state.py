@@ -310,7 +310,7 @@ assert sharedlib.flags.shard == rank
 
 
 def test_a_package_that_its_importer_changes_at_once_is_private(starts):
-    """Other ranks execute it for themselves, and none of them is told."""
+    """Other ranks execute a copy of their own, and nothing is reported."""
     found, err = starts(text=EARLY)
     assert found == []
     assert "sharedlib" not in err
