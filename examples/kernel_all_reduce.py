@@ -23,6 +23,7 @@ def one_shot(buffers, y, n, WORLD: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def work(rank: int, ctx: simrank.Context, n: int) -> None:
+    ctx.cuda.set_device(rank)
     dist.init_process_group("nccl")
     x = symm_mem.empty(n, dtype=ctx.float32)
     x.fill_(float(rank))
