@@ -183,6 +183,8 @@ class RaceChecker:
             looked_at = {storage for storage, _, _ in _views(touched)} if waits else None
             for buffers, is_write in ((touched.reads, False), (touched.writes, True)):
                 for buffer in buffers:
+                    if not is_write and any(each.array is buffer.array for each in touched.writes):
+                        continue  # What races with the read races with the write.
                     each = _Step(agent, step, host.number, is_write, turn, holds)
                     self._check(buffer.storage, buffer.array, each, accessor, looked_at)
             if waits:
