@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's custom
+from torch._ops import OpOverloadPacket
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from simrank.equality.comparison import Comparison
     from simrank.equality.layout import Layout
 
+    Place = tuple[Layout, Mapping[str, int], str]  # Coordinates, and cuda or cpu.
+
 _DROPOUTS = {
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
     torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
@@ -37,12 +41,7 @@ _ALPHA_DROPOUTS = {
     F.alpha_dropout, F.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout,
 }  # fmt: skip
 _ALPHA = 1.7580993408473766  # Minus the value of a dropped element, as in torch.
-# Others that draw random numbers -> the constants in their place where nothing is drawn.
-_RANDOM = {
-    torch.rand: 0.5, torch.rand_like: 0.5, torch.Tensor.uniform_: 0.5, torch.randn: 0.5,
-    torch.randn_like: 0.5, torch.normal: 0.5, torch.Tensor.normal_: 0.5, torch.bernoulli: 1.0,
-    torch.Tensor.bernoulli_: 1.0, torch.Tensor.exponential_: 0.5,
-}  # fmt: skip
+_DRAWN = 0.5  # In place of random numbers where nothing is drawn.
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 # Which have no mask that could be replaced: they drop nothing.
 _SWITCHED_OFF = {
@@ -51,30 +50,53 @@ _SWITCHED_OFF = {
 }
 
 
+@cache
+def _is_draw(name: str) -> bool:
+    """Return whether the functions of a name return random numbers: torch says so of its own."""
+    found = getattr(torch.ops.aten, name, None)
+    if not isinstance(found, OpOverloadPacket):
+        return False
+    every = [getattr(found, each) for each in found.overloads()]
+    is_random = any(torch.Tag.nondeterministic_seeded in each.tags for each in every)
+    return is_random and any("Generator?" in str(each._schema) for each in every)  # noqa: SLF001
+
+
+def _constant(name: str, drawn: torch.Tensor, arguments: Sequence[Any]) -> float | None:
+    """Return the number in place of random ones where nothing is drawn; None: they are drawn."""
+    if "bernoulli" in name:
+        return 1.0
+    if drawn.is_floating_point():
+        return _DRAWN
+    limits = [each for each in arguments if isinstance(each, int)]
+    return limits[-1] - 1 if name.startswith("randint") and limits else None
+
+
 class Dropouts(TorchFunctionMode):
     """Records dropouts, and on a rank replaces their masks.
 
     Args:
-        find: Returns where a dropout is recorded, the single program's, and a rank's rows.
-        is_in_step: Returns whether a training step is running.
+        find: Returns where a dropout is recorded, the single program's, and a rank's rows; of
+            random numbers that are drawn by hand, if it is given True.
+        counts_draws: Returns whether random numbers that are drawn now count, given whether they
+            are those of a generator that is handed over.
         switched_off: Gets the names of functions whose dropout is left out.
-        place: Where the rank stands; None in the single program.
+        place: Where the rank stands, and its model lies; None in the single program.
         is_off: Whether nothing is dropped.
         records: Whether dropouts are recorded; otherwise torch does those that are on.
     """
 
     def __init__(
         self,
-        find: Callable[[], tuple[list[Dropped], Dropped | None, Rows | None]],
-        is_in_step: Callable[[], bool],
+        find: Callable[[bool], tuple[list[Dropped], Dropped | None, Rows | None]],
+        counts_draws: Callable[[bool], bool],
         switched_off: set[str],
-        place: tuple[Layout, Mapping[str, int]] | None = None,
+        place: Place | None = None,
         *,
         is_off: bool = False,
         records: bool = True,
     ) -> None:
         super().__init__()
-        self._is_off, self._is_in_step = is_off, is_in_step
+        self._is_off, self._counts_draws = is_off, counts_draws
         self._is_plain = not (records or is_off)
         self._find, self._place = find, place
         self._switched_off = switched_off
@@ -90,19 +112,37 @@ class Dropouts(TorchFunctionMode):
             args, named = self._without_dropout(func, args, named)
         if self._is_plain:
             return func(*args, **named)
-        if getattr(func, "__name__", "") in _RECURRENT:
+        name = getattr(func, "__name__", "")
+        if name in _RECURRENT:
             args = self._recurrent(args)
-        # Numbers of a generator that is handed over are data, or initial values.
-        if func in _RANDOM and self._is_in_step() and named.get("generator") is None:
-            return self._random(func, func(*args, **named))
-        return func(*args, **named)
+        out = func(*args, **named)
+        if _is_draw(name) and isinstance(out, torch.Tensor):
+            if not self._counts_draws(named.get("generator") is not None):
+                return out
+            constant = _constant(name, out, [*args, named.get("high")])
+            if not self._is_off:
+                self._note_drawn(out, has_constant=constant is not None)
+            elif constant is not None:
+                out.fill_(constant)
+        return out
 
-    def _random(self, func: Callable[..., Any], drawn: Any) -> Any:  # noqa: ANN401 - a tensor
-        """Return random numbers of a module; constants where nothing is to be drawn."""
-        if self._is_off:
-            return drawn.fill_(_RANDOM[func])
-        self._note_unaligned()
-        return drawn
+    def _note_drawn(self, drawn: torch.Tensor, *, has_constant: bool) -> None:
+        """Record random numbers of a module; others are drawn also where dropout is off."""
+        found, single, rows = self._find(True)
+        local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
+        dropped = Dropped(local.detach().clone(), torch.empty(0))
+        dropped.is_aligned = self._place is None or not has_constant
+        found.append(dropped)
+        if self._place is None or single is None or rows is None:
+            return
+        layout, _, device = self._place
+        dropped.has_own_numbers = device != "cpu"
+        axes = [axis for axis, size in layout.axes.items() if size > 1]
+        for whole in bases(single.mask, rows):  # The first that fits has the rank's rows.
+            fitting = list(cuts(local.shape, whole.shape, layout, axes))
+            dropped.cuts = _axes_of(fitting)
+            if fitting:
+                return
 
     def _recurrent(self, args: Sequence[Any]) -> Sequence[Any]:
         """Return the arguments of a recurrent network, without its dropout if it is off."""
@@ -115,7 +155,7 @@ class Dropouts(TorchFunctionMode):
 
     def _note_unaligned(self) -> None:
         """Record random numbers whose place in the single program is not known."""
-        found, *_ = self._find()
+        found, *_ = self._find(False)
         none = torch.empty(0)
         found.append(Dropped(none, none, is_aligned=self._place is None))
 
@@ -142,7 +182,7 @@ class Dropouts(TorchFunctionMode):
         local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
         if bool((torch.ones_like(local) == local).all()):
             return tensor  # It drops nothing: p is 0, or the model is evaluated.
-        found, single, rows = self._find()
+        found, single, rows = self._find(False)
         taken = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
         dropped = Dropped(local.detach().clone(), taken.detach().clone())
         dropped.has_own_numbers = local.device.type != "cpu"
@@ -172,15 +212,14 @@ class Dropouts(TorchFunctionMode):
         if not fitting:
             return parts[0][0] if parts else None
         dropped.is_aligned = True
-        cuts = (tuple(axis for axes in how.values() for axis in axes) for _, how in fitting)
-        dropped.cuts = tuple(dict.fromkeys(cuts))
+        dropped.cuts = _axes_of([how for _, how in fitting])
         return fitting[0][0]
 
     def _parts(
         self, single: Dropped, rows: Rows | None, shape: torch.Size
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, Cut]]:
         assert self._place is not None
-        layout, at = self._place
+        layout, at, _ = self._place
         pairs = zip(bases(single.mask, rows), bases(single.taken, rows), strict=True)
         axes = [axis for axis, size in layout.axes.items() if size > 1][::-1]
         for mask, taken in pairs:
@@ -188,6 +227,12 @@ class Dropouts(TorchFunctionMode):
                 part = cut_of(mask, how, layout, at)
                 if part.shape == shape:
                     yield part, cut_of(taken, how, layout, at), how
+
+
+def _axes_of(fitting: Sequence[Cut]) -> tuple[tuple[str, ...], ...]:
+    """Return the axes of each way to cut a tensor."""
+    every = (tuple(axis for axes in how.values() for axis in axes) for how in fitting)
+    return tuple(dict.fromkeys(every))
 
 
 def _applied(
@@ -255,9 +300,11 @@ class Masks:
 
     Args:
         comparison: Of that step.
+        are_losses_apart: Returns whether ranks with the same rows have different losses.
     """
 
-    def __init__(self, comparison: Comparison) -> None:
+    def __init__(self, comparison: Comparison, are_losses_apart: Callable[[], bool]) -> None:
+        self._are_losses_apart = are_losses_apart
         self._single = comparison.single
         self._ranks, self._layout = comparison.ranks, comparison.layout
         self._rows = comparison.rows
@@ -277,13 +324,13 @@ class Masks:
         for rank, step in enumerate(self._ranks):
             for module, single in self._single.dropped.items():
                 has_run = Spot(module, OUTPUT, 0) in step.values
-                if has_run and single[0].mask.numel() and not step.dropped.get(module):
+                if has_run and single[0].taken.numel() and not step.dropped.get(module):
                     cause = "it drops nothing, though the single program does"
                     yield WrongMask(module, cause, 1.0, [rank])
             for module, calls in step.dropped.items():
                 single = self._single.dropped.get(module, [])
                 for each, other in zip(calls, single, strict=False):
-                    if not each.mask.numel() or not other.mask.numel():
+                    if not each.taken.numel() or not other.taken.numel():
                         continue  # Random numbers that are no mask.
                     scale, wanted = each.mask.max().item(), other.mask.max().item()
                     if scale > 0 and wanted > 0 and abs(scale - wanted) > 1e-6 * wanted:
@@ -337,9 +384,11 @@ class Masks:
                 first = next(iter(part.values()))
                 shares = {rank: _share(first.mask, each.mask) for rank, each in part.items()}
                 most = max(shares.values())
-                if most > 0:
+                # Of numbers that are drawn by hand, each rank may take those of its own shard.
+                if most > 0 and (first.taken.numel() or self._are_losses_apart()):
+                    what = "another dropout mask" if first.taken.numel() else "other random numbers"
                     cause = (
-                        "another dropout mask on ranks that have the same elements "
+                        f"{what} on ranks that have the same elements "
                         f"({most:.0%} of them differ): their seeds differ"
                     )
                     ranks = [rank for rank, share in shares.items() if share]
@@ -361,17 +410,18 @@ class Masks:
             together = sum(chance for _, chance in calls)  # Small ones tell together.
             for call, chance in calls:
                 if min(chance, together) + math.log10(count) < _CHANCE:
-                    mask = self._ranks[pair[0]].dropped[call.module][0].mask
-                    return self._one_mask(call, mask, pair)
+                    part = next(each for each in call.parts if pair[0] in each)
+                    return self._one_mask(call, part[pair[0]], pair)
         return None
 
-    def _one_mask(self, call: _Call, mask: torch.Tensor, pair: tuple[int, int]) -> WrongMask:
-        axes = call.axes or ()
-        cause = (
-            f"ranks {pair[0]} and {pair[1]} drop the same elements of their shards over "
-            f"{'/'.join(axes)} ({int((mask != mask.max()).sum())} of {mask.numel()}): one mask for "
-            "both; each shard needs random numbers of its own"
-        )
+    def _one_mask(self, call: _Call, dropped: Dropped, pair: tuple[int, int]) -> WrongMask:
+        axes, mask = call.axes or (), dropped.mask
+        ranks, over = f"ranks {pair[0]} and {pair[1]}", f"their shards over {'/'.join(axes)}"
+        count = int((mask != mask.max()).sum())
+        cause = f"{ranks} drop the same elements of {over} ({count} of {mask.numel()}): one mask"
+        if not dropped.taken.numel():
+            cause = f"{ranks} draw the same {mask.numel()} random numbers for {over}: one draw"
+        cause += " for both; each shard needs random numbers of its own"
         at = {rank: self._layout.coordinates(rank) for rank in pair}
         values = {rank: tuple(at[rank][axis] for axis in axes) for rank in pair}
         return WrongMask(call.module, cause, 1.0, pair, values)
@@ -397,14 +447,16 @@ class Masks:
 
 def _chance_of_equal(mask: torch.Tensor) -> float:
     """Return the power of ten of the chance that another mask of the same rate is equal."""
+    if not mask.numel():
+        return 0.0
     while mask.dim() and bool((mask == mask[..., :1]).all()):
         mask = mask[..., 0]  # Whole features are dropped.
-    kept = (mask == mask.max()).double().mean().item()
-    return mask.numel() * math.log10(kept**2 + (1 - kept) ** 2)
+    counts = mask.unique(return_counts=True)[1].double()  # Two in a mask, many in other draws.
+    return mask.numel() * math.log10((counts / mask.numel()).square().sum().item())
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the share of elements that differ."""
-    if one.shape != other.shape:
+    if one.shape != other.shape or not one.numel():
         return 0.0
     return (one != other).double().mean().item()

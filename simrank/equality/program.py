@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
     from simrank.equality.alignment import Rows
-    from simrank.equality.layout import Layout
+    from simrank.equality.dropouts import Place
     from simrank.equality.record import Dropped, Spot, Taped
     from simrank.equality.tape import Tape
 
@@ -375,7 +375,7 @@ def _fill(parameter: torch.Tensor, value: torch.Tensor) -> None:
 
 # ---- The training steps of a program on a rank ----
 
-_SEED = 1
+_SEED = 1 << 40  # Of a program that sets none; one that a program would not set, as its rank.
 _NO_MODEL = "the program trained nothing: it has to call watch with its model"
 _NOT_NOTED = "the program has to call note_gradients before it clips and uses them"
 _TOO_FEW = "the program ended after {} of {} steps"
@@ -390,7 +390,7 @@ class Training:
     Args:
         num_steps: As below.
         make_tape: Returns the tape of a model's parts.
-        place: Where the rank stands; None in the single program.
+        place: Where the rank stands, and its model lies; None in the single program.
         has_dropout: Whether dropouts drop anything.
         records: Whether dropouts are recorded.
 
@@ -402,7 +402,7 @@ class Training:
         self,
         num_steps: int,
         make_tape: Callable[[Sequence[Module]], Tape],
-        place: tuple[Layout, Mapping[str, int]] | None = None,
+        place: Place | None = None,
         *,
         has_dropout: bool = True,
         records: bool = True,
@@ -442,7 +442,7 @@ class Training:
     def begin(self) -> None:
         """Begin a step: before its forward."""
         if torch.initial_seed() == self._seed:  # Otherwise the program has set its own.
-            self._set_seed(_SEED + self._num_ended)
+            self._set_seed(_SEED + 1 + self._num_ended)
         self._step.enter_context(self.tape.step())
 
     def note_gradients(self) -> None:
@@ -480,11 +480,11 @@ class Training:
         Raises:
             RuntimeError: It did fewer.
         """
-        self._set_seed(0)
+        self._set_seed(_SEED)
         off: set[str] = set()
         dropouts = Dropouts(
             self._find_dropout,
-            lambda: self._tape is not None and self._tape.is_in_step(),
+            lambda given: self._tape is not None and self._tape.counts_draws(has_generator=given),
             off,
             self._place,
             is_off=not self._has_dropout,
@@ -505,8 +505,8 @@ class Training:
         self._seed = seed
         torch.manual_seed(seed)
 
-    def _find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
-        return self.tape.find_dropout()
+    def _find_dropout(self, is_draw: bool) -> tuple[list[Dropped], Dropped | None, Rows | None]:
+        return self.tape.find_dropout(is_draw=is_draw)
 
 
 class _Seen(Exception):  # noqa: N818 - it ends a step, and is no error

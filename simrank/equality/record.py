@@ -90,11 +90,11 @@ class Taped:
 
 @dataclass(slots=True)
 class Dropped:
-    """One dropout of the single program, or of a rank.
+    """One dropout of the single program, or of a rank; or random numbers that are drawn by hand.
 
     Attributes:
-        mask: What the elements are multiplied by.
-        taken: What they were.
+        mask: What the elements are multiplied by; or the numbers.
+        taken: What they were; of numbers that are drawn by hand nothing, since they may be no mask.
         is_aligned: Of a rank: whether its elements are known among the single program's.
         cuts: Of a rank: the axes along which its elements may be a part of the single program's;
             several where parts are equal, or their ranks stand at the same coordinates.

@@ -563,7 +563,7 @@ def _rank(
         run.tapes[rank] = Tape(parts, single=reference, names=names[rank])
         return run.tapes[rank]
 
-    place = layout, layout.coordinates(rank)
+    place = layout, layout.coordinates(rank), options.device_type
     training = Training(options.num_steps, make, place, has_dropout=options.has_dropout)
     known = reference.initial, reference.exported
     setting = Setting(options.dtype, options.device_type, layout.sizes, mesh, *known)

@@ -74,7 +74,7 @@ class AtStep:
             start.reference, start.ranks, start.layout, number, start.columns
         )
         self.single, self.ranks = self.comparison.single, self.comparison.ranks
-        self.masks = Masks(self.comparison)
+        self.masks = Masks(self.comparison, lambda: bool(self.axes_of_losses()))
         self.tally = Tally()
         self.unaligned: dict[str, None] = {}
         self._excluded = excluded

@@ -6,6 +6,7 @@ of the host, so that what is recorded does not change what the program does.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -49,12 +50,22 @@ if TYPE_CHECKING:
     from simrank.equality.record import Names
 
 
+_MODULE_CALL = torch.nn.Module._call_impl.__code__  # noqa: SLF001 - of any module
+_NO_MODULE = "(no module)"  # In place of one: of random numbers that an update draws.
 _Seen = dict[int, "ref[torch.Tensor]"]  # Tensors by their identities, which are used again.
 
 
 def _is_in_backward() -> bool:
     """Return whether a backward is running: what forwards do then are recomputations."""
     return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - torch has no other
+
+
+def _is_in_module() -> bool:
+    """Return whether a module is running, recorded or not."""
+    frame = sys._getframe(1).f_back  # noqa: SLF001 - the documented way to a frame
+    while frame is not None and frame.f_code is not _MODULE_CALL:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Tape:
@@ -228,9 +239,12 @@ class Tape:
         found = rows_of(self._single.steps[number].values.get(spot, []), [Taped(on_host(tensor))])
         self._rows = None if found is None else found[0]
 
-    def is_in_step(self) -> bool:
-        """Return whether a step is recorded."""
-        return self._is_in_step
+    def counts_draws(self, *, has_generator: bool) -> bool:
+        """Return whether random numbers are drawn in a step; those of a generator in a module.
+
+        Elsewhere these are data, or initial values.
+        """
+        return self._is_in_step and (not has_generator or _is_in_module())
 
     def is_in(self, module: str, step: int) -> bool:
         """Return whether a step is in the forward of a module, or in the loss.
@@ -247,10 +261,17 @@ class Tape:
         known = [name for name in self._stack if name in self._single.kinds]
         return bool(known) and known[-1] == module
 
-    def find_dropout(self) -> tuple[list[Dropped], Dropped | None, Rows | None]:
-        """Return the list of a running dropout, the single program's one, and the rows."""
+    def find_dropout(
+        self, *, is_draw: bool = False
+    ) -> tuple[list[Dropped], Dropped | None, Rows | None]:
+        """Return the list of a running dropout, the single program's one, and the rows.
+
+        Random numbers that no module draws, as those of an optimizer, have no rows.
+        """
         if self._paused:
             return [], None, None
+        if is_draw and not self._stack:
+            return self._step.dropped[_NO_MODULE], None, None
         name = self._stack[-1] if self._stack else ""
         known = self._single and self._single.steps[len(self.record.steps) - 1].dropped
         while known and name not in known and "." in name:  # A rank's wrapper around the module.

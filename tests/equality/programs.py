@@ -109,6 +109,30 @@ def build():
 def batch(step): return tokens(step)
 def loss(model, batch): return cross_entropy(model(batch[0]), batch[1])
 """
+DRAWN = """
+class Drawing(nn.Module):
+    def __init__(self, *, cuts):
+        super().__init__()
+        self.up, self.down, self.cuts, self.group = nn.Linear(6, 24), nn.Linear(24, 6), cuts, None
+        self.norm, self.out = nn.LayerNorm(6), nn.Linear(6, 6)
+    def forward(self, x):
+        x = F.gelu(self.up(self.out(self.norm(x))))
+        if not self.cuts: return self.kept(self.down(self.kept(x, x.shape)), (*x.shape[:-1], 6))
+        return self.down(self.kept(x, (*x.shape[:-1], 24)))
+    def kept(self, x, shape):
+        kept = torch.rand(shape, device=x.device) > 0.2
+        return x * (kept if kept.shape == x.shape else kept.chunk(2, -1)[dist.get_rank(self.group)])
+def build(): return Drawing(cuts=CUTS)
+def batch(step): return drawn(step, (4, 5, 6))
+def loss(model, batch): return model(batch[0]).square().mean()
+"""
+DRAWING = """
+def parallelize(model, mesh):
+    SEEDS
+    model.group = mesh.get_group("tp")
+    model.up, model.down = Column(model.up, model.group), Row(model.down, model.group)
+    return model
+"""
 OWN_NUMBERS = """
 class Own:
     def __init__(self, seed):
@@ -304,6 +328,11 @@ RIGHT = {
     ),
     "shards_drop_with_numbers_of_their_own": Program(
         OWN_NUMBERS + DP, layout={"dp": 2, "tp": 2}, single=SHARD_DROPOUT
+    ),
+    "a_mask_by_hand_is_cut_from_that_of_the_whole": Program(
+        DRAWING.replace("SEEDS", "pass"),
+        layout={"tp": 2},
+        single=DRAWN.replace("CUTS", "True"),
     ),
     "micro_batches_are_added_up": Program(
         WHOLE + ACCUMULATED.replace("BEFORE", "pass").replace("COUNT", "2")
@@ -591,6 +620,18 @@ FAULTY = {
         ("forward", "layers.0.mlp", ("tp",), "one mask for both"),
         layout={"tp": 4},
         single=SHARD_DROPOUT,
+    ),
+    "shards_draw_one_mask_by_hand": Program(
+        DRAWING.replace("SEEDS", "pass"),
+        ("forward", "(model)", ("tp",), "ranks 0 and 1 draw the same 240 random numbers for their"),
+        layout={"tp": 2},
+        single=DRAWN.replace("CUTS", "False"),
+    ),
+    "ranks_draw_their_own_mask_of_what_they_share": Program(
+        DRAWING.replace("SEEDS", "torch.manual_seed(mesh.get_rank())"),
+        ("forward", "(model)", ("tp",), "other random numbers on ranks that have the same"),
+        layout={"tp": 2},
+        single=DRAWN.replace("CUTS", "False"),
     ),
     "micro_batches_overwrite_gradients": Program(
         WHOLE + ACCUMULATED.replace("BEFORE", "model.zero_grad()").replace("COUNT", "2"),
