@@ -168,6 +168,46 @@ class Comparison:
         used = {row for each in known for row in each.rows}
         return [row for row in range(known[0].num_rows if known else 0) if row not in used]
 
+    def unused_calls(self) -> list[int]:
+        """Return the single program's calls of its model of which no rank has rows."""
+        used = {each.call for rows in self.rows if rows is not None for each in rows}
+        return [call for call in range(self._num_calls) if used and call not in used]
+
+    def incomplete_ranks(self) -> list[int]:
+        """Return the ranks that lack as many of their own rows as one call has, or several.
+
+        A rank's own rows are its part of the batch in equal parts, of which each rank has some
+        rows: the first ones and so on, or every n-th row.
+        """
+        held = {
+            rank: {row for each in rows if not each.call for row in each.rows}
+            for rank, rows in enumerate(self.rows)
+            if rows
+        }
+        count = len(set(map(frozenset, held.values())))
+        first = next((rows[0] for rows in self.rows if rows), None)
+        if first is None or first.num_rows % count:
+            return []
+        size = first.num_rows // count
+        numbers = range(first.num_rows)
+        for part_of in [row // size for row in numbers], [row % count for row in numbers]:
+            homes = [{part_of[row] for row in rows} for rows in held.values()]
+            if all(len(each) == 1 for each in homes) and len(set.union(*homes)) == count:
+                lacking = {rank: size - len(rows) for rank, rows in held.items()}
+                is_whole = all(number % len(first.rows) == 0 for number in lacking.values())
+                return [rank for rank, number in lacking.items() if number] if is_whole else []
+        return []
+
+    def without_backward(self, rank: int) -> list[int]:
+        """Return the calls of a rank's model whose output gets no gradient, unlike another's."""
+        step, num_calls = self.ranks[rank], len(self.rows[rank] or ())
+        for spot, gradients in self.single.gradients.items():
+            mine = step.gradients.get(spot, {})
+            is_once = len(step.values.get(spot, ())) == num_calls
+            if spot.side == OUTPUT and gradients and is_once and 0 < len(mine) < num_calls:
+                return [call for call in range(num_calls) if call not in mine]
+        return []
+
     # ---- One tensor ----
 
     def compare(

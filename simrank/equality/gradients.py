@@ -7,6 +7,7 @@ of 2 or 0 shows which ranks took part twice in a reduction, or not at all.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -24,7 +25,7 @@ from simrank.equality.verdict import MICRO_BATCHES, PARAMETER_GRADIENTS, Found
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from simrank.equality.comparison import Comparison
     from simrank.equality.record import Spot
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _MAX_TERMS = 64  # Assumed: of a sum that is looked for.
 _RESIDUAL = 1e-7  # Of what is written as a sum, at most.
 _NOTHING = 1e-6  # A part that counts less does not count.
+UNALIKE, LEFT_OUT = "micro-batches do not count alike", "whole micro-batches of"
 _LOST = ": overwritten, or not added up"
 
 
@@ -168,11 +170,20 @@ class Contributions:
             counts = ", ".join(
                 f"{number}: {next(iter(each)):.4g}" for number, each in sorted(by_number.items())
             )
-            text = f"micro-batches do not count alike ({counts} times)"
+            text = f"{UNALIKE} ({counts} times)"
             is_lost = any(abs(f) < _NOTHING for f in own.values())
             return (MICRO_BATCHES,), text + (_LOST if is_lost else "")
-        by_rank = {part.rank: f for part, f in own.items()}
-        axes = varying_values(layout, by_rank)
+        every: dict[int, list[float]] = defaultdict(list)
+        for part, factor in own.items():
+            every[part.rank].append(factor)
+        axes = varying_values(layout, {r: tuple(factors) for r, factors in every.items()})
+        if any(len(set(factors)) > 1 for factors in every.values()):
+            counts = "; ".join(
+                f"rank {r}: {', '.join(f'{f:.4g}' for f in factors)}"
+                for r, factors in sorted(every.items())
+            )
+            return axes, f"{UNALIKE} ({counts} times)"
+        by_rank = {rank: factors[0] for rank, factors in every.items()}
         counts = ", ".join(f"rank {r}: {f:.4g}" for r, f in sorted(by_rank.items()))
         missing = [r for r, f in by_rank.items() if abs(f) < _NOTHING]
         text = f"on rank {rank} the parts of the batch count differently ({counts} times)"
@@ -211,10 +222,9 @@ def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found |
     reason = _of_micro_batches(at, search, wrong) or reason
     if reason is None and runner is not None:
         reason = _as_sum(at, search, runner, wrong)
-    unused = at.comparison.unused_rows()
-    if reason is None and unused:
-        text = f"rows {', '.join(map(str, unused))} of the batch are on no rank"
-        reason = tuple(at.comparison.data_axes), text, names_of(wrong)
+    left_out = None if reason is not None else _left_out(at)
+    if left_out is not None:
+        reason = *left_out, names_of(wrong)
     reason = reason or _of_another(at, wrong) or _in_places(wrong)
     return found(at, PARAMETER_GRADIENTS, wrong, reason)
 
@@ -239,6 +249,36 @@ def _of_micro_batches(at: AtStep, search: Search, wrong: Sequence[Wrong]) -> Rea
         f"another number than that of micro-batches, {num_calls}"
     )
     return (MICRO_BATCHES,), text, names_of(wrong)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}"
+
+
+def _left_out(at: AtStep) -> tuple[tuple[str, ...], str] | None:
+    """Return that some of the batch takes no part: its rows, or the backward of a micro-batch."""
+    comparison, layout = at.comparison, at.layout
+
+    def axes_of(ranks: Sequence[int], every: Collection[int]) -> tuple[str, ...]:
+        return (MICRO_BATCHES,) if len(ranks) == len(every) else varying(layout, ranks)
+
+    known = [rank for rank, rows in enumerate(comparison.rows) if rows]
+    lost = {rank: comparison.without_backward(rank) for rank in known}
+    ranks = [rank for rank, calls in lost.items() if calls]
+    if ranks:
+        numbers = ", ".join(map(str, lost[ranks[0]]))
+        return axes_of(ranks, known), f"micro-batch {numbers} has no backward on {_named(ranks)}"
+    calls = comparison.unused_calls()
+    if calls:
+        return (MICRO_BATCHES,), f"micro-batch {', '.join(map(str, calls))} is on no rank: left out"
+    unused = comparison.unused_rows()
+    if not unused:
+        return None
+    text = f"rows {', '.join(map(str, unused))} of the batch are on no rank"
+    ranks = comparison.incomplete_ranks()
+    if not ranks:
+        return tuple(comparison.data_axes), text
+    return axes_of(ranks, known), f"{text}: {LEFT_OUT} {_named(ranks)}"
 
 
 def _is_reduced_later(at: AtStep, wrong: Sequence[Wrong], axes: Sequence[str]) -> bool:
@@ -299,22 +339,8 @@ def _as_sum(at: AtStep, search: Search, runner: Runner, wrong: Sequence[Wrong]) 
             written = parts.written(each.name, each.got, places, each.rank)
             reason = None if written is None else parts.explain(each.rank, written)
             if reason is not None:
-                axes, text = reason
-                if axes == (MICRO_BATCHES,) and not text.endswith(_LOST):
-                    axes = _reduced_between(at, each.rank, output[0]) or axes
-                return axes, text, names_of(wrong)
+                return *reason, names_of(wrong)
     return None
-
-
-def _reduced_between(at: AtStep, rank: int, output: Spot) -> tuple[str, ...]:
-    """Return the axes over which a rank reduces between its micro-batches."""
-    orders = [each.order for each in at.ranks[rank].values.get(output, ())]
-    found = [
-        at.layout.axes_of(call.group) or ()
-        for call in at.start.ranks[rank].calls
-        if orders and min(orders) < call.order < max(orders) and "reduce" in call.name
-    ]
-    return tuple(axis for axis in at.layout.axes if any(axis in axes for axes in found))
 
 
 # ---- Why ----

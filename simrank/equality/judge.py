@@ -140,7 +140,17 @@ class Judge:
         if MICRO_BATCHES in found.axes and stages:  # Those of a pipeline are its schedule's.
             axes = [*(axis for axis in found.axes if axis != MICRO_BATCHES), *stages]
             found.axes = tuple(dict.fromkeys(axes))
+        elif self._runner is not None and _is_of_micro_batches(found):
+            self._tell_micro_batches(found, self._runner)
         return found
+
+    def _tell_micro_batches(self, found: Found, runner: Runner) -> None:
+        """Name the axes without which all micro-batches count alike, or else the micro-batches."""
+        axes = [axis for axis, size in self._layout.axes.items() if size > 1]
+        left = tuple(axis for axis in axes if self._counts_alike_without(axis, runner))
+        if left and MICRO_BATCHES in found.axes:  # Rows are left out, but by the wrong ranks.
+            found.cause = re.sub(rf": {gradients.LEFT_OUT} ranks? [-\d, ]+", "", found.cause)
+        found.axes = left or (MICRO_BATCHES,)
 
     @staticmethod
     def _wrong_loss(at: AtStep) -> Found | None:
@@ -225,13 +235,27 @@ class Judge:
 
         None where the program needs the axis.
         """
+        verdict = self._without(axis, runner, None)
+        return None if verdict is None else verdict.found is None
+
+    def _counts_alike_without(self, axis: str, runner: Runner) -> bool:
+        verdict = self._without(axis, runner, runner)
+        return verdict is not None and not _is_of_micro_batches(verdict.found)
+
+    def _without(self, axis: str, runner: Runner, finder: Runner | None) -> Verdict | None:
+        """Return the verdict on the layout with one rank along an axis; None: it cannot run."""
         smaller = replace(self._layout, axes={**self._layout.axes, axis: 1})
         try:
             ranks = runner.layout(smaller).ranks
         except SimrankError:
             return None
-        reference = self.start.reference
-        return Judge(reference, ranks, smaller, excluded=self._excluded).judge().found is None
+        return Judge(self.start.reference, ranks, smaller, finder, self._excluded).judge()
+
+
+def _is_of_micro_batches(found: Found | None) -> bool:
+    """Return whether micro-batches count differently, or some rows not at all."""
+    words = gradients.UNALIKE, gradients.LEFT_OUT
+    return found is not None and any(each in found.cause for each in words)
 
 
 # ---- the types that a program declares: how far a layout's training is from that in float64 ----

@@ -637,6 +637,24 @@ FAULTY = {
         WHOLE + ACCUMULATED.replace("BEFORE", "model.zero_grad()").replace("COUNT", "2"),
         ("gradients", "(all)", ("micro-batches",), "overwritten, or not added up"),
     ),
+    "a_micro_batch_is_left_out": Program(
+        WHOLE + ACCUMULATED.replace("BEFORE", "\n        if value: continue").replace("COUNT", "2"),
+        ("gradients", "(all)", ("micro-batches",), "no rank: whole micro-batches of ranks 0-1"),
+    ),
+    "a_micro_batch_has_no_backward": Program(
+        WHOLE
+        + ACCUMULATED.replace("BEFORE", "pass")
+        .replace("COUNT", "2")
+        .replace("part.b", "value or part.b"),
+        ("gradients", "(all)", ("micro-batches",), "micro-batch 1 has no backward on ranks 0-1"),
+    ),
+    "each_rank_takes_the_first_rows": Program(
+        WHOLE
+        + DP.replace(
+            'rows(batch, mesh["dp"])', 'tuple(x[: 4 // mesh["dp"].size()] for x in batch)'
+        ),
+        ("gradients", "(all)", ("dp",), "rows 2, 3 of the batch are on no rank: 28"),
+    ),
     "micro_batches_are_not_averaged": Program(
         WHOLE + ACCUMULATED.replace("BEFORE", "pass").replace("COUNT", "1"),
         ("gradients", "(all)", ("micro-batches",), "too often by the number of micro-batches, 2"),
