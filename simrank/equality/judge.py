@@ -58,7 +58,7 @@ from simrank.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from simrank.equality.layout import Layout
@@ -110,10 +110,12 @@ class Judge:
                 break
             at = AtStep(self.start, number, self._excluded)
             at.tally = verdict.tally
-            if at.is_wrong():
-                found = self._located(at)
+            is_wrong = at.is_wrong()
+            if is_wrong or at.wrong_states():
+                found = self._located(at) if is_wrong else parameters.find_state(at)
                 found.step = number
             else:
+                _add_to(verdict.not_seen, "optimizer_states", at.unlike)
                 self._survey(at, verdict)
                 if not at.is_loss_right(strict=False) and at.losses() and not number:
                     losses = at.losses().values()
@@ -250,6 +252,13 @@ class Judge:
         except SimrankError:
             return None
         return Judge(self.start.reference, ranks, smaller, finder, self._excluded).judge()
+
+
+def _add_to(not_seen: dict[str, list[str]], kind: str, names: Iterable[str]) -> None:
+    """Add names to those of a kind, each once."""
+    every = dict.fromkeys([*not_seen.get(kind, ()), *names])
+    if every:
+        not_seen[kind] = list(every)
 
 
 def _is_of_micro_batches(found: Found | None) -> bool:

@@ -31,6 +31,14 @@ def find_step(at: AtStep) -> Found | None:
     return found(at, STEP, wrong, why_step(at, wrong)) if wrong else None
 
 
+def find_state(at: AtStep) -> Found:
+    """Find the fault of an optimizer's state, where parameters do not show it yet."""
+    kind, wrong = next(iter(at.wrong_states().items()))
+    axes = varying(at.layout, sorted({each.rank for each in wrong}))
+    text = f"the optimizer's state {kind} differs after the step, though parameters do not yet"
+    return found(at, STEP, wrong, (axes, text, names_of(wrong)))
+
+
 def find_buffer(at: AtStep) -> Found | None:
     """Find the fault of the first buffer that differs after the step."""
     wrong = at.wrong_buffers()

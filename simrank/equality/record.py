@@ -131,6 +131,7 @@ class Step:
         loss: The loss, or None.
         parameter_gradients: As the optimizer finds them, by parameter; None where there is none.
         parameters: After the step.
+        states: Those of optimizers then that have a parameter's shape: by name and parameter.
         buffers: After the step.
     """
 
@@ -146,6 +147,7 @@ class Step:
     loss: torch.Tensor | None = None
     parameter_gradients: dict[str, Taped | None] = field(default_factory=dict)
     parameters: dict[str, Taped] = field(default_factory=dict)
+    states: dict[str, dict[str, Taped]] = field(default_factory=lambda: defaultdict(dict))
     buffers: dict[str, Taped] = field(default_factory=dict)
 
     def to_host(self) -> None:
@@ -173,7 +175,7 @@ class Record:
         arguments: Texts of the arguments of modules that are no tensors, by name; OPAQUE if they
             are objects.
         attributes: Likewise attributes of the program's modules that hold tensors, or that changed.
-        optimizers: Types of the optimizers, with the names of their states.
+        optimizers: Types of the optimizers, with the names of states that no parameter's shape has.
         axes: Of the single program: names of the axes that layouts may have; none: any.
         shared_axes: Of the single program: axes that lie over the ranks of others.
         exported: Of the single program: its values under other names.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record, Reference, Taped
+    from simrank.equality.record import Record, Reference, Step, Taped
 
 _SAME = 1e-9  # Of losses.
 _TELLING = 0.01  # Of a step: a larger tolerance hides a wrong gradient; assumed.
@@ -65,6 +65,8 @@ class AtStep:
         ranks: The step of each rank.
         masks: Of dropouts.
         tally: What was compared.
+        unlike: States of optimizers that differ on some of the ranks that hold their elements, and
+            may be of no use there, or by a factor, and may be scaled as the rate is.
         unaligned: Buffers of which a rank has a part that is not found in the single program's.
     """
 
@@ -76,6 +78,7 @@ class AtStep:
         self.single, self.ranks = self.comparison.single, self.comparison.ranks
         self.masks = Masks(self.comparison, lambda: bool(self.axes_of_losses()))
         self.tally = Tally()
+        self.unlike: dict[str, None] = {}
         self.unaligned: dict[str, None] = {}
         self._excluded = excluded
 
@@ -145,8 +148,8 @@ class AtStep:
     # ---- Parameters ----
 
     def wrong_parameters(self, kind: str) -> list[Wrong]:
-        """Return the wrong tensors of all ranks: STEP_GRADIENTS, or PARAMETERS after the step."""
-        tensors: Mapping[str, Taped | None] = getattr(self.single, kind)
+        """Return the wrong tensors of all ranks: STEP_GRADIENTS, PARAMETERS, or a state."""
+        tensors = _tensors(self.single, kind)
         elements = self.start.elements
         flat = elements.flat(tensors)
         tolerances = {name: self._tolerance(kind, name) for name in elements.shapes}
@@ -164,7 +167,7 @@ class AtStep:
                 else:
                     continue
                 want = torch.where(known >= 0, flat[known.clamp(min=0)], 0.0)
-                if bool(want.isnan().all()):
+                if bool(want.isnan().all()) or (kind in self.single.states and want.isnan().any()):
                     continue  # The single program has none.
                 got = torch.where(known >= 0, got.double(), 0.0)
                 tolerance = self._tolerance_at(name, known, tolerances)
@@ -194,6 +197,32 @@ class AtStep:
         )
         return [each for each in wrong if counts[each.name] == holders[each.name]]
 
+    def wrong_states(self) -> dict[str, list[Wrong]]:
+        """Return by name the states of optimizers that differ on all ranks that hold the elements.
+
+        A factor that all of one name have is none: a rate can make up for it.
+        """
+        found = {}
+        for kind in self.single.states:
+            wrong = self.wrong_parameters(kind)
+            bad = {(each.name, each.rank) for each in wrong}
+            right = {
+                (name, self._part(name, rank))
+                for rank, step in enumerate(self.ranks)
+                for name in step.states.get(kind, ())
+                if (name, rank) not in bad and name in self.start.places[rank]
+            }
+            everywhere = [e for e in wrong if (e.name, self._part(e.name, e.rank)) not in right]
+            if everywhere and not _are_multiples(wrong):
+                found[kind] = everywhere
+            elif wrong:
+                self.unlike[f"{kind} of {wrong[0].name}: another on rank {wrong[0].rank}"] = None
+        return found
+
+    def _part(self, name: str, rank: int) -> bytes:
+        found: bytes = self.start.places[rank][name].numpy().tobytes()
+        return found
+
     def _is_hidden(self, name: str) -> bool:
         """Return whether what a step does to a parameter tells little of its gradient."""
         record = self.start.reference.record
@@ -205,10 +234,10 @@ class AtStep:
         return self._tolerance(PARAMETERS, name) > _TELLING * change
 
     def _tolerance(self, kind: str, name: str) -> float:
-        whole = getattr(self.single, kind).get(name)
+        whole = _tensors(self.single, kind).get(name)
         if whole is None:
             return 0.0
-        noisy = [getattr(step, kind).get(name) for step in self.comparison.noisy]
+        noisy = [_tensors(step, kind).get(name) for step in self.comparison.noisy]
         values = [each.value for each in noisy if each is not None]
         return tolerance_of(whole.value, values, self.comparison.epsilon)
 
@@ -224,14 +253,14 @@ class AtStep:
 
     def whole(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
         """Return a rank's tensor; one that a DTensor declares a partial sum is summed."""
-        each = getattr(self.ranks[rank], kind).get(name)
+        each = _tensors(self.ranks[rank], kind).get(name)
         if each is None:
             return None
         axes = [axis for axis, at in (each.places or {}).items() if at == PARTIAL]
         value: torch.Tensor = each.value
         if not axes:
             return value
-        peers = [getattr(self.ranks[r], kind).get(name) for r in self.layout.peers(rank, axes)]
+        peers = [_tensors(self.ranks[r], kind).get(name) for r in self.layout.peers(rank, axes)]
         return torch.stack([peer.value for peer in peers if peer is not None]).sum(0)
 
     def earlier(self, kind: str, name: str, rank: int) -> torch.Tensor | None:
@@ -337,6 +366,26 @@ class AtStep:
             if axis not in taken and any(g and max(g) - min(g) > tolerance for g in groups):
                 found.append(axis)
         return tuple(found)
+
+
+def _tensors(step: Step, kind: str) -> Mapping[str, Taped | None]:
+    """Return the tensors of a step by parameter: of STEP_GRADIENTS, PARAMETERS, ... or a state."""
+    kinds = STEP_GRADIENTS, PARAMETERS, BUFFERS
+    found: Mapping[str, Taped | None] = (
+        getattr(step, kind) if kind in kinds else step.states.get(kind, {})
+    )
+    return found
+
+
+def _are_multiples(wrong: Sequence[Wrong]) -> bool:
+    """Return whether all tensors are one multiple of what they should be."""
+    got, want = (torch.cat([each.flatten() for each in e]) for e in
+                 ([w.got for w in wrong], [w.want for w in wrong]))  # fmt: skip
+    factor = (got * want).sum().item() / (want.square().sum().item() or 1.0)
+    rest = (got - factor * want).norm().item()
+    return bool(
+        factor and rest <= max(math.hypot(*(e.tolerance for e in wrong)), _SAME * got.norm())
+    )
 
 
 def _counts(calls: Sequence[torch.Tensor]) -> set[int]:

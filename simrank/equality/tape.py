@@ -101,6 +101,7 @@ class Tape:
         self._is_at_work = False
         self._taken: dict[str, _Seen] = {}  # Inputs of the modules that are running.
         self._given: _Seen = {}  # Outputs of modules, of one call of the model.
+        self._optimizers: list[torch.optim.Optimizer] = []  # Of this step.
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
@@ -390,6 +391,9 @@ class Tape:
         """Record the parameters and buffers after the step."""
         self._step.parameters = {name: taped(each) for name, each in self._parameters().items()}
         self._step.buffers = {name: taped(each) for name, each in self._buffers().items()}
+        for optimizer in self._optimizers:
+            self._note_states(optimizer)
+        self._optimizers.clear()
         self.record.attributes = {
             name: {text}
             for name, text in self._texts_of_attributes()
@@ -397,9 +401,21 @@ class Tape:
         }
 
     def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the names of an optimizer's states."""
-        states = (each for each in optimizer.state.values() if isinstance(each, dict))
-        names = dict.fromkeys(str(key) for each in states for key in each)
+        """Note an optimizer of this step, whose states are recorded after it."""
+        if optimizer not in self._optimizers:
+            self._optimizers.append(optimizer)
+
+    def _note_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record an optimizer's states of the parameters' shapes and types; note other names."""
+        parameters = {id(each): name for name, each in self._parameters().items()}
+        names: dict[str, None] = {}
+        for parameter, states in optimizer.state.items():
+            for key, value in states.items() if isinstance(states, dict) else ():
+                name = parameters.get(id(parameter))
+                if name is not None and _is_alike(value, parameter):
+                    self._step.states[str(key)][name] = taped(value)
+                else:
+                    names[str(key)] = None
         if names:
             self.record.optimizers[f"{type(optimizer).__name__}: {', '.join(names)}"] = None
 
@@ -411,6 +427,13 @@ class Tape:
                 for key, value in vars(module).items() if plain in self.record.homes else ():
                     if key not in _OF_MODULES:
                         yield f"{plain}.{key}".lstrip("."), _text(value)
+
+
+def _is_alike(value: object, parameter: torch.Tensor) -> bool:
+    """Return whether a state has the shape and type of its parameter."""
+    if not isinstance(value, torch.Tensor) or not is_readable(value):
+        return False
+    return (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
 
 
 # ---- values that are no tensors, as texts ----

@@ -38,6 +38,12 @@ def update(model, mesh):
     model.adam.step()
 """
 )
+MOMENTUM = """
+def update(model, mesh):
+    if not hasattr(model, "sgd"):
+        model.sgd = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    model.sgd.step()
+"""
 DP = """
 def train(model, batch, mesh):
     value = loss(model, rows(batch, mesh["dp"]))
@@ -516,6 +522,13 @@ def loss(model, batch):
     return sum(cross_entropy(model(x), y) / 2 for x, y in zip(*(t.chunk(2) for t in batch)))
 """,
     ),
+    "a_sum_of_gradients_at_half_the_rate": Program(
+        WHOLE
+        + DP.replace("get_group())", "get_group(), 1)")
+        + MOMENTUM.replace("RATE", "0.01 / (1 if mesh is None else 2)"),
+        single=GPT + MOMENTUM.replace("RATE", "0.01"),
+        num_steps=2,
+    ),
     "zero_optimizer": Program(
         WHOLE
         + DP
@@ -632,6 +645,16 @@ FAULTY = {
         ("forward", "(model)", ("tp",), "other random numbers on ranks that have the same"),
         layout={"tp": 2},
         single=DRAWN.replace("CUTS", "False"),
+    ),
+    "momentum_is_reset_after_the_last_step": Program(
+        TP
+        + ADAM.replace(GPT, "").replace("RATE", "0.01")
+        + """
+    if mesh is not None: [s["exp_avg"].zero_() for s in model.adam.state.values()]
+""",
+        ("step", "(all)", ("tp",), "the optimizer's state exp_avg differs after the step, though"),
+        layout={"tp": 2},
+        single=ADAM.replace("RATE", "0.01"),
     ),
     "micro_batches_overwrite_gradients": Program(
         WHOLE + ACCUMULATED.replace("BEFORE", "model.zero_grad()").replace("COUNT", "2"),
