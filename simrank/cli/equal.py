@@ -23,6 +23,7 @@ from simrank.errors import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from simrank.equality.runs import Options
     from simrank.equality.verdict import Verdict
 
 _SIZE = re.compile(r"\s*([A-Za-z_]\w*?)\s*[=:]?\s*(\d+)\s*")
@@ -41,6 +42,7 @@ def equal(
         str | None, typer.Option(help="Where models and batches lie: cuda, or cpu with gloo.")
     ] = None,
     devices: options.CudaDevices = None,
+    private: options.Private = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first that fails.")] = False,
     every: Annotated[bool, typer.Option("--all", help="List all modules that differ.")] = False,
     jobs: options.Jobs = None,
@@ -58,18 +60,20 @@ def equal(
     given = {"steps": steps, "dtype": dtype, "device": device}
     changed = {name: value for name, value in given.items() if value is not None}
     cuda_devices = options.cuda_devices(devices)
+    from simrank.equality.runs import Options  # noqa: PLC0415 - needs torch
+
     config = layouts_of({**config.model_dump(), **changed}, "command line")
+    asked = Options.of(str(Path(program).absolute()), config, cuda_devices, private or ())
     results = _Results(program, config, json_file, html_file, lists_modules=every)
     with results.kept():
-        _run(program, config, cuda_devices, Workers(jobs, backend), results, stops=first)
+        _run(asked, config, Workers(jobs, backend), results, stops=first)
     if results.num_failed:
         raise typer.Exit(FAILED)
 
 
 def _run(
-    program: str,
+    asked: Options,
     config: EqualConfig,
-    cuda_devices: str,
     workers: Workers,
     results: _Results,
     *,
@@ -78,9 +82,7 @@ def _run(
     """Check the layouts, and print each verdict in its turn."""
     from simrank.equality.judge import prepared  # noqa: PLC0415 - needs torch
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
-    from simrank.equality.runs import Options  # noqa: PLC0415 - as above
 
-    asked = Options.of(str(Path(program).absolute()), config, cuda_devices)
     layouts = [Layout(axes) for axes in config.layouts]
     with TemporaryDirectory() as folder, progress_bar() as bar:
         shown = bar.add_task("the single program", total=len(layouts))

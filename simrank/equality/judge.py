@@ -409,6 +409,11 @@ class Checks:
             verdict.found = _raced(run.races)
         else:
             verdict.notes += [f"race: {_first_line(race)}" for race in run.races]
+        verdict.notes += [
+            f"{why}: {name} is private (--private {name}: from the first run on)"
+            for name, why in options.private.items()
+            if why
+        ]
         if verdict.found is None and options.also_declared:
             try:
                 self._judge_own_types(options, judge.start, run.names, verdict)

@@ -42,6 +42,7 @@ from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
 from simrank.equality.verdict import MODEL, RECORDING, WHOLE, Found
 from simrank.errors import SimrankError
+from simrank.isolation.package_changes import RESTART
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
@@ -81,6 +82,8 @@ class Options:
         renamed: Names of modules on ranks, and those of the single program.
         has_dropout: Whether dropouts drop anything.
         cuda_devices: The meaning of cuda: simulated or real.
+        private: Packages that each rank executes for itself, and why; those that ranks write
+            different values to are added, for the process.
     """
 
     path: str
@@ -93,9 +96,16 @@ class Options:
     renamed: Mapping[str, str] = field(default_factory=dict)
     has_dropout: bool = True
     cuda_devices: str = SIMULATED
+    private: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: str, config: EqualConfig, cuda_devices: str = SIMULATED) -> Options:
+    def of(
+        cls,
+        path: str,
+        config: EqualConfig,
+        cuda_devices: str = SIMULATED,
+        private: Sequence[str] = (),
+    ) -> Options:
         """Return the options of a program with the keys of a file."""
         excluded = (*config.ignore, *config.allow)
         also = config.dtype == DECLARED
@@ -103,6 +113,7 @@ class Options:
         return cls(
             path, steps, dtype, also, device,
             excluded=excluded, renamed=config.rename, cuda_devices=cuda_devices,
+            private=dict.fromkeys(private, ""),
         )  # fmt: skip
 
     @property
@@ -302,17 +313,40 @@ class _Run:
         self._modes: dict[int, list[TorchFunctionMode]] = {}
 
     def on_ranks(self, call: Callable[[int, Script], None], num_ranks: int) -> Context:
-        """Call a function on ranks of their own Context, and return it."""
+        """Call a function on ranks of their own Context, and return it.
+
+        Again with a package private that ranks have written different values to.
+        """
+        conflicts: dict[str, str] = {}
+        try:
+            context = self._once(call, num_ranks, conflicts)
+        except SimrankError:
+            if not conflicts:
+                raise
+        if not conflicts:
+            return context
+        for name, why in conflicts.items():
+            self.options.private.setdefault(name, why)
+        return self.on_ranks(call, num_ranks)
+
+    def _once(
+        self, call: Callable[[int, Script], None], num_ranks: int, conflicts: dict[str, str]
+    ) -> Context:
+        self.log = CallLog()
         cluster = self.options.cluster
         races = "report" if num_ranks > 1 else "off"
         settings: dict[str, Any] = {"races": races, "flight_recorder": self.log}
         settings["cuda_devices"] = self.options.cuda_devices
+        settings["private"] = tuple(self.options.private) or None
         settings["carrier"] = "thread"  # All programs use torch, if through an adapter.
         context = (
             Context.for_ranks(num_ranks, **settings)
             if cluster is None
             else Context(cluster, **settings)
         )
+        # A package that is private already conflicts no more; a rerun keeps those of the project.
+        known = dict.fromkeys(context.private, "")
+        context.program.local[RESTART] = lambda name, why: conflicts.update({**known, name: why})
         backwards = backwards_under(self._modes_here)
         dtype = self.options.dtype
         noted = register_optimizer_step_post_hook(self._note_optimizer)
@@ -375,7 +409,7 @@ def _program(script: Script) -> Iterator[Program]:
     sys.modules[name] = module  # Dataclasses and pickles look it up.
     own = private_modules(require_rank("a program"))
     if own is not None:  # It may import what the rank has for itself.
-        own.add(name, module)
+        own.add(name, module, script.code)
     try:
         exec(script.code, module.__dict__)  # noqa: S102 - the user's own file
         yield program_of(module.__dict__, script.path)

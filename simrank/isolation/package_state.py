@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import re
 import sys
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,8 +157,13 @@ class PackageState:
 
     def turn_begins(self, task: Task) -> None:
         """Look at the packages that were imported before the ranks began."""
+        if not self._stamps:
+            self.look(task)
+
+    def look(self, task: Task) -> None:
+        """Look at the packages that the code of the running rank imports, as far as it is known."""
         program = rank_program()
-        if not self._stamps and program is not None and task.rank is not None:
+        if program is not None and task.rank is not None:
             self._find(task.rank, private_modules(program))
             for package in self._packages:
                 self._changes.look(package, program, task)
@@ -236,6 +242,7 @@ class PackagesOfRank:
         program.local[_STATE] = packages
         if own is not None:
             own.after_import = packages.imported
+            own.before_code = partial(packages.look, task)
         self._packages = packages
         self._task = task
 

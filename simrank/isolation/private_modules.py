@@ -82,6 +82,7 @@ class PrivateModules:
         begins_with: The script that it executes first, as processes that are spawned do, or None.
         is_beginning: Whether it is being executed.
         after_import: Is called with this as a package has been imported, the first of all ranks.
+        before_code: Is called before the rank executes code that `add` was given.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class PrivateModules:
         self.begins_with: Main | None = None
         self.is_beginning = False
         self.after_import: Callable[[PrivateModules], None] | None = None
+        self.before_code: Callable[[], None] | None = None
         self._program = program
         self._asked = names
         self._look_again()
@@ -212,12 +214,16 @@ class PrivateModules:
             looked = _looked[self.names] = stamp, names
         return looked[1]
 
-    def add(self, name: str, module: ModuleType) -> None:
-        """Note a module as the rank's own: it is in `sys.modules` already."""
+    def add(self, name: str, module: ModuleType, code: CodeType | None = None) -> None:
+        """Note a module in `sys.modules` as the rank's own, and the code that it will execute."""
         self._own[name] = module
+        if code is not None:
+            _codes[name, module_text(module, "__file__") or ""] = code
         self._seams.note((name,))
         self._quiet = None
         _of_one_rank.add(module)
+        if code is not None and self.before_code is not None:
+            self.before_code()
 
     @contextmanager
     def importing(self, package: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,36 @@ def update(model, mesh): torch.optim.Adam(model.parameters()).step()
         "last <tensors>",
         "calls 2, and not 1",
     ]
+
+
+def test_a_package_that_ranks_write_differently_becomes_private(write, cli, tmp_path, monkeypatch):
+    """As processes have it: the layout runs again, and a note names the option."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "sharedlib.py").write_text("part = None")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    text = (
+        FILE
+        + """
+import sharedlib
+def parallelize(model, mesh):
+    sharedlib.part = mesh.get_local_rank("dp")
+    dist.broadcast(model.head.weight.data, 0)
+    return model
+def train(model, batch, mesh):
+    value = loss(model, tuple(x.chunk(2)[sharedlib.part] for x in batch))
+    value.backward()
+    average(model, mesh.get_group("dp"))
+    return value
+"""
+    )
+    arguments = write(text), "--layout", "dp=2", "--steps", "1"
+    status, out, _ = cli("equal", *arguments)
+    assert status == 0
+    assert "ranks 0-1: set sharedlib.part, which they share: processes have their own" in out
+    assert "sharedlib is private (--private sharedlib: from the first run on)" in out
+    status, out, _ = cli("equal", *arguments, "--private", "sharedlib")
+    assert (status, "private" in out) == (0, False)
+    del sys.modules["sharedlib"]
 
 
 def test_a_single_program_that_differs_from_run_to_run_is_said(write, cli):
