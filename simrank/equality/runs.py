@@ -42,7 +42,7 @@ from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
 from simrank.equality.verdict import MODEL, RECORDING, WHOLE, Found
 from simrank.errors import SimrankError
-from simrank.isolation.package_changes import RESTART
+from simrank.isolation.package_changes import RESTART, refusal
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
@@ -320,13 +320,16 @@ class _Run:
         conflicts: dict[str, str] = {}
         try:
             context = self._once(call, num_ranks, conflicts)
-        except SimrankError:
-            if not conflicts:
+        except SimrankError as error:
+            for rank, cause in getattr(error, "errors", {}).items():
+                refused = refusal(rank, cause)
+                if refused is not None:  # Perhaps what an earlier run has done.
+                    conflicts.setdefault(refused[0], str(refused[1]).partition("\n")[0])
+            if not conflicts.keys() - self.options.private:
                 raise
-        if not conflicts:
+        if not conflicts.keys() - self.options.private:
             return context
-        for name, why in conflicts.items():
-            self.options.private.setdefault(name, why)
+        self.options.private.update({**conflicts, **self.options.private})
         return self.on_ranks(call, num_ranks)
 
     def _once(
