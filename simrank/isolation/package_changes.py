@@ -25,6 +25,7 @@ from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.errors import RankState
 from simrank.isolation.package_state import (
     Setting,
+    are_alike,
     codes_of,
     cure,
     frames_of,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 RESTART = "restart with a private package"  # In the main program's `local`: takes name, conflict.
-_MAX_VISITS = 100_000  # assumed: of a run, 0.1 s; programs configure their libraries at the start
+_MAX_VISITS = 100_000  # assumed: of a package, 0.1 s; programs configure libraries at the start
 _MAX_DEPTH = 6  # assumed: a module's object, its dict, an entry, an attribute of it, and two more
 _MAX_ENTRIES = 500  # assumed: a larger dict is a table of the library
 
@@ -86,7 +87,7 @@ class PackageChanges:
         self.found: dict[str, RankState] = {}
         self._handled: object = None  # The exception that was looked at last, by ids.
         self._spoken = spoken
-        self._num_left = _MAX_VISITS
+        self._num_left: dict[str, int] = {}  # Visits, by package.
         self._roots: dict[str, list[str]] = {}  # Modules by package, as they were found.
         self._new: dict[str, _New] = {}  # Packages that were imported in this turn.
         self._values: dict[str, object] = {}
@@ -115,8 +116,8 @@ class PackageChanges:
         came, self._new = self._new, {}
         for package in own.came():
             new = came.get(package)
-            if new is None or package not in packages:
-                continue
+            if new is None or package not in packages or not is_small(package):
+                continue  # One with an extension only where ranks conflict.
             if any(
                 leaf.root in new.roots and not same(new.values.get(leaf.place, came), leaf.value)
                 for leaf in self._leaves(package, new.names)
@@ -139,7 +140,10 @@ class PackageChanges:
                 continue
             site = None if task.finished else task.site() or user_site()
             by_rank = self._written.setdefault(place, {})
-            by_rank[task.rank] = Setting(task.rank, value, site)
+            is_equal = same if is_small(package) else are_alike
+            known = (each.value for each in by_rank.values() if is_equal(each.value, value))
+            one = next(known, value)  # One object: globals of functions end with their ranks.
+            by_rank[task.rank] = Setting(task.rank, one, site)
             state = _conflict(place, by_rank)
             if state is not None:
                 _ask_for_restart(program, package, state)
@@ -153,8 +157,10 @@ class PackageChanges:
             (name, name, modules[name], False, 0) for name in reversed(roots) if name in modules
         ]
         seen: set[int] = set()
-        while left and self._num_left > 0:
-            self._num_left -= 1
+        num_left = self._num_left.setdefault(package, _MAX_VISITS)
+        while left and num_left > 0:
+            num_left -= 1
+            self._num_left[package] = num_left
             root, place, value, is_named, depth = left.pop()
             is_kept = _is_of_program(value) or not is_real(value, (type, FunctionType))
             if is_named and (is_kept or place.endswith("]")):  # No attribute that is loaded lazily.

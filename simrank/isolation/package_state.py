@@ -1,8 +1,9 @@
 """State in installed packages that ranks share: the packages and names of a program.
 
 `package_changes`, which looks into packages, is loaded where a program imports one that counts: it
-is installed, has no extension, and is not too large. Values count under keys and attributes that
-the program names, as a text or a target, so counters and caches of a library do not.
+is installed, not too large, and has no extension, or is a small one with an extension beside its
+files. Values count under keys and attributes that the program names, as a text or a target, so
+counters and caches of a library do not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _STATE = "state of packages"  # In the `local` of ranks.
 _PLAIN = (int, float, str, bytes, bool, complex, type(None))
+_MAX_BESIDE = 40  # assumed: of a package around an extension, such as a parser
 _MAX_MODULES = 400  # assumed: a larger package is no place for settings
 
 
@@ -152,7 +154,7 @@ class PackageState:
         """Note the state of the packages that the running rank has just imported, as the first."""
         self._learn(own)
         for package in own.came():
-            if package in self._spoken.packages and is_small(package):
+            if package in self._spoken.packages and _is_watched(package):
                 self._changes.imported(package)
 
     def turn_begins(self, task: Task) -> None:
@@ -206,7 +208,7 @@ class PackageState:
             for name in sorted(self._spoken.packages - KNOWING)
             if name in sys.modules
             and not (own is not None and own.is_private(name))
-            and is_small(name)
+            and _is_watched(name)
         ]
 
     def see(self, program: Program, error: BaseException) -> None:
@@ -318,6 +320,20 @@ def same(value: object, other: object) -> bool:
     return is_plain(value) and is_plain(other) and value == other
 
 
+def are_alike(value: object, other: object) -> bool:
+    """Return whether two functions of ranks have one code, and the same plain values to read."""
+    if type(value) is not FunctionType or type(other) is not FunctionType:
+        return same(value, other)
+    pairs = [(value.__defaults__, other.__defaults__)]
+    pairs += zip(
+        *([e.cell_contents for e in f.__closure__ or ()] for f in (value, other)), strict=False
+    )
+    pairs += ((value.__globals__.get(n), other.__globals__.get(n)) for n in value.__code__.co_names)
+    if value.__code__ != other.__code__:
+        return False
+    return all(same(one, two) for one, two in pairs if is_plain(one) or is_plain(two))
+
+
 def is_plain(value: object) -> bool:
     """Whether a value cannot be changed; a tuple may hold anything, and is compared by identity."""
     if type(value) is tuple or type(value) is frozenset:
@@ -336,6 +352,20 @@ def cure(module: str) -> str:
 def is_small(package: str) -> bool:
     """Whether a package is installed, and consists of Python files, not too many."""
     found = modules_of(package)
-    files = [module_text(module, "__file__") or "" for module in found.values()]
-    is_python = not any(file.endswith((".so", ".pyd")) for file in files)
+    is_python = not any(map(_is_extension, found.values()))
     return is_python and len(found) <= _MAX_MODULES and is_installed(found[package])
+
+
+def _is_watched(package: str) -> bool:
+    """Whether a package is small, or has few modules, with an extension among them.
+
+    It may be executed twice; where its extension refuses that, ranks share it after all.
+    """
+    found = modules_of(package)
+    is_python = not _is_extension(found[package])
+    is_beside = is_python and len(found) <= _MAX_BESIDE and is_installed(found[package])
+    return is_beside or is_small(package)
+
+
+def _is_extension(module: ModuleType) -> bool:
+    return (module_text(module, "__file__") or "").endswith((".so", ".pyd"))

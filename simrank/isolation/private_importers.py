@@ -57,6 +57,8 @@ def execute(program: Program, main: Main, name: str = "__main__") -> None:
     names = {"__name__": name, **main.names}
     if own is not None:  # What it defines may be pickled by name.
         own.main = main
+        if own.before_code is not None:
+            own.before_code()
         module = ModuleType(name)
         module.__dict__.update(names)
         for each in _NAMES:

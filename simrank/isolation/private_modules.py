@@ -82,7 +82,7 @@ class PrivateModules:
         begins_with: The script that it executes first, as processes that are spawned do, or None.
         is_beginning: Whether it is being executed.
         after_import: Is called with this as a package has been imported, the first of all ranks.
-        before_code: Is called before the rank executes code that `add` was given.
+        before_code: Is called before the rank executes its script, or code that `add` was given.
     """
 
     def __init__(

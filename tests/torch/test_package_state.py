@@ -75,7 +75,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield install
     for name in list(sys.modules):
-        if name.partition(".")[0] in ("sharedlib", "emptytop", "needed"):
+        if name.partition(".")[0] in ("sharedlib", "emptytop", "needed", "beside"):
             del sys.modules[name]
 
 
@@ -119,6 +119,17 @@ def test_different_values_fail_a_run(run_script):
     assert SET in err
     assert "set before at script.py:14" in err
     assert "--private sharedlib" in err
+
+
+@pytest.mark.parametrize(("value", "num_starts"), [("rank", 1), ("7", 0)])
+def test_functions_of_ranks_in_a_package_with_an_extension(starts, package, value, num_starts):
+    """They conflict if they read different values, and do not if one code reads equal ones."""
+    package("beside/__init__", "from beside import fast\nclass Loader: kinds = {}")
+    package("beside/fast", "__file__ = 'fast.so'")
+    text = f"import beside\nvalue = {value}\nbeside.Loader.kinds['shard'] = lambda: value\n"
+    found, err = starts(text=text + "dist.barrier()\n")
+    assert len(found) == num_starts
+    assert ("set beside.Loader.kinds['shard'], which they share" in err) == bool(num_starts)
 
 
 def test_without_checks_they_are_a_finding(run_script):
