@@ -1,6 +1,9 @@
 """A failure is told once: what comes after it in the same Context starts clean."""
 
+import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -168,3 +171,34 @@ def test_a_meeting_of_an_aborted_spawn_is_not_told_again():
         with pytest.raises(SpawnException, match="told once"):
             ctx.multiprocessing.spawn(body, nprocs=2)
         assert sum_of_ones(ctx) == [4.0] * 4
+
+
+def returns(ctx):
+    """Return a correct program, with an event loop."""
+
+    def body(rank):
+        init(rank)
+        ctx.ones(4)
+        asyncio.run(asyncio.sleep(1e-6))
+
+    return body
+
+
+def run(rank, program):
+    """Run a program on the Context of the rank."""
+    program(simrank)(rank)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("program", [returns, leaves_a_call, waits_for_ever])
+def test_a_context_is_freed_once_its_ranks_have_ended_or_failed(program, strict):
+    """A process that runs thousands of them does not grow."""
+    with simrank.Context(strict=strict) as ctx:
+        left = weakref.ref(ctx)
+        try:
+            ctx.multiprocessing.spawn(run, (program,), nprocs=4)
+        except DeadlockError:
+            assert program is not returns
+    del ctx
+    gc.collect()
+    assert left() is None

@@ -151,21 +151,20 @@ RankLoop.run_in_executor = _run_in_executor
 class _Running(SwitchObserver):
     """Loops by task: an observer that swaps them at every switch."""
 
-    def __init__(self, engine: EngineInterface) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self._loops: dict[Task, RankLoop] = {}
 
     def enter(self, task: Task, loop: RankLoop) -> None:
         """Note that a task runs a loop from now on."""
         if not self._loops:
-            self._engine.observers.append(self)
+            task.engine.observers.append(self)
         self._loops[task] = loop
 
     def exit(self, task: Task) -> None:
         """Note that it has stopped."""
         del self._loops[task]
         if not self._loops:
-            self._engine.observers.remove(self)
+            task.engine.observers.remove(self)
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Give the thread the loop of the task that is about to run."""
@@ -185,7 +184,7 @@ _by_engine: WeakKeyDictionary[EngineInterface, _Running] = WeakKeyDictionary()
 def _running(engine: EngineInterface) -> _Running:
     running = _by_engine.get(engine)
     if running is None:
-        running = _by_engine[engine] = _Running(engine)
+        running = _by_engine[engine] = _Running()
     return running
 
 

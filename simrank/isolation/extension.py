@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
-from weakref import WeakKeyDictionary
 
 from simrank.errors import RankAborted
 from simrank.isolation import (
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 OWN_MODULES = "each rank executes the modules of the program"  # In `Program.local`.
 SCRIPT_USES_LIBRARY = "the script imports a registered library"  # Likewise.
 _PRIVATE, _MAIN, _LIBRARIES = "private modules", "main module", "libraries in use"  # In plans.
+_GLOBALS = "names that ranks set"  # In the main program's `local`: they hold the Context.
 
 
 class ContextOfRanks(Protocol):
@@ -49,17 +49,16 @@ class ContextOfRanks(Protocol):
     Attributes:
         strict: Whether names of shared modules that ranks set are an error.
         private: Packages that each rank executes for itself.
+        program: The main program, which keeps the state of extensions.
     """
 
+    program: Program
     strict: bool
     private: Sequence[str]
 
 
 class RankIsolation(Extension):
     """Gives each rank the state that a process would have for itself."""
-
-    def __init__(self) -> None:
-        self._globals: WeakKeyDictionary[Any, ModuleGlobals] = WeakKeyDictionary()  # By Context.
 
     def install(self) -> None:
         """Replace names of the standard library, which ranks share."""
@@ -72,7 +71,7 @@ class RankIsolation(Extension):
 
     def make_context(self, context: Any) -> None:  # noqa: ANN401 - the Context lives above
         """Watch the names that ranks set in modules that they share."""
-        watch = self._globals[context] = ModuleGlobals(is_strict=context.strict)
+        watch = context.program.local[_GLOBALS] = ModuleGlobals(is_strict=context.strict)
         if context.strict:
             context.engine.observers.append(watch)
 
@@ -83,13 +82,13 @@ class RankIsolation(Extension):
 
     def check_end(self, context: Any, error: BaseException | None) -> None:  # noqa: ANN401 - likewise
         """Warn of names of shared modules that several ranks have set."""
-        globals_ = self._globals[context]
+        globals_ = _globals(context)
         globals_.packages.end()
         globals_.check(error, fails=context.checks.fails)
 
     def leaks(self, context: Any) -> list[RankState]:  # noqa: ANN401 - likewise
         """Return the names of shared modules that ranks have set."""
-        return self._globals[context].report()
+        return _globals(context).report()
 
     def findings(self, context: Any) -> list[str]:  # noqa: ANN401 - likewise
         """Return the threads that ranks have left running."""
@@ -132,7 +131,7 @@ class RankIsolation(Extension):
     ) -> list[libraries.RankState]:
         context = cast("ContextOfRanks", program.context)
         states: list[libraries.RankState] = [library.state_of(program) for library in used]
-        globals_ = self._globals[context]
+        globals_ = _globals(context)
         if not context.strict:  # It sees every switch.
             states.append(GlobalsOfRank(globals_, task))
         if own is not None:
@@ -182,6 +181,11 @@ class RankIsolation(Extension):
     def surface_error(self, error: BaseException) -> None:
         """Give an error the class of that name that the receiving program knows."""
         take_class_here(error)
+
+
+def _globals(context: ContextOfRanks) -> ModuleGlobals:
+    globals_: ModuleGlobals = context.program.local[_GLOBALS]
+    return globals_
 
 
 def _run_to_end_of_threads(program: Program, run: Body) -> None:
