@@ -34,8 +34,7 @@ def body(rank, plans, backend, results):
 def run(plans, backend):
     """Run the plans of all ranks; return what each filled, and the findings."""
     results = {}
-    small = {"name": "hgx_h100", "device": {"memory": "1 GiB"}}  # Failed calls keep addresses.
-    with simrank.Context(small, races="error", strict=True) as context:
+    with simrank.Context("hgx_h100", races="error", strict=True) as context:
         spawn = context.multiprocessing.spawn
         spawn(body, (plans, backend, results), programs.WORLD, share_args=True)
     return results, context.findings

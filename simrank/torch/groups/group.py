@@ -35,11 +35,11 @@ from simrank.torch.devices.rank_devices import note_pending
 from simrank.torch.groups import gloo_checks
 from simrank.torch.groups.dispatch import as_operator, in_graphs
 from simrank.torch.groups.identity import GroupOptions, IdentifiedGroup, check_owner
-from simrank.torch.groups.work import DONE, SimulatedWork
+from simrank.torch.groups.work import DONE, SimulatedWork, flattened
 from simrank.torch.profiler import is_recording, nccl_facts, record_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from simrank.device import Buffer
@@ -508,7 +508,7 @@ class SimulatedGroup(IdentifiedGroup):
                 autograd sees that they changed.
             is_stacked: Whether the result is all outputs in one.
         """
-        flat = [*_flattened(outputs)]
+        flat = [*flattened(outputs)]
         if is_copied and flat:
             torch.autograd.graph.increment_version(flat)
         started = [work for work in works if work is not None and type(work) is not IllegalWork]
@@ -544,15 +544,6 @@ def _listed(tensors: Tensors) -> list[torch.Tensor]:
 def _first_list(given: Any) -> Any:
     """Return a list of tensors that is given alone or in a list."""
     return given[0] if given and isinstance(given[0], list | tuple) else given
-
-
-def _flattened(outputs: Outputs) -> Iterator[torch.Tensor]:
-    """Yield the tensors of nested lists."""
-    for output in outputs:
-        if isinstance(output, torch.Tensor):
-            yield output
-        else:
-            yield from output
 
 
 def _check_alike_in_memory(call: str, buffers: Sequence[Buffer]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from _thread import get_ident
+from collections import defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -17,12 +20,13 @@ from simrank.torch.profiler import is_recording, record_comms
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.device import Operation
     from simrank.distributed.work import Work
 
 _NO_LIMIT = timedelta(0)
+live_works: defaultdict[int, WeakSet[SimulatedWork]] = defaultdict(WeakSet)  # By native thread.
 
 
 class SimulatedWork(dist.Work):
@@ -54,6 +58,7 @@ class SimulatedWork(dist.Work):
         self._after = after
         self._is_stacked = is_stacked
         self._future: Future[Any] | None = None
+        live_works[get_ident()].add(self)
         for work in works:
             if limit is not None and work.stream is not None:
                 self._limit = None
@@ -160,10 +165,24 @@ class SimulatedWork(dist.Work):
             future.set_result(self._value())
         return future
 
+    def abandon(self) -> Iterator[torch.Tensor]:
+        """Wait for nothing from now on; yield the outputs."""
+        self._works, self._after = (), None
+        return flattened(self._outputs)
+
     def _finish(self) -> None:
         after, self._after = self._after, None
         if after is not None:
             after()
+
+
+def flattened(outputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists."""
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            yield output
+        else:
+            yield from output
 
 
 def _wait_within(work: Work, limit: timedelta) -> None:

@@ -13,6 +13,7 @@ from torch.optim import optimizer as _optimizers
 from simrank.isolation import mock_patches
 from simrank.torch.devices import activation, rank_devices
 from simrank.torch.groups.registry import groups_of
+from simrank.torch.groups.work import live_works
 from simrank.torch.rank_state.settings import settings_of
 
 if TYPE_CHECKING:
@@ -245,7 +246,11 @@ class _Registries:
             self._known[thread] = dict(groups_of(self._program).pg_names)
 
     def end(self) -> None:
-        """Clear the registry of the thread, whose id will be used again."""
+        """Clear the registries of the thread, whose id will be used again."""
+        works = live_works.pop(get_ident(), ())
+        if _bindings._get_work_registry_size():  # Functional calls that `wait_tensor` has not seen.
+            for tensor in [tensor for work in works for tensor in work.abandon()]:
+                torch.ops._c10d_functional.wait_tensor(tensor)
         _bindings._unregister_all_process_groups()
         self._known.pop(get_ident(), None)
 

@@ -1,5 +1,6 @@
 """Random numbers of a rank: its own, the same in every run, whoever draws in between."""
 
+import gc
 import queue
 import threading
 
@@ -7,8 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 
+from simrank.errors import SpawnException
 from simrank.ranks.current import current_engine
+from simrank.torch.cuda.library import native
 
 
 def draws(spawn, **settings):
@@ -344,3 +348,28 @@ def test_what_the_main_program_has_replaced_all_ranks_have(spawn, monkeypatch):
 
     spawn(program, 2)
     assert seen == [7, 7]
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+def test_functional_calls_that_no_rank_waits_for_end_with_the_rank(spawn, has_data):
+    """They stay in a registry of torch; device memory and addresses are given back."""
+    addresses = set()
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        mine = torch.ones(4, device="cuda")
+        addresses.add((rank, mine.data_ptr()))
+        functional.all_reduce(mine, "sum", dist.group.WORLD)
+        functional.all_reduce_coalesced([mine, mine + 1], "sum", dist.group.WORLD)
+        if rank == 1:
+            raise ValueError("before it waits")
+        functional.wait_tensor(mine)
+        dist.barrier()
+
+    for _ in range(3):
+        with pytest.raises(SpawnException, match="before it waits"):
+            spawn(program, data=has_data)
+    gc.collect()
+    assert native().simrank_num_live_blocks() == 0
+    assert len(addresses) == 2
