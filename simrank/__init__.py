@@ -106,6 +106,7 @@ for _module, _place, _name in (
     ("torch.distributed.fsdp._debug_utils", "torch.rank_state.caches", "of_fsdp_profiler"),
     ("torch.distributed.launcher.api", "torch.unsupported", "of_launcher"),
     ("torch.distributed.tensor._api", "torch.rank_state.caches", "of_dtensors"),
+    ("torch.distributed.tensor._collective_utils", "torch.rank_state.caches", "of_meshes"),
     ("torch.distributed.tensor._random", "torch.rank_state.caches", "of_random"),
     ("torch.distributed.tensor._redistribute", "torch.rank_state.caches", "of_redistribution"),
     ("torch.distributed.tensor._sharding_prop", "torch.rank_state.sharding", "of_sharding"),

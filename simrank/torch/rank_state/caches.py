@@ -63,16 +63,22 @@ def _nothing() -> None:
     """Return None, the tracker of a new rank."""
 
 
+def of_meshes(module: Any) -> Patches:
+    """Return patches that keep the costs of a mesh per rank: a mesh holds its groups."""
+    kind: Any = module.MeshTopoInfo
+    return [(kind, "build_from_mesh", staticmethod(cached_by_rank(kind.build_from_mesh)))]
+
+
 def of_redistribution(module: Any) -> Patches:
     """Return patches that plan redistributions per rank: uneven shards depend on the rank."""
     name = "_gen_transform_infos"
     return [
         (module, "_planner_cache", RankDict("DTensor's planners")),
-        (module, name, _cached_by_rank(vars(module)[name])),
+        (module, name, cached_by_rank(vars(module)[name])),
     ]
 
 
-def _cached_by_rank(original: Any) -> Any:
+def cached_by_rank(original: Any) -> Any:
     """Return a cached function with one cache per rank."""
     limit = original.cache_parameters()["maxsize"]
     key = f"cache of {original.__name__}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.ranks.current import rank_program
+from simrank.torch.rank_state.caches import cached_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +27,13 @@ _MOST_KEPT = 1 << 14  # Assumed: a step of a large model has a few hundred.
 
 
 def of_sharding(module: Any) -> Patches:
-    """Return the patch of DTensor's search for shardings."""
+    """Return patches of DTensor's search for shardings, and of its cache of shapes by meshes."""
     kind = module.ShardingPropagator
-    name = "propagate_op_sharding_non_cached"
-    return [(kind, name, _Shared(module).wrap(getattr(kind, name)))]
+    search, shapes = "propagate_op_sharding_non_cached", "_propagate_tensor_meta_cached"
+    return [
+        (kind, search, _Shared(module).wrap(getattr(kind, search))),
+        (kind, shapes, cached_by_rank(getattr(kind, shapes))),
+    ]
 
 
 _Kept = dict[Any, tuple[Any, list[Any]]]  # A result, and the meshes that it mentions.

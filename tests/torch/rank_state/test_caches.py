@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -17,6 +19,7 @@ from torch.distributed.tensor import (
     DTensor,
     Replicate,
     Shard,
+    _collective_utils,
     _random,
     distribute_tensor,
     rand,
@@ -32,6 +35,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's custom.
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from simrank.torch.rank_state import sharding
+from simrank.torch.releases import INSTALLED
 
 
 def test_a_rank_has_fake_tensors_on_its_own_current_device(spawn):
@@ -281,3 +285,21 @@ def compiles(rank):
 def test_each_rank_may_register_a_compiler_under_the_same_name(spawn):
     """Dynamo calls the running rank's."""
     spawn(compiles)
+
+
+def test_what_torch_keeps_of_a_mesh_is_kept_as_long_as_its_rank(spawn):
+    """Costs by mesh, and shapes; a mesh holds its groups, and they the Context."""
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (2,))
+        found = [_collective_utils.MeshTopoInfo.build_from_mesh(mesh) for _ in range(2)]
+        assert found[0] is found[1]
+        x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(1)])
+        if INSTALLED > (2, 12):  # Which itself keeps each DTensor that a block like this makes.
+            with loss_parallel():
+                F.cross_entropy(x, torch.zeros(4, dtype=torch.int64))
+
+    context = weakref.ref(spawn(program))
+    gc.collect()
+    assert context() is None
