@@ -88,8 +88,8 @@ class Program:
     """
 
     __slots__ = (
-        "context", "device_index", "engine", "local", "outer", "parent", "process_of", "rank",
-        "started_rank", "task", "world_size",
+        "__weakref__", "context", "device_index", "engine", "local", "outer", "parent",
+        "process_of", "rank", "started_rank", "task", "world_size",
     )  # fmt: skip
 
     def __init__(

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import MutableMapping, MutableSet
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet, ref
 
 import torch
 from torch import library
@@ -148,12 +149,19 @@ class _Table:
 
     def __init__(self) -> None:
         self.definitions: dict[str, _Definition] = {}  # By namespace, name and overload.
+        self._libraries: WeakSet[Any] = WeakSet()  # torch's own objects, of ranks.
 
     def turn(self, is_on: bool) -> None:
-        """Remove all operators from torch as the last Context exits."""
+        """Remove all operators from torch as the last Context exits.
+
+        torch keeps, for the end of a library, functions that hold the rank's module and it.
+        """
         if not is_on:
             for name in list(self.definitions):
                 self._take_out(name)
+            for each in [*self._libraries]:
+                for kept in (each._registration_handles, each._op_defs, each._op_impls):  # noqa: SLF001 - no public way
+                    kept.clear()
 
     def new_library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
         """Replace the constructor of C++: private modules get a library of their rank."""
@@ -169,6 +177,9 @@ class _Table:
                     "block."
                 )
             whole.add(namespace)
+        maker = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - the documented way
+        if isinstance(maker, library.Library):
+            self._libraries.add(maker)
         return _LibraryOfRank(self, program, (kind, namespace, key, *where))
 
     def has_kernel(self, name: str, key: Any) -> bool:
@@ -273,7 +284,7 @@ class _LibraryOfRank:
     """A library of operators of a rank's private module."""
 
     def __init__(self, table: _Table, program: Program, given: tuple[Any, ...]) -> None:
-        self._table, self._program, self._given = table, program, given
+        self._table, self._program, self._given = table, ref(program), given
         self._kernels: list[tuple[str, str]] = []
         self._defined: list[str] = []
         self._real: Any = None
@@ -286,8 +297,8 @@ class _LibraryOfRank:
     @property
     def is_alive(self) -> bool:
         """Whether the rank still runs."""
-        task = self._program.task
-        return task is None or not task.finished
+        program = self._program()
+        return program is not None and (program.task is None or not program.task.finished)
 
     def define(self, schema: str, alias: str = "", tags: Sequence[Any] = ()) -> object:
         """Define an operator."""
@@ -299,7 +310,9 @@ class _LibraryOfRank:
         """Register a kernel for the rank's operator; for shared operators, for all ranks."""
         full_name = self._full(name)
         if full_name in self._table.definitions:
-            _of(self._program, "kernels", dict)[full_name, key] = fn
+            program = self._program()
+            assert program is not None, "its module runs"
+            _of(program, "kernels", dict)[full_name, key] = fn
             self._kernels.append((full_name, key))
             self._table.register(full_name, key, fn, with_keyset=with_keyset)
         else:
@@ -321,8 +334,9 @@ class _LibraryOfRank:
 
     def reset(self) -> None:
         """Remove the rank's kernels and definitions."""
-        for kernel in self._kernels:
-            _of(self._program, "kernels", dict).pop(kernel, None)
+        if (program := self._program()) is not None:
+            for kernel in self._kernels:
+                _of(program, "kernels", dict).pop(kernel, None)
         self._kernels.clear()
         for name in self._defined:
             self._table.release(self, name)

@@ -1,9 +1,11 @@
 """Custom operators: each rank that executes a module defines them, and calls its own."""
 
+import gc
 import importlib
 import sys
 import textwrap
 import time
+import weakref
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch._subclasses import FakeTensorMode
 
 import simrank
 from simrank.errors import SpawnException
+from simrank.ranks.current import current_program
 
 SOURCE = """
     import os
@@ -260,3 +263,16 @@ def test_operators_of_modules_that_all_share_are_everybodys(mine):
         assert torch.ops.simrank_mine.plain(torch.ones(1)).tolist() == [1.0]
     finally:
         destroy(sys.modules[mine])
+
+
+def test_a_context_is_freed_whose_ranks_have_defined_operators(mine):
+    """For each library torch keeps functions that hold the module of the rank."""
+    seen = []
+
+    def program(rank):
+        importlib.import_module(mine)
+        seen.append(weakref.ref(current_program().context))
+
+    run(program)
+    gc.collect()
+    assert [context() for context in seen] == [None] * 3
