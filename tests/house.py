@@ -27,7 +27,7 @@ MAX_CIRCLE = {"device.tensors": 10}
 MAX_CIRCLE_ELSEWHERE = 3
 # Files, and lines of code without blanks, comments and docstrings. They may only fall, unless the
 # CHANGELOG has a new feature.
-MAX_SIZES = {"simrank": (476, 84_000), "tests": (600, 71_500)}
+MAX_SIZES = {"simrank": (482, 86_500), "tests": (610, 72_200)}
 
 
 class Walk(NamedTuple):

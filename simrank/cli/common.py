@@ -57,6 +57,7 @@ COMMANDS = {
     "kernels": Command("Cover, profile and check Triton kernels."),
     "prove": Command("Prove that an algorithm computes its collective."),
     "convert": Command("Convert topologies, graphs and algorithms."),
+    "diagnose": Command("Explain a real job's hang from its flight records."),
     "replay": Command("Replay a trace on a simulated cluster."),
     "check": Command("Validate a cluster or benchmark file.", ("configs",)),
     "clusters": Command("List the built-in clusters.", ("configs",)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.errors import OddStep
 
@@ -38,7 +38,7 @@ def oddest_step(
         histories: The calls of each rank in its order; equal calls are the same object.
         are_whole: Whether they begin with the first call of each rank.
     """
-    steps = _Steps(histories)
+    steps = _OddSteps(histories)
     found: dict[_Odd, list[tuple[int, int]]] = {}
     for rank in histories:
         number, odd = steps.oddest(rank)
@@ -62,45 +62,63 @@ def _are_few(num: int, num_all: int) -> bool:
     return num == 1 or num <= num_all * _MAX_SHARE
 
 
-class _Steps:
-    """The steps of all ranks, counted."""
+class Steps:
+    """The steps from call to call of all ranks, counted.
 
-    def __init__(self, histories: Mapping[int, Sequence[Called]]) -> None:
-        self._histories = histories
-        self._next: dict[int, dict[Called, Counter[Called]]] = {}
-        self._ranks: defaultdict[tuple[Called, Called], set[int]] = defaultdict(set)
-        self._ranks_at: defaultdict[Called, set[int]] = defaultdict(set)
-        self._callers: defaultdict[Called, set[int]] = defaultdict(set)
-        self._total: Counter[tuple[Called, Called]] = Counter()
+    Args:
+        histories: The calls of each rank in its order, as anything that can be a key.
+
+    Attributes:
+        next: Of each rank and call: what it calls next, how often.
+        total: How often all ranks take a step.
+        ranks: Which ranks take a step.
+        ranks_at: Which ranks go on from a call.
+        callers: Which ranks make a call.
+    """
+
+    def __init__(self, histories: Mapping[int, Sequence[Any]]) -> None:
+        self.next: dict[int, dict[Any, Counter[Any]]] = {}
+        self.total: Counter[tuple[Any, Any]] = Counter()
+        self.ranks: defaultdict[tuple[Any, Any], set[int]] = defaultdict(set)
+        self.ranks_at: defaultdict[Any, set[int]] = defaultdict(set)
+        self.callers: defaultdict[Any, set[int]] = defaultdict(set)
         for rank, calls in histories.items():
             for call in set(calls):
-                self._callers[call].add(rank)
+                self.callers[call].add(rank)
             pairs = Counter(pairwise(calls))
-            self._total.update(pairs)
-            own: defaultdict[Called, Counter[Called]] = defaultdict(Counter)
+            self.total.update(pairs)
+            own: defaultdict[Any, Counter[Any]] = defaultdict(Counter)
             for (before, after), number in pairs.items():
                 own[before][after] += number
-                self._ranks[before, after].add(rank)
-                self._ranks_at[before].add(rank)
-            self._next[rank] = own
+                self.ranks[before, after].add(rank)
+                self.ranks_at[before].add(rank)
+            self.next[rank] = own
+
+
+class _OddSteps(Steps):
+    """Finds odd steps among the calls of a simulated run."""
+
+    def __init__(self, histories: Mapping[int, Sequence[Called]]) -> None:
+        super().__init__(histories)
+        self._histories = histories
 
     def share(self, odd: _Odd) -> float:
         """Return the share of ranks that take a step, of those that come to its beginning."""
-        return len(self._ranks[odd.before, odd.after]) / len(self._ranks_at[odd.before])
+        return len(self.ranks[odd.before, odd.after]) / len(self.ranks_at[odd.before])
 
     def _odd(self, rank: int, before: Called, after: Called) -> _Odd | None:
         """Return a step of a rank if it is odd: taken by few, and less often than another.
 
         A step as rare as the usual one counts if all others that come there take the usual one.
         """
-        following = self._next[rank][before]
+        following = self.next[rank][before]
         number = following[after]
         others = [call for call, _ in following.most_common() if call is not after]
         if not others or following[others[0]] < number:
             return None
         usual = others[0]
-        num_at, num = len(self._ranks_at[before]), len(self._ranks[before, after])
-        if following[usual] < 2 * number and (num > 1 or len(self._ranks[before, usual]) < num_at):
+        num_at, num = len(self.ranks_at[before]), len(self.ranks[before, after])
+        if following[usual] < 2 * number and (num > 1 or len(self.ranks[before, usual]) < num_at):
             return None
         if not _are_few(num, num_at) or self._is_ahead(rank, before, after):
             return None
@@ -108,7 +126,7 @@ class _Steps:
 
     def _is_role(self, call: Called) -> bool:
         """Return whether a call is of few ranks by design: a message, or all members make it."""
-        callers = self._callers[call]
+        callers = self.callers[call]
         members = {rank for group in call.groups for rank in group}
         return (
             bool(call.groups)
@@ -118,9 +136,9 @@ class _Steps:
 
     def _is_ahead(self, rank: int, before: Called, after: Called) -> bool:
         """Return whether a rank takes a step at its end, where no other has come yet."""
-        there = self._ranks[before, after]
-        others = [sum(self._next[r][before].values()) for r in self._ranks_at[before] - there]
-        own = sum(self._next[rank][before].values())
+        there = self.ranks[before, after]
+        others = [sum(self.next[r][before].values()) for r in self.ranks_at[before] - there]
+        own = sum(self.next[rank][before].values())
         return self._histories[rank][-1] is after and own > max(others, default=0)
 
     def oddest(self, rank: int) -> tuple[int, _Odd | None]:
@@ -129,7 +147,7 @@ class _Steps:
         Returns:
             How many calls the rank had made before it, and the step; None without any.
         """
-        steps = self._next[rank].items()
+        steps = self.next[rank].items()
         pairs = [(before, after) for before, following in steps for after in following]
         odd = {pair: found for pair in pairs if (found := self._odd(rank, *pair)) is not None}
         if not odd:
@@ -163,6 +181,6 @@ class _Steps:
     def described(self, odd: _Odd, ranks: Sequence[int]) -> OddStep:
         """Return a step for a report: with the call that was skipped, if it is one."""
         before, after, usual = odd
-        forth, back = self._total[usual, after], self._total[after, usual]
+        forth, back = self.total[usual, after], self.total[after, usual]
         is_skip = forth > back and usual is not before
         return OddStep(tuple(ranks), str(before), str(after), str(usual), is_skipped=is_skip)

@@ -6,6 +6,7 @@ SimrankError(Exception)
     ScheduleError           an algorithm would wait forever, or computes something else
   UnsupportedError          a feature that simrank refuses, by name
     FoldingError            ranks are folded that do not do the same
+  FlightRecordError         a file is no flight record (also a ValueError)
   HubError                  a task drove the engine; only the hub (the main greenlet) may
   NoRankError               called outside a rank, or outside a Context
   UninitializedValueError   a value was read that a shape-only run does not have
@@ -50,6 +51,7 @@ from simrank.errors.base import (
     MAX_REPORT_LINES,
     ConfigError,
     ConfigProblem,
+    FlightRecordError,
     FoldingError,
     HubError,
     NoRankError,
@@ -121,6 +123,7 @@ __all__ = [
     "DistBackendError",
     "DistNetworkError",
     "DivergencePoint",
+    "FlightRecordError",
     "FoldingError",
     "HubError",
     "IllegalTransportError",

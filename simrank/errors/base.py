@@ -222,6 +222,10 @@ class UnsupportedError(SimrankError):
     """A feature that simrank refuses rather than getting it quietly wrong."""
 
 
+class FlightRecordError(SimrankError, ValueError):
+    """Files are no flight records, or ask for more than plain data."""
+
+
 class FoldingError(UnsupportedError):
     """Ranks are folded that do not do the same, or do something that replicas cannot."""
 

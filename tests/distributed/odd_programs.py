@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simrank
 import simrank.distributed as dist
 from simrank.errors import CollectiveMismatchError, DeadlockError, SimrankError, SpawnException
+
+if TYPE_CHECKING:
+    from simrank.distributed.flight_recorder import FlightRecorder
 
 SHAPES = [  # tensor, data and pipeline parallel
     (1, 2, 1), (1, 4, 1), (2, 2, 1), (2, 4, 1), (4, 2, 1), (2, 2, 2), (1, 8, 1), (1, 1, 4),
     (1, 2, 4), (4, 4, 1), (2, 4, 2),
 ]  # fmt: skip
 FAULTS = ("skip", "extra", "swap", "other", "break", "continue")
+MORE_FAULTS = ("size", "dtype", "return")
 OPS = ("all_reduce", "broadcast", "all_gather_into_tensor")
 _STEPS = 7
 _BEGIN = """
@@ -63,12 +68,16 @@ def draw(seed: int, fault: str | None = None) -> Program:
     culprit = rnd.randrange(shape[0] * shape[1] * shape[2])
     at = rnd.randrange(len(calls) - (fault == "swap"))
     call, later = calls[at], calls[(at + 1) % len(calls)]
+    longer = re.sub(r"(ones|zeros)[(](\d+)", r"\1((3 + \2)", call)
     other = _call("all", "broadcast" if "all_reduce" in call else "all_reduce", 8)
     faulty = {
         "none": [call],
         "skip": ["if not bad:", f"    {call}"],
         "extra": [call, "if bad:", f"    {call}"],
         "other": ["if bad:", f"    {other}", "else:", f"    {call}"],
+        "size": ["if bad:", f"    {longer}", "else:", f"    {call}"],
+        "dtype": ["if bad:", f"    {_doubles(call)}", "else:", f"    {call}"],
+        "return": ["if bad:", "    return", call],
         "break": ["if bad:", "    break", call],
         "continue": ["if bad:", "    continue", call],
         "swap": ["if bad:", f"    {later}", f"    {call}", "else:", f"    {call}", f"    {later}"],
@@ -86,6 +95,12 @@ def draw(seed: int, fault: str | None = None) -> Program:
             lines.append("        ctx.synchronize()")
     lines += ["    dist.barrier()", "    ctx.synchronize()"]
     return Program(shape, fault, culprit, "\n".join(lines), bad_lines)
+
+
+def _doubles(call: str) -> str:
+    """Return a call of tensors of doubles."""
+    made = r"(ctx[.](?:ones|zeros)[(][^,()]*(?:\[[^)]*\])?)[)]"
+    return re.sub(made, r"\1, dtype='float64')", call)
 
 
 def _call(axis: str, op: str, size: int) -> str:
@@ -115,8 +130,16 @@ def _groups(rank: int, shape: tuple[int, int, int]) -> dict[str, Any]:
     return made
 
 
-def failure(program: Program, path: str) -> DeadlockError | CollectiveMismatchError | None:
-    """Run a program and return its failure, or None; `path` is what its lines are called by."""
+def failure(
+    program: Program, path: str, records: FlightRecorder | None = None
+) -> DeadlockError | CollectiveMismatchError | None:
+    """Run a program and return its failure, or None.
+
+    Args:
+        program: The program.
+        path: What its lines are called by.
+        records: Where its ranks' calls are kept; they then go on until they need one that failed.
+    """
     names: dict[str, Any] = {"dist": dist}
     exec(compile(program.text, path, "exec"), names)  # noqa: S102 - of our own making
 
@@ -126,13 +149,18 @@ def failure(program: Program, path: str) -> DeadlockError | CollectiveMismatchEr
 
     num_ranks = program.shape[0] * program.shape[1] * program.shape[2]
     try:
-        with simrank.Context.for_ranks(num_ranks) as ctx:
+        with simrank.Context.for_ranks(
+            num_ranks,
+            flight_recorder=records,
+            on_failure="abort" if records is None else "continue",
+        ) as ctx:
             ctx.multiprocessing.spawn(main, args=(ctx,), nprocs=num_ranks)
     except DeadlockError as error:
         return error
     except SpawnException as error:
-        if isinstance(error.__cause__, CollectiveMismatchError):
-            return error.__cause__
+        found = [e for e in error.errors.values() if isinstance(e, CollectiveMismatchError)]
+        if found:
+            return found[0]
         raise
     except SimrankError as error:
         if str(error).startswith("lost message"):  # Its receiver skipped its part: no rank waits.

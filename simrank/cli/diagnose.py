@@ -1,0 +1,39 @@
+"""`simrank diagnose`: why a real job hangs, from its flight records."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.diagnose import diagnose as diagnosed
+from simrank.diagnose import read_records
+
+
+@app.command(epilog=EXIT_STATUS)
+def diagnose(
+    paths: Annotated[
+        list[str], typer.Argument(help="Flight records of a job, or folders that hold them.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    replay: Annotated[
+        bool, typer.Option(help="Issue the unfinished calls again in the simulator, as proof.")
+    ] = True,
+) -> None:
+    """Explain why a job hangs, from the flight records of its ranks.
+
+    They are what torch writes when its watchdog fires (TORCH_NCCL_DUMP_ON_TIMEOUT=1,
+    TORCH_NCCL_TRACE_BUFFER_SIZE=2000): pickles or JSON, one for each rank, whose number is in its
+    file's name. Stacks from py-spy beside them are used. The status is 1 if a hang is found.
+    """
+    with progress_bar() as bar:
+        task = bar.add_task("records", total=None)
+        records = read_records(
+            paths, lambda num, total: bar.update(task, completed=num, total=total)
+        )
+    found = diagnosed(records, replay=replay)
+    typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
+    if found.cause is not None:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,534 @@
+"""Flight records of a job, read into columns: what each rank asked of its groups.
+
+torch writes a file per rank when its watchdog fires, or when it is asked to
+(`TORCH_FR_DUMP_TEMP_FILE`, `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`): a pickled dict, or JSON. A pickle
+is read without looking up a class, so that no file can run anything.
+
+Source: the keys of `_dump_fr_trace`, as a pickle and as JSON, of torch 2.12 to 2.14 (version
+2.10), and of `_dump_nccl_trace` before (2.0 and later, whose entries have a `collective_seq_id`).
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import json
+import os
+import pickle
+import re
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simrank.errors import FlightRecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+_NS_PER_S = 1_000_000_000
+_MIN_WALL_NS = 10**17  # A time since 1970; simulated ones begin at 0.
+_SEPARATOR = re.compile(r"[\\/]")  # Records may come from another system.
+_NUMBER = re.compile(r"\d+")
+_MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
+# Frames that are no line of the program: of torch, of simrank, of Python and of what has no file.
+_BELOW = re.compile(
+    r"[\\/]torch[\\/](?:distributed|nn|autograd|optim|utils|cuda|_\w+)[\\/]|[\\/]torch[\\/]\w+\.py$"
+    r"|[\\/]simrank[\\/](?!.*tests)|[\\/]lib[\\/]python3[.\d]*[\\/](?!.*-packages)|^<|^\?"
+)
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+
+
+_FUNCTIONS = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "all_reduce_barrier": "barrier",
+}
+
+
+class Group(NamedTuple):
+    """A process group.
+
+    Attributes:
+        name: torch's name of it; "0" is the default one.
+        desc: What the program calls it.
+        ranks: Its members, by group rank.
+        is_inferred: Whether the records do not tell its members: those that were seen in it.
+    """
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    is_inferred: bool = False
+
+    @property
+    def title(self) -> str:
+        """Return its name in reports."""
+        return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
+
+
+class Asked(NamedTuple):
+    """The arguments of a call, without its line.
+
+    Attributes:
+        op: torch's name of the operation: `all_reduce`, `_all_gather_base`, `send`.
+        inputs, outputs: Sizes of its tensors.
+        input_dtypes, output_dtypes: Their element types, as C++ calls them.
+    """
+
+    op: str
+    inputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return `all_reduce Float[64]`."""
+        shown = list(zip(self.input_dtypes, self.inputs, strict=False)) or list(
+            zip(self.output_dtypes, self.outputs, strict=False)
+        )
+        return f"{self.name} {shown[0][0]}{list(shown[0][1])}" if shown else self.name
+
+    @property
+    def name(self) -> str:
+        """Return the function's name, by which the program calls it."""
+        return _FUNCTIONS.get(self.op, self.op)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Return the types of what goes in, or of what comes out if nothing does."""
+        return self.input_dtypes or self.output_dtypes
+
+    @property
+    def input_numel(self) -> int:
+        """Return the number of elements that go in."""
+        return sum(map(prod, self.inputs))
+
+    @property
+    def output_numel(self) -> int:
+        """Return the number of elements that come out."""
+        return sum(map(prod, self.outputs))
+
+
+class Frame(NamedTuple):
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Return `train.py:95 in step`."""
+        where = f"{_SEPARATOR.split(self.file)[-1]}:{self.line}"
+        return where if self.function in ("", "<module>") else f"{where} in {self.function}"
+
+
+Stack = tuple[Frame, ...]  # From the innermost line of the program outwards.
+
+
+def place_of(stack: Stack) -> Frame | None:
+    """Return the line to show of a stack: the innermost that is of no installed package."""
+    own = (frame for frame in stack if not _INSTALLED.search(frame.file))
+    return next(own, stack[0] if stack else None)
+
+
+@dataclass(slots=True)
+class Lane:
+    """The last calls of one rank, oldest first, in columns.
+
+    Attributes:
+        rank: Which.
+        file: Where they were read.
+        written_s: When that was written, in seconds since 1970; 0 if nothing tells it.
+        record_ids: Numbers of the entries, from the rank's first call on.
+        groups: Group of each call, by its place in `Records.groups`.
+        numbers: Number of the collective in its group; -1 for a message.
+        asked: What it asks, by its place in `Records.asked`.
+        stacks: Where it was called, by its place in `Records.stacks`; 0 is none.
+        is_over: 1 if it has ended.
+        created_ns: When it was called, in nanoseconds.
+        sources, targets: Ranks of a message; -1 for a collective.
+        is_host_time: Whether times are those of a real host.
+        last_numbers: By group: number of the last collective that was called.
+        last_over: By group: number of the last collective that has ended, if the record says it.
+    """
+
+    rank: int
+    file: str
+    written_s: float = 0.0
+    record_ids: array[int] = field(default_factory=lambda: array("q"))
+    groups: array[int] = field(default_factory=lambda: array("i"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    asked: array[int] = field(default_factory=lambda: array("i"))
+    stacks: array[int] = field(default_factory=lambda: array("i"))
+    is_over: bytearray = field(default_factory=bytearray)
+    created_ns: array[int] = field(default_factory=lambda: array("q"))
+    sources: array[int] = field(default_factory=lambda: array("i"))
+    targets: array[int] = field(default_factory=lambda: array("i"))
+    is_host_time: bool = False
+    last_numbers: dict[int, int] = field(default_factory=dict)
+    last_over: dict[int, int] = field(default_factory=dict)
+    _by_group: dict[int, dict[int, int]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of calls that are kept."""
+        return len(self.groups)
+
+    @property
+    def num_lost(self) -> int:
+        """Return the number of calls before them, which were not kept."""
+        return self.record_ids[0] if self.record_ids else 0
+
+    def collectives(self, group: int) -> Mapping[int, int]:
+        """Return the places of a group's collectives in the columns, by their number."""
+        if self._by_group is None:
+            found: defaultdict[int, dict[int, int]] = defaultdict(dict)
+            for at, (of, number) in enumerate(zip(self.groups, self.numbers, strict=True)):
+                if number >= 0:
+                    found[of].setdefault(number, at)
+            self._by_group = dict(found)
+        return self._by_group.get(group, {})
+
+
+@dataclass(slots=True)
+class Records:
+    """The flight records of a job.
+
+    Attributes:
+        lanes: Each rank that has a record.
+        groups: The process groups.
+        asked: What calls ask for.
+        stacks: Where they were made; the first is none.
+        world: All ranks that are known of.
+        backends: For example `nccl`.
+        versions: Of the format.
+        notes: What is wrong with files.
+        hosts: Where the main thread of a rank is, if stacks lie beside the records.
+    """
+
+    lanes: dict[int, Lane] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    stacks: list[Stack] = field(default_factory=lambda: [()])
+    world: tuple[int, ...] = ()
+    backends: set[str] = field(default_factory=set)
+    versions: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    hosts: dict[int, Stack] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks without a record."""
+        return tuple(rank for rank in self.world if rank not in self.lanes)
+
+    @property
+    def is_gloo(self) -> bool:
+        """Return whether all is of gloo, whose records say less."""
+        return self.backends == {"gloo"}
+
+    def place(self, lane: Lane, at: int) -> Frame | None:
+        """Return the line of a call."""
+        return place_of(self.stacks[lane.stacks[at]])
+
+
+# ---- files ----
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Plain containers only: a flight record names no class, so any name is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - pickle's
+        message = f"it asks for {module}.{name}, which no flight record does; nothing was run"
+        raise FlightRecordError(message)
+
+    def persistent_load(self, pid: Any) -> Any:  # noqa: ANN401 - pickle's
+        raise FlightRecordError(f"it refers to {pid!r} outside of it, which no flight record does")
+
+
+def read_records(
+    paths: Iterable[str | os.PathLike[str]],
+    on_file: Callable[[int, int], None] = lambda _num, _all: None,
+) -> Records:
+    """Read the flight records of a job.
+
+    Args:
+        paths: Files, and folders with all that is below them.
+        on_file: Called after each file with how many were read, and of how many.
+
+    Raises:
+        FlightRecordError: No file is a flight record, or no name has its rank.
+        OSError: A path cannot be read.
+    """
+    files = list(_files_in(paths))
+    ranks = _ranks_of(files)
+    builder = _Builder()
+    was_enabled = gc.isenabled()
+    gc.disable()  # Plain data has no cycles, and to look for some takes as long as to read it.
+    try:
+        for number, path in enumerate(files):
+            builder.add(path, ranks.get(path))
+            on_file(number + 1, len(files))
+    finally:
+        if was_enabled:
+            gc.enable()
+    return builder.finished()
+
+
+def _files_in(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
+    for given in map(Path, paths):
+        if not given.exists():
+            raise FileNotFoundError(f"{given}: there is no such file or folder")
+        if given.is_file():
+            yield given
+        for folder, folders, names in os.walk(given):
+            folders.sort()
+            yield from (Path(folder, name) for name in sorted(names))
+
+
+def _ranks_of(paths: Sequence[Path]) -> dict[Path, int]:
+    """Return the rank of each file: of the numbers in its path the last that tells files apart.
+
+    Files of one kind have the same path but for numbers: `node1/nccl_trace_rank_12`.
+    """
+    kinds: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in paths:
+        kinds[_NUMBER.sub("#", str(path))].append(path)
+    found: dict[Path, int] = {}
+    for alike in kinds.values():
+        numbers = [[int(number) for number in _NUMBER.findall(str(path))] for path in alike]
+        for column in list(zip(*numbers, strict=True))[::-1]:
+            if len(set(column)) == len(alike):
+                found |= dict(zip(alike, column, strict=True))
+                break
+    return found
+
+
+def _content(path: Path) -> Any:  # noqa: ANN401 - of a file
+    """Return the content of a file, or None if it is neither JSON nor a pickle."""
+    with path.open("rb") as file:
+        head = file.read(2)
+        file.seek(0)
+        if head[:1] in (b"{", b"["):
+            return json.load(file)
+        return _PlainUnpickler(file).load() if head[:1] == b"\x80" else None
+
+
+class _Numbers(dict[Any, int]):
+    """The place of each value in a list, which grows."""
+
+    def __init__(self, values: list[Any]) -> None:
+        super().__init__()
+        self.values_ = values
+
+    def __missing__(self, value: Any) -> int:  # noqa: ANN401 - any key
+        self[value] = number = len(self.values_)
+        self.values_.append(value)
+        return number
+
+
+class _Builder:
+    """Gathers what files hold."""
+
+    def __init__(self) -> None:
+        self.records = Records()
+        self._groups: list[tuple[str, str, tuple[int, ...] | None]] = []
+        self._group_numbers = _Numbers(self._groups)
+        self._asked = _Numbers(self.records.asked)
+        self._stacks = _Numbers(self.records.stacks)
+        self._stacks[()] = 0
+        self._texts: defaultdict[int, list[Path]] = defaultdict(list)
+        self._world: set[int] = set()
+
+    def add(self, path: Path, rank: int | None) -> None:
+        """Read one file; what is wrong with it becomes a note."""
+        try:
+            found = _content(path)
+            if found is None:
+                self._add_text(path, rank)
+                return
+            if not isinstance(found, dict) or not {"entries", "pg_config"} & found.keys():
+                return  # A settings file, say.
+            if rank is None:
+                self.records.notes.append(f"{path}: its name does not tell its rank: left out")
+                return
+            lane = self._lane(rank, path, found)
+        except (FlightRecordError, pickle.UnpicklingError, ValueError, EOFError) as error:
+            self.records.notes.append(f"{path.name}: not read: {error or type(error).__name__}")
+            return
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            note = f"{path.name}: not read: no flight record that is known ({error!r})"
+            self.records.notes.append(note)
+            return
+        self._keep(lane)
+
+    def _keep(self, lane: Lane) -> None:
+        """Keep a rank's record: of two the one with stacks, else the newer."""
+        known = self.records.lanes.get(lane.rank)
+        if known is not None:
+            better = max(known, lane, key=lambda each: (any(each.stacks), each.written_s))
+            worse = lane if better is known else known
+            if any(worse.stacks) or not any(better.stacks):
+                note = f"two records of rank {lane.rank}: {Path(worse.file).name} left out"
+                self.records.notes.append(note)
+            lane = better
+        self.records.lanes[lane.rank] = lane
+
+    def _lane(self, rank: int, path: Path, found: Mapping[str, Any]) -> Lane:
+        lane = Lane(rank, str(path), written_s=path.stat().st_mtime)
+        self.records.versions.add(str(found.get("version", "?")))
+        members = self._members(found.get("pg_config") or {})
+        entries = found.get("entries") or []
+        if any(a["record_id"] > b["record_id"] for a, b in pairwise(entries)):
+            entries = sorted(entries, key=lambda entry: entry["record_id"])
+        groups: dict[Any, int] = {}
+        frames: dict[Any, Frame | None] = {}
+        by_id: dict[str, int] = {}
+        seen: dict[tuple[int, int], int] = {}
+        for entry in entries:
+            key = entry["process_group"]
+            key = tuple(key) if isinstance(key, (list, tuple)) else (str(key), "")
+            group = groups.get(key)
+            if group is None:
+                ranks = members.get(key[0])
+                own = ranks if ranks and rank in ranks else None
+                group = groups[key] = self._group_numbers[str(key[0]), str(key[1]), own]
+                by_id[str(entry.get("pg_id", ""))] = group
+            self._add_entry(lane, group, entry, frames, seen)
+        for name, status in (found.get("pg_status") or {}).items():
+            if str(name) in by_id and not self.records.is_gloo:  # gloo's counts messages as well.
+                self._add_status(lane, by_id[str(name)], status)
+        return lane
+
+    def _members(self, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        found = {}
+        for name, each in config.items():
+            ranks = each.get("ranks", ())
+            members = tuple(ast.literal_eval(ranks)) if isinstance(ranks, str) else tuple(ranks)
+            found[str(name)] = tuple(int(rank) for rank in members)
+            self._world.update(found[str(name)])
+        return found
+
+    @staticmethod
+    def _add_status(lane: Lane, group: int, status: Mapping[str, Any]) -> None:
+        last = int(status.get("last_enqueued_collective", -1))
+        if group in lane.last_numbers:
+            lane.last_numbers[group] = max(lane.last_numbers[group], last)
+            lane.last_over[group] = int(status.get("last_completed_collective", -1))
+
+    def _add_entry(
+        self,
+        lane: Lane,
+        group: int,
+        entry: Mapping[str, Any],
+        frames: dict[Any, Frame | None],
+        seen: dict[tuple[int, int], int],
+    ) -> None:
+        backend, _, name = entry["profiling_name"].rpartition(":")
+        self.records.backends.add(backend or "unknown")
+        message = _MESSAGE.match(name)
+        is_message = entry.get("is_p2p", False) or message is not None
+        if is_message and name == "coalesced":
+            return  # The end of a batch, whose messages have entries of their own.
+        is_over = entry["state"] == "completed" or bool(entry.get("retired"))
+        number = -1 if is_message else int(entry["collective_seq_id"])
+        if not is_message:
+            at = seen.setdefault((group, number), len(lane))
+            if at < len(lane):  # Of a coalesced call: one launch.
+                lane.is_over[at] &= is_over
+                return
+            lane.last_numbers[group] = number
+        created_ns = int(entry.get("time_created_ns") or 0)
+        lane.is_host_time = lane.is_host_time or created_ns > _MIN_WALL_NS
+        lane.record_ids.append(entry["record_id"])
+        lane.groups.append(group)
+        lane.numbers.append(number)
+        lane.asked.append(self._asked[_asked(name.split(" ")[0], entry)])
+        lane.stacks.append(self._stacks[_stack(entry.get("frames") or (), frames)])
+        lane.is_over.append(is_over)
+        lane.created_ns.append(created_ns)
+        first, second = (int(message[2]), int(message[3])) if message else (-1, -1)
+        source, target = (second, first) if name.startswith("recv") else (first, second)
+        lane.sources.append(source)
+        lane.targets.append(target)
+
+    def _add_text(self, path: Path, rank: int | None) -> None:
+        """Keep the stacks of a text: py-spy's of one rank, or the debug server's of all."""
+        with path.open(errors="replace") as file:
+            text = file.read(_MAX_TEXT)
+        parts = re.split(r"^=== Rank (\d+).*$", text, flags=re.MULTILINE)
+        bodies = list(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+        if not bodies and rank is not None:
+            bodies = [(rank, text)]
+        for of, body in bodies:
+            stack = _main_thread(body)
+            if stack:
+                self.records.hosts[of] = stack
+
+    def finished(self) -> Records:
+        """Return the records, with members of groups that no record tells."""
+        records = self.records
+        if not records.lanes:
+            raise FlightRecordError("; ".join(["there is no flight record", *records.notes[:3]]))
+        self._world |= set(range(max(records.lanes) + 1))  # A gap in the names: a missing record.
+        records.world = tuple(sorted(self._world))
+        seen: defaultdict[int, set[int]] = defaultdict(set)
+        for rank, lane in records.lanes.items():
+            for group in set(lane.groups):
+                seen[group].add(rank)
+        for number, (name, desc, ranks) in enumerate(self._groups):
+            is_all = desc == "default_pg" or name == "0"
+            inferred = records.world if is_all else tuple(sorted(seen[number]))
+            records.groups.append(Group(name, desc, ranks or inferred, is_inferred=ranks is None))
+        for lane in records.lanes.values():
+            _to_global(lane, records.groups)
+        return records
+
+
+def _to_global(lane: Lane, groups: Sequence[Group]) -> None:
+    """Make the ends of messages, which are group ranks, ranks."""
+    for at, number in enumerate(lane.numbers):
+        ranks = groups[lane.groups[at]].ranks
+        if number < 0:
+            for ends in (lane.sources, lane.targets):
+                ends[at] = ranks[ends[at]] if 0 <= ends[at] < len(ranks) else -1
+
+
+def _asked(op: str, entry: Mapping[str, Any]) -> Asked:
+    return Asked(
+        op,
+        tuple(map(tuple, entry["input_sizes"])),
+        tuple(map(tuple, entry["output_sizes"])),
+        tuple(entry.get("input_dtypes") or ()),
+        tuple(entry.get("output_dtypes") or ()),
+    )
+
+
+def _stack(frames: Iterable[Mapping[str, Any]], known: dict[Any, Frame | None]) -> Stack:
+    """Return the lines of a call's stack that are the program's, or of its packages."""
+    found = []
+    for frame in frames:
+        key = frame["filename"], frame["line"], frame["name"]
+        if key not in known:
+            is_below = _BELOW.search(str(key[0])) is not None
+            known[key] = None if is_below else Frame(str(key[0]), int(key[1]), str(key[2]))
+        own = known[key]
+        if own is not None:
+            found.append(own)
+    return tuple(found)
+
+
+# ---- stacks of hosts, as py-spy prints them ----
+
+_MAX_TEXT = 20_000_000  # Characters; a larger file is no stack.
+
+
+def _main_thread(text: str) -> Stack:
+    """Return the stack of the main thread from py-spy's text, or ()."""
+    for thread in re.split(r"^(?=Thread )", text, flags=re.MULTILINE):
+        if "MainThread" in thread.partition("\n")[0]:
+            lines = re.findall(r"^\s+(.+?) \((.+?):(\d+)\)", thread, flags=re.MULTILINE)
+            return tuple(Frame(file, int(line), name) for name, file, line in lines)
+    return ()

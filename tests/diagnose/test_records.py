@@ -1,0 +1,194 @@
+"""Reading flight records: safe, of any name, with what is wrong with files said."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from simrank.diagnose import read_records
+from simrank.diagnose.records import Frame
+from simrank.errors import FlightRecordError
+
+
+def entry(number, op="all_reduce", group=("0", "default_pg"), state="completed", **more):
+    """Return a call as torch records it."""
+    return {
+        "record_id": number - 1, "pg_id": 0, "process_group": group, "collective_seq_id": number,
+        "p2p_seq_id": 0, "op_id": number, "profiling_name": f"nccl:{op}", "time_created_ns": number,
+        "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]],
+        "output_dtypes": ["Float"], "state": state, "retired": state == "completed",
+        "timeout_ms": 1000, "is_p2p": False,
+        "frames": [
+            {"name": "all_reduce", "filename": "/x/torch/distributed/c10d.py", "line": 1},
+            {"name": "reduce", "filename": "/x/site-packages/megatron/core.py", "line": 7},
+            {"name": "step", "filename": "/home/me/train.py", "line": 95},
+        ],
+    } | more  # fmt: skip
+
+
+def record(entries, ranks=(0, 1), **more):
+    """Return what torch writes of one rank."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(ranks))}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries} | more
+
+
+def write(folder, rank, entries, name="nccl_trace_rank_{}", **more):
+    path = folder / name.format(rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(record(entries, **more), protocol=2))
+    return path
+
+
+def test_pickles_and_json_give_the_same_calls(tmp_path):
+    """JSON has lists where a pickle has tuples."""
+    write(tmp_path / "p", 0, [entry(1), entry(2, state="started")])
+    (tmp_path / "j").mkdir()
+    text = json.dumps(record([entry(1), entry(2, state="started")]))
+    (tmp_path / "j" / "rank0.json").write_text(text)
+    lanes = [read_records([tmp_path / each]).lanes[0] for each in "pj"]
+    assert [(list(a.numbers), list(a.is_over)) for a in lanes] == [([1, 2], [1, 0])] * 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nccl_trace_rank_{}", "job7/rank{}.pkl", "node{}/dump", "trace_{}_of_8", "r{}-2026.bin"],
+)
+def test_the_rank_is_the_last_number_that_tells_files_apart(name, tmp_path):
+    """In a file name or a folder name."""
+    for rank in range(3):
+        write(tmp_path, rank, [entry(1)], name, ranks=(0, 1, 2))
+    assert sorted(read_records([tmp_path]).lanes) == [0, 1, 2]
+
+
+def test_one_file_alone_has_the_rank_at_the_end_of_its_name(tmp_path):
+    """The other ranks have no record."""
+    assert sorted(read_records([write(tmp_path, 5, [entry(1)], ranks=range(8))]).lanes) == [5]
+
+
+def test_a_pickle_that_names_a_function_runs_nothing(tmp_path):
+    """It is left out, and the note says so; the other ranks are read."""
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return Path.touch, (marker,)
+
+    write(tmp_path, 0, [entry(1)])
+    (tmp_path / "nccl_trace_rank_1").write_bytes(pickle.dumps({"entries": [Evil()]}))
+    found = read_records([tmp_path])
+    assert not marker.exists()
+    assert found.missing == (1,)
+    assert "nothing was run" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}q\x00(X\x07\x00\x00\x00entriesq\x01",  # Cut off.
+        pickle.dumps({"entries": [{"record_id": 1}]}),
+        pickle.dumps({"entries": "none", "pg_config": 3}),
+        b'{"entries": [1, 2',
+        pickle.dumps({"entries": [entry(1, input_sizes=3)]}),
+    ],
+    ids=["cut off", "keys", "types", "cut JSON", "sizes"],
+)
+def test_a_broken_file_is_a_note_and_the_others_are_read(content, tmp_path):
+    """Cut off, of other keys, or of other types."""
+    write(tmp_path, 0, [entry(1)])
+    (tmp_path / "nccl_trace_rank_1").write_bytes(content)
+    found = read_records([tmp_path])
+    assert (sorted(found.lanes), found.missing) == ([0], (1,))
+    assert found.notes[0].startswith("nccl_trace_rank_1: not read: ")
+
+
+def test_no_record_at_all_is_an_error(tmp_path):
+    """Settings are no record; nor is a path that does not exist."""
+    (tmp_path / "settings.json").write_text('{"lr": 1}')
+    with pytest.raises(FlightRecordError, match="there is no flight record"):
+        read_records([tmp_path])
+    with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
+        read_records([tmp_path / "nowhere"])
+
+
+def test_of_two_records_of_a_rank_the_one_with_lines_is_taken(tmp_path):
+    """The debug server's JSON has no stacks; it beside the pickle is no remark."""
+    write(tmp_path, 0, [entry(1), entry(2)])
+    text = json.dumps(record([entry(1, frames=[])]))
+    (tmp_path / "rank_0.json").write_text(text)
+    found = read_records([tmp_path])
+    assert (len(found.lanes[0]), found.notes) == (2, [])
+
+
+def test_the_line_is_the_programs_and_stacks_keep_its_packages(tmp_path):
+    """Calls from other places of a package are other calls."""
+    write(tmp_path, 0, [entry(1)])
+    found = read_records([tmp_path])
+    assert str(found.place(found.lanes[0], 0)) == "train.py:95 in step"
+    assert [frame.function for frame in found.stacks[1]] == ["reduce", "step"]
+
+
+def test_members_that_are_not_recorded_are_those_that_were_seen(tmp_path):
+    """As in gloo's records."""
+    for rank in range(4):
+        own = ("1" if rank < 2 else "2", "undefined")
+        calls = [entry(1, profiling_name="gloo:all_reduce"), entry(2, group=own)]
+        write(tmp_path, rank, calls, pg_config={"": {"name": "", "desc": "", "ranks": "[]"}})
+    groups = read_records([tmp_path]).groups
+    assert [(group.ranks, group.is_inferred) for group in groups] == [
+        ((0, 1, 2, 3), True), ((0, 1), True), ((2, 3), True),
+    ]  # fmt: skip
+
+
+def test_calls_of_a_coalesced_launch_are_one(tmp_path):
+    """They have one number; it has ended when all have."""
+    calls = [entry(1), entry(1, record_id=1, state="started"), entry(2)]
+    write(tmp_path, 0, calls)
+    lane = read_records([tmp_path]).lanes[0]
+    assert (list(lane.numbers), list(lane.is_over)) == ([1, 2], [0, 1])
+
+
+def test_messages_have_ranks_for_their_ends(tmp_path):
+    """Torch records group ranks; a receive names itself first."""
+    config = {"5": {"name": "5", "desc": "pp", "ranks": "[2, 6]"}}
+    calls = [
+        entry(1, "recv 1<-0", ("5", "pp"), is_p2p=True),
+        entry(1, "coalesced", ("5", "pp"), is_p2p=True, record_id=1),
+    ]
+    write(tmp_path, 6, calls, pg_config=config)
+    lane = read_records([tmp_path]).lanes[6]
+    assert (list(lane.sources), list(lane.targets), len(lane)) == ([2], [6], 1)
+
+
+STACKS = """Process 4127: python train.py
+Thread 0x7F1 (idle): "pin_memory"
+    wait (threading.py:312)
+Thread 4127 (idle): "MainThread"
+    select (selectors.py:415)
+    __next__ (data.py:88)
+    step (train.py:41)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rank_1.txt", STACKS),
+        ("stacks", f"=== Rank 0: host ===\nnone\n=== Rank 1: host ===\n{STACKS}"),
+    ],
+    ids=["of one rank", "of all"],
+)
+def test_stacks_beside_the_records_tell_where_hosts_are(name, text, tmp_path):
+    """The main thread's."""
+    for rank in range(2):
+        write(tmp_path, rank, [entry(1)])
+    if name == "rank_1.txt":
+        (tmp_path / "rank_0.txt").write_text("")
+    (tmp_path / name).write_text(text)
+    assert read_records([tmp_path]).hosts == {
+        1: (
+            Frame("selectors.py", 415, "select"),
+            Frame("data.py", 88, "__next__"),
+            Frame("train.py", 41, "step"),
+        )
+    }
