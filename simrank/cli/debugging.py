@@ -70,10 +70,9 @@ def show_records(recorder: FlightRecorder | None) -> None:
     if recorder is None or not recorder.written:
         return
     first = recorder.written[0]
-    prefix = Path(recorder.prefix).name
     typer.echo(
         f"simrank: flight records of {len(recorder.written)} rank(s) are in {first.parent}: "
-        f"python -m torch.distributed.flight_recorder.fr_trace {first.parent} -p {prefix}",
+        f"simrank diagnose {first.parent}",
         err=True,
     )
 

@@ -27,7 +27,7 @@ def test_a_hang_says_where_the_flight_records_are(cli, hangs, tmp_path):
     folder = tmp_path / "records"
     status, _, err = cli("run", "--nproc-per-node", 2, "--flight-recorder", folder, hangs)
     assert status == 1
-    assert f"fr_trace {folder} -p nccl_trace_rank_" in err
+    assert f"simrank diagnose {folder}" in err
     assert sorted(p.name for p in folder.iterdir()) == ["nccl_trace_rank_0", "nccl_trace_rank_1"]
     dump = pickle.loads((folder / "nccl_trace_rank_0").read_bytes())
     assert dump["entries"][0]["frames"][0]["line"] == 6
