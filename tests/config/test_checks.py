@@ -50,7 +50,7 @@ def test_unknown_levels_and_choices_are_errors():
 
 def test_a_race_fails_a_run_at_its_end_unless_checks_are_off():
     """By default; `races="report"` only lists it."""
-    with pytest.raises(RaceError, match="add_ reads"):
+    with pytest.raises(RaceError, match="add_ writes"):
         run(race)
     assert run(race, checks="off").races == []
     assert len(run(race, races="report").races) == 1

@@ -21,6 +21,7 @@ from simrank.errors import (
     DeadlockError,
     DistBackendError,
     DistNetworkError,
+    FlightRecordError,
     FoldingError,
     HubError,
     IllegalTransportError,
@@ -162,6 +163,7 @@ FACTS = [WorkerFacts(0, "raised ValueError: x", traceback="Traceback ...", pid=7
 ERRORS = [
     ConfigError(ConfigProblem("a.yaml", 3, "links[0]", "450 GB/s", "450")),
     ScheduleError("ring.xml: deadlock", "gpu 0", "gpu 1"),
+    FlightRecordError("rank_3: not read"),
     FoldingError("rank 3 does not run"),
     HubError(),
     TimeOverflowError(5, 1 << 62),
