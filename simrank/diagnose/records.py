@@ -339,12 +339,14 @@ class _Builder:
         self._asked = _Numbers(self.records.asked)
         self._stacks = _Numbers(self.records.stacks)
         self._stacks[()] = 0
-        self._texts: defaultdict[int, list[Path]] = defaultdict(list)
         self._world: set[int] = set()
+        self._unread: list[tuple[Path, int | None]] = []
 
     def add(self, path: Path, rank: int | None) -> None:
         """Read one file; what is wrong with it becomes a note."""
         try:
+            if not path.stat().st_size:
+                raise FlightRecordError("it is empty: its rank was ended as it wrote it")
             found = _content(path)
             if found is None:
                 self._add_text(path, rank)
@@ -356,9 +358,11 @@ class _Builder:
                 return
             lane = self._lane(rank, path, found)
         except (FlightRecordError, pickle.UnpicklingError, ValueError, EOFError) as error:
+            self._unread.append((path, rank))
             self.records.notes.append(f"{path.name}: not read: {error or type(error).__name__}")
             return
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            self._unread.append((path, rank))
             note = f"{path.name}: not read: no flight record that is known ({error!r})"
             self.records.notes.append(note)
             return
@@ -472,7 +476,12 @@ class _Builder:
         records = self.records
         if not records.lanes:
             raise FlightRecordError("; ".join(["there is no flight record", *records.notes[:3]]))
-        self._world |= set(range(max(records.lanes) + 1))  # A gap in the names: a missing record.
+        kinds = {_NUMBER.sub("#", lane.file) for lane in records.lanes.values()}
+        for path, rank in self._unread:
+            if rank is not None and _NUMBER.sub("#", str(path)) in kinds:
+                self._world.add(rank)
+        # A gap in the names: a missing record.
+        self._world |= set(range(max([*records.lanes, *self._world]) + 1))
         records.world = tuple(sorted(self._world))
         seen: defaultdict[int, set[int]] = defaultdict(set)
         for rank, lane in records.lanes.items():

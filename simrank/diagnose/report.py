@@ -81,8 +81,8 @@ class Diagnosis:
     def _no_hang(self) -> str:
         if self.has_unfinished:
             return (
-                "NO HANG: calls are under way; the newest is less than a second older than its"
-                " record"
+                "NO HANG: calls are under way; none has waited for three seconds where records"
+                " were written: write them again later"
             )
         return "NO HANG: every recorded call has ended"
 

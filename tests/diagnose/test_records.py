@@ -89,9 +89,10 @@ def test_a_pickle_that_names_a_function_runs_nothing(tmp_path):
         pickle.dumps({"entries": [{"record_id": 1}]}),
         pickle.dumps({"entries": "none", "pg_config": 3}),
         b'{"entries": [1, 2',
+        b"",
         pickle.dumps({"entries": [entry(1, input_sizes=3)]}),
     ],
-    ids=["cut off", "keys", "types", "cut JSON", "sizes"],
+    ids=["cut off", "keys", "types", "cut JSON", "empty", "sizes"],
 )
 def test_a_broken_file_is_a_note_and_the_others_are_read(content, tmp_path):
     """Cut off, of other keys, or of other types."""
