@@ -206,7 +206,7 @@ def test_random_programs_with_a_fault_name_its_rank(seed, tmp_path):
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kept", [{}, {"keeps": 20}, {"stacks": False}], ids=["all", "20", "bare"])
 def test_many_random_programs_name_its_rank(part, kept, tmp_path):
-    """In 95 of 100; with high confidence in a wrong one at most in one."""
+    """In nine of ten of each 50; with high confidence in a wrong one at most in one of 100."""
     num = num_right = num_wrong = 0
     for seed in range(20_000 + 50 * part, 20_000 + 50 * (part + 1)):
         folder = tmp_path / str(seed)
@@ -218,5 +218,5 @@ def test_many_random_programs_name_its_rank(part, kept, tmp_path):
             num += 1
             num_right += found.cause is not None and found.cause.ranks == (job.program.culprit,)
             num_wrong += found.confidence == "high" and job.program.culprit not in found.cause.ranks
-    assert num_right >= 0.93 * num
+    assert num_right >= 0.9 * num
     assert num_wrong <= 0.01 * num
