@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
 from simrank.diagnose import diagnose as diagnosed
 from simrank.diagnose import read_records
 
@@ -18,6 +18,9 @@ def diagnose(
         list[str], typer.Argument(help="Flight records of a job, or folders that hold them.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    html: Annotated[
+        str | None, typer.Option(help="Write an HTML page: a lane of calls for each rank.")
+    ] = None,
     replay: Annotated[
         bool, typer.Option(help="Issue the unfinished calls again in the simulator, as proof.")
     ] = True,
@@ -28,12 +31,13 @@ def diagnose(
     TORCH_NCCL_TRACE_BUFFER_SIZE=2000): pickles or JSON, one for each rank, whose number is in its
     file's name. Stacks from py-spy beside them are used. The status is 1 if a hang is found.
     """
+    check_writable(html)
     with progress_bar() as bar:
         task = bar.add_task("records", total=None)
         records = read_records(
             paths, lambda num, total: bar.update(task, completed=num, total=total)
         )
-    found = diagnosed(records, replay=replay)
+    found = diagnosed(records, replay=replay, page=html)
     typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
     if found.cause is not None:
         raise typer.Exit(FAILED)
