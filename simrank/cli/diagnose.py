@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
+from simrank.cli.common import BAD_CONFIG, EXIT_STATUS, FAILED, app, check_writable, progress_bar
 from simrank.diagnose import diagnose as diagnosed
 from simrank.diagnose import read_records
+from simrank.errors import FlightRecordError
 
 
 @app.command(epilog=EXIT_STATUS)
@@ -34,9 +35,13 @@ def diagnose(
     check_writable(html)
     with progress_bar() as bar:
         task = bar.add_task("records", total=None)
-        records = read_records(
-            paths, lambda num, total: bar.update(task, completed=num, total=total)
-        )
+        try:
+            records = read_records(
+                paths, lambda num, total: bar.update(task, completed=num, total=total)
+            )
+        except (FlightRecordError, OSError) as error:  # Another status than a hang's.
+            typer.echo(f"simrank: {error}", err=True)
+            raise typer.Exit(BAD_CONFIG) from error
     found = diagnosed(records, replay=replay, page=html)
     typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
     if found.cause is not None:

@@ -475,7 +475,9 @@ class _Builder:
         """Return the records, with members of groups that no record tells."""
         records = self.records
         if not records.lanes:
-            raise FlightRecordError("; ".join(["there is no flight record", *records.notes[:3]]))
+            raise FlightRecordError(
+                "; ".join(["there is no flight record here", *records.notes[:3]])
+            )
         kinds = {_NUMBER.sub("#", lane.file) for lane in records.lanes.values()}
         for path, rank in self._unread:
             if rank is not None and _NUMBER.sub("#", str(path)) in kinds:

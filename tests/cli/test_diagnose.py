@@ -43,7 +43,10 @@ def test_a_right_run_has_status_0(tmp_path, cli):
 
 
 def test_a_folder_without_records_is_said(tmp_path, cli):
-    """In one line."""
+    """With another status than a hang."""
     (tmp_path / "settings.json").write_text("{}")
     status, _, err = cli("diagnose", tmp_path)
-    assert (status, err) == (1, "there is no flight record\n")
+    assert (status, err) == (2, "simrank: there is no flight record here\n")
+    status, _, err = cli("diagnose", tmp_path / "nowhere")
+    assert status == 2
+    assert "there is no such file or folder" in err

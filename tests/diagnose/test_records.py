@@ -106,7 +106,7 @@ def test_a_broken_file_is_a_note_and_the_others_are_read(content, tmp_path):
 def test_no_record_at_all_is_an_error(tmp_path):
     """Settings are no record; nor is a path that does not exist."""
     (tmp_path / "settings.json").write_text('{"lr": 1}')
-    with pytest.raises(FlightRecordError, match="there is no flight record"):
+    with pytest.raises(FlightRecordError, match="there is no flight record here"):
         read_records([tmp_path])
     with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
         read_records([tmp_path / "nowhere"])
