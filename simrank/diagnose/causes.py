@@ -162,9 +162,9 @@ class Causes:
             return mismatch.odd, mismatch.usual, len(mismatch.usual) >= 2
         ranks = mismatch.odd & made.keys()
         steps = self.odd.clear(ranks)
-        parted = frozenset(step.rank for step in steps)
-        if parted and parted != mismatch.odd:
-            return parted, mismatch.odd - parted, True
+        diverged = frozenset(step.rank for step in steps)
+        if diverged and diverged != mismatch.odd:
+            return diverged, mismatch.odd - diverged, True
         often = {rank: self.odd.num_like(rank, made[rank]) for rank in ranks}
         low, high = min(often.values(), default=0), max(often.values(), default=0)
         if low * 3 <= high:  # A call that is seen nowhere else, beside one that is usual.
@@ -232,23 +232,23 @@ class Causes:
                 self._by_step(cause, step)
             return
         if cause.kind == "size" and cause.confidence == "high":
-            parted = self.odd.parted(first, others, wait.meeting.group)
-            if parted is not None and parted[1]:
-                self._parted(cause, first, wait.meeting.group, *parted)
+            shift = self.odd.shift(first, others, wait.meeting.group)
+            if shift is not None and shift[1]:
+                self._explain_shift(cause, first, wait.meeting.group, *shift)
                 return
         if cause.kind != "op":
             return
         net = self.odd.comes_before((others[0], made[others[0]]), (first, made[first]))
-        parted = self.odd.parted(first, others, wait.meeting.group)
+        shift = self.odd.shift(first, others, wait.meeting.group)
         if net > 0:
             place = first, made[first]
             self._call_was(cause, "skipped", others[0], made[others[0]], place=place)
         elif net < 0:
             self._call_was(cause, "additional", first, made[first], place=(first, made[first]))
-        elif parted is not None and parted[1]:
-            self._parted(cause, first, wait.meeting.group, *parted)
+        elif shift is not None and shift[1]:
+            self._explain_shift(cause, first, wait.meeting.group, *shift)
 
-    def _parted(self, cause: Cause, rank: int, group: int, at: int, by: int) -> None:
+    def _explain_shift(self, cause: Cause, rank: int, group: int, at: int, by: int) -> None:
         """Say that a rank's calls are the others', moved."""
         lane = self.records.lanes[rank]
         if by < 0:
@@ -365,12 +365,12 @@ class Causes:
             cause.what = f"{who_text(ranks)} never made the {end} of {self._title(meeting)}"
         else:
             members = self.records.groups[meeting.group].ranks
-            parted = self.odd.parted(first, members, meeting.group) if len(ranks) == 1 else None
-            if parted is not None and parted[1] > 0:
-                self._parted(cause, first, meeting.group, *parted)
-            elif parted is not None and parted[1] < 0:
+            shift = self.odd.shift(first, members, meeting.group) if len(ranks) == 1 else None
+            if shift is not None and shift[1] > 0:
+                self._explain_shift(cause, first, meeting.group, *shift)
+            elif shift is not None and shift[1] < 0:
                 cause.kind, cause.confidence = "additional", "medium"
-                self._parted(cause, first, meeting.group, *parted)
+                self._explain_shift(cause, first, meeting.group, *shift)
         self._doubt_gloo(cause, first, meeting)
         self._add_host(cause, first)
         self._add_late(cause, first)
@@ -558,17 +558,15 @@ class Causes:
             return cause
         moved = {}
         for rank in members if self._has_stacks else ():
-            parted = (
-                self.odd.parted(rank, members, meeting.group)
-                if rank in self.records.lanes
-                else None
+            shift = (
+                self.odd.shift(rank, members, meeting.group) if rank in self.records.lanes else None
             )
-            if parted is not None and parted[1]:
-                moved[rank] = parted
+            if shift is not None and shift[1]:
+                moved[rank] = shift
         if moved and len(moved) * 3 <= len(members):
             first = min(moved)
             cause.ranks, cause.confidence = tuple(sorted(moved)), "medium"
-            self._parted(cause, first, meeting.group, *moved[first])
+            self._explain_shift(cause, first, meeting.group, *moved[first])
             cause.what = f"{cause.why}; {self._title(meeting)} does not end"
             cause.why = "its lines are the others', moved from there on: unlike calls meet"
             return cause

@@ -164,7 +164,7 @@ class OddCalls:
         total = self._steps.total
         return 0 if a == b else total[a, b] - total[b, a]
 
-    def parted(self, rank: int, peers: Collection[int], group: int) -> tuple[int, int] | None:
+    def shift(self, rank: int, peers: Collection[int], group: int) -> tuple[int, int] | None:
         """Compare a rank's calls of a group, number by number, with what most peers call.
 
         Returns:

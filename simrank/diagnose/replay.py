@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.distributed.flight_recorder import DTYPE_NAMES
 from simrank.errors import SimrankError, who_text
 
 if TYPE_CHECKING:
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
     from simrank.diagnose.waits import Waits
 
 _MAX_CALLS = 200_000  # Assumed: more calls than this take minutes.
-_DTYPES = {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
-    "Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8",
-    "Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
-}  # fmt: skip
+_DTYPES = {recorded: name for name, recorded in DTYPE_NAMES.items()}
 
 
 class Call(NamedTuple):

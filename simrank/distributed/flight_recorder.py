@@ -333,7 +333,7 @@ def _status(log: GroupLog, entries: Sequence[Entry]) -> dict[str, int]:
 
 # ---- names and sizes, as torch has them ----
 
-_DTYPES = {
+DTYPE_NAMES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
     "int8": "Char", "uint8": "Byte", "int16": "Short", "int32": "Int", "int64": "Long",
     "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
@@ -342,7 +342,7 @@ _DTYPES = {
 
 def dtype_name(dtype: str) -> str:
     """Return C++'s name of a type, which torch's recorder shows."""
-    return _DTYPES.get(dtype, dtype.capitalize())
+    return DTYPE_NAMES.get(dtype, dtype.capitalize())
 
 
 def _shapes(dtype: str, inputs: Sizes, outputs: Sizes) -> dict[str, Any]:

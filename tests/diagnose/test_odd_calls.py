@@ -61,5 +61,5 @@ def test_calls_that_are_moved_tell_by_how_many():
     """Above 0 a rank left calls out; below 0 it made more."""
     whole = "abcdefgh"
     for calls, by in (("abdefgh", 1), ("abXcdefgh", -1), ("abcXefgh", 0)):
-        at, moved = OddCalls(records(whole, whole, calls)).parted(2, range(3), 0)
+        at, moved = OddCalls(records(whole, whole, calls)).shift(2, range(3), 0)
         assert (at, moved) == (calls.index("X") if "X" in calls else 2, by)

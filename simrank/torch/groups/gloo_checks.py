@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import torch
 import torch.distributed as dist
 
+from simrank.distributed.flight_recorder import DTYPE_NAMES
 from simrank.distributed.objects import all_gather_object
 
 if TYPE_CHECKING:
@@ -396,11 +397,6 @@ _OPERATORS: dict[str, tuple[str, int | None]] = {
     "alltoall_base_": ("ALLTOALL_BASE", None),
     "barrier": ("BARRIER", None),
 }
-_DTYPES = {
-    "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16",
-    "int8": "Char", "uint8": "Byte", "int16": "Short", "int32": "Int", "int64": "Long",
-    "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
-}  # fmt: skip
 
 
 class Fingerprint(NamedTuple):
@@ -488,7 +484,7 @@ def _fingerprint(number: int, known: tuple[str, int | None], args: Sequence[Any]
 
 def _dtype_text(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
-    return _DTYPES.get(name, name)
+    return DTYPE_NAMES.get(name, name)
 
 
 def _device_options_text(device: str) -> str:
