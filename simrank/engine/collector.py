@@ -16,6 +16,7 @@ from simrank.engine.callsite import attributes_of, is_real
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from greenlet import greenlet
 
@@ -156,6 +157,22 @@ def is_looking() -> bool:
     it is not expected (a library that measures its collector reads the clock, which is a poll).
     """
     return _looker is not None and _looker is getcurrent()
+
+
+def frame_of_thread(thread_id: int | None) -> FrameType | None:
+    """Return the innermost frame of a thread; None if no such thread runs Python.
+
+    `sys._current_frames` makes objects while it holds a lock of the interpreter: if the collector
+    began there, what it calls would stop the process, or end it, as other threads go on (Python's
+    issue 106883). The collector rests for so long.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread_id or 0)  # noqa: SLF001, TID251 - for debuggers
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _first(phase: str, _: object) -> None:

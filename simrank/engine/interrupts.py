@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import _thread
 import signal
-import sys
 import threading  # noqa: TID251 - asked which thread is the main one
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +22,7 @@ from greenlet import getcurrent
 
 from simrank.engine.bare_greenlets import driving
 from simrank.engine.callsite import is_library, is_simranks
+from simrank.engine.collector import frame_of_thread
 from simrank.engine.lockstep import raised_after_turn
 from simrank.engine.report import states_at
 from simrank.errors import RankAborted, states_text
@@ -219,7 +219,7 @@ def _annotate(error: BaseException, engine: EngineInterface, frame: FrameType | 
     """Add the states of the ranks to an exception, if there are ranks."""
     task = engine.running
     if task is not None and task.carrier.thread_id is not None:
-        frame = sys._current_frames().get(task.carrier.thread_id)  # noqa: SLF001 - documented
+        frame = frame_of_thread(task.carrier.thread_id)
     states = states_at(engine, frame)
     if states:
         first = f"simrank: interrupted at t={engine.now_ps / 1e6:.3f} us"

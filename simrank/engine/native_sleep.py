@@ -12,7 +12,6 @@ This is the wall clock, which simulated code never reads; what it ends could not
 from __future__ import annotations
 
 import platform
-import sys
 from _thread import LockType, RLock
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine.callsite import attributes_of, in_debugger, is_real
+from simrank.engine.collector import frame_of_thread
 from simrank.engine.report import states_at
 from simrank.errors import RankState, SimulationError, states_text
 
@@ -85,8 +85,7 @@ class Sleepers:
 
         Called again and again while it has the turn, at equal distances of wall-clock time.
         """
-        thread_id = task.carrier.thread_id
-        frame = None if thread_id is None else sys._current_frames().get(thread_id)  # noqa: SLF001 - documented for debuggers
+        frame = frame_of_thread(task.carrier.thread_id)
         now_s, before_s = process_time(), self._last_s
         self._last_s = now_s
         if frame is not None and frame.f_globals.get("__name__") == _LOCKSTEP:
@@ -105,7 +104,7 @@ class Sleepers:
         if self.overdue is not None:
             error, self.overdue = self.overdue, None
             return error
-        frame = sys._current_frames().get(task.carrier.thread_id or 0)  # noqa: SLF001 - as above
+        frame = frame_of_thread(task.carrier.thread_id)
         text = f"sleeps in a native lock{_holder_text(engine, task, frame)}"
         states = [
             replace(state, state=text) if state.state.endswith("running") else state

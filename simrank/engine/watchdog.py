@@ -7,13 +7,13 @@ It ends a run only if the user set a limit, and counts no time that is spent in 
 from __future__ import annotations
 
 import _thread
-import sys
 from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts
 from simrank.engine.callsite import in_debugger, site_of_frame
+from simrank.engine.collector import frame_of_thread
 from simrank.engine.lockstep import raise_in
 from simrank.engine.report import states_at
 from simrank.engine.task import SwitchObserver
@@ -144,7 +144,7 @@ class Watchdog(SwitchObserver):
         """
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         engine = self._engine
-        frame = sys._current_frames().get(self._thread_id())  # noqa: SLF001 - documented for debuggers
+        frame = frame_of_thread(self._thread_id())
         if frame is None or not engine.is_driving or in_debugger(frame):
             self._seen = None
             return

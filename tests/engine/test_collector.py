@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import threading
 import time
 import types
 import weakref
@@ -69,6 +70,35 @@ def test_what_the_collector_calls_may_read_the_clock_anywhere(carrier, act):
     with simrank.Context("hgx_h100", carrier=carrier, private=["a_package"]) as ctx:
         ctx.multiprocessing.spawn(program, nprocs=2, share_args=True)
     assert len(num_looks) > 10
+
+
+def test_the_collector_rests_while_a_thread_is_looked_at():
+    """The interpreter is locked meanwhile: what it calls would stop the process, or end it."""
+    callers, ends, threshold = set(), threading.Event(), gc.get_threshold()[0]
+
+    def deep(level):
+        return ends.wait() if level == 0 else deep(level - 1)
+
+    def seen(phase, info):
+        callers.add(sys._getframe(1).f_code.co_name)
+
+    thread = threading.Thread(target=deep, args=(50,))
+    thread.start()
+    gc.callbacks.append(seen)
+    gc.set_threshold(1)
+    try:
+        frames = [collector.frame_of_thread(thread.ident) for _ in range(20)]
+        made = [[] for _ in range(20)]
+    finally:
+        gc.set_threshold(threshold)
+        gc.callbacks.remove(seen)
+        ends.set()
+        thread.join()
+    assert len(made) == len(frames)
+    assert all(frames)
+    assert callers
+    assert "frame_of_thread" not in callers
+    assert collector.frame_of_thread(thread.ident) is None is collector.frame_of_thread(None)
 
 
 @pytest.fixture(name="thawed")
