@@ -9,7 +9,7 @@ from simrank.diagnose.causes import Causes
 from simrank.diagnose.page import hang_page
 from simrank.diagnose.records import Records, read_records
 from simrank.diagnose.replay import Replayer
-from simrank.diagnose.report import Diagnosis, not_known
+from simrank.diagnose.report import Diagnosis, not_known, where_hosts_are
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,8 @@ def diagnose(records: Records, *, replay: bool = True, page: str | Path | None =
         backends=tuple(sorted(records.backends)),
         versions=tuple(sorted(records.versions)),
         has_unfinished=any(causes.waits.of_rank.values()),
+        older=tuple((rank, causes.title(call)) for rank, call in sorted(causes.older.items())),
+        stands=where_hosts_are(records),
         not_known=not_known(records, cause),
         notes=tuple(records.notes),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from simrank.diagnose.odd_calls import OddCalls, Step
+from simrank.diagnose.records import host_text
 from simrank.diagnose.waits import Meeting, Waits
 from simrank.errors import who_text
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from simrank.diagnose.waits import Mismatch, Wait
 
 # Assumed: a call that is younger than this as records are written goes on. Measured: to write the
-# record of a process took up to 2.8 s on a busy machine.
-_UNDER_WAY_S = 3.0
+# record of a process took up to 2.8 s on a busy machine, and 6 s where eight wrote on two cores.
+_UNDER_WAY_S = 5.0
 _MIN_LATE = 5  # Assumed: calls from which on "it came last to most" is said.
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
@@ -88,16 +89,23 @@ class Causes:
 
     Args:
         records: Of the job.
+
+    Attributes:
+        records, waits, odd: What it looks at.
+        older: Ranks whose record is older than a call that they came to, with the call.
     """
 
     def __init__(self, records: Records) -> None:
         self.records = records
         self.waits = Waits(records)
         self.odd = OddCalls(records)
+        self.older = self.waits.older()
         self._has_stacks = any(any(lane.stacks) for lane in records.lanes.values())
 
     def find(self) -> Cause | None:
-        """Return the cause; None if nothing hangs."""
+        """Return the cause; None if nothing hangs, or the records are of unlike moments."""
+        if self.older:
+            return None
         if not any(self.waits.of_rank.values()):
             return None if self._is_under_way() else self._uneven()
         cause = self._of_mismatch() or self._of_absence() or self._of_ring() or self._of_the_rest()
@@ -184,7 +192,7 @@ class Causes:
         first = min(odd & made.keys())
         mine = self.waits.asked(first, made[first])
         cause.place = self.records.place(self.records.lanes[first], made[first])
-        what = self._title(wait.meeting)
+        what = self.title(wait.meeting)
         others = sorted(usual & made.keys())
         if cause.kind == "root":
             cause.what = (
@@ -224,12 +232,7 @@ class Causes:
             for rank in cause.ranks
             if rank in made
         ]
-        step = self.odd.of_rank(first)
-        is_before = step is not None and step.is_clear and step.at < made[first]
-        if step is not None and is_before and step.kind in ("skipped", "additional", "swapped"):
-            is_same_op = cause.kind in ("size", "dtype") and step.at + 1 == made[first]
-            if step.kind != "additional" or not is_same_op or self.odd.is_repeat(step):
-                self._by_step(cause, step)
+        if self._is_explained_by_step(cause, first, made[first]):
             return
         if cause.kind == "size" and cause.confidence == "high":
             shift = self.odd.shift(first, others, wait.meeting.group)
@@ -247,6 +250,26 @@ class Causes:
             self._call_was(cause, "additional", first, made[first], place=(first, made[first]))
         elif shift is not None and shift[1]:
             self._explain_shift(cause, first, wait.meeting.group, *shift)
+
+    def _is_explained_by_step(self, cause: Cause, rank: int, at: int) -> bool:
+        """Name the step at which a rank diverged before a call that does not fit, if it did."""
+        step = self.odd.of_rank(rank)
+        if step is None or not step.is_clear or step.at >= at:
+            return False
+        is_here = cause.kind in ("size", "dtype") and step.at + 1 == at
+        is_like_usual = self.odd.is_like_usual(step)
+        if step.kind in ("skipped", "additional", "swapped"):
+            if (
+                step.kind != "additional"
+                or not (is_here and is_like_usual)
+                or self.odd.is_repeat(step)
+            ):
+                self._by_step(cause, step)
+            return True
+        if is_here and not is_like_usual:  # It asks for another thing, not for another size.
+            self._by_step(cause, step)
+            return True
+        return False
 
     def _explain_shift(self, cause: Cause, rank: int, group: int, at: int, by: int) -> None:
         """Say that a rank's calls are the others', moved."""
@@ -344,7 +367,7 @@ class Causes:
     def _absent(self, ranks: set[int], meeting: Meeting, num: int) -> Cause:
         first = min(ranks)
         lane = self.records.lanes[first]
-        what = f"{who_text(ranks)} never came to {self._title(meeting)}"
+        what = f"{who_text(ranks)} never came to {self.title(meeting)}"
         if num > 1:
             what += f" and {num - 1} more call{'s' * (num > 2)}"
         cause = Cause("absent", tuple(sorted(ranks)), "high", what, meetings=(meeting,))
@@ -362,7 +385,7 @@ class Causes:
         if meeting.is_message:
             cause.kind = "message"
             end = "send" if meeting.source in ranks else "recv"
-            cause.what = f"{who_text(ranks)} never made the {end} of {self._title(meeting)}"
+            cause.what = f"{who_text(ranks)} never made the {end} of {self.title(meeting)}"
         else:
             members = self.records.groups[meeting.group].ranks
             shift = self.odd.shift(first, members, meeting.group) if len(ranks) == 1 else None
@@ -390,7 +413,7 @@ class Causes:
             "additional",
             waiting,
             "medium",
-            f"{who_text(waiting)} alone came to {self._title(wait.meeting)}; {who_text(ranks)} had"
+            f"{who_text(waiting)} alone came to {self.title(wait.meeting)}; {who_text(ranks)} had"
             " ended before",
             f"{who_text(waiting)} made one more call, or one more step; or all others stopped too"
             f" early, after {ends.pop()}",
@@ -402,9 +425,14 @@ class Causes:
         return cause
 
     def _doubt_gloo(self, cause: Cause, rank: int, meeting: Meeting) -> None:
-        """Blame ranks without a record, where gloo marks a failed call as one that has ended."""
+        """Say what gloo's records do not: messages, and that a call has failed."""
+        if not self.records.is_gloo:
+            return
+        if cause.kind == "absent" and rank not in self.records.hosts:
+            cause.confidence = "medium"
+            cause.why += ", or in a message: gloo does not record them"
         lane = self.records.lanes[rank]
-        if not self.records.is_gloo or not self.records.missing or lane.numbers[-1] < 0:
+        if not self.records.missing or lane.numbers[-1] < 0:
             return
         dead = set(self.records.groups[lane.groups[-1]].ranks) & set(self.records.missing)
         if dead:
@@ -412,7 +440,7 @@ class Causes:
             cause.kind, cause.ranks, cause.confidence = "no record", tuple(sorted(dead)), "medium"
             cause.what = (
                 f"{who_text(dead)} left no record, and {who} did not come to"
-                f" {self._title(meeting)} after a call with it"
+                f" {self.title(meeting)} after a call with it"
             )
             cause.why = (
                 f"{who_text(dead)} died or is stuck, and that call failed: gloo's record does not"
@@ -422,7 +450,9 @@ class Causes:
     def _add_host(self, cause: Cause, rank: int) -> None:
         stack = self.records.hosts.get(rank)
         if stack:
-            cause.why = f"its host is in {stack[0]} (stacks beside the records); {cause.why}"
+            cause.why = (
+                f"its host is at {host_text(stack)} (stacks beside the records); {cause.why}"
+            )
 
     def _add_late(self, cause: Cause, rank: int) -> None:
         late = self._late(rank)
@@ -470,7 +500,7 @@ class Causes:
             tuple(sorted(ranks)),
             "medium",
             f"{len(ring)} calls wait for each other in a ring: "
-            + "; ".join(f"{self._title(m)}: {who_text(waits[m].waiting)}" for m in ring[:3]),
+            + "; ".join(f"{self.title(m)}: {who_text(waits[m].waiting)}" for m in ring[:3]),
             meetings=tuple(ring),
             victims=frozenset(self._victims(ring)),
         )
@@ -493,7 +523,7 @@ class Causes:
         if late and len(cause.ranks) < len(ranks):
             cause.kind, cause.repairs = "message", []
             end = "send" if late[0].source in cause.ranks else "recv"
-            cause.what = f"{who_text(cause.ranks)} never made the {end} of {self._title(late[0])}"
+            cause.what = f"{who_text(cause.ranks)} never made the {end} of {self.title(late[0])}"
         if cause.place is None:
             at = next(
                 (a for m in ring if (a := waits[m].waiting.get(cause.ranks[0])) is not None), None
@@ -523,7 +553,7 @@ class Causes:
             "no record",
             tuple(sorted(wait.unknown)),
             "medium" if few else "low",
-            f"all ranks with a record came to {self._title(wait.meeting)};"
+            f"all ranks with a record came to {self.title(wait.meeting)};"
             f" {who_text(wait.unknown)} left none",
             "dead (out of memory, a lost node, a signal), or so stuck that it could not write",
             meetings=(wait.meeting,),
@@ -546,7 +576,7 @@ class Causes:
             "arrived",
             (),
             "low",
-            f"every rank came to {self._title(meeting)}, with arguments that fit, and it does not"
+            f"every rank came to {self.title(meeting)}, with arguments that fit, and it does not"
             " end",
             "the network, a GPU or NCCL; or what records do not have: roots, reduce operations,"
             " splits, the order on streams",
@@ -567,7 +597,7 @@ class Causes:
             first = min(moved)
             cause.ranks, cause.confidence = tuple(sorted(moved)), "medium"
             self._explain_shift(cause, first, meeting.group, *moved[first])
-            cause.what = f"{cause.why}; {self._title(meeting)} does not end"
+            cause.what = f"{cause.why}; {self.title(meeting)} does not end"
             cause.why = "its lines are the others', moved from there on: unlike calls meet"
             return cause
         few = self._behind(meeting.group)
@@ -616,7 +646,8 @@ class Causes:
     def _victims(self, causes: Sequence[Meeting]) -> set[int]:
         return self.waits.ranks_in(self.waits.because_of(causes))
 
-    def _title(self, meeting: Meeting) -> str:
+    def title(self, meeting: Meeting) -> str:
+        """Return `all_reduce #12 of dp (ranks 0-3)`."""
         group = self.records.groups[meeting.group]
         whole = len(group.ranks) == len(self.records.world)
         of = group.title if whole else f"{group.title} ({who_text(group.ranks)})"
@@ -646,4 +677,4 @@ class Causes:
             if at is not None and rank not in cause.ranks[:1]:
                 lines.setdefault(self._line(rank, at), []).append(rank)
         for line, ranks in sorted(lines.items(), key=lambda each: -len(each[1]))[:2]:
-            cause.waiting.append((who_text(ranks), f"wait in {self._title(meeting)} at {line}"))
+            cause.waiting.append((who_text(ranks), f"wait in {self.title(meeting)} at {line}"))

@@ -58,6 +58,7 @@ class OddCalls:
         self._records = records
         symbols = _Symbols(records)
         self._calls, self._asked = symbols.lines(), symbols.asked()
+        self._roles = symbols.roles
         self._steps, self._asked_steps = Steps(self._calls), Steps(self._asked)
         self._example: dict[int, tuple[int, int]] = {}
         self._num_calls: Counter[int] = Counter()
@@ -109,7 +110,12 @@ class OddCalls:
         usual: int = max(own, key=lambda call: (own[call], total[before, call]))
         if usual == after or own[usual] == own[after]:
             usual = self._usual_of_all[before]
-        return usual
+        if total[usual, after]:
+            return usual
+        # Out of a loop, say: what leads others from the one to the other.
+        found = (call for first, call in total if first == before and total[call, after])
+        between = (call for call in found if call not in (before, after))
+        return max(between, key=lambda call: total[before, call], default=usual)
 
     def _kind(self, rank: int, at: int, usual: int) -> str:
         """Return the kind of a step, from the calls after it."""
@@ -140,6 +146,16 @@ class OddCalls:
         """Return whether the call after a step asks for the same as the one before it."""
         asked = self._asked[step.rank]
         return asked[step.at] == asked[step.at + 1]
+
+    def is_like_usual(self, step: Step) -> bool:
+        """Return whether the call after a step is the usual one but for its arguments."""
+        calls = [(step.rank, step.at + 1), step.usual]
+        lanes = [(self._records.lanes[rank], at) for rank, at in calls]
+        first, second = (
+            (self._records.asked[lane.asked[at]].op, self._roles[lane.groups[at]])
+            for lane, at in lanes
+        )
+        return first == second
 
     def clear(self, ranks: Iterable[int]) -> list[Step]:
         """Return the oddest clear steps of some ranks, the oddest first."""
@@ -211,7 +227,7 @@ class _Symbols:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._roles = [
+        self.roles = [
             group.desc if group.desc not in ("", "undefined") else len(group.ranks)
             for group in records.groups
         ]
@@ -221,7 +237,7 @@ class _Symbols:
         """Return, by rank, what each call asks for and of which kind of group."""
         number_of = self._number_of
         return {
-            rank: array("i", map(number_of, lane.asked, map(self._roles.__getitem__, lane.groups)))
+            rank: array("i", map(number_of, lane.asked, map(self.roles.__getitem__, lane.groups)))
             for rank, lane in self._records.lanes.items()
         }
 
@@ -232,7 +248,7 @@ class _Symbols:
         gradient buckets have the line of `backward`.
         """
         ops = [asked.op for asked in self._records.asked]
-        roles = self._roles
+        roles = self.roles
         sizes: defaultdict[object, Counter[int]] = defaultdict(Counter)
         kinds: Counter[tuple[int, int, int]] = Counter()
         for lane in self._records.lanes.values():

@@ -16,6 +16,7 @@ import json
 import os
 import pickle
 import re
+import sys
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -533,6 +534,8 @@ def _stack(frames: Iterable[Mapping[str, Any]], known: dict[Any, Frame | None]) 
 
 # ---- stacks of hosts, as py-spy prints them ----
 
+_MODULES = sys.stdlib_module_names | {"torch"}
+
 _MAX_TEXT = 20_000_000  # Characters; a larger file is no stack.
 
 
@@ -543,3 +546,17 @@ def _main_thread(text: str) -> Stack:
             lines = re.findall(r"^\s+(.+?) \((.+?):(\d+)\)", thread, flags=re.MULTILINE)
             return tuple(Frame(file, int(line), name) for name, file, line in lines)
     return ()
+
+
+def host_text(stack: Stack) -> str:
+    """Return `train.py:41 in step, in select of selectors.py`.
+
+    py-spy cuts off the folders of what is installed.
+    """
+    inner = stack[0]
+    is_program = (
+        _SEPARATOR.split(frame.file)[0].removesuffix(".py") not in _MODULES for frame in stack
+    )
+    place = next((f for f, is_own in zip(stack, is_program, strict=True) if is_own), inner)
+    below = "" if place is inner else f", in {inner.function} of {inner.file}"
+    return f"{place}{below}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simrank.diagnose.records import host_text
 from simrank.errors import who_text
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Diagnosis:
         num_calls, num_groups: What the records hold.
         backends, versions: Of the job's groups, and of the records' format.
         has_unfinished: Whether a call has not ended.
+        older: Ranks whose record is older than a call that they came to, with the call.
+        stands: Where ranks are by the stacks beside the records: pairs of ranks and a line.
         not_known: What the records do not tell.
         notes: What is wrong with files.
     """
@@ -43,6 +46,8 @@ class Diagnosis:
     backends: tuple[str, ...]
     versions: tuple[str, ...]
     has_unfinished: bool
+    older: tuple[tuple[int, str], ...]
+    stands: tuple[tuple[str, str], ...]
     not_known: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -60,7 +65,10 @@ class Diagnosis:
         head = [self._head()]
         cause = self.cause
         if cause is None:
-            return "\n".join([*head, self._no_hang(), *self._end(None)])
+            stands = [
+                f"  {who}: at {place} (stacks beside the records)" for who, place in self.stands
+            ]
+            return "\n".join([*head, self._no_hang(), *stands[:_MAX_WAITING], *self._end(None)])
         told, reason = cause.what, cause.why
         if cause.is_told_by_reason:
             told, reason = cause.why, cause.what
@@ -79,10 +87,22 @@ class Diagnosis:
         return f"{files} ({kind}): {self.num_calls:,} calls of {groups}"
 
     def _no_hang(self) -> str:
+        if self.older:
+            (rank, call), more = self.older[0], len(self.older) - 1
+            others = f", and those of {more} more rank{'s' * (more > 1)}" * (more > 0)
+            return (
+                f"NO HANG: the job went on as its records were written: rank {rank}'s ends before"
+                f" {call}, from which peers went on{others}: write all again at one time"
+            )
         if self.has_unfinished:
             return (
-                "NO HANG: calls are under way; none has waited for three seconds where records"
+                "NO HANG: calls are under way; none has waited for five seconds where records"
                 " were written: write them again later"
+            )
+        if "gloo" in self.backends:
+            return (
+                "NO UNFINISHED CALL: every recorded one has ended; ranks that stand still may wait"
+                " in a message, which gloo does not record: py-spy dump of each rank"
             )
         return "NO HANG: every recorded call has ended"
 
@@ -111,6 +131,8 @@ class Diagnosis:
             "waiting": [] if cause is None else [list(each) for each in cause.waiting],
             "victims": [] if cause is None else sorted(cause.victims - set(cause.ranks)),
             "replay": None,
+            "older": [list(each) for each in self.older],
+            "stands": [list(each) for each in self.stands],
             "not_known": list(self.not_known),
             "notes": list(self.notes),
             "num_records": self.num_records,
@@ -138,6 +160,16 @@ def _next_step(cause: Cause) -> str:
         return f"log and exit code of {who_text(cause.ranks)}, and py-spy dump of it{after}"
     where = "what leads to this call" if place is None else f"what leads to {place}"
     return f"{where} on {who_text(cause.ranks)}, and not on the others"
+
+
+def where_hosts_are(records: Records) -> tuple[tuple[str, str], ...]:
+    """Return the lines of the stacks beside the records with their ranks, most ranks first."""
+    ranks: dict[str, list[int]] = {}
+    for rank, stack in sorted(records.hosts.items()):
+        ranks.setdefault(host_text(stack), []).append(rank)
+    return tuple(
+        (who_text(ranks[line]), line) for line in sorted(ranks, key=lambda e: -len(ranks[e]))
+    )
 
 
 def not_known(records: Records, cause: Cause | None) -> tuple[str, ...]:

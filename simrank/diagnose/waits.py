@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _LOOK_BACK = 50  # Assumed: calls before the stuck one whose arguments are compared as well.
 _ROOTED = ("gather", "scatter")
+# None of these ends before all have come; a rank can go on from a broadcast or a reduce.
+_OF_ALL = ("all_", "alltoall", "allreduce", "allgather", "barrier", "reduce_scatter")
 
 
 class Meeting(NamedTuple):
@@ -284,6 +286,28 @@ class Waits:
         if len(made) <= 1 and not any(self.records.asked[each].op in _ROOTED for each in made):
             return None
         return self.mismatch(meeting)
+
+    def older(self) -> dict[int, Meeting]:
+        """Return the ranks whose record is older than a call that they must have come to.
+
+        A peer has gone on from it, which it cannot before all have come: the job went on as the
+        records were written. A call that fails ends too (gloo), but its rank makes no more.
+        """
+        found: dict[int, Meeting] = {}
+        for group, lanes in self._lanes_of.items():
+            last = {lane.rank: lane.last_numbers.get(group, -1) for lane in lanes}
+            low = min(last.values(), default=0)
+            over: dict[int, int] = {}
+            for lane in lanes:
+                for number, at in lane.collectives(group).items():
+                    is_of_all = self._op(lane, at).lstrip("_").startswith(_OF_ALL)
+                    if number > low and is_of_all and lane.is_over[at] and at + 1 < len(lane):
+                        over.setdefault(number, at)
+            for rank, number in last.items():
+                later = [each for each in over if each > number]
+                if later:
+                    found.setdefault(rank, Meeting(group, min(later)))
+        return found
 
     # ---- what waits for what ----
 

@@ -167,6 +167,83 @@ def test_calls_that_are_under_way_are_no_hang(tmp_path):
         assert "calls are under way" in str(found) or hangs
 
 
+def test_records_of_unlike_moments_accuse_nobody(tmp_path):
+    """Peers went on from a call to which one rank had not come as its record was written."""
+    said(tmp_path, loop)
+    path = tmp_path / f"{PREFIX}1"
+    record = pickle.loads(path.read_bytes())
+    del record["entries"][7:]
+    record["entries"][-1] |= {"retired": False, "state": "scheduled"}
+    record["pg_status"] = {}
+    path.write_bytes(pickle.dumps(record))
+    found = diagnose(read_records([tmp_path]))
+    assert found.cause is None
+    assert "rank 1's ends before all_gather_into_tensor #" in str(found)
+    assert found.as_dict()["older"][0][0] == 1
+
+
+def as_of_gloo(folder, *, stacks=""):
+    """Make a job's records such as gloo leaves: without messages, and states."""
+    for path in folder.iterdir():
+        record = pickle.loads(path.read_bytes())
+        record["entries"] = [each for each in record["entries"] if not each["is_p2p"]]
+        for entry in record["entries"]:
+            entry["profiling_name"] = entry["profiling_name"].replace("nccl:", "gloo:")
+        path.write_bytes(pickle.dumps(record))
+        if stacks:
+            text = f'Process 1: train.py\nThread 1 (idle): "MainThread"\n    {stacks}\n'
+            (folder / f"stack_{path.name[-1]}.txt").write_text(text)
+
+
+def test_a_rank_of_gloo_that_has_not_come_may_wait_in_a_message(tmp_path):
+    """Its records have none: the rank is named, never with high confidence."""
+
+    def program(rank, ctx):
+        loop(rank, ctx)
+        if rank == 2:
+            dist.recv(ctx.ones(4), 3)
+            ctx.synchronize()
+        loop(rank, ctx)
+
+    said(tmp_path, program)
+    as_of_gloo(tmp_path)
+    found = diagnose(read_records([tmp_path]))
+    assert (found.cause.kind, found.cause.ranks) == ("absent", (2,))
+    assert found.confidence == "medium"
+    assert "or in a message: gloo does not record them" in str(found)
+
+
+def test_ranks_of_gloo_that_all_wait_for_messages_are_told_by_their_stacks(tmp_path):
+    """No recorded call is unfinished."""
+
+    def program(rank, ctx):
+        loop(rank, ctx)
+        dist.recv(ctx.ones(4), (rank + 1) % 4)
+
+    said(tmp_path, program)
+    as_of_gloo(tmp_path, stacks="recv (torch/distributed/distributed_c10d.py:2512)")
+    found = diagnose(read_records([tmp_path]))
+    assert found.cause is None
+    assert "NO UNFINISHED CALL" in str(found)
+    assert "ranks 0-3: at distributed_c10d.py:2512 in recv" in str(found)
+
+
+def test_the_last_call_of_a_loop_that_is_left_out_is_skipped(tmp_path):
+    """The way out of the loop leads over it, on all other ranks."""
+
+    def program(rank, ctx):
+        loop(rank, ctx)
+        if rank != 1:
+            share(ctx)
+        dist.barrier()
+        ctx.synchronize()
+
+    found = said(tmp_path, program, replay=True)
+    assert (found.cause.kind, found.cause.ranks) == ("skipped", (1,))
+    assert found.cause.place.function == "share"
+    assert found.confidence == "high"
+
+
 def test_a_rank_without_a_record_is_suspected_and_never_sure(tmp_path):
     """It may be dead, or its record lost."""
 

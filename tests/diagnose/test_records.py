@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simrank.diagnose import read_records
-from simrank.diagnose.records import Frame
+from simrank.diagnose.records import Frame, host_text
 from simrank.errors import FlightRecordError
 
 
@@ -193,3 +193,14 @@ def test_stacks_beside_the_records_tell_where_hosts_are(name, text, tmp_path):
             Frame("train.py", 41, "step"),
         )
     }
+
+
+def test_a_host_s_stack_is_told_by_the_program_s_line():
+    """Not by Python's and torch's own below it."""
+    own, below = Frame("train.py", 41, "step"), Frame("torch/distributed/c10d.py", 9, "recv")
+    assert host_text((Frame("selectors.py", 415, "select"), own)) == (
+        "train.py:41 in step, in select of selectors.py"
+    )
+    assert host_text((below, own)).startswith("train.py:41 in step, in recv of torch")
+    assert host_text((own,)) == "train.py:41 in step"
+    assert host_text((below,)) == "c10d.py:9 in recv"
