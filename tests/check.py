@@ -48,6 +48,7 @@ TORCH = {
         "tests/test_guides.py", "tests/test_examples.py", "tests/engine/test_carrier.py",
         "tests/multiprocessing/test_spawn.py", "tests/multiprocessing/test_carriers.py",
         "tests/equality", "tests/cli/test_equal.py", "tests/validate/kit",
+        "tests/diagnose/test_torchs_analyser.py",
         "-k", "torch or examples or conformance or test_this_worker or test_carrier"
         " or multiprocessing or equal or kit",
     ],

@@ -512,7 +512,7 @@ class Causes:
             cause.ranks = tuple(odd)
             cause.confidence = "high"
             self._by_step(cause, steps[0])
-        elif len(suspects) * 2 <= len(ranks):
+        elif len(suspects) * 2 <= len(ranks) and len(self.records.world) > 2:
             cause.ranks = tuple(sorted(suspects))
             cause.why = f"only {who_text(suspects)} has not come to a call that others wait in"
         elif is_of_messages:

@@ -51,23 +51,20 @@ def job(seed: int, folder: Path) -> Job | None:
     return Job(program, folder)
 
 
-def changed(found: Job, keeps: int | None = None, *, stacks: bool = True, lost: int = -1) -> None:
+def changed(folder: Path, keeps: int | None = None, *, stacks: bool = True) -> None:
     """Leave out a part of a job's records.
 
     Args:
-        found: The job.
+        folder: Of the records.
         keeps: How many of the last calls are kept; None: all.
         stacks: Whether lines are.
-        lost: A rank whose record is.
     """
-    for path in sorted(found.folder.iterdir()):
+    for path in sorted(folder.iterdir()):
         record = pickle.loads(path.read_bytes())
         record["entries"] = record["entries"][-(keeps or 10**6) :]
         for entry in record["entries"]:
             entry["frames"] = entry["frames"] if stacks else []
         path.write_bytes(pickle.dumps(record))
-    if lost >= 0:
-        (found.folder / f"{PREFIX}{lost}").unlink()
 
 
 def said(found: Job, *, replay: bool = False) -> Diagnosis:

@@ -290,7 +290,7 @@ def test_many_random_programs_name_its_rank(part, kept, tmp_path):
         folder.mkdir()
         job = hung_jobs.job(seed, folder)
         if job is not None:
-            hung_jobs.changed(job, **kept)
+            hung_jobs.changed(job.folder, **kept)
             found = hung_jobs.said(job, replay=True)
             num += 1
             num_right += found.cause is not None and found.cause.ranks == (job.program.culprit,)
