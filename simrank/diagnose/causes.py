@@ -209,7 +209,7 @@ class Causes:
         elif cause.kind == "dtype":
             cause.why = "a cast, or autocast, on some ranks only"
         elif cause.kind == "op":
-            cause.why = "a branch that only some ranks take"
+            cause.why = "a branch that only some ranks take, or a loop that some leave earlier"
         shown = [[rank] for rank in sorted(odd & made.keys())[:3]]
         for ranks in [*shown, others] if others else shown:
             rank = ranks[0]
@@ -269,6 +269,8 @@ class Causes:
         if is_here and not is_like_usual:  # It asks for another thing, not for another size.
             self._by_step(cause, step)
             return True
+        if cause.kind == "op" and step.at + 1 == at:
+            cause.why += f": {self._step_text(step)}"
         return False
 
     def _explain_shift(self, cause: Cause, rank: int, group: int, at: int, by: int) -> None:
