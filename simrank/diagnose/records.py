@@ -5,7 +5,9 @@ torch writes a file per rank when its watchdog fires, or when it is asked to
 is read without looking up a class, so that no file can run anything.
 
 Source: the keys of `_dump_fr_trace`, as a pickle and as JSON, of torch 2.12 to 2.14 (version
-2.10), and of `_dump_nccl_trace` before (2.0 and later, whose entries have a `collective_seq_id`).
+2.10), and of `_dump_nccl_trace` before (2.0 and later, whose entries have a `collective_seq_id`);
+for what NCCL's recorder and those after it write of each call: ProcessGroupNCCL.cpp of torch 2.4
+to 2.14, ProcessGroupXCCL.cpp of torch-xpu-ops, hooks/fr/FlightRecorder.cpp of torchcomms.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import pickle
 import re
 import sys
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,13 +30,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.errors import FlightRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 _NS_PER_S = 1_000_000_000
 _MIN_WALL_NS = 10**17  # A time since 1970; simulated ones begin at 0.
 _SEPARATOR = re.compile(r"[\\/]")  # Records may come from another system.
 _NUMBER = re.compile(r"\d+")
 _MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
+_MESSAGES = ("send", "recv", "batch_op_issue")
+_END = re.compile(r"(?:[A-Z_]+_)?coalesced$")  # Of a launch of several calls.
+_NEEDED = (
+    "record_id", "process_group", "collective_seq_id", "profiling_name", "input_sizes",
+    "output_sizes", "state",
+)  # fmt: skip
 # Frames that are no line of the program: of torch, of simrank, of Python and of what has no file.
 _BELOW = re.compile(
     r"[\\/]torch[\\/](?:distributed|nn|autograd|optim|utils|cuda|_\w+)[\\/]|[\\/]torch[\\/]\w+\.py$"
@@ -47,6 +55,10 @@ _FUNCTIONS = {
     "_all_gather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor",
     "all_reduce_barrier": "barrier",
+    "_broadcast_oop": "all_gather",  # Of shares of several sizes.
+    "_reduce_oop": "reduce_scatter",
+    "ALLGATHER_coalesced": "all_gather",
+    "REDUCE_SCATTER_coalesced": "reduce_scatter",
 }
 
 
@@ -238,6 +250,10 @@ class Records:
 # ---- files ----
 
 
+class _UnreadFormError(FlightRecordError):
+    """A record is whole, of a form that would be misread."""
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """Plain containers only: a flight record names no class, so any name is refused."""
 
@@ -330,6 +346,71 @@ class _Numbers(dict[Any, int]):
         return number
 
 
+class _Launches:
+    """The launches of a rank, of one call or several, and the numbers of its collectives.
+
+    A launch of several calls has an entry for each (of collectives from version 2.7 on), which
+    stays "scheduled", and one that ends it, whose state is that of all. Recorders number:
+
+    - NCCL's, and those made after it: collectives per group, messages per group.
+    - torch's up to version 2.2: the same, but a batch of messages counts as a collective, on its
+      ranks only (pytorch's issue 134833).
+    - torchcomms: all calls of all groups in one row.
+
+    Args:
+        entries: Of the rank, in order.
+    """
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        first = entries[0]
+        backend = first["profiling_name"].partition(":")[0]
+        self.is_torchcomms = first["process_group"][-1] == backend
+        self.num_lost = first["collective_seq_id" if self.is_torchcomms else "record_id"]
+        self.with_messages: set[int] = set()
+        self.num_untold = 0  # Messages whose ends are not recorded.
+        self._counted: Counter[int] = Counter()  # Batches that count as a collective; or calls.
+        self._open: dict[int, tuple[tuple[int, int], list[int]]] = {}
+        self._before: dict[int, int] = {}  # By group: number of messages before the open launch.
+
+    def of(self, group: int, entry: Mapping[str, Any]) -> list[int]:
+        """Return the places of the calls so far of an entry's launch."""
+        key = entry["collective_seq_id"], entry.get("p2p_seq_id", 0)
+        known = self._open.get(group)
+        if known is None or known[0] != key:
+            self._before[group] = known[0][1] if known else -1 if self.num_lost else 0
+            known = self._open[group] = key, []
+        return known[1]
+
+    def end_batch(self, group: int) -> None:
+        """Note the end of a batch of messages: it counts as a collective, or as a message."""
+        num_messages = self._open[group][0][1]
+        self._counted[group] += num_messages in (0, self._before[group])
+
+    def number(self, group: int, entry: Mapping[str, Any]) -> int:
+        """Return the number of a collective among its group's."""
+        if self.is_torchcomms:
+            self._counted[group] += 1
+            return self._counted[group] + int(self.num_lost)
+        return int(entry["collective_seq_id"]) - self._counted[group]
+
+    def check(self, numbered: Collection[int]) -> None:
+        """Check that the numbers of groups with collectives do not depend on lost calls.
+
+        Raises:
+            FlightRecordError: They do.
+        """
+        if self.is_torchcomms:
+            is_mixed = len(self._open) > 1 or bool(self.with_messages)
+        else:
+            is_mixed = any(self._counted[group] for group in numbered)
+        if self.num_lost and is_mixed:
+            raise _UnreadFormError(
+                f"its first {self.num_lost} calls are lost, on which the numbers of its "
+                "collectives depend (torchcomms; torch's up to 2.2 with batches of messages): "
+                "set TORCH_FR_BUFFER_SIZE higher"
+            )
+
+
 class _Builder:
     """Gathers what files hold."""
 
@@ -352,12 +433,16 @@ class _Builder:
             if found is None:
                 self._add_text(path, rank)
                 return
+            if isinstance(found, list) and "profiling_name" in str(found[:1]):
+                found = {"version": "1.0 (a list)", "entries": found}  # torch 2.2's
             if not isinstance(found, dict) or not {"entries", "pg_config"} & found.keys():
                 return  # A settings file, say.
             if rank is None:
                 self.records.notes.append(f"{path}: its name does not tell its rank: left out")
                 return
             lane = self._lane(rank, path, found)
+        except _UnreadFormError as error:  # Its rank is not dead: no note.
+            raise FlightRecordError(f"{path}: {error}") from None
         except (FlightRecordError, pickle.UnpicklingError, ValueError, EOFError) as error:
             self._unread.append((path, rank))
             self.records.notes.append(f"{path.name}: not read: {error or type(error).__name__}")
@@ -383,15 +468,15 @@ class _Builder:
 
     def _lane(self, rank: int, path: Path, found: Mapping[str, Any]) -> Lane:
         lane = Lane(rank, str(path), written_s=path.stat().st_mtime)
+        entries = _entries_of(found)
         self.records.versions.add(str(found.get("version", "?")))
         members = self._members(found.get("pg_config") or {})
-        entries = found.get("entries") or []
-        if any(a["record_id"] > b["record_id"] for a, b in pairwise(entries)):
-            entries = sorted(entries, key=lambda entry: entry["record_id"])
+        if not entries:
+            return lane
         groups: dict[Any, int] = {}
         frames: dict[Any, Frame | None] = {}
         by_id: dict[str, int] = {}
-        seen: dict[tuple[int, int], int] = {}
+        launches = _Launches(entries)
         for entry in entries:
             key = entry["process_group"]
             key = tuple(key) if isinstance(key, (list, tuple)) else (str(key), "")
@@ -399,12 +484,18 @@ class _Builder:
             if group is None:
                 ranks = members.get(key[0])
                 own = ranks if ranks and rank in ranks else None
-                group = groups[key] = self._group_numbers[str(key[0]), str(key[1]), own]
+                desc = "" if launches.is_torchcomms else str(key[1])
+                group = groups[key] = self._group_numbers[str(key[0]), desc, own]
                 by_id[str(entry.get("pg_id", ""))] = group
-            self._add_entry(lane, group, entry, frames, seen)
+            self._add_entry(lane, group, entry, frames, launches)
+        launches.check(lane.last_numbers)
+        if launches.num_untold:
+            note = f"{path.name}: the ends of {launches.num_untold} message(s) are not told"
+            self.records.notes.append(note)
         for name, status in (found.get("pg_status") or {}).items():
-            if str(name) in by_id and not self.records.is_gloo:  # gloo's counts messages as well.
-                self._add_status(lane, by_id[str(name)], status)
+            known = by_id.get(str(name))
+            if known is not None and known not in launches.with_messages:
+                self._add_status(lane, known, status)
         return lane
 
     def _members(self, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -416,11 +507,10 @@ class _Builder:
             self._world.update(found[str(name)])
         return found
 
-    @staticmethod
-    def _add_status(lane: Lane, group: int, status: Mapping[str, Any]) -> None:
+    def _add_status(self, lane: Lane, group: int, status: Mapping[str, Any]) -> None:
+        """Note the last collective that has ended, unless messages are counted with them."""
         last = int(status.get("last_enqueued_collective", -1))
-        if group in lane.last_numbers:
-            lane.last_numbers[group] = max(lane.last_numbers[group], last)
+        if last == lane.last_numbers.get(group) and not self.records.is_gloo:
             lane.last_over[group] = int(status.get("last_completed_collective", -1))
 
     def _add_entry(
@@ -429,22 +519,32 @@ class _Builder:
         group: int,
         entry: Mapping[str, Any],
         frames: dict[Any, Frame | None],
-        seen: dict[tuple[int, int], int],
+        launches: _Launches,
     ) -> None:
         backend, _, name = entry["profiling_name"].rpartition(":")
         self.records.backends.add(backend or "unknown")
         message = _MESSAGE.match(name)
-        is_message = entry.get("is_p2p", False) or message is not None
-        if is_message and name == "coalesced":
-            return  # The end of a batch, whose messages have entries of their own.
-        is_over = entry["state"] == "completed" or bool(entry.get("retired"))
-        number = -1 if is_message else int(entry["collective_seq_id"])
+        is_message = name.startswith(_MESSAGES) or entry.get("is_p2p", False)
+        # Those that record no events retire what has ended; NCCL's also what has timed out.
+        is_retired = (backend == "gloo" or launches.is_torchcomms) and bool(entry.get("retired"))
+        is_over = entry["state"] == "completed" or is_retired
+        launch = launches.of(group, entry)
+        if is_message or entry.get("p2p_seq_id"):
+            launches.with_messages.add(group)
+        if _END.match(name) and (launch or is_message):
+            for at in launch:
+                lane.is_over[at] |= is_over
+            if launch and lane.numbers[launch[0]] < 0:
+                launches.end_batch(group)
+            return
+        if launch and not is_message:
+            lane.is_over[launch[0]] &= is_over
+            return
+        launches.num_untold += is_message and message is None
+        number = -1
         if not is_message:
-            at = seen.setdefault((group, number), len(lane))
-            if at < len(lane):  # Of a coalesced call: one launch.
-                lane.is_over[at] &= is_over
-                return
-            lane.last_numbers[group] = number
+            number = lane.last_numbers[group] = launches.number(group, entry)
+        launch.append(len(lane))
         created_ns = int(entry.get("time_created_ns") or 0)
         lane.is_host_time = lane.is_host_time or created_ns > _MIN_WALL_NS
         lane.record_ids.append(entry["record_id"])
@@ -508,14 +608,64 @@ def _to_global(lane: Lane, groups: Sequence[Group]) -> None:
                 ends[at] = ranks[ends[at]] if 0 <= ends[at] < len(ranks) else -1
 
 
+def _entries_of(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the entries of a record in their order.
+
+    Raises:
+        FlightRecordError: It is of a form that would be misread.
+    """
+    version = str(found.get("version", "2.0"))
+    entries = found.get("entries") or []
+    lacking = ", ".join(key for key in _NEEDED if entries and key not in entries[0])
+    if version.partition(".")[0] != "2":
+        why = f", its calls have no {lacking}" if lacking else ""
+        raise _UnreadFormError(f"it is of version {version}{why}; 2.0 to 2.10 are read")
+    if lacking:
+        raise FlightRecordError(f"its calls have no {lacking}")
+    if any(a["record_id"] > b["record_id"] for a, b in pairwise(entries)):
+        entries = sorted(entries, key=lambda entry: entry["record_id"])
+    num_ids = entries[-1]["record_id"] - entries[0]["record_id"] + 1 if entries else 0
+    if num_ids > len(entries) or (found.get("pg_status") and not entries):
+        why = "calls are left out of it, those that ended or all"
+        raise _UnreadFormError(f"{why}: set TORCH_INCLUDE_ONLY_ACTIVE=0")
+    for entry in entries:
+        if not entry["profiling_name"]:  # torch_npu's
+            why = f"call {entry['record_id']} has no name"
+            raise _UnreadFormError(f"{why}, as in torch_npu's records: version {version}")
+        if entry["profiling_name"].startswith("c10d:"):
+            why = "it does not tell which calls have ended"
+            raise _UnreadFormError(f"{why}: FlightRecorderHook of torch 2.14 wrote it")
+    return entries[_num_cut(entries) :]
+
+
+def _num_cut(entries: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of entries of an ended launch whose first ones may be lost."""
+    if not entries or not entries[0]["record_id"]:
+        return 0
+    keys = ("process_group", "collective_seq_id", "p2p_seq_id")
+    first = [entries[0].get(key) for key in keys]
+    launch = list(takewhile(lambda each: [each.get(key) for key in keys] == first, entries))
+    name = launch[-1]["profiling_name"].rpartition(":")[2]
+    return len(launch) if _END.match(name) and launch[-1]["state"] == "completed" else 0
+
+
 def _asked(op: str, entry: Mapping[str, Any]) -> Asked:
-    return Asked(
-        op,
-        tuple(map(tuple, entry["input_sizes"])),
-        tuple(map(tuple, entry["output_sizes"])),
-        tuple(entry.get("input_dtypes") or ()),
-        tuple(entry.get("output_dtypes") or ()),
-    )
+    inputs, outputs = _tensors(entry, "input"), _tensors(entry, "output")
+    sizes = len(inputs[0]), len(outputs[0])
+    if op == "scatter" and (sizes[1] > max(sizes[0], 1) or not sizes[1]):
+        inputs, outputs = outputs, inputs  # NCCL's names what comes out first.
+    return Asked(op, inputs[0], outputs[0], inputs[1], outputs[1])
+
+
+def _tensors(
+    entry: Mapping[str, Any], side: str
+) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+    """Return sizes and types of what goes in or comes out."""
+    sizes = tuple(map(tuple, entry[f"{side}_sizes"]))
+    dtypes = tuple(entry.get(f"{side}_dtypes") or ())
+    if "Undefined" in dtypes:  # Where only a root has tensors, on the others.
+        return (), ()
+    return sizes, dtypes
 
 
 def _stack(frames: Iterable[Mapping[str, Any]], known: dict[Any, Frame | None]) -> Stack:

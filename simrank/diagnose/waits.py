@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simrank.diagnose.records import Asked, Lane, Records
 
 _LOOK_BACK = 50  # Assumed: calls before the stuck one whose arguments are compared as well.
-_ROOTED = ("gather", "scatter")
+_ROOTED = ("gather", "gather_single", "scatter")
 # None of these ends before all have come; a rank can go on from a broadcast or a reduce.
 _OF_ALL = ("all_", "alltoall", "allreduce", "allgather", "barrier", "reduce_scatter")
 
@@ -394,7 +394,7 @@ class Waits:
 
 
 def _is_root(op: str, asked: Asked) -> bool:
-    return bool(asked.output_numel if op == "gather" else asked.input_numel)
+    return bool(asked.input_numel if op == "scatter" else asked.output_numel)
 
 
 def _is_all_to_all(op: str) -> bool:
@@ -408,9 +408,9 @@ def _must_agree(asked: Asked) -> tuple[object, ...]:
         return op, (), ()
     if _is_all_to_all(op):
         return op, (), dtypes
-    if op in ("gather", "reduce", "reduce_scatter"):
+    if op in ("gather", "gather_single", "reduce", "reduce_scatter", "reduce_scatter_v"):
         return op, asked.input_numel, asked.input_dtypes[:1]
-    if op in ("scatter", "all_gather"):
+    if op in ("scatter", "all_gather", "all_gather_v"):
         return op, asked.output_numel, asked.output_dtypes[:1]
     return op, (asked.input_numel, asked.output_numel), dtypes
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simrank.diagnose import read_records
+from simrank.diagnose import diagnose, read_records
 from simrank.diagnose.records import Frame, host_text
 from simrank.errors import FlightRecordError
+from tests.diagnose.formats import FORMS, LINES, write_job
 
 
 def entry(number, op="all_reduce", group=("0", "default_pg"), state="completed", **more):
@@ -159,6 +160,108 @@ def test_messages_have_ranks_for_their_ends(tmp_path):
     write(tmp_path, 6, calls, pg_config=config)
     lane = read_records([tmp_path]).lanes[6]
     assert (list(lane.sources), list(lane.targets), len(lane)) == ([2], [6], 1)
+
+
+def named(form, folder, skips):
+    """Return what is said of the job whose rank 1 leaves out a call."""
+    folder.mkdir()
+    write_job(FORMS[form], folder, skips=skips)
+    found = diagnose(read_records([folder]), replay=False).as_dict()
+    return found["kind"], found["ranks"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("skips", LINES)
+def test_the_culprit_is_the_same_in_all_forms(form, skips, tmp_path):
+    """Where the ends of messages are not told, nobody is accused for one."""
+    kind, ranks = named(form, tmp_path / "form", skips)
+    if form == "torchcomms" and skips in ("batch", "message"):
+        assert (kind, ranks) == ("arrived", [])
+    elif form in ("nccl2", "torchcomms"):  # One entry, of other sizes, for the uneven gather.
+        assert ranks == [1]
+    else:
+        kinds = {"batch": "message", "message": "message", "scatter": "absent"}
+        assert (kind, ranks) == (kinds.get(skips, "skipped"), [1])
+
+
+def test_messages_of_a_batch_have_the_state_of_its_end(tmp_path):
+    """NCCL's recorder leaves their own as it was, and says of the end that it is no message."""
+    batch = [
+        entry(0, op, record_id=n, p2p_seq_id=1, is_p2p=n < 2, state=state)
+        for n, (op, state) in enumerate(
+            [("send 0->1", "scheduled"), ("recv 0<-1", "scheduled"), ("coalesced", "completed")]
+        )
+    ]
+    write(tmp_path, 0, batch)
+    lane = read_records([tmp_path]).lanes[0]
+    assert (list(lane.numbers), list(lane.is_over)) == ([-1, -1], [1, 1])
+
+
+def test_a_call_that_timed_out_has_not_ended(tmp_path):
+    """NCCL's recorder retires it, too."""
+    write(tmp_path, 0, [entry(1, state="started", retired=True)])
+    assert list(read_records([tmp_path]).lanes[0].is_over) == [0]
+
+
+def test_a_rooted_call_has_its_sizes_the_right_way_round(tmp_path):
+    """NCCL's recorder names what comes out of a scatter first, and nothing as Undefined."""
+    root = {"input_sizes": [[2]], "output_sizes": [[2]] * 4, "output_dtypes": ["Float"] * 4}
+    other = {"input_sizes": [[2]], "output_sizes": [[0]], "output_dtypes": ["Undefined"]}
+    write(tmp_path, 0, [entry(1, "scatter", **root), entry(2, "scatter", **other)])
+    first, second = read_records([tmp_path]).asked
+    assert (first.input_numel, first.output_numel) == (8, 2)
+    assert (second.input_numel, second.output_numel) == (0, 2)
+
+
+BATCH = [
+    entry(3),
+    entry(4, "send 0->1", is_p2p=True, record_id=3),
+    entry(4, "coalesced", record_id=4),
+    entry(5, record_id=5),
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([{"profiling_name": "nccl:all_reduce", "seq_id": 1}], "version 1.0 .a list.*seq_id"),
+        (record([{"seq_id": 1}], version="1.4"), "version 1.4, its calls have no record_id, "),
+        (record([entry(1)], version="3.0"), "version 3.0; 2.0 to 2.10 are read"),
+        (record([entry(1), entry(3)]), "calls are left out of it"),
+        (record([], pg_status={"0": {}}), "calls are left out of it"),
+        (record([entry(1, profiling_name="")], version="2.4"), "no name.*torch_npu.*2.4"),
+        (record([entry(1, profiling_name="c10d:allreduce")]), "which calls have ended"),
+        (record(BATCH, version="2.1"), "its first 2 calls are lost"),
+        (
+            record(
+                [
+                    entry(5, profiling_name=f"ncclx:{op}", process_group=("w", "ncclx"))
+                    | {"record_id": n, "collective_seq_id": 4 + n}
+                    for n, op in enumerate(["send", "all_reduce"])
+                ]
+            ),
+            "its first 4 calls are lost",
+        ),
+    ],
+    ids=["list", "1.4", "3.0", "gap", "none", "no name", "hook", "2.1", "torchcomms"],
+)
+def test_a_form_that_would_be_misread_is_refused_by_name(content, said, tmp_path):
+    """Its ranks are not said to be dead."""
+    write(tmp_path, 0, [entry(1)])
+    (tmp_path / "nccl_trace_rank_1").write_bytes(pickle.dumps(content))
+    with pytest.raises(FlightRecordError, match=f"nccl_trace_rank_1: .*{said}"):
+        read_records([tmp_path])
+
+
+def test_calls_of_a_launch_whose_first_are_lost_are_lost(tmp_path):
+    """What is left of it would be taken for another call."""
+    cut = [
+        entry(7, "_broadcast_oop", record_id=5, state="scheduled"),
+        entry(7, "ALLGATHER_coalesced", record_id=6),
+        entry(8, record_id=7),
+    ]
+    write(tmp_path, 0, cut)
+    assert list(read_records([tmp_path]).lanes[0].numbers) == [8]
 
 
 STACKS = """Process 4127: python train.py
