@@ -27,7 +27,7 @@ MAX_CIRCLE = {"device.tensors": 10}
 MAX_CIRCLE_ELSEWHERE = 3
 # Files, and lines of code without blanks, comments and docstrings. They may only fall, unless the
 # CHANGELOG has a new feature.
-MAX_SIZES = {"simrank": (482, 86_500), "tests": (610, 72_200)}
+MAX_SIZES = {"simrank": (482, 86_500), "tests": (612, 72_900)}
 
 
 class Walk(NamedTuple):
@@ -101,7 +101,7 @@ def run(walked):
 """
 WALKS = {
     "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(69, 380, 181, 41_100)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 82, 251, 58_400)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 82, 251, 58_900)),
     "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 199, 292, 61_850)),
 }
 # Runs a program twice in one process, and prints the second walk.
