@@ -405,4 +405,6 @@ def doing_text(task: Task) -> str:
 def _ended_fact(task: Task) -> str:
     if task.error is None:
         return "returned"
-    return f"raised {type(task.error).__name__}: {text_of(task.error)}"
+    # Its first line: a mismatch's others say what each rank does, also those that have raised.
+    first = text_of(task.error).partition("\n")[0]
+    return f"raised {type(task.error).__name__}: {first}"

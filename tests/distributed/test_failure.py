@@ -210,3 +210,22 @@ def test_a_group_is_left_at_once_whatever_a_member_does():
         with pytest.raises(SpawnException) as raised, context as ctx:
             ctx.multiprocessing.spawn(program, (ctx, "dead"), nprocs=4)
         assert list(raised.value.errors) == [3]
+
+
+def test_a_mismatch_that_all_ranks_raise_in_turn_stays_short():
+    """Each says what the others do; those that have raised say it in one line."""
+
+    def program(rank, ctx, noted):
+        dist.init_process_group()
+        for step in range(2):
+            dist.all_gather_into_tensor(ctx.zeros(32), ctx.ones(4))
+            if (rank, step) == (2, 1):
+                dist.all_gather_into_tensor(ctx.zeros(32), ctx.ones(4))
+            ctx.synchronize()
+            dist.all_reduce(ctx.ones(16))
+            ctx.synchronize()
+
+    _, _, error = outcome(program, nprocs=8)
+    texts = [str(each) for each in error.errors.values()]
+    assert len(texts) >= 7
+    assert max(map(len, texts)) < 1500
