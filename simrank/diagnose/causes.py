@@ -172,12 +172,12 @@ class Causes:
         steps = self.odd.clear(ranks)
         diverged = frozenset(step.rank for step in steps)
         if diverged and diverged != mismatch.odd:
-            return diverged, mismatch.odd - diverged, True
+            return diverged, mismatch.odd - diverged, self._has_stacks
         often = {rank: self.odd.num_like(rank, made[rank]) for rank in ranks}
         low, high = min(often.values(), default=0), max(often.values(), default=0)
         if low * 3 <= high:  # A call that is seen nowhere else, beside one that is usual.
             rare = frozenset(rank for rank, num in often.items() if num == low)
-            return rare, mismatch.odd - rare, True
+            return rare, mismatch.odd - rare, self._has_stacks
         return mismatch.odd, frozenset(), False
 
     def _say_mismatch(
@@ -512,7 +512,7 @@ class Causes:
         odd = sorted({step.rank for step in steps})
         if steps and len(odd) * 2 <= len(ranks):
             cause.ranks = tuple(odd)
-            cause.confidence = "high"
+            cause.confidence = "high" if self._has_stacks else "medium"
             self._by_step(cause, steps[0])
         elif len(suspects) * 2 <= len(ranks) and len(self.records.world) > 2:
             cause.ranks = tuple(sorted(suspects))
