@@ -32,7 +32,7 @@ PAGES = {
     "guides/distributed.md": "simrank/distributed/README.md",
     "guides/kernels.md": "simrank/kernels/README.md",
     "guides/collectives.md": "simrank/collectives/README.md",
-    "guides/msccl.md": "simrank/collectives/msccl/README.md",
+    "guides/msccl.md": "simrank/formats/msccl/README.md",
     "guides/torch.md": "simrank/torch/README.md",
     "guides/torch-cuda.md": "simrank/torch/cuda/README.md",
     "guides/multiprocessing.md": "simrank/multiprocessing/README.md",

@@ -17,9 +17,9 @@ from simrank.ranks.extensions import register_extension
 
 if TYPE_CHECKING:
     from simrank import bench, distributed, errors, explore, multiprocessing, validate
-    from simrank.bench.predict import predict, predict_attention, predict_gemm
     from simrank.context import Context
     from simrank.device import Event, Stream, Tensor
+    from simrank.planning.predict import predict, predict_attention, predict_gemm
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,9 +42,9 @@ _PLACES = {
     "Event": "simrank.device",
     "Stream": "simrank.device",
     "Tensor": "simrank.device",
-    "predict": "simrank.bench.predict",
-    "predict_attention": "simrank.bench.predict",
-    "predict_gemm": "simrank.bench.predict",
+    "predict": "simrank.planning.predict",
+    "predict_attention": "simrank.planning.predict",
+    "predict_gemm": "simrank.planning.predict",
 }
 
 

@@ -608,7 +608,7 @@ def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibra
     chooser, named = chooser_of(cluster), dict(algorithms)
     kernels = [extension.take_algorithms(named) for extension in extensions()]
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
-    forced = _new("simrank.collectives.msccl", "forced_algorithms")(named) if named else {}
+    forced = _new("simrank.formats.msccl", "forced_algorithms")(named) if named else {}
     library = CollectiveLibrary(chooser.cost, chooser, forced, num_sms)
     for each in kernels:
         library.kernels.update(each)

@@ -52,8 +52,9 @@ LONG = [
         "torch/test_folding.py", "conformance/test_ranks_on.py", "programs/test_programs.py",
         "torch/devices/test_unknown_values.py", "conformance/test_c10d.py",
         "validate/test_this_worker.py", "conformance/test_compared.py", "torch/test_compiling.py",
-        "conformance/test_torch_programs.py", "validate/test_pool.py", "bench/test_kernel_fits.py",
-        "suites/test_driver.py", "kernels/test_stock_interpreter.py", "equality/test_marker.py",
+        "conformance/test_torch_programs.py", "validate/test_pool.py",
+        "calibration/test_kernel_fits.py", "suites/test_driver.py",
+        "kernels/test_stock_interpreter.py", "equality/test_marker.py",
         "torch/test_testing.py",
     )
 ]  # fmt: skip

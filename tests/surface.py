@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer.main
 
-from simrank.bench.cross_validation import FITS
+from simrank.calibration.cross_validation import FITS
 from simrank.cli import app
 from simrank.cli.completion import ANY, FLAG, SURFACE, Spelling
 from simrank.cli.options import CHOICES_OF

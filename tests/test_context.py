@@ -7,7 +7,7 @@ import simrank.distributed as dist
 from simrank.collectives import algorithms as table
 from simrank.engine import Handle
 from simrank.errors import ConfigError, DeadlockError
-from tests.collectives.msccl.programs import text_of
+from tests.formats.msccl.programs import text_of
 
 
 def test_two_contexts_never_see_each_other():

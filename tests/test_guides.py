@@ -20,7 +20,7 @@ import pytest
 
 from simrank.cli import main
 from simrank.collectives import algorithms
-from simrank.trace.page.document import css
+from simrank.pages.document import css
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("benches", "configs", "simrank")

@@ -29,9 +29,9 @@ from simrank import errors as errors
 from simrank import explore as explore
 from simrank import multiprocessing as multiprocessing
 from simrank import validate as validate
-from simrank.bench.predict import predict as predict
-from simrank.bench.predict import predict_attention as predict_attention
-from simrank.bench.predict import predict_gemm as predict_gemm
+from simrank.planning.predict import predict as predict
+from simrank.planning.predict import predict_attention as predict_attention
+from simrank.planning.predict import predict_gemm as predict_gemm
 from simrank.context import Context as Context
 from simrank.device import DType
 from simrank.device import Event as Event

@@ -29,7 +29,7 @@ PAGES = sorted(
 )
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
-    "collectives/nccl/pool_fit.py": "collectives/nccl/test_pool.py",
+    "calibration/pool_fit.py": "collectives/nccl/test_pool.py",
     "distributed/call_history.py": "distributed/test_odd_steps.py",
     "distributed/library.py": "distributed/test_planner.py",
     "engine/interface.py": "engine/test_loop.py",

@@ -8,7 +8,7 @@ from simrank.bench.table import comparison_of, footer, notes_of
 from simrank.collectives.bounds import busbw_factor
 from simrank.config.calibration import provenance_of
 from simrank.config.sweep import ALGORITHMS, ERROR
-from simrank.trace.page import (
+from simrank.pages import (
     Bar,
     Curve,
     Point,
@@ -21,7 +21,7 @@ from simrank.trace.page import (
     pictures,
     section,
 )
-from simrank.trace.page.chart import linear_axis, sizes_axis, time_text, times_axis
+from simrank.pages.chart import linear_axis, sizes_axis, time_text, times_axis
 from simrank.trace.summary import constants_text
 from simrank.units import format_size
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simrank.bench.series import Row, Series
     from simrank.config import BenchConfig
     from simrank.config.sweep import SweepConfig
-    from simrank.trace.page.document import Markup
+    from simrank.pages.document import Markup
 
 SeriesRows = tuple["Series", list["Row"]]
 _NOT_KNOWN = "N/A"

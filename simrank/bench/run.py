@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simrank.bench.hold_outs import is_fitted_to, site_of
-from simrank.bench.measured_text import UNKNOWN_DTYPE, rows_by_file
 from simrank.bench.program import ON_TARGET, Case, TestData, checked_program, timed_program
 from simrank.bench.series import (
     NCCL,
@@ -21,6 +19,8 @@ from simrank.bench.series import (
     timed_row,
     without_measured_site,
 )
+from simrank.calibration.hold_outs import is_fitted_to, site_of
+from simrank.calibration.measured_text import UNKNOWN_DTYPE, rows_by_file
 from simrank.collectives.nccl.constants import P2P, SIMPLE
 from simrank.collectives.nccl.evidence import uses_pool
 from simrank.collectives.problem import REDUCING

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simrank.bench.hold_outs import without_site
-from simrank.bench.predict import forecast, shape_of
 from simrank.bench.program import OUT_OF_PLACE, Case, counts, redop_of, root_of
+from simrank.calibration.hold_outs import without_site
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.bounds import busbw_factor
-from simrank.collectives.msccl import SUFFIX, register_msccl
 from simrank.collectives.nccl.machine import spec_of
 from simrank.collectives.nccl.pool import labels_in
 from simrank.config.model import in_file_order
@@ -23,7 +21,9 @@ from simrank.config.quantity import choice_text, closest
 from simrank.distributed.planner import NcclOverrides, tuning_of
 from simrank.errors import ConfigError, UnsupportedError
 from simrank.faults import check_faults
+from simrank.formats.msccl import SUFFIX, register_msccl
 from simrank.hardware.build import build_cluster
+from simrank.planning.predict import forecast, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simrank.bench.parallel import ALONE, GridWatcher, Outcome, Part, Row, run_grid
 from simrank.collectives.algorithms import collectives_with
 from simrank.config.sweep import ALGORITHMS, ERROR, program_file
 from simrank.context import Context
@@ -16,6 +15,7 @@ from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
 from simrank.multiprocessing.spawn import spawn_in
+from simrank.parallel import ALONE, GridWatcher, Outcome, Part, Row, run_grid
 from simrank.trace import PeakMemory, Summary
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from simrank.bench.hold_outs import is_fitted_to, site_of
 from simrank.bench.program import BLOCKS
 from simrank.bench.run import CHECK_UP_TO_BYTES, CHECK_UP_TO_TOTAL_BYTES, is_too_large
 from simrank.bench.series import NCCL
+from simrank.calibration.hold_outs import is_fitted_to, site_of
+from simrank.calibration.pool_fit import HOST_LAUNCH_US
 from simrank.collectives.nccl.evidence import uses_pool
-from simrank.collectives.nccl.pool_fit import HOST_LAUNCH_US
-from simrank.collectives.nccl.size_classes import ENDS_BYTES
+from simrank.collectives.nccl.size_classes import errors_by_class
 from simrank.config.measured import load_machine
 from simrank.config.project import NO_CALIBRATION
 from simrank.device import as_dtype
@@ -120,7 +118,6 @@ def _basis(series: Series, config: BenchConfig) -> tuple[str, bool]:
 # ---- The benchmark's text output ----
 
 _WHOLE_FROM_US = 1e5  # Longer times keep their column's width without decimals.
-CLASS_TEXTS = ("up to 32 KiB", "to 1 MiB", "to 64 MiB", "above")
 _FORMS = (("out-of-place", False), ("in-place", True))
 
 
@@ -348,22 +345,6 @@ def errors_line(rows: Sequence[Row], basis: str | None = None) -> str | None:
     errors = [(row.size_bytes, row.error_pct) for row in rows if row.error_pct is not None]
     found = errors_by_class(errors)
     return f"# Mean absolute error against measured times{_of(basis)}: {found}" if found else None
-
-
-def errors_by_class(errors_pct: Iterable[tuple[int, float]]) -> str:
-    """Return mean absolute errors by class of size as text.
-
-    Args:
-        errors_pct: Sizes in bytes, with their errors in percent.
-    """
-    by_class: dict[int, list[float]] = {}
-    for size_bytes, error_pct in errors_pct:
-        by_class.setdefault(int(np.searchsorted(ENDS_BYTES, size_bytes)), []).append(abs(error_pct))
-    return ", ".join(
-        f"{sum(by_class[number]) / len(by_class[number]):.0f} % {name}"
-        for number, name in enumerate(CLASS_TEXTS)
-        if number in by_class
-    )
 
 
 def constants_line(rows: Sequence[Row]) -> str | None:

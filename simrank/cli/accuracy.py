@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 import simrank
-from simrank.bench.accuracy import builtin_tables, measured_series
-from simrank.bench.accuracy_page import accuracy_page, hold_outs_page, platforms_of, rows_of
-from simrank.bench.cross_validation import FITS, Bench
-from simrank.bench.hold_outs import (
+from simrank.calibration.accuracy import builtin_tables, measured_series
+from simrank.calibration.cross_validation import FITS, Bench
+from simrank.calibration.hold_outs import (
     DEVICE,
     GROUP,
     NETWORK,
@@ -27,7 +26,8 @@ from simrank.bench.hold_outs import (
     score,
     without_its_site,
 )
-from simrank.bench.targets import groups
+from simrank.calibration.page import accuracy_page, hold_outs_page, platforms_of, rows_of
+from simrank.calibration.targets import groups
 from simrank.cli.common import EXIT_STATUS, app, check_writable, progress_bar
 from simrank.cli.measured_tables import (
     FORMATS,
@@ -47,9 +47,9 @@ from simrank.config.project import POOLED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from simrank.bench.accuracy import SeriesErrors, TableSeries
-    from simrank.bench.hold_outs import LeftOut
-    from simrank.bench.targets import Group
+    from simrank.calibration.accuracy import SeriesErrors, TableSeries
+    from simrank.calibration.hold_outs import LeftOut
+    from simrank.calibration.targets import Group
     from simrank.collectives.nccl.laws import Floats
 
 

@@ -16,7 +16,6 @@ from simrank.bench.nccl_tests_writer import (
     nccl_tests_text,
 )
 from simrank.bench.page import collectives_page, program_page
-from simrank.bench.parallel import Part, Workers
 from simrank.bench.run import run
 from simrank.bench.sweep import fingerprint, is_row, run_sweep, sweep_header, sweep_line
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
@@ -30,6 +29,7 @@ from simrank.config.plan import is_plan
 from simrank.config.sweep import ERROR, is_sweep, load_sweep
 from simrank.config.yaml_source import read_yaml
 from simrank.errors import ConfigError
+from simrank.parallel import Part, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

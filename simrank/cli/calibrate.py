@@ -10,16 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.bench.accuracy import (
+from simrank.calibration.accuracy import (
     DIRECT,
     TableSeries,
     builtin_tables,
     measured_series,
     table_series,
 )
-from simrank.bench.calibrate import Calibrated
-from simrank.bench.calibrate import calibrate as fitted
-from simrank.bench.hold_outs import KIND_WORDS, fit_tables, observed_of, score, write_left_out
+from simrank.calibration.calibrate import Calibrated
+from simrank.calibration.calibrate import calibrate as fitted
+from simrank.calibration.hold_outs import KIND_WORDS, fit_tables, observed_of, score, write_left_out
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.measured_tables import (
     FORMATS,

@@ -11,7 +11,6 @@ import yaml
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.prove import problem_named, schedule_named
 from simrank.collectives.algorithms import collectives_with
-from simrank.collectives.msccl import program_of, xml_of
 from simrank.config import builtin_clusters
 from simrank.config.files import write_text
 from simrank.config.foreign.astra_sim import is_network, network_cluster
@@ -25,8 +24,9 @@ from simrank.config.foreign.nccl_topology import (
 from simrank.config.load import cluster_from_yaml
 from simrank.config.yaml_source import parse_yaml, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
+from simrank.formats.astra_sim import network_yaml
+from simrank.formats.msccl import program_of, xml_of
 from simrank.hardware import load_cluster
-from simrank.hardware.astra_sim import network_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import simrank
-from simrank.bench.parallel import Workers, in_parallel
 from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
 from simrank.config.equal import EqualConfig, layouts_of, load_layouts
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
+from simrank.parallel import Workers, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from simrank import units
-from simrank.bench.explain import crossover, explain_page
-from simrank.bench.explain import explain as explained
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.prediction_options import (
@@ -27,9 +25,11 @@ from simrank.cli.prediction_options import (
     with_changes,
 )
 from simrank.config.files import write_text
+from simrank.planning.explain import crossover, explain_page
+from simrank.planning.explain import explain as explained
 
 if TYPE_CHECKING:
-    from simrank.bench.explain import Explanation
+    from simrank.planning.explain import Explanation
 
 
 @app.command(epilog=EXIT_STATUS)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import simrank
-from simrank.bench import kernel_fits
+from simrank.calibration import kernel_fits
 from simrank.config.files import write_text
 from simrank.config.locate import locate
 from simrank.config.yaml_source import read_text
@@ -26,7 +26,7 @@ from simrank.validate.kit.script.result import notes_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.bench.kernel_fits import Array, LeftOut, Widths
+    from simrank.calibration.kernel_fits import Array, LeftOut, Widths
     from simrank.validate.kit.evidence import Evidence, Timed
 
 STDIN = "standard input"

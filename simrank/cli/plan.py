@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simrank.bench.parallel import Part, Workers
-from simrank.bench.plan import (
+from simrank.cli import options
+from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.results import Grid, GridResults, ShownGrid
+from simrank.config.plan import ERROR, FITS, load_plan
+from simrank.parallel import Part, Workers
+from simrank.planning.plan import (
     best_command,
     check_program,
     command_text,
@@ -22,16 +26,12 @@ from simrank.bench.plan import (
     run_plan,
     table_of,
 )
-from simrank.cli import options
-from simrank.cli.common import EXIT_STATUS, FAILED, app
-from simrank.cli.results import Grid, GridResults, ShownGrid
-from simrank.config.plan import ERROR, FITS, load_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.bench.parallel import Row
     from simrank.config.plan import PlanConfig
+    from simrank.parallel import Row
 
 
 @app.command(epilog=EXIT_STATUS)

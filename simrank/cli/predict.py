@@ -14,8 +14,6 @@ from rich.table import Table
 
 import simrank
 from simrank import units
-from simrank.bench.predict import GEMM_DTYPES, predict_attention, predict_gemm
-from simrank.bench.predict import predict as predicted
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.nccl_tests import bad_option
 from simrank.cli.prediction_options import (
@@ -34,11 +32,13 @@ from simrank.cli.prediction_options import (
 )
 from simrank.errors import UnsupportedError
 from simrank.hardware.attention import PHASES
+from simrank.planning.predict import GEMM_DTYPES, predict_attention, predict_gemm
+from simrank.planning.predict import predict as predicted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.bench.predict import KernelPrediction, Predicted
+    from simrank.planning.predict import KernelPrediction, Predicted
 
 _COLUMNS = ("size", "time", "low", "high", "algbw", "busbw", "algorithm", "protocol")
 _UNITS = ("(B)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "")

@@ -10,16 +10,16 @@ import typer
 from simrank import units
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.collectives import Problem, algorithms_for, build
-from simrank.collectives.msccl import (
+from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
+from simrank.collectives.proof import prove as prove_schedule
+from simrank.config.quantity import hint
+from simrank.errors import ConfigError, ConfigProblem, ScheduleError
+from simrank.formats.msccl import (
     SUFFIX,
     program_problem,
     prove_program,
     read_msccl,
 )
-from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
-from simrank.collectives.proof import prove as prove_schedule
-from simrank.config.quantity import hint
-from simrank.errors import ConfigError, ConfigProblem, ScheduleError
 
 if TYPE_CHECKING:
     from simrank.collectives.proof import Proof

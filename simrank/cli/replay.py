@@ -17,9 +17,9 @@ from simrank.replay.run import read_trace, replay
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:
+    from simrank.formats.operations import Trace
     from simrank.hardware import Cluster
     from simrank.replay.run import RankTimes
-    from simrank.replay.trace import Trace
 
 _MAX_SHOWN = 16
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 import simrank
-from simrank.bench.parallel import GridWatcher
 from simrank.bench.run import Watcher
 from simrank.bench.series import as_columns
 from simrank.bench.table import COMPARABLE, Table, comparison_of, footer
@@ -25,6 +24,7 @@ from simrank.cli.common import (
     why_it_ended,
 )
 from simrank.config.files import read_bytes, write_text
+from simrank.parallel import GridWatcher
 from simrank.trace import Timeline
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from simrank.bench.tune import tune as tuned
 from simrank.cli.common import EXIT_STATUS, app, check_writable
 from simrank.cli.prediction_options import (  # noqa: TC001 - typer reads annotations
     Calibration,
@@ -16,6 +15,7 @@ from simrank.cli.prediction_options import (  # noqa: TC001 - typer reads annota
 )
 from simrank.config.files import write_text
 from simrank.config.tuner import COLLECTIVES, tuner_text
+from simrank.planning.tune import tune as tuned
 
 
 @app.command(epilog=EXIT_STATUS)

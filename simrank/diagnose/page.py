@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.diagnose.waits import Meeting
 from simrank.errors import ranks_text
-from simrank.trace.page import document, section
-from simrank.trace.page.document import LIGHT, Markup, element
+from simrank.pages import document, section
+from simrank.pages.document import LIGHT, Markup, element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

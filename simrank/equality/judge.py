@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from simrank.bench.parallel import ALONE
 from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED, factor_of
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
@@ -56,6 +55,7 @@ from simrank.errors import (
     SimulationError,
     SpawnException,
 )
+from simrank.parallel import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simrank.errors import ranks_text
-from simrank.trace.page import document, grade, notes, section, table
+from simrank.pages import document, grade, notes, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from simrank.equality.layout import Layout
-    from simrank.trace.page.document import Markup
+    from simrank.pages.document import Markup
 
 # Where a training step differs, in the order of the step.
 RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"

@@ -1,4 +1,1 @@
-"""Traces of other tools, replayed on a simulated cluster; start with `run.replay`.
-
-Reading order: `trace` (the data), `goal` and `chakra` (readers), `run`.
-"""
+"""Replay of recorded operations of other tools on a simulated cluster; start with `run`."""

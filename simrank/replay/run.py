@@ -12,17 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import simrank.distributed as dist
-from simrank.bench.json_parts import read_parts
 from simrank.config.files import read_user_file
+from simrank.config.json_parts import read_parts
 from simrank.context import Context
 from simrank.device.stream import KernelOperation
 from simrank.engine import Handle
 from simrank.errors import CollectiveMismatchError, ConfigError, ConfigProblem, SimrankError
 from simrank.errors.base import add_note
+from simrank.formats.chakra import chakra_trace, is_chakra_json, read_text_form, read_wire
+from simrank.formats.goal import is_goal, parse_goal
+from simrank.formats.operations import ANY, CALC, COLLECTIVE, SEND, Progress
 from simrank.hardware.roofline import kernel_ps
-from simrank.replay.chakra import chakra_trace, is_chakra_json, read_text_form, read_wire
-from simrank.replay.goal import is_goal, parse_goal
-from simrank.replay.trace import ANY, CALC, COLLECTIVE, SEND, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from simrank.device import Stream, Tensor
     from simrank.distributed import ProcessGroup
     from simrank.engine import Observer
+    from simrank.formats.chakra import RawNode
+    from simrank.formats.operations import Node, Trace
     from simrank.hardware import Cluster
-    from simrank.replay.chakra import RawNode
-    from simrank.replay.trace import Node, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import ranks_text
-from simrank.trace.page import (
+from simrank.pages import (
     Bar,
     Curve,
     Point,
@@ -21,8 +21,8 @@ from simrank.trace.page import (
     section,
     table,
 )
-from simrank.trace.page.chart import powers_axis
-from simrank.trace.page.document import Markup, element
+from simrank.pages.chart import powers_axis
+from simrank.pages.document import Markup, element
 from simrank.units import PS_PER_US, format_size, format_time
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from weakref import WeakSet
 
 from simrank.engine.task import SwitchObserver
 from simrank.errors import ranks_text
-from simrank.trace.activity import PHASES
-from simrank.trace.page import (
+from simrank.pages import (
     Bar,
     Curve,
     Point,
@@ -20,7 +19,8 @@ from simrank.trace.page import (
     pictures,
     section,
 )
-from simrank.trace.page.chart import linear_axis, time_text
+from simrank.pages.chart import linear_axis, time_text
+from simrank.trace.activity import PHASES
 from simrank.trace.summary import constants_text
 from simrank.units import PS_PER_US, format_size
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from simrank.config.wires import Provenance
     from simrank.device import Operation
-    from simrank.trace.page.document import Markup
+    from simrank.pages.document import Markup
     from simrank.trace.summary import (
         CollectiveCost,
         KernelCost,

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simrank.bench.measured_text import rows_by_file
 from simrank.bench.nccl_tests_writer import (
     INSPECTOR,
     NCCL_TESTS,
@@ -16,6 +15,7 @@ from simrank.bench.nccl_tests_writer import (
     nccl_tests_text,
 )
 from simrank.bench.series import Row
+from simrank.calibration.measured_text import rows_by_file
 from simrank.collectives.bounds import busbw_factor
 from simrank.config import bench_config_from_mapping
 from simrank.config.quantity import DTYPES

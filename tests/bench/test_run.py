@@ -7,9 +7,9 @@ import pytest
 
 import simrank
 from simrank.bench import run
-from simrank.bench.accuracy import table_series
-from simrank.bench.hold_outs import observed_of, without_its_site
 from simrank.bench.program import counts
+from simrank.calibration.accuracy import table_series
+from simrank.calibration.hold_outs import observed_of, without_its_site
 from simrank.collectives import DataPlayer
 from simrank.config.locate import configs_dir
 from simrank.errors import ConfigError

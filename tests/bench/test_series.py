@@ -8,7 +8,7 @@ from simrank.bench.series import series_of
 from simrank.collectives import algorithms as table
 from simrank.config import bench_config_from_mapping, load_bench_config
 from simrank.errors import ConfigError, UnsupportedError
-from tests.collectives.msccl.programs import text_of
+from tests.formats.msccl.programs import text_of
 
 SMALL = {"cluster": "hgx_h100", "collectives": ["all_reduce"], "sizes": ["1 KiB"]}
 

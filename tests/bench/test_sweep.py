@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simrank.bench import parallel
-from simrank.bench.parallel import GridWatcher, Part, Workers
+from simrank import parallel
 from simrank.bench.sweep import run_sweep, sweep_header, sweep_line
 from simrank.cli import main
 from simrank.config.sweep import load_sweep
 from simrank.errors import ConfigError
+from simrank.parallel import GridWatcher, Part, Workers
 
 PROGRAM = """
 import simrank.distributed as dist

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simrank.bench.cross_validation import FITS
+from simrank.calibration.cross_validation import FITS
 from simrank.cli import main
 from simrank.config.locate import builtin_names
 
@@ -134,8 +134,8 @@ TABLES = ["h100x8_aws_p5_allreduce", "b200x8_vultr_allreduce", "h100x16_nebius_i
 @pytest.fixture
 def few(monkeypatch):
     """Three tables, for which fits take no time."""
-    monkeypatch.setattr("simrank.bench.hold_outs.builtin_tables", lambda: TABLES)
-    monkeypatch.setattr("simrank.bench.hold_outs.pooled_tables", list)
+    monkeypatch.setattr("simrank.calibration.hold_outs.builtin_tables", lambda: TABLES)
+    monkeypatch.setattr("simrank.calibration.hold_outs.pooled_tables", list)
 
 
 def test_one_screen_says_what_a_planner_may_believe(few, capsys, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simrank.bench import parallel
+from simrank import parallel
 from simrank.bench import sweep as sweep_module
 from simrank.cli import main, results
 from simrank.collectives import DataPlayer

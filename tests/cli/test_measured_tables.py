@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simrank.bench.kernel_fits import LeftOut
+from simrank.calibration.kernel_fits import LeftOut
 from simrank.cli import main
 from simrank.cli.compare import CLUSTERS
 from simrank.cli.measured_tables import STDIN, errors_table, texts_of
@@ -19,10 +19,10 @@ from simrank.hardware.load import load_cluster
 from simrank.validate.compare.comparison import models_of
 from tests.validate.kit.test_evidence import PARTS, change_prediction, result
 
-BENCH = Path(__file__).parents[1] / "bench"
-JSON = BENCH / "nccl_tests" / "all_reduce.json"
+CALIBRATION = Path(__file__).parents[1] / "calibration"
+JSON = CALIBRATION / "nccl_tests" / "all_reduce.json"
 OUTPUT = JSON.with_suffix(".txt")
-INSPECTOR = BENCH / "inspector" / "documented.json"
+INSPECTOR = CALIBRATION / "inspector" / "documented.json"
 
 
 def test_words_are_tables_files_or_standard_input(monkeypatch):

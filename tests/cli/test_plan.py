@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simrank.bench import parallel
+from simrank import parallel
 
 PROGRAM = """
 import sys

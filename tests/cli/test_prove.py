@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.collectives.msccl.programs import Block, text_of, xml
+from tests.formats.msccl.programs import Block, text_of, xml
 
 
 def test_an_algorithm_of_the_table_is_proved(cli):

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-TREE = Path(__file__).parent.parent / "replay" / "goal" / "binary_tree_16.goal"
+TREE = Path(__file__).parent.parent / "formats" / "goal" / "binary_tree_16.goal"
 
 
 def test_a_schedule_is_replayed_with_the_time_of_each_rank(cli, tmp_path):

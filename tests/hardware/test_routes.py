@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import simrank
 import simrank.distributed as dist
 from simrank.errors import ConfigError, ProcessExitedException, UnsupportedError
+from simrank.formats.astra_sim import network_yaml
 from simrank.hardware import load_cluster
 from simrank.hardware import routes as module
-from simrank.hardware.astra_sim import network_yaml
 from simrank.hardware.routes import Edge, ShortestRoutes
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import simrank
 from simrank.engine import Observer
 from simrank.errors import ConfigError, DeadlockError, SimrankError, SpawnException
+from simrank.formats.goal import parse_goal
+from simrank.formats.operations import CALC, RECV, SEND, Node
 from simrank.hardware import load_cluster
-from simrank.replay.goal import parse_goal
 from simrank.replay.run import Player, read_trace, replay
-from simrank.replay.trace import CALC, RECV, SEND, Node
 
 NODE = load_cluster("hgx_h100")
 
@@ -119,7 +119,7 @@ def test_it_repeats_to_the_picosecond():
 
 # ---- a trace in whichever form it comes ----
 
-HERE = Path(__file__).parent
+DATA = Path(__file__).parents[1] / "formats" / "chakra"
 META = '{"version": "0.0.4"}\n'
 COLL = '{"id": 1, "type": "COMM_COLL_NODE", "attr": [{"name": "comm_size", "int64Val": "8"}, %s]}'
 IN_TP = COLL % '{"name": "pg_name", "stringVal": "tp"}'
@@ -127,9 +127,9 @@ IN_TP = COLL % '{"name": "pg_name", "stringVal": "tp"}'
 
 def test_the_content_says_which_form_it_is():
     """GOAL, Chakra's JSON, Chakra's binary form; ranks are in the names of files."""
-    assert read_trace([str(HERE / "goal" / "binary_tree_16.goal")]).num_nodes == 30
+    assert read_trace([str(DATA.parent / "goal" / "binary_tree_16.goal")]).num_nodes == 30
     for suffix in ("et", "json"):
-        files = [str(HERE / "chakra" / f"pipeline.{rank}.{suffix}") for rank in (1, 0)]
+        files = [str(DATA / f"pipeline.{rank}.{suffix}") for rank in (1, 0)]
         trace = read_trace(files)
         assert [nodes[0].label for nodes in trace.ranks] == ["forward", "from stage 0"]
         assert trace.groups == [(0, 1)]
@@ -146,7 +146,7 @@ def test_the_content_says_which_form_it_is():
 )
 def test_collectives_of_chakras_generator_are_replayed(name, collective, moved):
     """One of 1 MiB on four ranks: each takes what it moves, and less than ten times that."""
-    stem = HERE / "chakra" / "generated" / f"one_comm_coll_node_{name}"
+    stem = DATA / "generated" / f"one_comm_coll_node_{name}"
     trace = read_trace([f"{stem}.{rank}.et" for rank in range(4)])
     assert [[node.collective for node in nodes] for nodes in trace.ranks] == [[collective]] * 4
     assert {node.size_bytes for nodes in trace.ranks for node in nodes} == {1 << 20}
@@ -166,7 +166,7 @@ def test_collectives_of_chakras_generator_are_replayed(name, collective, moved):
 )
 def test_nodes_of_one_rank_of_chakras_generator_are_replayed(name, num_nodes, time_ps):
     """Two computations of 5 us, one behind the other; a store at the floor; and nothing at all."""
-    trace = read_trace([str(HERE / "chakra" / "generated" / f"{name}.0.et")])
+    trace = read_trace([str(DATA / "generated" / f"{name}.0.et")])
     (only,) = replay(trace, load_cluster("hgx_h100"))
     assert only.num_nodes == num_nodes
     assert only.time_ps == pytest.approx(time_ps, rel=1e-6)
@@ -174,7 +174,7 @@ def test_nodes_of_one_rank_of_chakras_generator_are_replayed(name, num_nodes, ti
 
 def test_a_file_that_is_cut_short_is_refused_by_its_name(tmp_path):
     """With the byte at which a message lacks its end."""
-    data = (HERE / "chakra" / "generated" / "two_comp_nodes_dependent.0.et").read_bytes()
+    data = (DATA / "generated" / "two_comp_nodes_dependent.0.et").read_bytes()
     path = tmp_path / "short.0.et"
     path.write_bytes(data[:-1])
     with pytest.raises(ConfigError, match=r"short\.0\.et: byte 43: expected a message of 36 bytes"):

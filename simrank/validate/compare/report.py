@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import simrank
 from simrank.errors import ranks_text, who_text
 from simrank.errors.base import MAX_REPORT_LINES
-from simrank.trace.page import document, folded_table, notes, section, table
+from simrank.pages import document, folded_table, notes, section, table
 from simrank.validate.compare.comparison import (
     COLLECTIVES,
     MESSAGES,

@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simrank.bench.predict import predict, predict_gemm
 from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.errors import DeadlockError, SimrankError
 from simrank.hardware.load import load_cluster
 from simrank.multiprocessing.script import run_script
+from simrank.planning.predict import predict, predict_gemm
 from simrank.validate.compare.comparison import models_of
 from simrank.validate.kit.assemble import Own, script
 from simrank.validate.kit.script.result import VALUES, hang_of, merged, text_of

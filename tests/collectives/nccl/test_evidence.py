@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import simrank
-from simrank.bench.accuracy import measured_series
-from simrank.bench.calibrate import calibrate
+from simrank.calibration.accuracy import measured_series
+from simrank.calibration.calibrate import calibrate
 from simrank.collectives.nccl import Communicator, Shape
 from simrank.collectives.nccl.evidence import constants_on, shipped_pool
 from simrank.collectives.nccl.laws import UNCALIBRATED

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from simrank.calibration.pool_fit import DATA_SIGMAS, Observed, fit_pool, fit_site
 from simrank.collectives.nccl import Communicator, Shape, laws, pool
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
-from simrank.collectives.nccl.pool_fit import DATA_SIGMAS, Observed, fit_pool, fit_site
 from simrank.collectives.nccl.prediction import predict_times, work_of_choice
 from simrank.hardware import load_cluster
 

@@ -1,6 +1,6 @@
 """Classes of size: one definition for tables, errors and intervals."""
 
-from simrank.bench import cross_validation, table
+from simrank.calibration import cross_validation
 from simrank.collectives.nccl import evidence, size_classes
 
 
@@ -13,6 +13,6 @@ def test_every_class_has_its_name_and_its_numbers():
         evidence.UNCALIBRATED_SPREAD,
         evidence.P2P_SPREAD,
         *(kind.aims_pct for kind in cross_validation.FITS.values() if kind.aims_pct),
-        table.CLASS_TEXTS,
+        size_classes.TEXTS,
     ):
         assert len(numbers) == num_classes

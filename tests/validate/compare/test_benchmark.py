@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from simrank.bench.accuracy import measured_series as read_series
+from simrank.calibration.accuracy import measured_series as read_series
 from simrank.config import bench_config_from_mapping
 from simrank.config.measured import parse_measured
 from simrank.errors import ConfigError

@@ -1,0 +1,1 @@
+"""Predicted times and their terms, tuner files, plans of layouts; start with `predict`."""
