@@ -102,3 +102,39 @@ def test_a_misspelt_command_is_answered_with_the_name(capsys):
         cli.main(["bnech"])
     assert caught.value.code == 2
     assert "Did you mean 'bench'?" in capsys.readouterr().err
+
+
+# Rooms that a program's run does not need; `cli` and `pytest_plugin` load them for their commands.
+LABORATORY = {
+    "bench", "calibration", "diagnose", "equality", "formats", "pages", "parallel", "planning",
+    "replay", "suites", "validate",
+}  # fmt: skip
+LISTING = """
+import simrank
+import simrank.distributed as dist
+
+def work(rank=0):
+    dist.init_process_group("nccl")
+    x = simrank.ones(4)
+    dist.all_reduce(x)
+    x.tolist()
+
+def rooms():
+    import sys
+    return sorted({name.split(".")[1] for name in sys.modules if name.startswith("simrank.")})
+"""
+
+
+@pytest.mark.parametrize("command", [[], ["-m", "simrank", "run", "--nproc-per-node", "2"]])
+def test_a_run_loads_no_room_of_the_laboratory(command, tmp_path):
+    """Neither `simrank run` nor a program that enters a Context."""
+    own = "with simrank.Context('hgx_h100') as ctx:\n    ctx.multiprocessing.spawn(work, nprocs=2)"
+    begin = "work()" if command else own
+    path = tmp_path / "program.py"
+    path.write_text(f"{LISTING}\n{begin}\nprint('rooms', *rooms(), flush=True)")
+    done = subprocess.run(
+        [sys.executable, *command, str(path)], check=True, capture_output=True, text=True
+    )
+    (first, *_) = re.findall(r"rooms (.*)", done.stdout)
+    assert "distributed" in first
+    assert not LABORATORY & set(first.split())

@@ -64,7 +64,6 @@ from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
 from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
-from simrank.trace.run_page import LinkBytes, Seen, run_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -451,6 +450,8 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
     if path is None:
         yield
         return
+    from simrank.trace.run_page import LinkBytes, Seen, run_page  # noqa: PLC0415 - few runs need it
+
     added, links, partial, report = Summary(context.folding), LinkBytes(), None, None
     context.observe(added)
     context.observe(links)
