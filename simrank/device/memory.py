@@ -131,6 +131,10 @@ class AddressSpace:
             self._starts.append(storage.address)
         else:
             insort(self._starts, storage.address)
+            index = bisect_right(self._starts, storage.address)
+            assert index == len(self._starts) or (
+                storage.address + storage.size_bytes <= self._starts[index]
+            ), "nothing overlaps in the one address space (D2)"
         self._segments[storage.address] = storage
 
     def remove(self, address: int) -> None:

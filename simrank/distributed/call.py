@@ -342,6 +342,7 @@ class Call:
         ends_ps = np.maximum(self._plan.completions(arrivals_ps), engine.now_ps)
         decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._ended)
         self._timed[:] = self._ended
+        assert (ends_ps >= arrivals_ps)[decided].all(), "no rank ends before it has come (C2)"
         if len(decided):
             self._fly(engine.now_ps, landings(ends_ps[decided] - engine.now_ps, decided))
 

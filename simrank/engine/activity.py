@@ -233,6 +233,7 @@ class ActivityPool:
             self._set_rate(activity, float(rate))
 
     def _set_rate(self, activity: Activity, rate: float) -> None:
+        assert rate >= 0 <= activity.work_left, "work is not undone (E11)"
         wakeup = activity.wakeup
         if wakeup is not None:
             if rate == activity.rate:

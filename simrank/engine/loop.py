@@ -354,6 +354,7 @@ class Engine:
         Returns:
             The host clock after it, which stamps what is issued now. On the hub: now.
         """
+        assert cost_ps >= 0, "a host clock never runs backwards (E8)"
         task = self._current
         if task is None:
             return self.now_ps
@@ -373,6 +374,7 @@ class Engine:
         self, time_ps: int, fire: Callable[[], None], *, weak: bool = False, lapses: bool = False
     ) -> Wakeup:
         """Queue `fire()` at a simulated time; it runs on the hub. See `Wakeup` for the kinds."""
+        assert type(time_ps) is int, "time is an integer (E1)"
         assert time_ps >= self.now_ps, "simulated time must not run backwards"
         wakeup = Wakeup(fire, weak=weak, lapses=lapses)
         heappush(self._queue, (within_horizon(self.now_ps, time_ps), self._next_key(), wakeup))
@@ -381,6 +383,7 @@ class Engine:
 
     def fire_at(self, time_ps: int, entry: Firing) -> None:
         """Queue `entry.fire()` as `call_at` does, but without a way to cancel it."""
+        assert type(time_ps) is int, "time is an integer (E1)"
         assert time_ps >= self.now_ps, "simulated time must not run backwards"
         heappush(self._queue, (time_ps, self._next_key(), entry))
 
@@ -444,6 +447,7 @@ class Engine:
                 self.wake(held)
 
     def _resume_all(self, tasks: Sequence[Task]) -> None:
+        assert getcurrent() is self.hub, "only the hub drives (E2)"
         observers = self.observers
         left = iter(tasks)
         if len(tasks) > 1 and not observers and tasks[0].carrier.thread_id is not None:
