@@ -28,7 +28,7 @@ class Span(NamedTuple):
         by_phase_ps: The computing time of each of `PHASES`, then of operations of no phase.
         exposed_by_group_ps: What collectives of each group cost; of several in flight, the one that
             ends first counts.
-        flops: Of products, without those of recomputation.
+        flops: Of products, without those of recomputation and of optimizers.
         recomputed_flops: Those of recomputation.
     """
 
@@ -93,6 +93,7 @@ class Activity:
         starts, ends, phases = (np.asarray(each) for each in self._computed)
         begins_here = (starts >= begin_ps) & (starts < end_ps)
         is_again = phases == _NUMBERS["recomputation"]
+        is_model = ~is_again & (phases != _NUMBERS["optimizer"])  # Muon's products are not its.
         flops = np.asarray(self._flops)
         inside = (starts < end_ps) & (ends > begin_ps)
         by_phase, computing = _covered(
@@ -101,7 +102,7 @@ class Activity:
         exposed_ps, by_group = self._exposed(begin_ps, end_ps, computing)
         return Span(
             begin_ps, end_ps, int(by_phase.sum()), exposed_ps, tuple(by_phase.tolist()), by_group,
-            float(flops[begins_here & ~is_again].sum()), float(flops[begins_here & is_again].sum()),
+            float(flops[begins_here & is_model].sum()), float(flops[begins_here & is_again].sum()),
         )  # fmt: skip
 
     def _exposed(

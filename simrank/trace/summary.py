@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from simrank.trace.activity import Span
 
 _NUM_COSTLIEST = 5
+_UNSEEN_SHARE = 0.02  # Assumed: of the kernels' time; less is not worth a line.
 _MAX_NAMED = 6
 _MAX_SHAPES = 3
 _SHOWN_BYTES = 1 << 20  # Of memory by kind.
@@ -171,8 +173,11 @@ class Summary:
         self._activities: dict[int, Activity] = {}
         self._calls: _Calls[tuple[str, str, int, str]] = {}
         self._kernels: _Calls[tuple[str, str, int]] = {}
+        self._by_bytes_ps: Counter[str] = Counter()
+        self._kernels_ps = 0
         self._no_shapes: list[list[int]] = []
         self._shapes: dict[int, list[list[int]]] = {}  # By identity, which they keep unique.
+        self._known_shapes: dict[tuple[tuple[int, ...], ...], list[list[int]]] = {}
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Note nothing."""
@@ -207,10 +212,14 @@ class Summary:
         else:
             activity.computed(operation)
             shapes: list[list[int]] = details.get("shapes") or self._no_shapes
-            number = id(shapes)
-            self._shapes.setdefault(number, shapes)
-            key_of_kernel = operation.name, details.get("fuses", ""), number
+            if self._shapes.get(id(shapes)) is not shapes:  # Forms share theirs, others do not.
+                shapes = self._known_shapes.setdefault(tuple(map(tuple, shapes)), shapes)
+                self._shapes[id(shapes)] = shapes
+            key_of_kernel = operation.name, details.get("fuses", ""), id(shapes)
             _add_call(self._kernels, key_of_kernel, rank, took_ps)
+            self._kernels_ps += took_ps
+            if operation.is_by_bytes:
+                self._by_bytes_ps[operation.name.partition(".")[0]] += took_ps
 
     def ranks(
         self, end_ps: int, peaks: dict[int, PeakMemory], begin_ps: int = 0
@@ -301,6 +310,18 @@ class Summary:
         """Return the five collectives that took most time in all."""
         return [CollectiveCost(*key, calls, us) for key, calls, us in _costliest(self._calls)]
 
+    def by_bytes(self) -> list[tuple[str, float]]:
+        """Return operators that are charged by their bytes alone though they may compute more.
+
+        Returns:
+            Their names with their share of the time of all kernels, the largest first; none if
+            they have less than 2 % together.
+        """
+        if self._by_bytes_ps.total() <= _UNSEEN_SHARE * self._kernels_ps:
+            return []
+        largest = sorted(self._by_bytes_ps.items(), key=lambda entry: (-entry[1], entry[0]))
+        return [(name, took_ps / self._kernels_ps) for name, took_ps in largest[:_NUM_COSTLIEST]]
+
     def costliest_kernels(self) -> list[KernelCost]:
         """Return the five kernels that took most time in all."""
         return [
@@ -381,6 +402,7 @@ def summary_json(
         "steps": None if steps is None else {**asdict(steps), **rates.of(steps)},
         "collectives": [asdict(cost) for cost in summary.costliest()],
         "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
+        "charged_by_bytes": dict(summary.by_bytes()),
     }
 
 
@@ -416,6 +438,9 @@ def summary_text(
     for kernel in kernels:
         fused = f" ({kernel.lines or kernel.shapes})" if kernel.lines or kernel.shapes else ""
         lines.append(f"  {kernel.name}{fused}: {kernel.num_calls} calls, {kernel.total_us:.3f} us")
+    if by_bytes := summary.by_bytes():
+        named = ", ".join(f"{name} {share:.1%}" for name, share in by_bytes)
+        lines.append(f"charged by their bytes alone, of the kernels' time: {named}")
     if provenance:
         lines.append(constants_text(provenance))
     return "\n".join(lines)

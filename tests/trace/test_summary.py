@@ -107,6 +107,29 @@ class Issued(NamedTuple):
     kind: str = "kernel"
     phase: str = ""
     flops: float = 0.0
+    is_by_bytes: bool = False
+
+
+def test_what_is_charged_by_bytes_alone_is_named_with_its_share():
+    """If it has more than 2 % of the kernels' time."""
+    summary = Summary()
+    summary.on_operation(Issued("mm", {}, 0, 98))
+    summary.on_operation(Issued("sort.stable", {}, 98, 100, is_by_bytes=True))
+    assert summary.by_bytes() == []
+    summary.on_operation(Issued("sort", {}, 100, 102, is_by_bytes=True))
+    assert summary.by_bytes() == [("sort", 4 / 102)]
+    text = summary_text(summary, 102, {})
+    assert "charged by their bytes alone, of the kernels' time: sort 3.9%" in text
+
+
+def test_products_of_an_optimizer_are_no_model_flops():
+    """As Muon's: they are not what the model needs."""
+    summary = Summary()
+    for number, (phase, flops) in enumerate(
+        [("forward", 1e12), ("backward", 2e12), ("optimizer", 5e12)]
+    ):
+        summary.on_operation(Issued("mm", {}, number, number + 1, phase=phase, flops=flops))
+    assert summary.steps().model_flops == 3e12
 
 
 def test_ranks_that_waited_for_other_groups_are_not_alike():

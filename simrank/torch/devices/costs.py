@@ -11,6 +11,7 @@ import torch
 from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
 from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.torch.cuda.operations import OperationFlag
+from simrank.torch.devices.products import base_name, multiplied
 from simrank.units import PS_PER_US, ceil_ps, transfer_ps
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from simrank.hardware.spec import DeviceSpec, Product
     from simrank.torch.cuda.operations import Operand, Operation
+    from simrank.torch.devices.products import Multiplied
 
 # c10::ScalarType; source: torch's c10/core/ScalarType.h.
 DTYPES = {
@@ -29,6 +31,7 @@ DTYPES = {
 _FLOAT32 = 6
 _HALF = {5, 15}  # float16, bfloat16
 _UNKNOWN = ("float32", 4)  # Quantised and exotic types: charged as fp32 (assumed).
+_SLACK = 0.99  # Stated peaks are rounded.
 _COPIES = OperationFlag.HOST_TO_DEVICE | OperationFlag.DEVICE_TO_HOST
 
 
@@ -40,12 +43,14 @@ class Cost(NamedTuple):
         bytes_moved: Read and written in the device's memory.
         num_elements: What it computes.
         flops: Of its products.
+        is_by_bytes: Whether nothing but its bytes is charged though it may compute more.
     """
 
     duration_ps: int
     bytes_moved: int
     num_elements: int
     flops: float = 0.0
+    is_by_bytes: bool = False
 
 
 def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
@@ -66,18 +71,57 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
         num_bytes = sum(map(_bytes, operands))
         link_ps = transfer_ps(num_bytes, spec.host_link_bandwidth_bytes_per_s)
         return Cost(max(link_ps, spec.kernel_floor_ps), num_bytes, num_elements)
-    product, flops = _product(operation), 0.0
-    if product is not None:
-        flops = 2.0 * prod(product)
-        is_tf32 = bool(operation.flags & OperationFlag.TF32)
-        duration_ps = product_ps(spec, _dtype(operation), num_bytes, product, is_tf32=is_tf32)
+    kernels = multiplied(operation)
+    if kernels and not all(each.is_vector for each in kernels):
+        duration_ps, flops = _products_ps(spec, operation, num_bytes, kernels)
     else:
         found_ps, flops = _tensor_core_ps(spec, operation, num_bytes)
+        flops += sum(each.flops for each in kernels)
         if found_ps is None:
             starts_ps = _starts(operation) * _QUEUED_START_PS
             found_ps = starts_ps + _work_ps(spec, operation, num_bytes, num_elements)
         duration_ps = found_ps
-    return Cost(duration_ps, num_bytes, num_elements, flops)
+    cost = Cost(duration_ps, num_bytes, num_elements, flops, not (flops or only_moves(operation)))
+    least_ps = _least_ps(spec, operation, cost, kernels)
+    assert duration_ps >= _SLACK * least_ps, f"{operation.name} beats its device"
+    return cost
+
+
+def _products_ps(
+    spec: DeviceSpec, operation: Operation, num_bytes: int, kernels: Sequence[Multiplied]
+) -> tuple[int, float]:
+    """Return time and operations of an operator that multiplies; the first kernel has its bytes."""
+    operands = (*operation.inputs, *operation.outputs)
+    is_tf32 = bool(operation.flags & OperationFlag.TF32)
+    total_ps = 0
+    for each in kernels:
+        dtype = DTYPES.get(operands[each.factor].dtype, _UNKNOWN)[0]
+        if each.product is not None:
+            total_ps += product_ps(spec, dtype, num_bytes, each.product, is_tf32=is_tf32)
+        else:
+            peak = peak_flops(spec, dtype)
+            arithmetic_ps = 0 if peak is None else ceil_ps(each.flops / (peak * each.share))
+            memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
+            total_ps += started_ps(max(memory_ps, arithmetic_ps))
+        num_bytes = 0
+    return total_ps, sum(each.flops for each in kernels)
+
+
+def _least_ps(
+    spec: DeviceSpec, operation: Operation, cost: Cost, kernels: Sequence[Multiplied]
+) -> int:
+    """Return the time that no device of these facts beats: of its bytes, and of its products."""
+    operands = (*operation.inputs, *operation.outputs)
+    memory_ps = transfer_ps(cost.bytes_moved, spec.memory_bandwidth_bytes_per_s)
+    if not cost.flops:
+        return memory_ps
+    dtype = _dtype(operation)
+    if kernels:
+        dtype = DTYPES.get(operands[kernels[0].factor].dtype, _UNKNOWN)[0]
+    peak = peak_flops(spec, dtype)
+    if operation.flags & OperationFlag.TF32 and dtype == "float32":
+        peak = max(peak or 0, (peak_flops(spec, "bfloat16") or 0) // 2)  # Twice the bits.
+    return max(memory_ps, int(cost.flops / peak * 1e12) if peak else 0)
 
 
 def _tensor_core_ps(
@@ -164,9 +208,8 @@ def _reduction_share(spec: DeviceSpec, operation: Operation) -> float:
 
 
 def _dtype(operation: Operation) -> str:
-    """Return the name of the type in which the operation computes: a factor's, or the first."""
-    operands = (*operation.inputs, *operation.outputs)
-    first = next(iter(operands[_FIRST_FACTOR.get(operation.name.partition(".")[0], 0) :]), None)
+    """Return the name of the type in which the operation computes: the first operand's."""
+    first = next(iter((*operation.inputs, *operation.outputs)), None)
     return "float32" if first is None else DTYPES.get(first.dtype, _UNKNOWN)[0]
 
 
@@ -251,25 +294,6 @@ def _bytes(operand: Operand) -> int:
         if stride or not length:
             size *= length
     return size
-
-
-def _product(operation: Operation) -> Product | None:
-    """Return the shape of a matrix product, or None."""
-    first = _FIRST_FACTOR.get(operation.name.partition(".")[0])
-    if first is None or len(operation.inputs) < first + 2:
-        return None
-    a, b = (operand.sizes for operand in operation.inputs[first : first + 2])
-    if len(a) < 2 or len(b) < 2:
-        return None
-    batch = prod(a[:-2])
-    return batch, a[-2], b[-1], a[-1]
-
-
-# Operators that are products -> which of their tensors is the left factor.
-_FIRST_FACTOR = {
-    "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "_scaled_mm": 0, "_int_mm": 0,
-    "_addmm_activation": 1,
-}  # fmt: skip
 
 
 def _convolution(operation: Operation) -> Convolution | None:
@@ -658,6 +682,21 @@ _ONLY_WRITTEN = ("copy_", "fill_", "zero_", "resize_", "_foreach_zero_", "_forea
 _PICKS = frozenset({"index", "index_select", "gather", "take", "embedding"})
 _PUTS = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_",
                    "scatter_add_", "scatter_reduce_"})  # fmt: skip
+# Other operators whose kernels move their bytes, or that launch none.
+_MOVED = frozenset({
+    *(name.removesuffix("_") for name in (*_LAYOUT_COPIES, *_ONLY_WRITTEN, *_PUTS)), *_PICKS,
+    "_index_put_impl", "arange", "as_strided", "bernoulli", "cat", "constant_pad_nd", "empty",
+    "embedding_dense_backward", "eye", "flip", "full", "linspace", "masked_fill",
+    "native_dropout", "native_dropout_backward", "ones", "roll", "slice_backward", "stack",
+    "select_backward", "tril", "triu", "zeros", "_local_scalar_dense", "_pin_memory",
+    "_amp_foreach_non_finite_check_and_unscale", "_fused_sgd", "_fused_adagrad", "normal",
+    "rand", "randint", "randn", "randperm", "set", "resize", "repeat", "lift_fresh",
+})  # fmt: skip
+_MOVES = frozenset(
+    tag
+    for name in ("pointwise", "reduction", "view_copy")
+    if (tag := getattr(torch.Tag, name, None))
+)
 _BOOL = 11  # c10::ScalarType
 _NO_TAGS: frozenset[object] = frozenset()
 
@@ -665,6 +704,20 @@ _NO_TAGS: frozenset[object] = frozenset()
 def is_reduction(operation: Operation) -> bool:
     """Return whether an operation uses torch's reduction kernel: sum, mean, argmax, ..."""
     return getattr(torch.Tag, "reduction", None) in _tags(operation.name)
+
+
+def only_moves(operation: Operation) -> bool:
+    """Return whether the cost of an operator is that of its bytes, or has a rule of its own."""
+    base = base_name(operation.name)
+    return (
+        bool(_MOVES & _tags(operation.name))
+        or base.startswith(("_foreach_", "_fused_adam"))
+        or base.endswith(("_norm", "_norm_backward", "_copy"))
+        or base in _MOVED
+        or base in _SOFTMAX_PASSES
+        or base in _LOSS_TARGET
+        or bool(operation.flags & _COPIES)
+    )
 
 
 def changes_in_place(name: str) -> bool:
