@@ -13,17 +13,14 @@ from simrank.config.files import configs_dir
 from simrank.hardware.load import load_cluster
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.devices import rank_devices
+from simrank.torch.devices.attention import Attention, attention_flops, attention_ps, sdpa_kernel
 from simrank.torch.devices.costs import (
     DTYPES,
-    Attention,
     SoftmaxRows,
-    attention_flops,
-    attention_ps,
     cost_of,
     elements_ps,
     loss_ps,
     reduction_ps,
-    sdpa_kernel,
     softmax_passes,
     softmax_ps,
     sorted_sums_ps,

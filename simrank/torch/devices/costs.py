@@ -11,6 +11,7 @@ import torch
 from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
 from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.torch.cuda.operations import OperationFlag
+from simrank.torch.devices.attention import attention_of, attention_ps, model_flops
 from simrank.torch.devices.products import base_name, multiplied
 from simrank.units import PS_PER_US, ceil_ps, transfer_ps
 
@@ -129,11 +130,10 @@ def _tensor_core_ps(
 ) -> tuple[int | None, float]:
     """Return time and operations of a fused attention or a convolution; None and 0 for others."""
     memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
-    dtype, attention = _dtype(operation), _attention(operation)
+    dtype, attention = _dtype(operation), attention_of(operation)
     if attention is not None:
         found_ps = started_ps(max(memory_ps, attention_ps(spec, dtype, attention)))
-        share = 2 / _BACKWARD_PRODUCTS if attention.is_backward else 1.0  # Without scores again.
-        return found_ps, attention_flops(attention) * share
+        return found_ps, model_flops(attention)
     convolution = _convolution(operation)
     if convolution is not None:
         found_ps = started_ps(max(memory_ps, convolution_ps(spec, dtype, convolution)))
@@ -230,31 +230,6 @@ def _bytes_moved(operation: Operation) -> int:
     if operation.name.startswith("_fused_adam"):  # Gradients are declared as written.
         written -= written // _LISTS_OF_ADAM
     return int(times * read) + written + made
-
-
-def _attention(operation: Operation) -> Attention | None:
-    """Return the shape of a fused attention, or None for other operations."""
-    name = operation.name.partition(".")[0]
-    if "_attention" not in name:
-        return None
-    shaped = [operand.sizes for operand in operation.inputs if len(operand.sizes) == 4]
-    is_backward = name.endswith("_backward")
-    tensors = shaped[1:4] if is_backward else shaped[:3]  # Of the output first the gradient.
-    if len(tensors) < 3:
-        return None
-    # The kernels proper have heads after queries; those that dispatch to them, before.
-    heads, length = (1, 2) if name.startswith("_scaled_dot_product") else (2, 1)
-    query, key, value = tensors
-    return Attention(
-        num_heads=query[0] * query[heads],
-        num_queries=query[length],
-        num_keys=key[length],
-        widths=query[-1] + value[-1],
-        is_causal=bool(operation.flags & OperationFlag.CAUSAL),
-        is_backward=is_backward,
-        is_flash="efficient" not in name,
-        may_use_cudnn=bool(operation.flags & OperationFlag.CUDNN),
-    )
 
 
 def _softmax_rows(operation: Operation) -> SoftmaxRows | None:
@@ -408,29 +383,6 @@ _FEWEST_LOSS_THREADS, _MOST_LOSS_THREADS, _ROWS_OF_LOSS_THREAD = 32, 1024, 16
 _MOST_UNSORTED = 3072
 _SORT_US, _SUMS_PER_CLOCK = 0.013, 0.235  # Of an index; of all elements of rows that are there.
 
-# Share of the peak in the type of the queries, forward and backward, by width of a head. torch 2.13
-# takes cuDNN's kernels on compute capability 9.0, 10.0 and 10.3 where it has cuDNN 9.15 (its wheels
-# do) and FlashAttention-2 elsewhere (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
-# H100: Shah et al., FlashAttention-3 (arXiv 2407.08608), figures 5 and 6, at 16k keys; 2.13's cuDNN
-# is newer, by an unknown amount. A100: Dao, FlashAttention-2 (arXiv 2307.08691), up to 73 and 63 %.
-# Blackwell: Zadouri et al., FlashAttention-4, measured 1613 TFLOPS on B200, 1.3 times cuDNN 9.13;
-# its other shares are H100's times the ratio of the two (assumed).
-_CUDNN_CAPABILITIES = ((9, 0), (10, 0), (10, 3))
-_RATES = {
-    ("cudnn", 9): {64: (0.417, 0.44), 128: (0.63, 0.535), 256: (0.59, 0.5)},
-    ("cudnn", 10): {64: (0.36, 0.38), 128: (0.551, 0.46), 256: (0.51, 0.43)},
-    ("flash", 8): {64: (0.72, 0.65), 128: (0.72, 0.65), 256: (0.72, 0.65)},
-    ("flash", 9): {64: (0.345, 0.315), 128: (0.39, 0.34), 256: (0.34, 0.31)},
-}
-# Starts and uneven programs, as keys per query: of causal kernels fitted to A100's paper; of Hopper
-# and later to the third one's figures from 512 tokens on: without a mask, causal, and backward.
-_CAUSAL_EXTRA_KEYS = 512
-_FULL_EXTRA_HOPPER, _CAUSAL_EXTRA_HOPPER, _BACKWARD_EXTRA_HOPPER = 90, 256, 290
-_EFFICIENT_PER_FLASH = 0.55  # xformers' kernels beside it, in the first of the two papers.
-_ATTENTION_BLOCK = 128  # Queries of a program; assumed.
-_FIRST_WITH_CLUSTERS = 9
-_BACKWARD_PRODUCTS = 2.5  # Five products of a block's scores, where the forward has two.
-
 # Convolutions, of the peak of half precision: in it, and in float32, which rounds to TensorFloat-32
 # from Ampere on (torch.backends.cudnn.allow_tf32, torch's default). Fitted to NVIDIA's ResNet-50 of
 # DeepLearningExamples on one A100: 2,470 images/s in mixed precision, 938 in float32.
@@ -448,30 +400,6 @@ class Convolution(NamedTuple):
 
     flops: int
     is_tf32: bool
-
-
-class Attention(NamedTuple):
-    """The shape of a fused attention.
-
-    Attributes:
-        num_heads: Over the whole batch.
-        num_queries: Per head.
-        num_keys: Per head.
-        widths: Elements of a key and of a value together.
-        is_causal: Whether no query sees keys that come after it.
-        is_backward: Whether it computes gradients.
-        is_flash: Whether torch takes a fused kernel for half precision without a mask.
-        may_use_cudnn: Whether the program has left cuDNN's kernels enabled.
-    """
-
-    num_heads: int
-    num_queries: int
-    num_keys: int
-    widths: int
-    is_causal: bool
-    is_backward: bool
-    is_flash: bool
-    may_use_cudnn: bool = False
 
 
 class SoftmaxRows(NamedTuple):
@@ -604,43 +532,6 @@ def times_read(name: str) -> float:
     return _TIMES_READ["rms" if "rms" in base else "forward"]
 
 
-def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
-    """Return the arithmetic time of a fused attention; 0 if its type has no peak rate."""
-    peak = peak_flops(spec, dtype)
-    if peak is None:
-        return 0
-    capability = compute_capability(spec.name) or (0, 0)
-    kernel = sdpa_kernel(spec, attention)
-    family = "cudnn" if kernel == "cudnn" else "flash"
-    known = _RATES.get((family, capability[0]), _RATES["flash", 9])
-    width = min(known, key=lambda each: abs(each - attention.widths / 2))
-    rate = known[width][attention.is_backward]
-    if kernel == "efficient":
-        rate *= _EFFICIENT_PER_FLASH
-    blocks = -(-attention.num_queries // _ATTENTION_BLOCK) * attention.num_heads
-    waves = -(-blocks // spec.num_sms)
-    busy = blocks / (waves * spec.num_sms) if blocks else 1.0
-    extra_keys = _extra_keys(attention, is_new=capability[0] >= _FIRST_WITH_CLUSTERS)
-    return ceil_ps(attention_flops(attention, extra_keys) / (peak * rate * busy))
-
-
-def _extra_keys(attention: Attention, *, is_new: bool) -> int:
-    """Return the keys per query that starts and uneven programs cost."""
-    if not is_new:
-        return _CAUSAL_EXTRA_KEYS if attention.is_causal else 0
-    if attention.is_backward:
-        return _BACKWARD_EXTRA_HOPPER
-    return _CAUSAL_EXTRA_HOPPER if attention.is_causal else _FULL_EXTRA_HOPPER
-
-
-def sdpa_kernel(spec: DeviceSpec, attention: Attention) -> str:
-    """Return the kernel of torch's scaled_dot_product_attention: cudnn, flash or efficient."""
-    if not attention.is_flash:
-        return "efficient"
-    has_cudnn = compute_capability(spec.name) in _CUDNN_CAPABILITIES
-    return "cudnn" if has_cudnn and attention.may_use_cudnn else "flash"
-
-
 def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> int:
     """Return the arithmetic time of a convolution; 0 if its type has no peak rate."""
     generation = (compute_capability(spec.name) or (0, 0))[0]
@@ -648,26 +539,6 @@ def convolution_ps(spec: DeviceSpec, dtype: str, convolution: Convolution) -> in
     if convolution.is_tf32 and generation >= _FIRST_WITH_TF32:
         peak, rate = peak_flops(spec, "float16"), _TF32_CONVOLUTION_RATE
     return 0 if peak is None else ceil_ps(convolution.flops / (peak * rate))
-
-
-def attention_flops(attention: Attention, extra_keys: int = 0) -> float:
-    """Return the FLOPs of a fused attention.
-
-    Args:
-        attention: Its shape.
-        extra_keys: Keys per query that starts and uneven programs cost; a causal kernel with them
-            takes no longer than one without a mask.
-    """
-    queries, keys = attention.num_queries, attention.num_keys
-    pairs = queries * keys
-    if attention.is_causal:
-        square = min(queries, keys)
-        seen = square * square // 2 + (queries - square) * keys
-        pairs = min(pairs, seen + extra_keys * queries)
-    else:
-        pairs += extra_keys * queries
-    products = _BACKWARD_PRODUCTS if attention.is_backward else 1.0
-    return 2.0 * products * attention.num_heads * pairs * attention.widths
 
 
 # ---- Which kernel torch launches for operands as they lie in memory ----
