@@ -1,8 +1,9 @@
 """Finds ranks of a program that do the same, so that some of them can represent the others.
 
-A probe runs some ranks alone until the end of their first training step: the other members of
+A probe runs some ranks alone until the end of their second training step: the other members of
 their groups come to each collective at once. The groups that rank 0 calls on give the axes of the
-layout. Probes of ranks that differ along one axis are compared, operation by operation.
+layout. Probes of ranks that differ along one axis are compared: their operations, one by one, the
+most memory that they held, and when they ended. A rank that is in no probe can differ unseen.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
+
+import numpy as np
 
 from simrank.errors import (
     ConfigError,
@@ -23,6 +26,7 @@ from simrank.errors import (
 )
 from simrank.ranks import require_rank
 from simrank.ranks.folding import Alone, FoldedAxis, Folding, LayoutAxis, layout_of
+from simrank.units import PS_PER_US, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +41,9 @@ _AT_ZERO: Mapping[int, int] = {}
 AUTO, NONE, ALL = "auto", "none", "all"
 MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
 _OUT_OF_MEMORY = "OutOfMemoryError"  # Of simrank, and of torch.
+_NUM_STEPS = 2  # Of training, that a probe runs: what comes back is warm in the second.
+_NUM_DRAWN = 3  # Assumed: ranks to compare besides the first, the second, the last of an axis.
+_SAME_TIME = 0.02  # Assumed: of the time of a probe; links to other nodes differ by less.
 _MANY_ROOTED = 3  # Assumed: fewer are of a program's start.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
 _DESCRIPTIONS = re.compile(r"^mesh_|_(parallel|model_parallel)?_?group$|^default_pg$")
@@ -74,6 +81,9 @@ class Probe:
         rooted: Number of collectives with a root, by the global ranks of their group.
         peers: Global ranks that they have sent to or received from.
         ran: Their operations, by rank and stream.
+        peak_bytes: The most memory of each of them.
+        end_ps: When they had ended.
+        node_size: Devices of a node of the cluster.
         error: What ended them early, or None.
     """
 
@@ -86,8 +96,12 @@ class Probe:
         self.rooted: Counter[Sequence[int]] = Counter()
         self.peers: set[int] = set()
         self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
+        self.peak_bytes: dict[int, int] = {}
+        self.end_ps = 0
+        self.node_size = 0
         self.error: Exception | None = None
-        self._optimizers: WeakSet[object] = WeakSet()
+        self._stepped: dict[int, WeakSet[object]] = {}  # Optimizers, in a step that still runs.
+        self._num_steps: Counter[int] = Counter()
         self._ended: set[int] = set()
 
     def watch(self, context: Context) -> Context:
@@ -100,23 +114,32 @@ class Probe:
     # ---- What the rank's program reports ----
 
     def stepped(self, optimizer: object) -> None:
-        """Note that an optimizer has stepped, and end the rank if it has stepped before.
+        """Note that an optimizer has stepped; if it had before, the next training step has begun.
 
         Raises:
-            SystemExit: It has.
+            SystemExit: The rank has made its steps.
         """
-        if optimizer in self._optimizers:
+        rank = require_rank("an optimizer's step").rank or 0
+        optimizers = self._stepped.setdefault(rank, WeakSet())
+        if optimizer in optimizers:
             self.begins_step()
-        self._optimizers.add(optimizer)
-        self._ended.add(require_rank("an optimizer's step").rank or 0)
+        optimizers.add(optimizer)
+        self._ended.add(rank)
 
     def begins_step(self) -> None:
-        """End the rank: the next training step has begun, which is like the first one.
+        """Count a training step, if an optimizer has stepped; end the rank after some of them.
 
         Raises:
-            SystemExit: Always.
+            SystemExit: The rank has made its steps; those that follow are like them.
         """
-        raise SystemExit(0)
+        rank = require_rank("an optimizer's step").rank or 0
+        optimizers = self._stepped.get(rank)
+        if not optimizers:
+            return
+        optimizers.clear()
+        self._num_steps[rank] += 1
+        if self._num_steps[rank] >= _NUM_STEPS:
+            raise SystemExit(0)
 
     @property
     def is_out_of_memory(self) -> bool:
@@ -134,6 +157,12 @@ class Probe:
             self.error = error
             for group in made:
                 self.groups.setdefault(tuple(group.ranks), group.name)
+        if self.context is not None:
+            self.end_ps, self.node_size = self.context.now_ps, self.context.cluster.devices_per_node
+            memories = {device.index: device.memory for device in self.context.devices}
+            self.peak_bytes = {
+                rank: memories[rank].peak_bytes for rank in self.folding.running if rank in memories
+            }
         self.context, self._worlds = None, []
 
     # ---- A follower of calls ----
@@ -204,6 +233,22 @@ def _difference(one: Probe, other: Probe) -> str | None:
             if len(ours) != len(theirs):
                 more, rest = (rank, ours) if len(ours) > len(theirs) else (peer, theirs)
                 return f"rank {more} runs {rest[min(len(ours), len(theirs))]} too"
+    return _unlike_totals(one, other)
+
+
+def _unlike_totals(one: Probe, other: Probe) -> str | None:
+    """Return the difference in memory or time between the ranks of two probes, or None."""
+    for rank, peer in zip(one.folding.running, other.folding.running, strict=True):
+        ours, theirs = one.peak_bytes.get(rank, 0), other.peak_bytes.get(peer, 0)
+        if ours != theirs:
+            return (
+                f"rank {rank} holds at most {format_size(ours)}, rank {peer} {format_size(theirs)}"
+            )
+    took_ps = one.end_ps, other.end_ps
+    if max(took_ps) - min(took_ps) > _SAME_TIME * max(took_ps):
+        ends = [f"{ranks_text(probe.folding.running)} {probe.end_ps / PS_PER_US:.3f} us"
+                for probe in (one, other)]  # fmt: skip
+        return f"{_NUM_STEPS} steps take ranks {ends[0]}, ranks {ends[1]}"
     return None
 
 
@@ -236,6 +281,7 @@ class _Search:
         run: Runs the program with a probe.
         world_size: Number of ranks.
         on_progress: Called with the ranks that are about to be run alone.
+        seed: Draws some of the ranks that are compared.
     """
 
     def __init__(
@@ -243,6 +289,7 @@ class _Search:
         run: Callable[[Probe], None],
         world_size: int,
         on_progress: Callable[[Sequence[int]], None],
+        seed: int,
     ) -> None:
         self._run = run
         self._world_size = world_size
@@ -250,6 +297,8 @@ class _Search:
         self._axes: list[LayoutAxis] = []
         self._slices: dict[tuple[FoldedAxis, ...], Probe] = {}
         self.first = self._run_probe(Alone(world_size, 0))
+        drawn = np.random.default_rng(seed).integers(world_size, size=_NUM_DRAWN).tolist()
+        self._compared = [rank for rank in (self.first.node_size, *drawn) if rank < world_size]
 
     def _run_probe(self, folding: Folding) -> Probe:
         """Run ranks alone, and return their operations."""
@@ -335,12 +384,15 @@ class _Search:
     def are_alike(self, axes: Sequence[LayoutAxis]) -> bool:
         """Return whether the second and the last ranks along all axes at once do as the first."""
         first = self._slice()
-        steps = ({axis.stride: 1 for axis in axes}, {axis.stride: axis.size - 1 for axis in axes})
+        steps = [{axis.stride: 1 for axis in axes}, {axis.stride: axis.size - 1 for axis in axes}]
+        steps += [_coordinates(axes, rank) for rank in self._compared]
         return all(_difference(first, self._slice(at)) is None for at in steps)
 
     def fold(self, axis: LayoutAxis) -> tuple[FoldedAxis | None, str]:
         """Return an axis as it can be folded, or None, with what was found."""
-        first, *others = (self._slice({axis.stride: at}) for at in (0, 1, axis.size - 1))
+        compared = {rank // axis.stride % axis.size for rank in self._compared}
+        places = [0, 1, axis.size - 1, *sorted(compared - {0, 1, axis.size - 1})]
+        first, *others = (self._slice({axis.stride: at}) for at in places)
         differences = [_difference(first, other) for other in others]
         different = next((each for each in differences if each is not None), None)
         if different is None:
@@ -362,13 +414,24 @@ class _Search:
         return True
 
     def corner(self, axes: Sequence[FoldedAxis]) -> str | None:
-        """Return the difference of the last ranks along all axes from their representatives."""
+        """Return a difference of ranks off all axes from their representatives, or None.
+
+        The last ranks along all axes are compared, and those that were drawn.
+        """
         if len(axes) < 2:
             return None
-        representatives = self._slice({axis.stride: axis.last for axis in axes})
-        return _difference(
-            representatives, self._slice({axis.stride: axis.size - 1 for axis in axes})
-        )
+        last = {axis.stride: axis.size - 1 for axis in axes}
+        for at in (last, *(_coordinates(axes, rank) for rank in self._compared)):
+            there = {axis.stride: min(at[axis.stride], axis.last) for axis in axes}
+            found = _difference(self._slice(there), self._slice(at))
+            if found is not None:
+                return found
+        return None
+
+
+def _coordinates(axes: Sequence[LayoutAxis | FoldedAxis], rank: int) -> dict[int, int]:
+    """Return the coordinates of a rank, by the stride of an axis."""
+    return {axis.stride: rank // axis.stride % axis.size for axis in axes}
 
 
 def _have_messages(ranks: Sequence[int], peers: set[int]) -> bool:
@@ -383,6 +446,7 @@ def find_folding(
     *,
     wanted: str = AUTO,
     on_progress: Callable[[Sequence[int]], None] = lambda _: None,
+    seed: int = 0,
 ) -> Found:
     """Return the ranks of a program that can represent others.
 
@@ -393,11 +457,12 @@ def find_folding(
         wanted: "auto": axes along which ranks that were compared do the same. "all", or names of
             axes with commas: these, without a comparison.
         on_progress: Called with the ranks that are about to be run alone.
+        seed: Draws some of the ranks that are compared.
 
     Raises:
         ConfigError: The layout has no such axis, or the program cannot be read.
     """
-    search = _Search(run, world_size, on_progress)
+    search = _Search(run, world_size, on_progress, seed)
     axes = search.layout()
     if not axes and search.first.error is not None:
         return Found(None, (f"not folded: rank 0 fails alone: {_reason(search.first.error)}",))

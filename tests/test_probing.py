@@ -1,5 +1,7 @@
 """The search for ranks that do the same."""
 
+import time
+
 import pytest
 
 import simrank
@@ -72,11 +74,14 @@ def _pipeline(rank, ctx):
 
 
 def test_axes_are_folded_along_which_ranks_do_the_same():
-    """The first, the second and the last along all of them at once are compared."""
+    """The first, second and last along all of them, the second node's first, and some drawn."""
     found, seen = _search(_alike)
     assert found.folding.axes == (FoldedAxis("dp", 4, 8), FoldedAxis("tensor", 8, 1))
     assert found.lines == ()
-    assert seen == [(0,), (9,), (31,)]
+    assert seen[:4] == [(0,), (9,), (31,), (8,)]
+    assert 4 < len(seen) <= 7
+    assert _search(_alike)[1] == seen
+    assert _search(_alike, seed=1)[1][4:] != seen[4:]
 
 
 def test_a_first_rank_that_does_more_runs_for_itself():
@@ -136,17 +141,53 @@ class Optimizer:
 
 
 def test_ranks_are_ended_when_an_optimizer_steps_again():
-    """One whole step is seen, and nothing of the second one."""
+    """Two whole steps are seen, and nothing of the third one."""
     probe, optimizer = Probe(Alone(8, 0)), Optimizer()
     with probe.watch(simrank.Context(data=False, folding=probe.folding)) as context:
 
         def program(rank):
-            for _ in range(3):
+            for _ in range(5):
                 context.ones(4, device="cuda")
                 context.probe.stepped(optimizer)
 
         context.multiprocessing.spawn(program, nprocs=8)
-    assert len(probe.ran[0][0]) == 2
+    assert len(probe.ran[0][0]) == 3
+
+
+def _of_rank(rank_of_fault, do):
+    """Return a program of 32 ranks of which one does something else."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        kept = do(ctx) if rank == rank_of_fault else None
+        dist.all_reduce(ctx.ones(1024, device="cuda"))
+        return kept
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [
+        (lambda ctx: ctx.empty(1 << 28, device="cuda"), "rank 0 holds at most"),
+        (lambda ctx: time.sleep(0.05), "2 steps take ranks 0"),
+        (lambda ctx: ctx.ones(4, device="cuda") * 3, "rank 31"),
+    ],
+    ids=["memory", "host time", "a kernel"],
+)
+def test_the_last_rank_is_compared_by_memory_and_time_too(do, reason):
+    """Of what it allocates and waits for no operation tells."""
+    found, _ = _search(_of_rank(31, do))
+    assert found.folding is None
+    assert any(reason in line for line in found.lines)
+
+
+@pytest.mark.parametrize("rank", [8, _search(_alike)[1][4][0]])
+def test_the_second_node_s_first_rank_and_some_drawn_ones_are_compared(rank):
+    """Along each axis, too."""
+    found, _ = _search(_of_rank(rank, lambda ctx: ctx.ones(4, device="cuda") * 3))
+    assert found.folding is None
+    assert f"on rank {rank}" in found.lines[0]
 
 
 def _attention_over_ranks(rank, ctx):

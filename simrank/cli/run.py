@@ -128,7 +128,8 @@ def folding_of(
             which = ranks_text(ranks)
             progress.update(task, description=f"ranks {which} alone, to see which do the same")
 
-        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show)
+        seed = int(str(settings.get("seed", 0)))
+        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed)
     for line in found.lines:
         typer.echo(f"simrank: {line}", err=True)
     if found.folding is not None:
