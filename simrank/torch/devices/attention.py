@@ -31,6 +31,9 @@ _RATES = {
 # and later to the third one's figures from 512 tokens on: without a mask, causal, and backward.
 _CAUSAL_EXTRA_KEYS = 512
 _FULL_EXTRA_HOPPER, _CAUSAL_EXTRA_HOPPER, _BACKWARD_EXTRA_HOPPER = 90, 256, 290
+# Of the peak of eight bits, beside the share in half precision: FlashAttention-3 on H200, 28 rows
+# of flashinfer-ai/flashinfer#3575 (benches/products_published.csv).
+_EIGHT_BITS_HOPPER = 0.6
 _EFFICIENT_PER_FLASH = 0.55  # xformers' kernels beside it, in the first of the two papers.
 _ATTENTION_BLOCK = 128  # Queries of a program; assumed.
 _FIRST_WITH_CLUSTERS = 9
@@ -52,6 +55,8 @@ class Attention(NamedTuple):
         is_backward: Whether it computes gradients.
         is_flash: Whether torch takes a fused kernel for half precision without a mask.
         may_use_cudnn: Whether the program has left cuDNN's kernels enabled.
+        is_aligned_last: Whether the last query of a causal one sees all keys, as in FlashAttention;
+            else the first sees one, as in torch's scaled_dot_product_attention.
     """
 
     num_heads: int
@@ -62,6 +67,7 @@ class Attention(NamedTuple):
     is_backward: bool
     is_flash: bool
     may_use_cudnn: bool = False
+    is_aligned_last: bool = False
 
 
 def attention_of(operation: Operation) -> Attention | None:
@@ -96,6 +102,7 @@ def attention_of(operation: Operation) -> Attention | None:
         is_backward=is_backward,
         is_flash="efficient" not in name,
         may_use_cudnn=bool(operation.flags & OperationFlag.CUDNN),
+        is_aligned_last=name.startswith("_flash_attention"),
     )
 
 
@@ -112,6 +119,8 @@ def attention_ps(spec: DeviceSpec, dtype: str, attention: Attention) -> int:
     rate = known[width][attention.is_backward]
     if kernel == "efficient":
         rate *= _EFFICIENT_PER_FLASH
+    if dtype.startswith("float8") and capability[0] == _FIRST_WITH_CLUSTERS:
+        rate *= _EIGHT_BITS_HOPPER
     blocks = -(-attention.num_queries // _ATTENTION_BLOCK) * attention.num_heads
     waves = -(-blocks // spec.num_sms)
     busy = blocks / (waves * spec.num_sms) if blocks else 1.0
@@ -148,7 +157,8 @@ def attention_flops(attention: Attention, extra_keys: int = 0) -> float:
     pairs = queries * keys
     if attention.is_causal:
         square = min(queries, keys)
-        seen = square * square // 2 + (queries - square) * keys
+        before = (keys if attention.is_aligned_last else queries) - square  # All see these.
+        seen = square * square // 2 + before * square
         pairs = min(pairs, seen + extra_keys * queries)
     else:
         pairs += extra_keys * queries

@@ -98,7 +98,8 @@ def _products_ps(
     for each in kernels:
         dtype = DTYPES.get(operands[each.factor].dtype, _UNKNOWN)[0]
         if each.product is not None:
-            total_ps += product_ps(spec, dtype, num_bytes, each.product, is_tf32=is_tf32)
+            took_ps = product_ps(spec, dtype, num_bytes, each.product, is_tf32=is_tf32)
+            total_ps += round(took_ps * each.times)
         else:
             peak = peak_flops(spec, dtype)
             arithmetic_ps = 0 if peak is None else ceil_ps(each.flops / (peak * each.share))

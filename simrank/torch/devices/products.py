@@ -30,12 +30,14 @@ class Multiplied(NamedTuple):
         product: Its shape, if a library of matrix products computes it.
         factor: The operand whose type decides the rate, by its place.
         share: The part of the peak that it reaches where it is no such product.
+        times: How many times as long it takes as that product of a library.
     """
 
     flops: float
     product: Product | None = None
     factor: int = 0
     share: float = 1.0
+    times: float = 1.0
 
     @property
     def is_vector(self) -> bool:
@@ -81,14 +83,16 @@ def _of(batch: int, m: int, n: int, k: int, factor: int = 0) -> list[Multiplied]
 # ---- matrix products ----
 
 
-def _matrices(first: int) -> Callable[[list[Sizes], list[Sizes]], list[Multiplied]]:
+def _matrices(
+    first: int, times: float = 1.0
+) -> Callable[[list[Sizes], list[Sizes]], list[Multiplied]]:
     """Return the formula of the product of two operands, the first of them at a place."""
 
     def formula(inputs: list[Sizes], _: list[Sizes]) -> list[Multiplied]:
         a, b = inputs[first : first + 2]
         if len(a) < 2 or len(b) < 2:
             return []  # Sparse ones: their indices and values are operands.
-        return _of(prod(a[:-2]), a[-2], b[-1], a[-1], first)
+        return [_of(prod(a[:-2]), a[-2], b[-1], a[-1], first)[0]._replace(times=times)]
 
     return formula
 
@@ -102,6 +106,14 @@ def _vector(first: int) -> Callable[[list[Sizes], list[Sizes]], list[Multiplied]
     return formula
 
 
+# cuBLAS's products of int8 beside the peak, which no table of products tells: ten rows of GEMMul8
+# on A100 and B200 (benches/products_published.csv).
+_INTEGER_TIMES = 1.9
+# Kernels for groups beside cuBLAS's for a batch of the same shapes. Assumed for all devices: the
+# median of six sources of benches/products_published.csv, whose own medians are 1.1 to 1.5.
+_GROUPED_TIMES = 1.2
+
+
 def _grouped(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
     """Return the products of groups of rows, columns or inner dimensions; even ones (assumed).
 
@@ -109,7 +121,7 @@ def _grouped(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
     """
     a, b = inputs[:2]
     if len(a) == len(b) == 3:
-        return _of(a[0], a[1], b[2], a[2])
+        return [_of(a[0], a[1], b[2], a[2])[0]._replace(times=_GROUPED_TIMES)]
     num = max(b[0] if len(b) == 3 else a[0] if len(a) == 3 else outputs[0][0], 1)
     if len(b) == 3:
         m, n, k = -(-a[0] // num), b[2], a[1]
@@ -120,7 +132,7 @@ def _grouped(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
     else:
         m, n, k = a[0], b[1], -(-a[1] // num)
         total = 2.0 * m * n * a[1]
-    return [Multiplied(total, (num, m, n, k))]
+    return [Multiplied(total, (num, m, n, k), times=_GROUPED_TIMES)]
 
 
 def _of_packed_weight(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
@@ -273,7 +285,8 @@ def _exponential(inputs: list[Sizes], _: list[Sizes]) -> list[Multiplied]:
 
 
 _FORMULAS: dict[str, Callable[[list[Sizes], list[Sizes]], list[Multiplied]]] = {
-    **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"), _matrices(0)),
+    **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_scaled_mm_v2"), _matrices(0)),
+    "_int_mm": _matrices(0, _INTEGER_TIMES),
     **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), _matrices(1)),
     "addbmm": _batched_sum,
     **dict.fromkeys(("mv", "dot", "vdot"), _vector(0)),
