@@ -162,6 +162,33 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
                 ), command
 
 
+def test_ci_runs_in_a_clone_and_spares_environments_and_files(tmp_path):
+    """The README's command runs in another folder, and what lies here is there afterwards."""
+    files = {
+        "README.md": "## Two commands\npython3 -m venv -h | head -0 && pwd\npython3 -m venv\n",
+        "CONTRIBUTING.md": "python3 -m venv\n",
+        ".ci/run": (ROOT / ".ci" / "run").read_text(),
+        ".gitignore": ".venv*/\n",
+        ".venv/mine": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "Add all"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    (tmp_path / "new.py").touch()
+    done = subprocess.run(
+        ["bash", ".ci/run", "first"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "not in HEAD, so not checked here: ?? new.py\n" in done.stdout
+    folder = re.search(r"^/.*", done.stdout, re.MULTILINE)[0]
+    assert folder != str(tmp_path)
+    assert not Path(folder).exists()
+    assert (tmp_path / ".venv" / "mine").is_file()
+    assert (tmp_path / "new.py").is_file()
+
+
 RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
 
 
