@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import language
+from tests import house, language
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "simrank"
@@ -111,6 +111,41 @@ def test_files_and_functions_stay_short():
             assert each.num_lines <= MAX_FUNCTION_LINES, f"{path}: {each.name}"
             bodies += [each.num_body_lines] if each.num_body_lines else []
     assert sorted(bodies)[len(bodies) // 2] <= MAX_MEDIAN_LINES
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (1030, None),
+        (1050, None),
+        (1051, "grown from 1000 lines of code to 1051: delete some, or write 1051 in BUDGET"),
+        (950, None),
+        (949, "fallen from 1000 lines of code to 949: write 949 in BUDGET"),
+        (0, "is gone: delete its line in BUDGET"),
+    ],
+)
+def test_a_budget_of_lines_follows_features_and_deletions(code, message):
+    """A mend needs no budget; growth and fall beyond it name the package and the line to write."""
+    found = house.off_budget({"engine": code, "tp": 7}, {"engine": 1000, "tp": 7})
+    assert len(found) == (message is not None)
+    assert all(message in each and each.startswith("engine ") for each in found)
+
+
+def test_a_new_package_needs_a_budget():
+    """Its line is in the message."""
+    (found,) = house.off_budget({"new": 12}, {})
+    assert 'write `"new": 12,` in BUDGET of tests/house.py' in found
+
+
+def test_walks_write_nothing_into_the_root():
+    """The program of a walk lies in a folder of its own."""
+    program = f"""
+def run(walked):
+    assert not __file__.startswith({str(ROOT)!r})
+    with walked():
+        pass
+"""
+    assert house.walk(program) == (house.Walk(0, 0, 0, 0), "")
 
 
 def test_every_test_says_in_one_line_what_it_claims():
