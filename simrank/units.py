@@ -180,7 +180,7 @@ def _parse(text: str, units: Mapping[str, Fraction], expected: str, example: str
 
 
 def ceil_ps(seconds: float) -> int:
-    """Return a cost in picoseconds, rounded up: the one place where a float becomes a time.
+    """Return a cost in picoseconds, rounded up (rule E1).
 
     Args:
         seconds: A finite cost in seconds, at least zero.

@@ -194,6 +194,27 @@ def test_the_reading_order_exists():
         assert (PACKAGE / name).is_file(), name
 
 
+def test_run_and_step_alone_move_simulated_time():
+    """Only `_drive` and `_fire` set an engine's clock, and only `run` and `step` call them."""
+    setters, callers = set(), set()
+    for path in SOURCES:
+        text = path.read_text()
+        if not re.search(r"\.now_ps\s*(\W?=)[^=]|\b_(drive|fire)\(", text):
+            continue
+        for function in ast.walk(ast.parse(text)):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            at = f"{path.relative_to(PACKAGE)} {function.name}"
+            for node in ast.walk(function):
+                if isinstance(node, ast.Attribute) and node.attr == "now_ps":
+                    setters |= {at} if isinstance(node.ctx, ast.Store) else set()
+                is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                if is_call and node.func.attr in ("_drive", "_fire"):
+                    callers.add(at)
+    assert setters == {f"engine/loop.py {name}" for name in ("__init__", "_drive", "_fire")}
+    assert callers == {f"engine/loop.py {name}" for name in ("_drive", "run", "step")}
+
+
 def test_the_table_of_changes_names_files_and_what_they_define():
     """Each row of "To change something" links a file that defines the name, and all packages."""
     table = (ROOT / "CONTRIBUTING.md").read_text().partition("## To change something")[2]

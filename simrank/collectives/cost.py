@@ -109,7 +109,7 @@ class Stretch:
 
 
 def cost_level(network: Interconnect) -> CostModel:
-    """Return the cost level of some hardware; the only place that chooses it."""
+    """Return the schedule level of some hardware."""
     return ScheduleCost(network)
 
 

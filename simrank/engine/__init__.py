@@ -1,6 +1,6 @@
 """The one place where time moves.
 
-Read `loop.Engine.step`, then `task`, `activity` and `report`.
+Read `loop.Engine.run`, then `task`, `activity` and `report`.
 """
 
 from simrank.engine.activity import Activity, ActivityPool, Claim, Resource

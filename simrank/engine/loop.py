@@ -1,4 +1,4 @@
-"""The engine: a queue of wakeups, and tasks that wait. Read `Engine.step` first.
+"""The engine: a queue of wakeups, and tasks that wait. Read `Engine.run` first.
 
 Only the hub (the main greenlet) runs it. A task that waits says what for, goes back to the hub,
 and is resumed at the simulated time when *that* is complete.
@@ -101,7 +101,7 @@ class Engine:
         """Move the clock to the earliest wakeup and run it: resume its task, or make its call.
 
         Wakeups due at the same time run in the order they were queued (or as the seed permutes
-        them). Nothing else moves the clock.
+        them). Only this and `run` move the clock.
 
         Raises:
             HubError: Called from a task.

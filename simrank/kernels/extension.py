@@ -1,8 +1,8 @@
 """The extension that runs Triton kernels: patches of triton, and its part in Contexts.
 
-Triton's `JITFunction.run`, `do_bench` and autotuners ask whether a simulated program runs (K1);
-while a Context is entered, triton's active driver is a simulated one. Patches are applied as a
-program imports triton, and modules of this package are imported with the first launch.
+Triton's `JITFunction.run`, benchmark functions and autotuners ask whether a simulated program runs
+(K1); while a Context is entered, triton's active driver is a simulated one. Patches are applied as
+a program imports triton, and modules of this package are imported with the first launch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simrank.errors import PoolError
 
 
-# ---- the wall-clock limits of a pool, in one place (rule R3) ----
+# ---- the wall-clock limits of a pool (rule R3) ----
 
 FACTOR = "SIMRANK_TIMEOUT_FACTOR"
 # Signs of NVIDIA's compute-sanitizer, and how much slower cuda-python takes it to be.

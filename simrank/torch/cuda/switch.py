@@ -478,8 +478,7 @@ class DefaultGenerators(Sequence[torch.Generator]):
         return generator
 
 
-# ---- the private names of torch that simulated devices need, in one place ----
-# A new version of torch is tried by changing this list until its test passes.
+# ---- names of torch that simulated devices replace or call ----
 
 # Replaced while devices are enabled: module, attribute.
 REPLACED = (
