@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tokenize
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -240,9 +241,34 @@ def _lines(path: Path) -> tuple[int, int]:
     return len(text.splitlines()), len(code)
 
 
+@cache
+def _graph() -> grimp.ImportGraph:
+    return grimp.build_graph("simrank", cache_dir=None)
+
+
+def arrows() -> dict[str, set[str]]:
+    """Return the packages that each one imports, without those that it imports by way of others."""
+    needs: dict[str, set[str]] = {}
+    for module in _graph().modules - {"simrank", "simrank.__main__"}:
+        for imported in _graph().find_modules_directly_imported_by(module) - {"simrank"}:
+            package, needed = module.split(".")[1], imported.split(".")[1]
+            if package != needed:
+                needs.setdefault(package, set()).add(needed)
+
+    @cache
+    def below(package: str) -> frozenset[str]:
+        direct = needs.get(package, set())
+        return frozenset(direct).union(*map(below, direct))
+
+    return {
+        package: {each for each in direct if not any(each in below(other) for other in direct)}
+        for package, direct in needs.items()
+    }
+
+
 def circles() -> list[list[str]]:
     """Return the groups of modules that import each other in a circle, the largest first."""
-    graph = grimp.build_graph("simrank", cache_dir=None)
+    graph = _graph()
     found, seen = [], set()
     for module in sorted(graph.modules):
         if module not in seen:
@@ -266,7 +292,7 @@ def _circles() -> list[str]:
         print(f"circle of {len(circle)} in {home}: {names}")
         if len(circle) > MAX_CIRCLE.get(home, MAX_CIRCLE_ELSEWHERE):
             failures.append(f"circle of {len(circle)} in {home}")
-    graph = grimp.build_graph("simrank", cache_dir=None)
+    graph = _graph()
     importers = [len(graph.find_modules_that_directly_import(each)) for each in graph.modules]
     print(f"modules with exactly one importer: {importers.count(1)} of {len(importers)}")
     return failures

@@ -20,6 +20,8 @@ MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 800
 MAX_MEDIAN_LINES = 12
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+PACKAGES = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES}
+PACKAGES -= {"__init__", "__main__"}
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 DESIGN = ROOT / "adr" / "design.md"
 PAGES = sorted(
@@ -387,6 +389,16 @@ def test_the_house_of_the_design_is_the_import_contract():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = " | ".join(contracts["contracts"][0]["layers"]).split(" | ")
     assert named == layers
+
+
+def test_the_chart_of_packages_has_the_imports_as_arrows():
+    """All packages, and all imports but those that follow from a path of arrows."""
+    chart = (ROOT / "CONTRIBUTING.md").read_text().partition("```mermaid\nflowchart TD\n")[2]
+    lines = chart.partition("```")[0].splitlines()
+    rows = [re.fullmatch(r' {4}(\w+)\["\1: [^"]+"\](?: --> ([\w &]+))?', each) for each in lines]
+    assert {row[1]: set((row[2] or "").split(" & ")) - {""} for row in rows} == {
+        each: house.arrows().get(each, set()) for each in PACKAGES
+    }
 
 
 def test_the_page_of_rank_state_lists_every_module_that_isolates_ranks():
