@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simrank.hardware.load import load_cluster
-from simrank.torch.cuda.operations import Operand, Operation, OperationFlag
+from simrank.torch.cuda.operations import DeviceOperation, Operand, OperationFlag
 from simrank.torch.devices.costs import cost_of
 from simrank.torch.devices.products import multiplied
 
@@ -60,7 +60,7 @@ def lengths(text: str) -> list[int]:
     return [int(length) for length, _, times in pairs for _ in range(int(times or 1))]
 
 
-def operation_of(row: dict[str, str]) -> Operation:
+def operation_of(row: dict[str, str]) -> DeviceOperation:
     """Return torch's operator for a row."""
     dtype, flags = DTYPES[row["dtype"]], OperationFlag.CUDNN
     if row["kind"] == "varlen attention":
@@ -86,7 +86,7 @@ def operation_of(row: dict[str, str]) -> Operation:
         }[row["layout"]]
         inputs = [operand(dtype, *a), operand(dtype, *b)]
         output = operand(BFLOAT16, *out, is_written=True)
-    return Operation(NAMES[row["kind"]], 0, 0, 0, flags, tuple(inputs), (output,))
+    return DeviceOperation(NAMES[row["kind"]], 0, 0, 0, flags, tuple(inputs), (output,))
 
 
 def main() -> int:

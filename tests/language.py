@@ -114,6 +114,7 @@ class Words(NamedTuple):
         comments: With their lines.
         names: Identifiers, and the words of strings on one line.
         functions: All, those inside others too.
+        classes: Likewise.
         imports: Those that run: not for types alone.
     """
 
@@ -122,6 +123,7 @@ class Words(NamedTuple):
     comments: list[tuple[int, str]]
     names: set[str]
     functions: list[Function]
+    classes: list[str]
     imports: list[Import]
 
 
@@ -140,7 +142,7 @@ def words_of(source: str) -> Words:
         if found[2]
     ]
     names = set(re.findall(r"\w+", _TOKEN.sub(lambda found: found[1] or " ", source)))
-    words = Words([], [], comments, names, [], [])
+    words = Words([], [], comments, names, [], [], [])
     _visit(ast.parse(source), words, source.splitlines())
     return words
 
@@ -160,6 +162,8 @@ def _visit(node: ast.AST, words: Words, lines: list[str], *, is_inside=False, ru
         words.docstrings.extend([] if docstring is None else [docstring])
         if is_function:
             words.functions.append(_function(node, has_docstring=docstring is not None))
+        elif isinstance(node, ast.ClassDef):
+            words.classes.append(node.name)
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         runs = False
     for child in ast.iter_child_nodes(node):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -380,6 +381,60 @@ def test_the_list_of_plain_words_finds_phrases_with_their_rewrite(phrase):
     assert found.startswith("line 2: ")
     assert "; to fix: " in found
     assert list(language.breaches_of_page(f"`{phrase}` and\n```\n{phrase}\n```\n")) == []
+
+
+# Words of the design's table that are classes, and the module of each; no other one has the name.
+CLASSES_OF_WORDS = {
+    "process group": "distributed/group.py",
+    "Work": "distributed/work.py",
+    "task": "engine/task.py",
+    "carrier": "engine/task.py",
+    "wakeup": "engine/queue.py",
+    "activity": "engine/activity.py",
+    "operation": "device/stream.py",
+    "stream": "device/stream.py",
+    "event": "device/stream.py",
+    "buffer": "device/memory.py",
+    "schedule": "collectives/schedule.py",
+    "algorithm": "collectives/algorithms/__init__.py",
+    "cluster": "hardware/cluster.py",
+    "node": "config/foreign/nccl_topology.py",
+    "device": "device/device.py",
+    "route": "device/network.py",
+    "calibration": "collectives/nccl/laws.py",
+    "worker": "validate/this_worker.py",
+}
+# That of a schedule's chunks is in the interface of algorithms.
+SECOND_CLASSES = {"buffer": "collectives/schedule.py"}
+# Public names of classes that stand in several files. They may only fall.
+MAX_SHARED_CLASS_NAMES = 83
+
+
+def test_a_word_of_the_design_is_one_class():
+    """Private classes count, too: a reader takes the word at its meaning."""
+    table = DESIGN.read_text().partition("| word | meaning |")[2].partition("\n\n")[0]
+    words = {word for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)
+             for word in row.split(", ")}  # fmt: skip
+    assert words >= CLASSES_OF_WORDS.keys()
+    places = {}
+    for path in SOURCES:
+        for name in words_of(path).classes:
+            places.setdefault(name.strip("_").lower(), set()).add(str(path.relative_to(PACKAGE)))
+    expected = {word: {file} for word, file in CLASSES_OF_WORDS.items()}
+    for word, file in SECOND_CLASSES.items():
+        expected[word].add(file)
+    found = {word: places.get(word.replace(" ", "").lower(), set()) for word in words}
+    assert {word: files for word, files in found.items() if files} == expected
+
+
+def test_few_names_of_classes_stand_in_several_files():
+    """A name has one meaning; those that had two when this was first counted may only fall."""
+    files = Counter(
+        name for path in SOURCES for name in {*words_of(path).classes} if not name.startswith("_")
+    )
+    shared = sorted(name for name, number in files.items() if number > 1)
+    assert len(shared) <= MAX_SHARED_CLASS_NAMES, f"rename yours of {', '.join(shared)}"
+    assert len(shared) == MAX_SHARED_CLASS_NAMES, f"lower MAX_SHARED_CLASS_NAMES to {len(shared)}"
 
 
 def test_the_house_of_the_design_is_the_import_contract():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration, Work
+from simrank.collectives.nccl.laws import UNCALIBRATED, Calibration, NominalTimes
 from simrank.collectives.nccl.pool import (
     CALIBRATED,
     NCCL_LOGS,
@@ -85,7 +85,7 @@ class Observed(NamedTuple):
         """Launches of one host thread, if it launches on several devices: the least time."""
         return HOST_LAUNCH_US * self.gpus_per_thread if self.gpus_per_thread > 1 else 0.0
 
-    def work(self, calibration: Calibration = UNCALIBRATED) -> Work:
+    def work(self, calibration: Calibration = UNCALIBRATED) -> NominalTimes:
         """Return the work of NCCL's choice by constants, one entry per size."""
         comm = replace(self.comm, calibration=calibration)
         found = predict_times(self.collective, self.size_bytes, comm)
@@ -104,7 +104,7 @@ class _Problem:
         self._owner = np.repeat(np.arange(len(observed)), num_times)
         self._firsts = np.cumsum([0, *num_times[:-1]])
         works = [each.work() for each in observed]
-        self._work = Work(*(np.concatenate(parts) for parts in zip(*works, strict=True)))
+        self._work = NominalTimes(*(np.concatenate(parts) for parts in zip(*works, strict=True)))
         self._logs = np.log(np.concatenate([each.time_us for each in observed]))
         self._sigmas = np.concatenate([_sigmas(each) for each in observed])
         self._launches_us = np.repeat([each.launches_us for each in observed], num_times)

@@ -18,7 +18,7 @@ from simrank.distributed.backends import GLOO
 from simrank.distributed.group import Caller, caller_of
 from simrank.distributed.issue import issue
 from simrank.distributed.membership import Group, member_group, peer_in_group
-from simrank.distributed.p2p import End, Route
+from simrank.distributed.p2p import End, Envelope
 from simrank.distributed.p2p_api import submit
 from simrank.distributed.request import Request, Signature
 from simrank.ranks import require_rank
@@ -154,7 +154,7 @@ def send_object_list(
         return
     other = _other(("destination", "dst"), dst, group_dst, caller)
     parts = [_pickled(value) for value in object_list]
-    route = Route(caller.group_rank, other, 0, use_batch)
+    route = Envelope(caller.group_rank, other, 0, use_batch)
     for tensor in (_sizes_tensor(parts), from_numpy(np.concatenate(parts))):
         submit(caller, [End(route, tensor, is_send=True)], is_staged=True).wait()
 
@@ -173,7 +173,7 @@ def recv_object_list(
     if caller is None:
         return -1
     other = _other(("source", "src"), src, group_src, caller)
-    route = Route(other, caller.group_rank, 0, use_batch)
+    route = Envelope(other, caller.group_rank, 0, use_batch)
     sizes = _integers(len(object_list))
     submit(caller, [End(route, sizes, is_send=False)], is_staged=True).wait()
     data = _bytes(int(sizes.array.sum()))

@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 _MAX_NAMED = 4
 
 
-class Route(NamedTuple):
+class Envelope(NamedTuple):
     """The facts on which the two ends of a message must agree.
 
     Attributes:
@@ -68,7 +68,7 @@ class End:
 
     __slots__ = ("arrived", "done", "is_send", "message", "operation", "route", "tensor")
 
-    def __init__(self, route: Route, tensor: Buffer, *, is_send: bool) -> None:
+    def __init__(self, route: Envelope, tensor: Buffer, *, is_send: bool) -> None:
         self.route = route
         self.tensor = tensor
         self.is_send = is_send
@@ -355,9 +355,9 @@ class Mailboxes:
         folding = group.world.folding
         self.answers_itself = folding is not None and folding.answers_messages
         self.early = EarlyMessages(costs.buffer_bytes * costs.num_channels if is_eager else -1)
-        self._waiting: dict[tuple[Route, bool], deque[End]] = {}
+        self._waiting: dict[tuple[Envelope, bool], deque[End]] = {}
         self._any: dict[tuple[int, int], deque[End]] = {}
-        self._num: dict[tuple[Route, bool], int] = {}
+        self._num: dict[tuple[Envelope, bool], int] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -491,7 +491,7 @@ class Mailboxes:
         return [operation for operation in operations if operation.boxes is self]
 
 
-def _ends(route: Route, ranks: Sequence[int]) -> tuple[int, int]:
+def _ends(route: Envelope, ranks: Sequence[int]) -> tuple[int, int]:
     """Return the global ranks of a message's sender and receiver."""
     assert route.src is not None, "a sender knows itself"
     return int(ranks[route.src]), int(ranks[route.dst])
@@ -529,7 +529,7 @@ class Pair(NamedTuple):
     batched: bool
 
 
-class _Buffer:
+class _EagerBuffer:
     """One pair's: what lies in it and what waits for room, in order, with their bytes."""
 
     def __init__(self) -> None:
@@ -547,7 +547,7 @@ class EarlyMessages:
 
     def __init__(self, room_bytes: int) -> None:
         self._room_bytes = room_bytes
-        self._buffers: dict[Pair, _Buffer] = {}
+        self._buffers: dict[Pair, _EagerBuffer] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -560,7 +560,7 @@ class EarlyMessages:
             return ()
         buffer = self._buffers.get(pair)
         if buffer is None:
-            buffer = self._buffers[pair] = _Buffer()
+            buffer = self._buffers[pair] = _EagerBuffer()
         buffer.waiting[message] = size_bytes
         return self._leaving(buffer)
 
@@ -575,7 +575,7 @@ class EarlyMessages:
             del self._buffers[pair]
         return self._leaving(buffer)
 
-    def _leaving(self, buffer: _Buffer) -> Sequence[Message]:
+    def _leaving(self, buffer: _EagerBuffer) -> Sequence[Message]:
         leaving = []
         for message, size_bytes in buffer.waiting.items():
             if buffer.held_bytes + size_bytes >= self._room_bytes:  # Assumed of a full one.

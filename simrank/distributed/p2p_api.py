@@ -23,7 +23,7 @@ from simrank.distributed.issue import (
     stream_for,
 )
 from simrank.distributed.membership import Group, group_or_default, member_group, peer_in_group
-from simrank.distributed.p2p import End, PeerOperation, Route, boxes_of, calls_text
+from simrank.distributed.p2p import End, Envelope, PeerOperation, boxes_of, calls_text
 from simrank.errors import UnsupportedError
 from simrank.ranks import require_rank
 
@@ -240,7 +240,7 @@ class Way(NamedTuple):
     rank: int
     stream: Stream | None
     boxes: Mailboxes
-    route: Route
+    route: Envelope
     name: str
 
     def device_index(self) -> int:
@@ -283,7 +283,7 @@ def _start(
 
 def _checked(
     call: str, tensor: Buffer, peer: Peer, group: Group, tag: int
-) -> tuple[Caller, Route] | None:
+) -> tuple[Caller, Envelope] | None:
     """Return the caller and the route of a message, once its arguments are right.
 
     None: the rank is no member.
@@ -305,7 +305,7 @@ def _checked(
     return caller, _route(call, peer, caller, tag, batched=batched)
 
 
-def _route(call: str, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> Route:
+def _route(call: str, peer: Peer, caller: Caller, tag: int, *, batched: bool) -> Envelope:
     group, own, backend, _ = caller
     is_send = call == "isend"
     if not is_send and peer.global_rank is None and peer.group_rank is None:
@@ -314,7 +314,7 @@ def _route(call: str, peer: Peer, caller: Caller, tag: int, *, batched: bool) ->
                 "ProcessGroupNCCL does not support recvAnysource: "
                 "recv from any source is not supported by the nccl backend"
             )
-        return Route(None, own, tag)
+        return Envelope(None, own, tag)
     other = peer_in_group(*peer, group)
     if other == own and not batched:
         role = "destination" if is_send else "source"
@@ -323,7 +323,7 @@ def _route(call: str, peer: Peer, caller: Caller, tag: int, *, batched: bool) ->
             "current process."
         )
     src, dst = (own, other) if is_send else (other, own)
-    return Route(src, dst, 0 if backend == NCCL else tag, batched)
+    return Envelope(src, dst, 0 if backend == NCCL else tag, batched)
 
 
 def submit(caller: Caller, ends: Sequence[End], *, is_staged: bool = False) -> Work:
@@ -405,7 +405,7 @@ def _tell(caller: Caller, ends: Sequence[End]) -> Sequence[RecordedCall]:
     return [] if recorder is None else recorder.messages(group, caller.rank, backend, ends)
 
 
-def _stream_name(group: ProcessGroup, route: Route) -> str:
+def _stream_name(group: ProcessGroup, route: Envelope) -> str:
     if route.batched:
         return f"{group.name} (async)"
     assert route.src is not None, "nccl has no receives from any source"

@@ -33,7 +33,7 @@ _UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "resize")
 
 
 @dataclass
-class Operation:
+class TorchCall:
     """A call of torch in a module.
 
     Attributes:
@@ -72,7 +72,7 @@ class Unknown:
         is_taken: Whether the operation takes it, and no other gave it.
     """
 
-    done: Operation
+    done: TorchCall
     what: str
     order: int
     number: int
@@ -108,7 +108,7 @@ class Operations(TorchFunctionMode):
 
     def __init__(self, is_in_module: Callable[[], bool]) -> None:
         super().__init__()
-        self.done: list[Operation] = []
+        self.done: list[TorchCall] = []
         self._is_in_module = is_in_module
         self._num_elements = 0
 
@@ -124,7 +124,7 @@ class Operations(TorchFunctionMode):
             kept = [taped(each).value for each in results]
             self._num_elements += sum(each.numel() for each in (*taken, *kept))
             place, settings = str(site.line()), _settings(args, kwargs or {})
-            done = Operation(name, place, next_number(), taken, kept, settings)
+            done = TorchCall(name, place, next_number(), taken, kept, settings)
             self.done.append(done)
             for number, each in enumerate(results):
                 if each.requires_grad and torch.is_grad_enabled():
@@ -138,7 +138,7 @@ class Operations(TorchFunctionMode):
 class _Kept:
     """A hook that keeps a gradient."""
 
-    done: Operation
+    done: TorchCall
     number: int
 
     def __call__(self, gradient: torch.Tensor | None) -> None:
@@ -173,7 +173,7 @@ def _settings(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str,
 
 
 def first_unknown(
-    single: Sequence[Operation], ranks: Sequence[Sequence[Operation]], rank: int, layout: Layout
+    single: Sequence[TorchCall], ranks: Sequence[Sequence[TorchCall]], rank: int, layout: Layout
 ) -> Unknown | None:
     """Return the first result of a rank's operations that the single program does not have.
 
@@ -202,7 +202,7 @@ def first_unknown(
 
 
 def first_unknown_gradient(
-    single: Sequence[Operation], ranks: Sequence[Sequence[Operation]], rank: int, layout: Layout
+    single: Sequence[TorchCall], ranks: Sequence[Sequence[TorchCall]], rank: int, layout: Layout
 ) -> Unknown | None:
     """Return the first gradient of a rank's results that the single program does not have.
 
@@ -228,7 +228,7 @@ def first_unknown_gradient(
 
 
 def _first_gradient(
-    pool: _Pool, ranks: Sequence[Sequence[Operation]], rank: int, layout: Layout
+    pool: _Pool, ranks: Sequence[Sequence[TorchCall]], rank: int, layout: Layout
 ) -> Unknown | None:
     own = [
         (order, number, place)
@@ -255,20 +255,20 @@ def _scales(layout: Layout) -> Iterator[float]:
             yield 1 / number
 
 
-def _result(every: Sequence[Operation], number: int, place: int, like: Operation) -> Any:  # noqa: ANN401
+def _result(every: Sequence[TorchCall], number: int, place: int, like: TorchCall) -> Any:  # noqa: ANN401
     """Return the tensor of another rank at the same place, or None."""
     done = every[number] if number < len(every) else None
     is_same = done is not None and done.name == like.name and place < len(done.results)
     return done.results[place] if done is not None and is_same else None
 
 
-def _gradient(every: Sequence[Operation], number: int, place: int, like: Operation) -> Any:  # noqa: ANN401
+def _gradient(every: Sequence[TorchCall], number: int, place: int, like: TorchCall) -> Any:  # noqa: ANN401
     done = every[number] if number < len(every) else None
     is_same = done is not None and done.name == like.name and place in done.gradients
     return done.gradients[place][1] if done is not None and is_same else None
 
 
-def _without_bias(done: Operation) -> list[torch.Tensor]:
+def _without_bias(done: TorchCall) -> list[torch.Tensor]:
     """Return the output of a linear layer or a convolution before its bias: ranks add it later."""
     is_biased = len(done.taken) == _WITH_BIAS and done.taken[-1].dim() == 1
     if not is_biased or not done.name.startswith(("linear", "conv")):
@@ -278,13 +278,13 @@ def _without_bias(done: Operation) -> list[torch.Tensor]:
     return [out - bias.view([-1 if at == dim else 1 for at in range(out.dim())])]
 
 
-def _is_new(taken: torch.Tensor, before: Sequence[Operation]) -> bool:
+def _is_new(taken: torch.Tensor, before: Sequence[TorchCall]) -> bool:
     """Return whether a tensor is none that operations have given: a collective has changed it."""
     given = (each for done in before for each in done.results)
     return not any(each.shape == taken.shape and torch.equal(each, taken) for each in given)
 
 
-def _changed(done: Operation, single: Sequence[Operation]) -> str:
+def _changed(done: TorchCall, single: Sequence[TorchCall]) -> str:
     """Return ` with scale 0.5, and not 0.25` where the single program's calls differ so."""
     alike = [other.settings for other in single if other.name == done.name]
     if not alike or done.settings in alike:
@@ -306,7 +306,7 @@ def _short(value: object) -> str:
 
 
 def located(
-    found: Unknown, own: Sequence[Operation], calls: Sequence[Call], layout: Layout
+    found: Unknown, own: Sequence[TorchCall], calls: Sequence[Call], layout: Layout
 ) -> Located:
     """Return the place of a difference; it is a collective's if one gave the tensor.
 

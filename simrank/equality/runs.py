@@ -23,8 +23,8 @@ from simrank.equality.alignment import names_of
 from simrank.equality.comparison import VALUES, epsilon_of, tolerance_of
 from simrank.equality.operations import (
     Located,
-    Operation,
     Operations,
+    TorchCall,
     first_unknown,
     first_unknown_gradient,
     located,
@@ -140,7 +140,7 @@ class Watch:
 
     module: str
     step: int
-    done: dict[int, list[Operation]] = field(default_factory=dict)
+    done: dict[int, list[TorchCall]] = field(default_factory=dict)
 
 
 def run_single(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simrank.hardware.cluster import Cluster
 
 
-class _Route(NamedTuple):
+class _PairLinks(NamedTuple):
     """The route of a pair of devices.
 
     Attributes:
@@ -77,7 +77,7 @@ def _inside(cluster: Cluster, local: int) -> Dimension:
     """Return the links among the devices of a node."""
     first, second = np.divmod(np.arange(local * local), local)
     apart = first != second
-    route = _common(cluster, first[apart], second[apart]) if local > 1 else _Route(1, 2**30, 0)
+    route = _common(cluster, first[apart], second[apart]) if local > 1 else _PairLinks(1, 2**30, 0)
     if route is not None and route.links == 1:
         return _dimension(FULLY_CONNECTED, local, route, 1)
     if route is not None:
@@ -90,19 +90,19 @@ def _inside(cluster: Cluster, local: int) -> Dimension:
     return _dimension(RING, local, route, 1)
 
 
-def _dimension(kind: str, size: int, route: _Route, num_links: int) -> Dimension:
+def _dimension(kind: str, size: int, route: _PairLinks, num_links: int) -> Dimension:
     """Return a dimension with a route's bandwidth and latency."""
     latency_ns = route.latency_ps / units.PS_PER_NS / num_links
     return Dimension(kind, size, route.bytes_per_s / BYTES_PER_GB, latency_ns)
 
 
-def _common(cluster: Cluster, src: np.ndarray, dst: np.ndarray) -> _Route | None:
+def _common(cluster: Cluster, src: np.ndarray, dst: np.ndarray) -> _PairLinks | None:
     """Return the route that all of these pairs have, there and back, or None."""
     ends = np.concatenate([src, dst]), np.concatenate([dst, src])
     paths = cluster.paths(*ends)
     rates = cluster.link_bandwidth_bytes_per_s[paths.links].min(axis=1)
     num_links = (paths.links != cluster.num_links).sum(axis=1)
-    seen = {_Route(*each) for each in zip(num_links.tolist(), rates.tolist(),
+    seen = {_PairLinks(*each) for each in zip(num_links.tolist(), rates.tolist(),
                                           paths.latency_ps.tolist(), strict=True)}  # fmt: skip
     return seen.pop() if len(seen) == 1 else None
 

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from simrank import units
 from simrank.config.json_parts import Part, read_parts
 from simrank.errors import ConfigError, ConfigProblem
-from simrank.formats.operations import CALC, COLLECTIVE, RECV, SEND, Node, Progress, Trace, in_cycle
+from simrank.formats.operations import (
+    CALC,
+    COLLECTIVE,
+    RECV,
+    SEND,
+    Progress,
+    Trace,
+    TraceNode,
+    in_cycle,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +172,7 @@ def _group_name(raw: RawNode) -> str:
 
 def _rank(
     rank: int, raws: Sequence[RawNode], groups: Mapping[str, tuple[int, ...]], num_ranks: int
-) -> tuple[Node, ...]:
+) -> tuple[TraceNode, ...]:
     places: dict[int, int] = {}
     for place, raw in enumerate(raws):
         if raw.id in places:
@@ -183,7 +192,9 @@ def _rank(
     return _issued_in_order(nodes)
 
 
-def _node(raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]], num_ranks: int) -> Node:
+def _node(
+    raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]], num_ranks: int
+) -> TraceNode:
     """Return a node without its dependencies."""
     where = Path(raw.file).name
     place = f"{where}, node {raw.id}" if raw.line is None else f"{where}:{raw.line}"
@@ -194,7 +205,7 @@ def _node(raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]], num_ra
         peer = raw.whole(key, 0, num_ranks - 1)
         if peer == rank:
             raise raw.error(key, "another rank", f"{peer}, its own")
-        return Node(
+        return TraceNode(
             label,
             SEND if is_send else RECV,
             place,
@@ -203,11 +214,11 @@ def _node(raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]], num_ra
             tag=raw.whole("comm_tag", 0, _MAX_TAG, default=0),
         )
     if raw.type == "COMM_COLL_NODE":
-        return Node(label, COLLECTIVE, place, **_collective(raw, rank, groups))
+        return TraceNode(label, COLLECTIVE, place, **_collective(raw, rank, groups))
     if not 0 <= raw.duration_us <= _MAX_US:
         raise raw.error("duration_micros", f"microseconds up to {_MAX_US}", str(raw.duration_us))
     is_memory = raw.type.startswith("MEM_")
-    return Node(
+    return TraceNode(
         label,
         CALC,
         place,
@@ -231,7 +242,7 @@ def _collective(raw: RawNode, rank: int, groups: Mapping[str, tuple[int, ...]]) 
     return {"collective": _PLAYED[str(kind)], "group": group, "size_bytes": size}
 
 
-def _issued_in_order(nodes: list[Node]) -> tuple[Node, ...]:
+def _issued_in_order(nodes: list[TraceNode]) -> tuple[TraceNode, ...]:
     """Make each collective of a group depend on the previous one."""
     progress, last = Progress(nodes), dict[tuple[int, ...], int]()
     while begun := list(progress.begun()):

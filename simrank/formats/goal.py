@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 from simrank import units
 from simrank.config.yaml_source import read_text
 from simrank.errors import ConfigError, ConfigProblem
-from simrank.formats.operations import ANY, CALC, RECV, SEND, Node, Trace, in_cycle
+from simrank.formats.operations import ANY, CALC, RECV, SEND, Trace, TraceNode, in_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,8 +87,8 @@ class _Reader:
     def __init__(self, file: str) -> None:
         self._file = file
         self._line = 0
-        self._ranks: list[list[Node] | None] = []
-        self._open: list[Node] | None = None
+        self._ranks: list[list[TraceNode] | None] = []
+        self._open: list[TraceNode] | None = None
         self._labels: dict[str, int] = {}
         self._rank = -1
 
@@ -150,21 +150,21 @@ class _Reader:
         self._labels[label] = len(self._open)
         self._open.append(self._task(match, label))
 
-    def _task(self, match: re.Match[str], label: str) -> Node:
+    def _task(self, match: re.Match[str], label: str) -> TraceNode:
         _, calc, kind, size, way, peer, tag, cpu, nic = match.groups()
         place = f"{Path(self._file).name}:{self._line}"
         stream = self._number(cpu or "0", "cpu", 0, 255)
         self._number(nic or "0", "nic", 0, 255)
         if calc is not None:
             duration_ps = self._number(calc, "calc", 0, _MAX_NS) * units.PS_PER_NS
-            return Node(label, CALC, place, duration_ps=duration_ps, stream=stream)
+            return TraceNode(label, CALC, place, duration_ps=duration_ps, stream=stream)
         if (kind, way) not in ((SEND, "to"), (RECV, "from")):
             self._fail("`send ... to` or `recv ... from`", f"{kind} ... {way}")
         least = ANY if kind == RECV else 0
         other = self._number(peer, way, least, len(self._ranks) - 1)
         if other == self._rank:
             self._fail("another rank", f"{kind} {way} {other}, its own")
-        return Node(
+        return TraceNode(
             label,
             kind,
             place,

@@ -16,7 +16,7 @@ ANY = -1  # Of a peer.
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TraceNode:
     """One thing that a rank does.
 
     Attributes:
@@ -74,7 +74,7 @@ class Trace:
     """
 
     file: str
-    ranks: tuple[tuple[Node, ...], ...]
+    ranks: tuple[tuple[TraceNode, ...], ...]
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
@@ -94,7 +94,7 @@ class Progress:
         nodes: What the rank does.
     """
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[TraceNode]) -> None:
         self._missing = [len(set(node.requires)) + len(set(node.irequires)) for node in nodes]
         self._after_end: list[list[int]] = [[] for _ in nodes]
         self._after_begin: list[list[int]] = [[] for _ in nodes]
@@ -123,7 +123,7 @@ class Progress:
                 heapq.heappush(self._ready, number)
 
 
-def in_cycle(nodes: Sequence[Node]) -> Node | None:
+def in_cycle(nodes: Sequence[TraceNode]) -> TraceNode | None:
     """Return the first node of a cycle of dependencies, or None."""
     progress = Progress(nodes)
     left = set(range(len(nodes)))

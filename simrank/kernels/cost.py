@@ -55,7 +55,7 @@ _HOST_LATENCY_PS = 500_000
 _SATURATING_LINK = 20
 
 
-class _Route(NamedTuple):
+class _PeerAccess(NamedTuple):
     """Route to another device."""
 
     latency_ps: int
@@ -73,11 +73,11 @@ class AccessCosts:
     def __init__(self, device: Device, num_resident: int) -> None:
         self._device = device
         num_sharing = max(num_resident, device.spec.num_sms * _SATURATING_SHARE, 1.0)
-        self._own = _Route(0, device.spec.memory_bandwidth_bytes_per_s / num_sharing)
+        self._own = _PeerAccess(0, device.spec.memory_bandwidth_bytes_per_s / num_sharing)
         self._num_sharing_link = max(num_resident, _SATURATING_LINK)
         host_rate = device.spec.host_link_bandwidth_bytes_per_s / self._num_sharing_link
-        self._host = _Route(_HOST_LATENCY_PS, host_rate)
-        self._routes: dict[int, _Route] = {}  # By peer index, looked up once.
+        self._host = _PeerAccess(_HOST_LATENCY_PS, host_rate)
+        self._routes: dict[int, _PeerAccess] = {}  # By peer index, looked up once.
         # Cache of costs: a kernel has few access sizes.
         self._known: dict[tuple[Device | None, int, int], int] = {}
 
@@ -115,7 +115,7 @@ class AccessCosts:
         """Return the latency of the route to a storage."""
         return self._route(storage.device).latency_ps
 
-    def _route(self, peer: Device | None) -> _Route:
+    def _route(self, peer: Device | None) -> _PeerAccess:
         if peer is self._device:
             return self._own
         if peer is None:  # Pinned host memory.
@@ -125,7 +125,7 @@ class AccessCosts:
             network, own = self._device.network, self._device.index
             latency_ps = int(network.cluster.paths([own], [peer.index]).latency_ps[0])
             rate = network.route_bandwidth_bytes_per_s(own, peer.index)
-            route = _Route(latency_ps, rate / self._num_sharing_link)
+            route = _PeerAccess(latency_ps, rate / self._num_sharing_link)
             self._routes[peer.index] = route
         return route
 
@@ -176,7 +176,7 @@ def together_ps(tensor_ps: int, vector_ps: int, beside: int) -> int:
     return max(ceil(round_ps / beside), longer)
 
 
-class Work:
+class BusyTimes:
     """Busy times of one program since its last synchronization, in picoseconds.
 
     Attributes:
@@ -528,7 +528,7 @@ class TimedStatistics(Statistics):
             sync.work.tensor_ps += taken_ps * self._num_sharing
             sync.charge_work()
 
-    def _work_on_operations(self, work: Work) -> None:
+    def _work_on_operations(self, work: BusyTimes) -> None:
         """Add the vector operations since the last access; no other program ran since."""
         if self.operations == self._charged:
             return

@@ -242,7 +242,7 @@ def explain(  # noqa: PLR0913 - as `predict`
 
 
 def _uncertainties(
-    known: Constants, work: laws.Work, classes: npt.NDArray[np.int64]
+    known: Constants, work: laws.NominalTimes, classes: npt.NDArray[np.int64]
 ) -> tuple[Uncertainty, ...]:
     """Return the parts of the variance, the largest first."""
     parts = known.variances(work, classes)

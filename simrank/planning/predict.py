@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from simrank.collectives.nccl.laws import Floats, Work
+    from simrank.collectives.nccl.laws import Floats, NominalTimes
     from simrank.collectives.nccl.pool import Constants
     from simrank.collectives.nccl.prediction import Prediction
     from simrank.config.load import ClusterRef
@@ -112,7 +112,7 @@ class Forecast:
     comm: Communicator
     found: Prediction
     constants: Constants
-    work: Work
+    work: NominalTimes
     classes: npt.NDArray[np.int64]
 
     @property

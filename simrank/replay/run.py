@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simrank.distributed import ProcessGroup
     from simrank.engine import Observer
     from simrank.formats.chakra import RawNode
-    from simrank.formats.operations import Node, Trace
+    from simrank.formats.operations import Trace, TraceNode
     from simrank.hardware import Cluster
 
 
@@ -108,7 +108,7 @@ class _Outstanding(Handle):
 
     __slots__ = ("nodes",)
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[TraceNode]) -> None:
         super().__init__()
         self.nodes = nodes
 
@@ -135,7 +135,11 @@ class Player:
     """
 
     def __init__(
-        self, rank: int, nodes: Sequence[Node], groups: Sequence[tuple[int, ...]], context: Context
+        self,
+        rank: int,
+        nodes: Sequence[TraceNode],
+        groups: Sequence[tuple[int, ...]],
+        context: Context,
     ) -> None:
         self._rank = rank
         self._group_ranks = groups
@@ -144,7 +148,7 @@ class Player:
         self._context = context
         self._streams: dict[int, Stream] = {}
         self._buffers: dict[tuple[str, int], Tensor] = {}
-        self._under_way: dict[int, Node] = {}
+        self._under_way: dict[int, TraceNode] = {}
         self._over: list[int] = []
         self._awaited: _Outstanding | None = None
         self.end_ps = self.calc_ps = 0
@@ -207,13 +211,13 @@ class Player:
         handle: Handle = work.handle
         return handle
 
-    def _cost(self, node: Node) -> int:
+    def _cost(self, node: TraceNode) -> int:
         """Return the time of a calc node: as given, or the device's cost."""
         if node.duration_ps or not (node.num_ops or node.size_bytes):
             return node.duration_ps
         return kernel_ps(self._context.cluster.device, node.num_ops, _DTYPE, node.size_bytes)
 
-    def _collective(self, node: Node) -> Handle:
+    def _collective(self, node: TraceNode) -> Handle:
         """Start a collective; every rank has parts of one size, rounded up."""
         num_ranks, group = len(node.group), self._groups[node.group]
         options: dict[str, Any] = {"group": group, "async_op": True}

@@ -42,7 +42,7 @@ class Span(NamedTuple):
     recomputed_flops: float
 
 
-class Activity:
+class RankOperations:
     """The operations of one rank."""
 
     def __init__(self) -> None:

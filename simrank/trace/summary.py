@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.config.wires import ASSUMED, KINDS
 from simrank.errors import who_text
-from simrank.trace.activity import PHASES, Activity
+from simrank.trace.activity import PHASES, RankOperations
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ _Found = TypeVar("_Found")
 _Calls = dict[_Key, dict[int, tuple[int, int]]]  # Per rank how many, and their picoseconds.
 
 
-_NOTHING = Activity()  # Of ranks that never used their devices.
+_NOTHING = RankOperations()  # Of ranks that never used their devices.
 _NO_MEMORY = PeakMemory(0)
 
 
@@ -170,7 +170,7 @@ class Summary:
 
     def __init__(self, folding: Folding | None = None) -> None:
         self._folding = folding
-        self._activities: dict[int, Activity] = {}
+        self._activities: dict[int, RankOperations] = {}
         self._calls: _Calls[tuple[str, str, int, str]] = {}
         self._kernels: _Calls[tuple[str, str, int]] = {}
         self._by_bytes_ps: Counter[str] = Counter()
@@ -198,7 +198,7 @@ class Summary:
         took_ps = operation.complete_ps - operation.start_ps
         activity = self._activities.get(rank)
         if activity is None:
-            activity = self._activities[rank] = Activity()
+            activity = self._activities[rank] = RankOperations()
         details = operation.details or {}
         if operation.kind == "collective":
             name, _, group = operation.name.partition(" on group ")

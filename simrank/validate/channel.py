@@ -96,7 +96,7 @@ class Assembler:
         return Frame(Kind(kind), request, body)
 
 
-class Channel:
+class WorkerChannel:
     """One end of a worker's channel.
 
     Args:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simrank.validate.channel import Channel
+from simrank.validate.channel import WorkerChannel
 from simrank.validate.current_call import Page, memory_file
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Process:
             theirs.callback(os.close, writing)
             theirs.callback(os.close, page)
             fcntl.fcntl(self._stacks, fcntl.F_SETFL, os.O_APPEND)
-            self.channel = Channel(ours)
+            self.channel = WorkerChannel(ours)
             self.output = Output(reading, f"[rank {rank}]", echo)
             self.page = Page(page)
             on_error.callback(self.close)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import BodyError
 from simrank.validate import pickling
-from simrank.validate.channel import Channel, Frame, Kind
+from simrank.validate.channel import Frame, Kind, WorkerChannel
 from simrank.validate.current_call import Calls, Page
 from simrank.validate.reset import Baseline
 from simrank.validate.this_worker import Worker, set_worker
@@ -43,7 +43,7 @@ def main(config: dict[str, Any]) -> None:
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     page = Page(config["page"])
-    channel = Channel(socket.socket(fileno=config["channel"]))
+    channel = WorkerChannel(socket.socket(fileno=config["channel"]))
     frame = channel.receive()
     setup = pickle.loads(frame.body)
     calls = Calls(page, setup["rank"])
@@ -62,7 +62,7 @@ def main(config: dict[str, Any]) -> None:
     worker.leave()
 
 
-def _next(channel: Channel) -> Frame | None:
+def _next(channel: WorkerChannel) -> Frame | None:
     try:
         return channel.receive()
     except EOFError:  # The keeper ends this process; what is left to do is to leave.

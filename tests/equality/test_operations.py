@@ -8,8 +8,8 @@ import torch
 
 from simrank.equality.layout import Layout
 from simrank.equality.operations import (
-    Operation,
     Operations,
+    TorchCall,
     first_unknown,
     first_unknown_gradient,
 )
@@ -89,5 +89,5 @@ def test_nothing_is_said_of_more_elements_than_can_be_kept():
     """The single program's are then not known."""
     large = torch.zeros(1 << 22, dtype=torch.float64)
     assert done(lambda: large + 1) == []
-    other = Operation("add", "program.py:1", 0, [], [drawn(4)], {})
+    other = TorchCall("add", "program.py:1", 0, [], [drawn(4)], {})
     assert first_unknown([], [[other]], 0, Layout({"dp": 1})) is None

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simrank.formats.operations import ANY, CALC, RECV, SEND, Node, Progress, in_cycle
+from simrank.formats.operations import ANY, CALC, RECV, SEND, Progress, TraceNode, in_cycle
 
 
 def nodes(*requires, irequires=()):
     """Calcs, each with those that it requires."""
     starts = dict(irequires)
     return [
-        Node(f"n{number}", CALC, "f:1", requires=tuple(each), irequires=starts.get(number, ()))
+        TraceNode(f"n{number}", CALC, "f:1", requires=tuple(each), irequires=starts.get(number, ()))
         for number, each in enumerate(requires)
     ]
 
@@ -54,9 +54,9 @@ def test_every_node_begins_once_where_each_requires_earlier_ones(requires):
 
 def test_nodes_say_what_they_are():
     """With the place in the trace."""
-    send = Node("l1", SEND, "t.goal:3", size_bytes=8, peer=1, tag=2)
-    recv = Node("l2", RECV, "t.goal:4", size_bytes=2048, peer=ANY)
-    calc = Node("l3", CALC, "t.goal:5", duration_ps=1_500_000)
+    send = TraceNode("l1", SEND, "t.goal:3", size_bytes=8, peer=1, tag=2)
+    recv = TraceNode("l2", RECV, "t.goal:4", size_bytes=2048, peer=ANY)
+    calc = TraceNode("l3", CALC, "t.goal:5", duration_ps=1_500_000)
     assert send.describe() == "l1: send 8 B to rank 1 with tag 2 (t.goal:3)"
     assert recv.describe() == "l2: recv 2 KiB from any rank with tag 0 (t.goal:4)"
     assert calc.describe() == "l3: calc 1.500 us (t.goal:5)"

@@ -19,7 +19,7 @@ from simrank.kernels.cost import (
     LOAD_PS,
     STORE_PS,
     AccessCosts,
-    Work,
+    BusyTimes,
     busiest_share,
     num_beside,
     together_ps,
@@ -232,7 +232,7 @@ TIMES_PS = st.integers(0, 1 << 40)
 
 def test_the_longer_of_memory_and_units_counts():
     """Loads for what comes next are on their way meanwhile."""
-    work = Work(1)
+    work = BusyTimes(1)
     work.memory_ps, work.tensor_ps = 100, 40
     assert work.taken_ps() == 100
     work.tensor_ps = 140

@@ -10,7 +10,7 @@ import simrank
 from simrank.engine import Observer
 from simrank.errors import ConfigError, DeadlockError, SimrankError, SpawnException
 from simrank.formats.goal import parse_goal
-from simrank.formats.operations import CALC, RECV, SEND, Node
+from simrank.formats.operations import CALC, RECV, SEND, TraceNode
 from simrank.hardware import load_cluster
 from simrank.replay.run import Player, read_trace, replay
 
@@ -243,8 +243,14 @@ def test_a_schedule_without_its_first_line_is_told_what_it_lacks(tmp_path):
 def test_messages_of_one_size_share_a_buffer():
     """Receives that are posted at once need the memory of one."""
     nodes = (
-        [Node(f"r{tag}", RECV, "t:1", size_bytes=1 << 30, peer=1, tag=tag) for tag in range(100)],
-        [Node(f"s{tag}", SEND, "t:1", size_bytes=1 << 30, peer=0, tag=tag) for tag in range(100)],
+        [
+            TraceNode(f"r{tag}", RECV, "t:1", size_bytes=1 << 30, peer=1, tag=tag)
+            for tag in range(100)
+        ],
+        [
+            TraceNode(f"s{tag}", SEND, "t:1", size_bytes=1 << 30, peer=0, tag=tag)
+            for tag in range(100)
+        ],
     )
     with simrank.Context("hgx_h100", data=False) as ctx:
         players = [Player(rank, nodes[rank], [], ctx) for rank in range(2)]
@@ -262,7 +268,7 @@ def test_calcs_run_on_streams_of_their_rank_under_their_labels():
 
     with simrank.Context("hgx_h100", data=False) as ctx:
         ctx.observe(Seen())
-        player = Player(0, [Node("l1", CALC, "t:1", duration_ps=5, stream=2)], [], ctx)
+        player = Player(0, [TraceNode("l1", CALC, "t:1", duration_ps=5, stream=2)], [], ctx)
         ctx.multiprocessing.spawn(lambda rank: player.play(), nprocs=1, share_args=True)
     assert seen == [("l1", "cpu 2", 0)]
     assert player.end_ps == 5

@@ -3,7 +3,7 @@
 import random
 from typing import NamedTuple
 
-from simrank.trace.activity import PHASES, Activity
+from simrank.trace.activity import PHASES, RankOperations
 
 
 class Done(NamedTuple):
@@ -47,7 +47,7 @@ def test_every_picosecond_has_one_owner():
     for seed in range(100):
         rng = random.Random(seed)
         kernels, collectives = drawn(rng)
-        activity = Activity()
+        activity = RankOperations()
         for kernel in kernels:
             activity.computed(kernel)
         for collective, group in collectives:
@@ -67,9 +67,9 @@ def test_every_picosecond_has_one_owner():
 
 def test_a_step_ends_with_the_last_kernel_of_its_optimizers():
     """Two optimizers after one backward are one step; one without backward is none."""
-    activity = Activity()
+    activity = RankOperations()
     phases = ["optimizer", "forward", "backward", "optimizer", "forward", "optimizer", "backward"]
     for number, phase in enumerate([*phases, "optimizer", "forward"]):
         activity.computed(Done(10 * number, 10 * number + 8, phase))
     assert activity.steps() == [(0, 58), (58, 78)]
-    assert Activity().steps() == []
+    assert RankOperations().steps() == []

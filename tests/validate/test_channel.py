@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.errors import ChannelError
-from simrank.validate.channel import Assembler, Channel, Frame, Kind
+from simrank.validate.channel import Assembler, Frame, Kind, WorkerChannel
 
 frames = st.builds(Frame, st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=99))
 
@@ -52,7 +52,7 @@ def test_a_frame_of_an_unknown_kind_is_refused():
 @pytest.fixture
 def ends():
     """Both ends of a channel."""
-    one, other = map(Channel, socket.socketpair())
+    one, other = map(WorkerChannel, socket.socketpair())
     yield one, other
     one.close()
     other.close()

@@ -136,7 +136,7 @@ class Terms(NamedTuple):
         return self.launch + self.base + self.latency + self.transfer + self.ramp
 
 
-class Work(NamedTuple):
+class NominalTimes(NamedTuple):
     """Latencies and transfer times at NCCL's own constants; `terms` applies a calibration.
 
     Every field is a number or an array of one entry per size.
@@ -272,7 +272,7 @@ def work(
     protocol: str,
     sizes_bytes: npt.ArrayLike,
     comm: Communicator,
-) -> Work:
+) -> NominalTimes:
     """Return the work of a collective; arguments as of `terms`."""
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
     if algorithm == P2P:
@@ -282,7 +282,7 @@ def work(
     ramp = _ramp(algorithm, protocol, comm)
     base = base_us(algorithm, protocol)
     kinds = [float(protocol == each) for each in PROTOCOLS]
-    return Work(base, inside, between, 0.0, port, card, 0 * port, limit, ramp, *kinds)
+    return NominalTimes(base, inside, between, 0.0, port, card, 0 * port, limit, ramp, *kinds)
 
 
 def base_us(algorithm: str, protocol: str) -> float:
@@ -418,7 +418,7 @@ def _ramp(algorithm: str, protocol: str, comm: Communicator) -> float:
     return math.sqrt(max(ranks, _RAMP_RANKS) / _RAMP_RANKS)
 
 
-def _p2p_work(collective: str, sizes: Floats, comm: Communicator) -> Work:
+def _p2p_work(collective: str, sizes: Floats, comm: Communicator) -> NominalTimes:
     """Messages between pairs: all_to_all, gather, scatter, sendrecv."""
     shape, spec = comm.shape, comm.spec
     if collective == "sendrecv":
@@ -443,7 +443,7 @@ def message_terms(sizes_bytes: npt.ArrayLike, comm: Communicator, num_members: i
     return message_work(sizes, comm, num_members).terms(comm.calibration)
 
 
-def message_work(sizes: Floats, comm: Communicator, num_members: int) -> Work:
+def message_work(sizes: Floats, comm: Communicator, num_members: int) -> NominalTimes:
     """Return the work of a message; arguments as of `message_terms`."""
     shape, spec = comm.shape, comm.spec
     channels = np.clip(
@@ -467,7 +467,7 @@ def message_bytes_per_s(comm: Communicator) -> float:
 
 def _exchange_work(
     inside_us: Floats, card_bytes: Floats, peers: tuple[int, int], comm: Communicator
-) -> Work:
+) -> NominalTimes:
     """Return the work of an exchange of messages.
 
     Shapes: (m sizes)
@@ -487,4 +487,6 @@ def _exchange_work(
     step = constants.STEP_US[RING, spec.wire][0]
     base = P2P_BASE_US - UNCALIBRATED.launch_us + step
     inside = P2P_PEER_US * max(peers[0], 0)
-    return Work(base, inside, between, step, inside_us, card, pause, 0 * card, 1.0, 0.0, 0.0, 0.0)
+    return NominalTimes(
+        base, inside, between, step, inside_us, card, pause, 0 * card, 1.0, 0.0, 0.0, 0.0
+    )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from simrank.collectives.nccl.laws import Communicator, Floats, Work
+    from simrank.collectives.nccl.laws import Communicator, Floats, NominalTimes
     from simrank.hardware.spec import NcclSpec
 
 NUM: Final = len(CONSTANTS)
@@ -170,7 +170,7 @@ class Constants:
     source: str | None = None
     unknown: tuple[str, ...] = ()
 
-    def variances(self, work: Work, classes: npt.ArrayLike) -> dict[str, Floats]:
+    def variances(self, work: NominalTimes, classes: npt.ArrayLike) -> dict[str, Floats]:
         """Return the variance of the logarithm of a time [m], by what it is of.
 
         Args:
@@ -184,7 +184,7 @@ class Constants:
         }
         return found | {NOISE: self.noises[np.asarray(classes)] ** 2}
 
-    def half_widths(self, work: Work, classes: npt.ArrayLike) -> Floats:
+    def half_widths(self, work: NominalTimes, classes: npt.ArrayLike) -> Floats:
         """Return half the width of the 90 % interval [m], as a share of the time."""
         variance = np.sum(list(self.variances(work, classes).values()), axis=0)
         widths: Floats = np.expm1(NORMAL_90 * np.sqrt(variance))

@@ -121,14 +121,14 @@ def predict_times(
 
 def work_of_choice(
     collective: str, sizes_bytes: npt.ArrayLike, comm: Communicator, found: Prediction
-) -> laws.Work:
+) -> laws.NominalTimes:
     """Return the work of the chosen algorithms, one entry per size."""
     sizes = np.asarray(sizes_bytes, dtype=np.float64)
-    fields = np.empty((len(laws.Work._fields), len(sizes)))
+    fields = np.empty((len(laws.NominalTimes._fields), len(sizes)))
     for index, choice in enumerate(found.choices):
         mine = found.chosen == index
         if mine.any():
             each = laws.work(collective, *choice, sizes[mine], comm)
             for row, part in zip(fields, each, strict=True):
                 row[mine] = part
-    return laws.Work(*fields)
+    return laws.NominalTimes(*fields)

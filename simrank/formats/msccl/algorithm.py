@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
     from simrank.collectives.schedule import IntArray
     from simrank.formats.msccl.lower import Rounds
-    from simrank.formats.msccl.order import Node, Order
+    from simrank.formats.msccl.order import Order, PlacedStep
     from simrank.formats.msccl.program import Program
 
 SUFFIX = ".xml"
@@ -277,7 +277,7 @@ class _Told:
             self._kept[number] = clock.copy()
 
 
-def _accesses(order: Order, node: Node) -> Iterator[tuple[_Chunk, bool]]:
+def _accesses(order: Order, node: PlacedStep) -> Iterator[tuple[_Chunk, bool]]:
     """Yield the chunks that a step touches, and whether it writes them: reads come first."""
     kind = node.step.kind
     ends = []
@@ -291,7 +291,7 @@ def _accesses(order: Order, node: Node) -> Iterator[tuple[_Chunk, bool]]:
             yield (node.rank, *place), is_write
 
 
-def _race(order: Order, chunk: _Chunk, one: Node, other: Node) -> ScheduleError:
+def _race(order: Order, chunk: _Chunk, one: PlacedStep, other: PlacedStep) -> ScheduleError:
     rank, buffer, number = chunk
     program = order.program
     what = (

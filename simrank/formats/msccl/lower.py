@@ -26,7 +26,7 @@ from simrank.collectives.schedule import Buffer, Op, Round
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from simrank.formats.msccl.order import Node, Order
+    from simrank.formats.msccl.order import Order, PlacedStep
     from simrank.formats.msccl.program import Program, Step
 
 
@@ -162,7 +162,7 @@ class _Lowering:
                 kept.carry(rank, lane, self._kept[number])
         return taken, received, sent, kept
 
-    def _receive(self, received: _Steps, number: int, node: Node) -> None:
+    def _receive(self, received: _Steps, number: int, node: PlacedStep) -> None:
         """Add the part of a step on its own GPU."""
         step, kind = node.step, node.step.kind
         lane = node.block.number
@@ -179,7 +179,7 @@ class _Lowering:
             return
         received.add(src, dst, step.count, lanes=lanes, operand=operand)
 
-    def _send(self, sent: _Steps, number: int, node: Node) -> None:
+    def _send(self, sent: _Steps, number: int, node: PlacedStep) -> None:
         """Add the message that a step sends."""
         if not node.step.kind.sends:
             return
@@ -190,7 +190,7 @@ class _Lowering:
             src = self._memory.place(node.rank, node.step.src)
         sent.add(src, dst, node.step.count, lanes=(node.block.number, slot.lane))
 
-    def _result(self, node: Node) -> _Place:
+    def _result(self, node: PlacedStep) -> _Place:
         """Return the destination of a step's received data: `rrs` keeps it nowhere else."""
         if node.step.kind.writes:
             return self._memory.place(node.rank, node.step.dst)
@@ -267,7 +267,7 @@ class _Memory:
         nodes: Its steps.
     """
 
-    def __init__(self, program: Program, nodes: Iterable[Node]) -> None:
+    def __init__(self, program: Program, nodes: Iterable[PlacedStep]) -> None:
         self._program = program
         self._num_scratch = max(gpu.num_scratch for gpu in program.gpus)
         steps = [node.step for node in nodes]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simrank.formats.msccl.program import Program, Step, ThreadBlock
 
 
-class Node(NamedTuple):
+class PlacedStep(NamedTuple):
     """A step, with its GPU and thread block.
 
     Attributes:
@@ -63,7 +63,7 @@ class Order:
     """
 
     program: Program
-    nodes: Sequence[Node]
+    nodes: Sequence[PlacedStep]
     sequence: Sequence[int]
     level: Sequence[int]
     messages: dict[int, int]
@@ -93,7 +93,7 @@ def order_of(program: Program) -> Order:
     return Order(program, nodes, sequence, level, messages, signals)
 
 
-def describe(program: Program, node: Node) -> str:
+def describe(program: Program, node: PlacedStep) -> str:
     """Return the text of a step and its position in the file."""
     where = f" at {program.file}:{node.step.line}" if node.step.line else ""
     return (
@@ -102,16 +102,16 @@ def describe(program: Program, node: Node) -> str:
     )
 
 
-def _nodes(program: Program) -> Iterator[Node]:
+def _nodes(program: Program) -> Iterator[PlacedStep]:
     lane = 0
     for gpu in program.gpus:
         for block in gpu.blocks:
             for step in block.steps:
-                yield Node(gpu.rank, block, step, lane)
+                yield PlacedStep(gpu.rank, block, step, lane)
             lane += 1
 
 
-def _matched(program: Program, nodes: Sequence[Node]) -> dict[int, int]:
+def _matched(program: Program, nodes: Sequence[PlacedStep]) -> dict[int, int]:
     """Return the receiving node for each that sends."""
     sent: dict[tuple[int, int, int], list[int]] = {}
     received: dict[tuple[int, int, int], list[int]] = {}
@@ -144,7 +144,7 @@ def _matched(program: Program, nodes: Sequence[Node]) -> dict[int, int]:
     return messages
 
 
-def _signals(program: Program, nodes: Sequence[Node]) -> dict[int, int]:
+def _signals(program: Program, nodes: Sequence[PlacedStep]) -> dict[int, int]:
     """Return the node that ends the wait of each node that depends on another.
 
     A thread block says that it has come to a step only after steps with `hasdep`.
@@ -191,7 +191,7 @@ def _sorted(waits: Sequence[Sequence[Edge]]) -> tuple[list[int], list[int]]:
 
 def _deadlock(
     program: Program,
-    nodes: Sequence[Node],
+    nodes: Sequence[PlacedStep],
     waits: Sequence[Sequence[Edge]],
     *,
     stuck: set[int],

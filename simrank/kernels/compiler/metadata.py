@@ -291,7 +291,7 @@ _READ = re.compile(r"\bldmatrix\.sync\.aligned\.m8n8\.x(\d)")
 _MATRIX_BYTES = 8 * 8 * 2
 
 
-class _Work(NamedTuple):
+class _DotReads(NamedTuple):
     """Operations of a warp's dots, and the bytes that it reads for them."""
 
     num_flops: int
@@ -323,8 +323,8 @@ def _holds(loop: tuple[int, int], other: tuple[int, int]) -> bool:
     return loop != other and loop[0] <= other[0] and other[1] <= loop[1]
 
 
-def _work_of(ptx: str) -> _Work:
+def _work_of(ptx: str) -> _DotReads:
     shapes = (map(int, match.groups()) for match in _MULTIPLY.finditer(ptx))
     num_flops = sum(2 * m * n * k for m, n, k in shapes)
     num_matrices = sum(int(match.group(1)) for match in _READ.finditer(ptx))
-    return _Work(num_flops, num_matrices * _MATRIX_BYTES)
+    return _DotReads(num_flops, num_matrices * _MATRIX_BYTES)

@@ -154,7 +154,7 @@ class Sync(Protocol):
         """Advance the program's clock."""
 
     @property
-    def work(self) -> Any:  # noqa: ANN401 - `cost.Work`, of a room above
+    def work(self) -> Any:  # noqa: ANN401 - `cost.BusyTimes`, of a room above
         """Return the work since the last synchronization."""
 
     def charge_work(self) -> None:

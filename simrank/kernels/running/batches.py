@@ -122,7 +122,7 @@ class Grid:
         Returns:
             How many programs have run.
         """
-        work = _Work(ids, rest, is_masked=self._starts_masked and len(ids) > 1)
+        work = _Remaining(ids, rest, is_masked=self._starts_masked and len(ids) > 1)
         while work.waiting:
             chosen, is_masked = work.waiting.pop()
             programs = self._programs(chosen)
@@ -161,7 +161,7 @@ class Grid:
         if self.log is not None:
             self.log.drop()
 
-    def _diverge(self, work: _Work, chosen: Array, choices: Array, steps: int) -> None:
+    def _diverge(self, work: _Remaining, chosen: Array, choices: Array, steps: int) -> None:
         """Return the batches in which programs continue after a divergence."""
         if self.num_splits == 0 and not work.has_more and len(work.rest):
             chosen, choices = work.with_more(chosen, _SPLIT_BATCHES), choices[:0]
@@ -216,7 +216,7 @@ class Grid:
         ][::-1]
 
 
-class _Work:
+class _Remaining:
     """The remaining programs of a batch.
 
     Attributes:

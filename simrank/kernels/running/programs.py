@@ -13,7 +13,7 @@ from simrank.device.watch import COMPARE, Condition, Poll, Watch, watchers_of
 from simrank.engine import Task, TaskGroup, limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
-from simrank.kernels.cost import ATOMIC_PS, AccessCosts, Work, num_beside
+from simrank.kernels.cost import ATOMIC_PS, AccessCosts, BusyTimes, num_beside
 from simrank.kernels.machine import Programs
 from simrank.kernels.machine.running import waiting_text
 from simrank.kernels.races.happens_before import races_of
@@ -82,7 +82,7 @@ class ProgramSync:
         self._engine = run.engine
         self._device = run.device
         self._watchers = watchers_of(run.device.memory.space)
-        self.work = Work(run.num_beside)
+        self.work = BusyTimes(run.num_beside)
         self._seen: set[int] = set()  # Addresses of what it has loaded from.
         self._num_spins = 0
         self._polls: list[Poll] = []
@@ -112,7 +112,7 @@ class ProgramSync:
     def catch_up(self) -> None:
         """Advance the simulation to the program's clock, before visible effects."""
         if self.work.charged_ps:  # Whoever meets others has ended what it was at.
-            self.work = Work(self._run.num_beside)
+            self.work = BusyTimes(self._run.num_beside)
         if self._task.host_ps > self._engine.now_ps:
             self._engine.sleep(0)
             machine.set_running(self.programs)

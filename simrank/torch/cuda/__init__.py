@@ -8,8 +8,8 @@ listens through `Callbacks` and gives operations, streams and events theirs.
 from simrank.torch.cuda.memory import Block, device_of, find_block, find_pinned, hold, signal_pad
 from simrank.torch.cuda.operations import (
     Callbacks,
+    DeviceOperation,
     Operand,
-    Operation,
     OperationFlag,
     Rendezvous,
     StreamCall,
@@ -36,10 +36,10 @@ from simrank.torch.cuda.switch import (
 __all__ = [
     "Block",
     "Callbacks",
+    "DeviceOperation",
     "DeviceProperties",
     "Layout",
     "Operand",
-    "Operation",
     "OperationFlag",
     "RankState",
     "Rendezvous",

@@ -44,7 +44,7 @@ class Operand(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DeviceOperation:
     """One operation on a device.
 
     Attributes:
@@ -117,7 +117,7 @@ def step(is_stepping: bool) -> None:
     native().simrank_step(is_stepping)
 
 
-def form(number: int) -> Operation:
+def form(number: int) -> DeviceOperation:
     """Return the operation of a form, without rank, device, stream and addresses."""
     count = ctypes.c_int64()
     pointer = native().simrank_form(number, ctypes.byref(count))
@@ -147,7 +147,7 @@ def drain_words() -> list[int]:
 
 
 @contextmanager
-def recording() -> Iterator[Callable[[], list[Operation]]]:
+def recording() -> Iterator[Callable[[], list[DeviceOperation]]]:
     """Record within a block; the value returns the operations since it was last called."""
     start_recording()
     try:
@@ -156,7 +156,7 @@ def recording() -> Iterator[Callable[[], list[Operation]]]:
         stop_recording()
 
 
-def decode(words: list[int]) -> Iterator[Operation]:
+def decode(words: list[int]) -> Iterator[DeviceOperation]:
     """Yield the operations of encoded records in launch order."""
     position = 0
     while position < len(words):
@@ -165,7 +165,9 @@ def decode(words: list[int]) -> Iterator[Operation]:
         ]
         operands = _operands(words, position + _HEAD_WORDS, num_inputs + num_outputs)
         inputs, outputs = tuple(operands[:num_inputs]), tuple(operands[num_inputs:])
-        yield Operation(op_name(op), rank, device, stream, OperationFlag(flags), inputs, outputs)
+        yield DeviceOperation(
+            op_name(op), rank, device, stream, OperationFlag(flags), inputs, outputs
+        )
         position += length
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simrank.device import Device, Stream
     from simrank.device.races import RaceChecker
     from simrank.engine import CallSite
-    from simrank.torch.cuda.operations import Operand, Operation
+    from simrank.torch.cuda.operations import DeviceOperation, Operand
 
 
 # ---- kinds of the large blocks of torch's tensors: parameters, gradients, activations ----
@@ -227,7 +227,7 @@ class Allocations:
         """Return the block that begins at an address; None without race checks."""
         return self._blocks.get(address)
 
-    def accesses(self, operation: Operation) -> Accesses:
+    def accesses(self, operation: DeviceOperation) -> Accesses:
         """Return the accesses of a torch operation."""
         return Accesses(
             list(self._views(o for o in operation.inputs if not o.is_written)),

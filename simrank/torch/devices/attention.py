@@ -11,7 +11,7 @@ from simrank.units import ceil_ps
 
 if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
-    from simrank.torch.cuda.operations import Operation
+    from simrank.torch.cuda.operations import DeviceOperation
 
 # Share of the peak in the type of the queries, forward and backward, by width of a head. torch 2.13
 # takes cuDNN's kernels on compute capability 9.0, 10.0 and 10.3 where it has cuDNN 9.15 (its wheels
@@ -70,7 +70,7 @@ class Attention(NamedTuple):
     is_aligned_last: bool = False
 
 
-def attention_of(operation: Operation) -> Attention | None:
+def attention_of(operation: DeviceOperation) -> Attention | None:
     """Return the shape of a fused attention, or None for other operations.
 
     Of sequences that are packed behind each other (`varlen`) the lengths are values, which are not

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.hardware.spec import DeviceSpec, Product
-    from simrank.torch.cuda.operations import Operand, Operation
+    from simrank.torch.cuda.operations import DeviceOperation, Operand
     from simrank.torch.devices.products import Multiplied
 
 # c10::ScalarType; source: torch's c10/core/ScalarType.h.
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
     is_by_bytes: bool = False
 
 
-def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
+def cost_of(spec: DeviceSpec, operation: DeviceOperation) -> Cost:
     """Return the cost of an operation: kernel start plus the longer of arithmetic and memory.
 
     Matrix products take the time of tables or a rule; convolutions and fused attention have a share
@@ -89,7 +89,7 @@ def cost_of(spec: DeviceSpec, operation: Operation) -> Cost:
 
 
 def _products_ps(
-    spec: DeviceSpec, operation: Operation, num_bytes: int, kernels: Sequence[Multiplied]
+    spec: DeviceSpec, operation: DeviceOperation, num_bytes: int, kernels: Sequence[Multiplied]
 ) -> tuple[int, float]:
     """Return time and operations of an operator that multiplies; the first kernel has its bytes."""
     operands = (*operation.inputs, *operation.outputs)
@@ -110,7 +110,7 @@ def _products_ps(
 
 
 def _least_ps(
-    spec: DeviceSpec, operation: Operation, cost: Cost, kernels: Sequence[Multiplied]
+    spec: DeviceSpec, operation: DeviceOperation, cost: Cost, kernels: Sequence[Multiplied]
 ) -> int:
     """Return the time that no device of these facts beats: of its bytes, and of its products."""
     operands = (*operation.inputs, *operation.outputs)
@@ -127,7 +127,7 @@ def _least_ps(
 
 
 def _tensor_core_ps(
-    spec: DeviceSpec, operation: Operation, num_bytes: int
+    spec: DeviceSpec, operation: DeviceOperation, num_bytes: int
 ) -> tuple[int | None, float]:
     """Return time and operations of a fused attention or a convolution; None and 0 for others."""
     memory_ps = transfer_ps(num_bytes, spec.memory_bandwidth_bytes_per_s)
@@ -142,7 +142,9 @@ def _tensor_core_ps(
     return None, 0.0
 
 
-def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_elements: int) -> int:
+def _work_ps(
+    spec: DeviceSpec, operation: DeviceOperation, num_bytes: int, num_elements: int
+) -> int:
     """Return the time of a kernel without tensor cores, after its start."""
     if is_reduction(operation):
         return reduction_ps(spec, num_bytes, _reduction_share(spec, operation))
@@ -163,7 +165,7 @@ def _work_ps(spec: DeviceSpec, operation: Operation, num_bytes: int, num_element
     return work_ps + min(work_ps, _RAMP_PS)
 
 
-def _elements_per_clock(operation: Operation) -> float | None:
+def _elements_per_clock(operation: DeviceOperation) -> float | None:
     """Return the elements that one SM computes in a clock; None where memory is the limit."""
     base = operation.name.partition(".")[0]
     if base == "cat":
@@ -176,7 +178,7 @@ def _elements_per_clock(operation: Operation) -> float | None:
     return _WORK_PER_CLOCK.get(base)
 
 
-def _starts(operation: Operation) -> int:
+def _starts(operation: DeviceOperation) -> int:
     """Return the number of kernels that an operator launches, one after the other."""
     tensors = _first_list(operation)
     if tensors is not None:
@@ -184,7 +186,7 @@ def _starts(operation: Operation) -> int:
     return 2 if operation.name.partition(".")[0] in _TWO_KERNELS else 1
 
 
-def _first_list(operation: Operation) -> list[Operand] | None:
+def _first_list(operation: DeviceOperation) -> list[Operand] | None:
     """Return the tensors that an operator on lists changes, or reads; None for other operators."""
     base = operation.name.partition(".")[0]
     if not base.startswith(("_foreach_", "_fused_adam")):
@@ -195,7 +197,7 @@ def _first_list(operation: Operation) -> list[Operand] | None:
     return written or list(operation.inputs[: len(operation.outputs)])
 
 
-def _reduction_share(spec: DeviceSpec, operation: Operation) -> float:
+def _reduction_share(spec: DeviceSpec, operation: DeviceOperation) -> float:
     """Return the part of the memory's rate at which a reduction reads."""
     if not operation.inputs or not operation.outputs:
         return 1.0
@@ -208,13 +210,13 @@ def _reduction_share(spec: DeviceSpec, operation: Operation) -> float:
     return min(blocks / (_SUMS_OF_SM * spec.num_sms), 1.0)
 
 
-def _dtype(operation: Operation) -> str:
+def _dtype(operation: DeviceOperation) -> str:
     """Return the name of the type in which the operation computes: the first operand's."""
     first = next(iter((*operation.inputs, *operation.outputs)), None)
     return "float32" if first is None else DTYPES.get(first.dtype, _UNKNOWN)[0]
 
 
-def _bytes_moved(operation: Operation) -> int:
+def _bytes_moved(operation: DeviceOperation) -> int:
     """Return the bytes that a kernel reads and writes in device memory."""
     times, changes = times_read(operation.name), changes_in_place(operation.name)
     sizes = [_bytes(each) for each in operation.inputs]
@@ -233,7 +235,7 @@ def _bytes_moved(operation: Operation) -> int:
     return int(times * read) + written + made
 
 
-def _softmax_rows(operation: Operation) -> SoftmaxRows | None:
+def _softmax_rows(operation: DeviceOperation) -> SoftmaxRows | None:
     """Return the rows of a softmax, or None for other operations."""
     if operation.name.partition(".")[0] not in _SOFTMAX_PASSES:
         return None
@@ -246,7 +248,7 @@ def _is_loss(name: str) -> bool:
     return name.partition(".")[0] in _LOSS_TARGET
 
 
-def _loss_reads(operation: Operation) -> int:
+def _loss_reads(operation: DeviceOperation) -> int:
     """Return the rows that one block of a loss reads; 0 for other operations."""
     if not _is_loss(operation.name):
         return 0
@@ -255,7 +257,7 @@ def _loss_reads(operation: Operation) -> int:
     return prod(target.sizes) if prod(scalar.sizes) == 1 else 0
 
 
-def _sorted_indices(operation: Operation) -> tuple[int, int, int]:
+def _sorted_indices(operation: DeviceOperation) -> tuple[int, int, int]:
     """Return the indices of an embedding's gradient, and the rows and width of its weight."""
     if operation.name.partition(".")[0] != "embedding_dense_backward":
         return 0, 1, 1
@@ -272,7 +274,7 @@ def _bytes(operand: Operand) -> int:
     return size
 
 
-def _convolution(operation: Operation) -> Convolution | None:
+def _convolution(operation: DeviceOperation) -> Convolution | None:
     """Return the shape of a convolution, or None for other operations."""
     name = operation.name.partition(".")[0]
     is_backward = name == "convolution_backward"
@@ -573,12 +575,12 @@ _BOOL = 11  # c10::ScalarType
 _NO_TAGS: frozenset[object] = frozenset()
 
 
-def is_reduction(operation: Operation) -> bool:
+def is_reduction(operation: DeviceOperation) -> bool:
     """Return whether an operation uses torch's reduction kernel: sum, mean, argmax, ..."""
     return getattr(torch.Tag, "reduction", None) in _tags(operation.name)
 
 
-def only_moves(operation: Operation) -> bool:
+def only_moves(operation: DeviceOperation) -> bool:
     """Return whether the cost of an operator is that of its bytes, or has a rule of its own."""
     base = base_name(operation.name)
     return (
@@ -608,7 +610,7 @@ def puts(name: str) -> bool:
     return name.partition(".")[0] in _PUTS
 
 
-def computes_offsets(operation: Operation) -> bool:
+def computes_offsets(operation: DeviceOperation) -> bool:
     """Return whether a pointwise operation needs the kernel that computes offsets.
 
     Source: torch's aten/src/ATen/native/cuda/CUDALoops.cuh and Shape.cu, 2.13.

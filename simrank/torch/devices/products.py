@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simrank.hardware.spec import Product
-    from simrank.torch.cuda.operations import Operand, Operation
+    from simrank.torch.cuda.operations import DeviceOperation, Operand
 
 Sizes = tuple[int, ...]
 
@@ -51,7 +51,7 @@ def base_name(name: str) -> str:
     return base[:-1] if base.endswith("_") and not base.endswith("__") else base
 
 
-def multiplied(operation: Operation) -> list[Multiplied]:
+def multiplied(operation: DeviceOperation) -> list[Multiplied]:
     """Return the kernels of an operator that multiply; none if no formula has its name."""
     base = base_name(operation.name)
     tensors = (*operation.inputs, *operation.outputs)
@@ -329,7 +329,7 @@ _FORMULAS: dict[str, Callable[[list[Sizes], list[Sizes]], list[Multiplied]]] = {
 # ---- formulas of other libraries, and what is known ----
 
 
-def _registered(operation: Operation) -> list[Multiplied]:
+def _registered(operation: DeviceOperation) -> list[Multiplied]:
     """Return the count of a formula that a program has registered with torch's `flop_counter`."""
     namespace, _, rest = operation.name.partition("::")
     if not rest:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from simrank.hardware.spec import DeviceSpec
     from simrank.ranks import Program
     from simrank.torch.cuda import Rendezvous
-    from simrank.torch.cuda.operations import Operation as Recorded
+    from simrank.torch.cuda.operations import DeviceOperation
     from simrank.torch.devices.allocations import Allocations
 
 
@@ -444,7 +444,7 @@ class RankDevices:
 
     # ---- what was computed ----
 
-    def launched(self, operation: Recorded) -> None:
+    def launched(self, operation: DeviceOperation) -> None:
         """Issue an operation at once, where races are looked for.
 
         Raises:

@@ -34,7 +34,7 @@ def patches() -> Patches:
     return [(dataloader, original.__name__, patch)]
 
 
-class _Worker:
+class _LoaderWorker:
     """One worker: its copy of the dataset, and its random numbers.
 
     Args:
@@ -127,7 +127,7 @@ class RankWorkers(dataloader._BaseDataLoaderIter):
             super()._reset(loader)
         if first_iter or not self._persistent_workers:
             numbers, seed = range(self._num_workers), int(self._base_seed)
-            self._workers = [_Worker(loader, number, seed) for number in numbers]
+            self._workers = [_LoaderWorker(loader, number, seed) for number in numbers]
         self._num_asked = 0
 
     def _next_data(self) -> Any:
@@ -146,7 +146,7 @@ class RankWorkers(dataloader._BaseDataLoaderIter):
                 return _utils.pin_memory.pin_memory(batch, self._pin_memory_device)
             return batch
 
-    def _next_worker(self) -> _Worker:
+    def _next_worker(self) -> _LoaderWorker:
         """Return the next worker.
 
         Raises:

@@ -62,7 +62,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _Assignment:
     """One case, which workers run in one request."""
 
     case: Case
@@ -115,7 +115,7 @@ def measure(
         by_count: dict[int, list[Row]] = {}
         cases = each.cases(config)
         for index, case in enumerate(cases):
-            task = _Task(
+            task = _Assignment(
                 case, config.iterations, _is_checked(case, config), config.seed, pool.backend
             )
             row = _row(shown, task, _asked(pool, task, each.title), config.average)
@@ -151,7 +151,7 @@ def _is_checked(case: Case, config: BenchConfig) -> bool:
     return config.check and not too_large
 
 
-def _asked(pool: WorkerPool, task: _Task, title: str) -> list[tuple[float, int | None]]:
+def _asked(pool: WorkerPool, task: _Assignment, title: str) -> list[tuple[float, int | None]]:
     try:
         found: list[tuple[float, int | None]] = pool.run(_measured, task)
     except RanksRaisedError as error:
@@ -160,7 +160,9 @@ def _asked(pool: WorkerPool, task: _Task, title: str) -> list[tuple[float, int |
     return found
 
 
-def _row(series: Series, task: _Task, found: list[tuple[float, int | None]], average: str) -> Row:
+def _row(
+    series: Series, task: _Assignment, found: list[tuple[float, int | None]], average: str
+) -> Row:
     wrong = [each for _, each in found if each is not None]
     return timed_row(
         task.case,
@@ -180,13 +182,13 @@ def _row(series: Series, task: _Task, found: list[tuple[float, int | None]], ave
 # ---- in a worker ----
 
 
-def _measured(task: _Task) -> tuple[float, int | None]:
+def _measured(task: _Assignment) -> tuple[float, int | None]:
     """Return microseconds per iteration of a case, and how many elements are wrong."""
     num_wrong = _num_wrong(task) if task.checks else None
     return _time_us(task), num_wrong
 
 
-def _time_us(task: _Task) -> float:
+def _time_us(task: _Assignment) -> float:
     import torch.distributed as dist  # noqa: PLC0415 - optional, and only in workers
 
     source, target = _buffers(task, None)
@@ -206,7 +208,7 @@ def _time_us(task: _Task) -> float:
         return (time.perf_counter() - start) * 1e6 / task.iterations.timed
 
 
-def _num_wrong(task: _Task) -> int:
+def _num_wrong(task: _Assignment) -> int:
     """Run a case once on data, checked by every rank."""
     import torch.distributed as dist  # noqa: PLC0415 - optional, and only in workers
 
@@ -222,7 +224,7 @@ def _num_wrong(task: _Task) -> int:
     return count_wrong(case.problem, inputs, outputs, reduce_op=redop, only=rank)
 
 
-def _buffers(task: _Task, values: np.ndarray[Any, Any] | None) -> tuple[Any, Any]:
+def _buffers(task: _Assignment, values: np.ndarray[Any, Any] | None) -> tuple[Any, Any]:
     import torch  # noqa: PLC0415 - optional, and only in workers
 
     device = "cuda" if task.backend == "nccl" else "cpu"
@@ -236,7 +238,7 @@ def _buffers(task: _Task, values: np.ndarray[Any, Any] | None) -> tuple[Any, Any
     return laid_out(task.case, worker_rank(), made, given)
 
 
-def _synchronize(task: _Task) -> None:
+def _synchronize(task: _Assignment) -> None:
     if task.backend == "nccl":
         import torch  # noqa: PLC0415 - optional, and only in workers
 

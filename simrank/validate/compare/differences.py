@@ -44,7 +44,7 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Container:
     """A container.
 
     Attributes:
@@ -79,14 +79,14 @@ def captured(value: Any) -> Any:  # noqa: ANN401 - any value
     parts = _parts(value)
     if parts is not None:
         kind = type(value).__name__
-        return Node(kind, tuple((name, captured(part)) for name, part in parts))
+        return Container(kind, tuple((name, captured(part)) for name, part in parts))
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return Opaque(kind, _ADDRESS.sub("", repr(value)))
 
 
-def _of_numpy(value: Any) -> Array | Node:  # noqa: ANN401 - numpy's
+def _of_numpy(value: Any) -> Array | Container:  # noqa: ANN401 - numpy's
     if value.dtype.kind not in "biufcV" or value.dtype.names:  # Texts, objects, records.
-        return Node(type(value).__name__, (("", captured(value.tolist())),))
+        return Container(type(value).__name__, (("", captured(value.tolist())),))
     return Array(type(value).__name__, value.dtype.name, np.array(value))
 
 
@@ -345,13 +345,17 @@ def likeness(simulated: Any, real: Any, tolerance: Tolerance) -> Likeness:  # no
 
 
 def _compare(one: Any, other: Any, tolerance: Tolerance, place: str, found: Likeness) -> None:  # noqa: ANN401 - as above
-    if isinstance(one, Node) and isinstance(other, Node) and _is_alike(one, other, place, found):
+    if (
+        isinstance(one, Container)
+        and isinstance(other, Container)
+        and _is_alike(one, other, place, found)
+    ):
         for (name, mine), (_, theirs) in zip(one.parts, other.parts, strict=True):
             _compare(mine, theirs, tolerance, place + name, found)
     elif isinstance(one, Array) and isinstance(other, Array):
         found.num_values += 1
         _compare_arrays(one, other, tolerance, place, found)
-    elif not isinstance(one, Node) or not isinstance(other, Node):
+    elif not isinstance(one, Container) or not isinstance(other, Container):
         found.num_values += 1
         if type(one) is float and type(other) is float:
             _compare_arrays(*_as_arrays(one, other), tolerance, place, found)
@@ -369,7 +373,7 @@ def _as_arrays(one: float, other: float) -> tuple[Array, Array]:
     )
 
 
-def _is_alike(one: Node, other: Node, place: str, found: Likeness) -> bool:
+def _is_alike(one: Container, other: Container, place: str, found: Likeness) -> bool:
     """Return whether containers have the same parts; else that is the difference."""
     mine, theirs = ([name for name, _ in each.parts] for each in (one, other))
     if one.kind != other.kind:
@@ -436,7 +440,7 @@ def shown(value: Any) -> str:  # noqa: ANN401 - a captured value
     if isinstance(value, Array):
         shape = list(value.values.shape)
         return f"{value.kind} of {value.dtype} {shape}"
-    if isinstance(value, Node):
+    if isinstance(value, Container):
         return f"{value.kind} of {len(value.parts)}"
     text = value.text if hasattr(value, "text") else repr(value)
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
@@ -449,7 +453,7 @@ def brief(value: Any) -> str:  # noqa: ANN401 - a captured value
 
 
 def _with_parts(value: Any) -> str:  # noqa: ANN401 - as above
-    if isinstance(value, Node):
+    if isinstance(value, Container):
         return f"{value.kind}({', '.join(name + ' ' + _with_parts(v) for name, v in value.parts)})"
     if isinstance(value, Array) and value.values.size <= _FEW:
         return f"{value.values.tolist()} of {value.dtype}"

@@ -4,7 +4,7 @@ import pytest
 
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import started_ps
-from simrank.torch.cuda.operations import Operand, Operation, OperationFlag
+from simrank.torch.cuda.operations import DeviceOperation, Operand, OperationFlag
 from simrank.torch.devices.costs import cost_of, elements_ps, product_ps
 
 SPEC = load_cluster("hgx_h100").device
@@ -23,7 +23,7 @@ def tensor(*sizes, dtype=FLOAT32, strides=None, is_written=False):
 
 def operation(name, inputs, outputs, flags=0):
     """Return an operation."""
-    return Operation(name, 0, 0, 0, OperationFlag(flags), tuple(inputs), tuple(outputs))
+    return DeviceOperation(name, 0, 0, 0, OperationFlag(flags), tuple(inputs), tuple(outputs))
 
 
 START_PS, RAMP_PS = 1_740_000, 2_350_000  # Of a kernel that follows another one.
