@@ -31,29 +31,33 @@ MAX_CIRCLE_ELSEWHERE = 3
 # Lines of code of each package, without blanks, comments and docstrings. A feature that needs more
 # raises its package's line in the same commit; a deletion lowers it, and makes no room for others.
 BUDGET = {
-    "(top level)": 1590,
-    "bench": 5015,
-    "cli": 4141,
-    "collectives": 6274,
-    "config": 4007,
-    "device": 4576,
+    "(top level)": 1922,
+    "bench": 1553,
+    "calibration": 2241,
+    "cli": 4142,
+    "collectives": 5041,
+    "config": 4085,
+    "device": 4581,
     "diagnose": 2139,
-    "distributed": 6319,
-    "engine": 2713,
+    "distributed": 6320,
+    "engine": 2718,
     "equality": 5952,
     "errors": 869,
-    "hardware": 1489,
+    "formats": 1625,
+    "hardware": 1411,
     "isolation": 4911,
     "kernels": 13_152,
     "multiprocessing": 1401,
+    "pages": 480,
+    "planning": 1165,
     "ranks": 613,
-    "replay": 835,
+    "replay": 235,
     "suites": 1784,
-    "torch": 9457,
+    "torch": 9747,
     "tp": 549,
-    "trace": 2791,
-    "validate": 5776,
-    "tests": 72_385,
+    "trace": 2330,
+    "validate": 5782,
+    "tests": 72_796,
 }
 MAX_GROWTH, MAX_FALL = 0.03, 0.05
 MEND_LINES = 50  # A mend of these many lines needs no budget, in the smallest package.
@@ -130,7 +134,7 @@ def run(walked):
 """
 WALKS = {
     "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(69, 380, 181, 41_100)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 82, 251, 58_900)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 82, 251, 59_500)),
     "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 199, 292, 61_850)),
 }
 # Runs a program twice in one process, and prints the second walk.
