@@ -39,6 +39,8 @@ def test_settings_and_versions(cuda):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     torch.set_float32_matmul_precision(before)
+    for backend in ("mkldnn", "cuda"):  # As they were: "highest" makes them "ieee".
+        torch._C._set_fp32_precision_setter(backend, "matmul", "none")
     torch.backends.cuda.enable_flash_sdp(True)
     assert torch.backends.cuda.flash_sdp_enabled()
 
