@@ -64,6 +64,7 @@ from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
 from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
+from simrank.trace.summary import not_run_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -471,6 +472,8 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
             "cluster": cluster.name,
             "ranks": str(job.num_ranks),
         }
+        if not_run := added.not_run():
+            facts["not run"] = not_run_text(not_run).removeprefix("not run: ")
         seen = Seen(
             added, links, context.now_ps, _peaks(context, job.num_ranks), cluster.provenance
         )

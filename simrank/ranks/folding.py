@@ -128,6 +128,15 @@ class Folding:
             steps.append([0, *(step * axis.stride for step in _steps(axis, at))])
         return [[rank + sum(shift) for rank in ranks] for shift in product(*steps) if any(shift)]
 
+    def not_run(self) -> dict[int, tuple[int, ...]]:
+        """Return the ranks that do not run, by the rank whose results are taken for theirs."""
+        found: dict[int, list[int]] = {}
+        for rank in range(self.world_size):
+            taken = self.representative(rank)
+            if taken != rank:
+                found.setdefault(taken, []).append(rank)
+        return {rank: tuple(others) for rank, others in sorted(found.items())}
+
     def describe(self) -> str:
         """Return `4 of 256 ranks run (dp 32, tp 8)`."""
         axes = ", ".join(f"{axis.name} {axis.size}" for axis in self.axes)

@@ -12,7 +12,7 @@ from simrank.trace.activity import PHASES, RankOperations
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from simrank.config.wires import Provenance
     from simrank.device import Operation
@@ -310,6 +310,10 @@ class Summary:
         """Return the five collectives that took most time in all."""
         return [CollectiveCost(*key, calls, us) for key, calls, us in _costliest(self._calls)]
 
+    def not_run(self) -> dict[int, tuple[int, ...]]:
+        """Return the ranks of a folded run that did not run, by the rank they are taken as."""
+        return {} if self._folding is None else self._folding.not_run()
+
     def by_bytes(self) -> list[tuple[str, float]]:
         """Return operators that are charged by their bytes alone though they may compute more.
 
@@ -403,6 +407,7 @@ def summary_json(
         "collectives": [asdict(cost) for cost in summary.costliest()],
         "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
         "charged_by_bytes": dict(summary.by_bytes()),
+        "not_run": {str(rank): list(taken) for rank, taken in summary.not_run().items()},
     }
 
 
@@ -422,6 +427,7 @@ def summary_text(
         f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
         for times in found
     ]
+    lines += filter(None, [not_run_text(summary.not_run())])
     lines += _steps_text(summary.steps(), rates)
     lines += _memory_text(found)
     costs = summary.costliest()
@@ -444,6 +450,16 @@ def summary_text(
     if provenance:
         lines.append(constants_text(provenance))
     return "\n".join(lines)
+
+
+def not_run_text(not_run: Mapping[int, Sequence[int]]) -> str:
+    """Return `not run: ranks 1-15, taken as rank 0; ...`; nothing if all ranks ran."""
+    parts = [f"{who_text(ranks)}, taken as rank {rank}" for rank, ranks in not_run.items()]
+    if not parts:
+        return ""
+    left = len(parts) - _MAX_NAMED
+    shown = "; ".join(parts[:_MAX_NAMED]) + f"; {left} more sets" * (left > 0)
+    return f"not run: {shown}"
 
 
 def _steps_text(steps: Steps | None, rates: Rates) -> Iterator[str]:

@@ -6,6 +6,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.ranks.folding import FoldedAxis, Folding
 from simrank.trace import PeakMemory, Summary, summary_json, summary_text
 
 
@@ -142,3 +143,14 @@ def test_ranks_that_waited_for_other_groups_are_not_alike():
     assert [(times.ranks, times.exposed_by_group_us) for times in found] == [
         ((0, 1), {"a": 1.0}), ((2,), {"b": 1.0}),
     ]  # fmt: skip
+
+
+def test_ranks_that_did_not_run_are_said():
+    """As what they were taken: in the text, and whole in the data."""
+    summary = Summary(Folding(16, [FoldedAxis("dp", 4, 4), FoldedAxis("tp", 4, 1, 2)]))
+    not_run = summary_json(summary, 0, {})["not_run"]
+    assert not_run == {"0": [4, 8, 12], "1": [2, 3, *(r for r in range(5, 16) if r % 4)]}
+    text = summary_text(summary, 0, {})
+    assert "not run: ranks 4, 8, 12, taken as rank 0; ranks 2-3, 5-7, " in text
+    assert "not run" not in summary_text(Summary(), 0, {})
+    assert summary_json(Summary(), 0, {})["not_run"] == {}
