@@ -266,7 +266,7 @@ class Context(TorchNames):
         """Make this the current Context of the main program."""
         lifecycle.enter(self.engine)
         self._outer.append(current_program())
-        self.program.outer = self._outer[0]  # Who enters it once more is in it already.
+        self.program.outer = self._outer[0]  # An entry within the Context is no outer one.
         try:
             if self._watchdog is not None and len(self._outer) == 1:
                 self._watchdog.start()

@@ -86,7 +86,7 @@ def in_parallel(
     Args:
         run: Can be pickled, as what it returns, unless the workers are here.
         indices: For which it is called.
-        workers: Who calls it.
+        workers: Those that call it.
 
     Raises:
         ConfigError: As `Workers.check`, or the backend's address does not answer.
@@ -367,7 +367,7 @@ class Part:
     """The part of a grid to run here, and its workers.
 
     Attributes:
-        workers: Who does the runs.
+        workers: Those of the runs.
         finished: Rows of runs that need not be done again, by their number.
     """
 
@@ -394,8 +394,8 @@ def run_grid(
         run: Does one run, by its number; can be pickled, as what it returns, unless the workers
             are here.
         columns: The first columns of each run's row.
-        watcher: Is told of progress and of rows.
-        part: Who does the runs, and which are done already.
+        watcher: Gets progress and rows.
+        part: The workers of the runs, and which are done already.
 
     Raises:
         ConfigError: The workers are not there.

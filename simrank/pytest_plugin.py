@@ -118,8 +118,8 @@ def ranks_on(request: pytest.FixtureRequest) -> str:
 def child_processes(request: pytest.FixtureRequest) -> Generator[WeakSet[BaseProcess]]:
     """The processes of multiprocessing that a test and its fixtures make.
 
-    Who is left when the body is over is killed before any fixture is torn down, so that none waits
-    forever for a child in its own end.
+    A process that is left when the body is over is killed before any fixture is torn down, so that
+    none waits forever for a child in its own end.
     """
     from simrank.validate import track_child_processes  # noqa: PLC0415 - see above
 

@@ -34,15 +34,20 @@ REWRITES = {
     r"\bgoes wrong\b": "fails, injected fault",
     r"\btakes? the choice away\b": "forces an algorithm",
     r"\bhave (it|them|that) that\b": "name the subject",
-    r"\bThere is none\b|\b(it|they) (is|are) none\b": "missing or unknown",
+    r"\b(?-i:There) is none\b|\b(it|they) (is|are) (?-i:none)\b(?! of)": "missing or unknown",
     r"\bfor ever\b": "forever",
     r"\bof no account\b": "ignored",
     r"\b(is|are|was|were) asked of\b": "the caller reads it from",
     r"\bstands? in for\b|\bstand-ins?\b": "replaces, patch",
     r"\btakes of each\b": "time per resource",
 }
-_PATTERN = {re.compile(pattern): rewrite for pattern, rewrite in REWRITES.items()}
-_ANY = re.compile("|".join(f"(?:{pattern})" for pattern in REWRITES))
+_PATTERN = {re.compile(pattern, re.IGNORECASE): rewrite for pattern, rewrite in REWRITES.items()}
+_ANY = re.compile("|".join(f"(?:{pattern})" for pattern in REWRITES), re.IGNORECASE)
+# Words that name no function, class or module.
+_NO_NAME = re.compile(
+    r"(?:^|_)(?:who|whom|whose|whoever|what|whatever|those|told|come|came|nobody|somebody)(?:_|$)"
+)
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _NO_PROSE = re.compile(
     r"^```.*?^```$|`[^`\n]*`|\]\([^)\s]*\)|\[\d{4}-[^\]]*\]", re.DOTALL | re.MULTILINE
@@ -190,6 +195,11 @@ def _breaches(text: str) -> Iterator[str]:
     for pattern, rewrite in _PATTERN.items():
         for found in pattern.finditer(text):
             yield f"{found[0]!r}; to fix: {rewrite}"
+
+
+def is_no_name(name: str) -> bool:
+    """Return whether a function, class or module is named by a word that names nothing."""
+    return bool(_NO_NAME.search(_CAPITAL.sub("_", name).lower()))
 
 
 def breaches_of_subject(subject: str) -> Iterator[str]:

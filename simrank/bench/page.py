@@ -114,7 +114,7 @@ class _Group:
             ", ".join(word for word in words if word and word not in common) for words in names
         ]
         self.title = f"{found[0][0].collective}: {', '.join(filter(None, common))}"
-        self._labels = _told_apart([label or found[0][0].algorithm for label in labels])
+        self._labels = _numbered_labels([label or found[0][0].algorithm for label in labels])
         self._forms = [
             form
             for label, (_, rows) in zip(self._labels, found, strict=True)
@@ -186,7 +186,7 @@ def _words(series: Series, rows: Sequence[Row]) -> tuple[str, ...]:
     )
 
 
-def _told_apart(labels: Sequence[str]) -> list[str]:
+def _numbered_labels(labels: Sequence[str]) -> list[str]:
     """Return labels made unique by numbers."""
     seen: dict[str, int] = {}
     found = []
@@ -210,7 +210,7 @@ def _forms(label: str, rows: Sequence[Row]) -> list[_Form]:
     return [_Form(label, [*by_form[False], *missing])]
 
 
-def _what(row: Row) -> str:
+def _choice(row: Row) -> str:
     return " ".join(filter(None, (row.algorithm, row.protocol)))
 
 
@@ -220,7 +220,7 @@ def _text(row: Row) -> str:
     if row.interval_us is not None:
         low_us, high_us = row.interval_us
         words.append(f"90% interval {time_text(low_us)} to {time_text(high_us)}")
-    words += [f"bus bandwidth {row.busbw_GBps:.4g} GB/s", _what(row)]
+    words += [f"bus bandwidth {row.busbw_GBps:.4g} GB/s", _choice(row)]
     if row.measured_us is not None and row.error_pct is not None:
         which = "" if row.left_out is None else f" with site '{row.left_out}' left out"
         words.append(f"measured {time_text(row.measured_us)}, error{which} {row.error_pct:+.1f} %")
@@ -229,13 +229,13 @@ def _text(row: Row) -> str:
 
 def _time_point(row: Row) -> Point:
     low_us, high_us = row.interval_us or (None, None)
-    return Point(row.size_bytes, row.time_us, _text(row), low_us, high_us, _what(row))
+    return Point(row.size_bytes, row.time_us, _text(row), low_us, high_us, _choice(row))
 
 
 def _rate_point(row: Row) -> Point:
     low_us, high_us = row.interval_us or (None, None)
     low, high = _busbw(row, high_us), _busbw(row, low_us)
-    return Point(row.size_bytes, row.busbw_GBps, _text(row), low, high, _what(row))
+    return Point(row.size_bytes, row.busbw_GBps, _text(row), low, high, _choice(row))
 
 
 def _measured_time(row: Row) -> Point:
@@ -270,7 +270,7 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "algbw (GB/s)": lambda row: f"{row.algbw_GBps:.2f}",
     "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.2f}",
     "wrong": lambda row: _NOT_KNOWN if row.num_wrong is None else str(row.num_wrong),
-    "algorithm": _what,
+    "algorithm": _choice,
     "90% interval (us)": lambda row: (
         _NOT_KNOWN
         if row.interval_us is None

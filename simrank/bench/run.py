@@ -69,7 +69,7 @@ def run(
         config: A YAML file, the name of a built-in benchmark, a mapping with the same keys, or a
             checked configuration.
         timeline: Records the timed iterations.
-        watcher: Is told of the start, of progress and of rows.
+        watcher: Gets the start, progress and rows.
         time_limit_s: Wall-clock seconds that a series may take.
 
     Raises:

@@ -42,8 +42,8 @@ def run_sweep(
     Args:
         config: The benchmark.
         timeline: Observes every run; only where the workers are here.
-        watcher: Is told of the start, of progress and of rows.
-        part: Who does the runs, and which are done already; None: all of them, here.
+        watcher: Gets the start, progress and rows.
+        part: The workers of the runs, and which are done already; None: all of them, here.
 
     Returns:
         A row per run, in the order of `config.cells()`: cluster, the parameters,

@@ -156,7 +156,7 @@ def _of_nodes(bench: Bench) -> list[SeriesErrors]:
 def _are_node_counts(fitted: TableSeries, tried: TableSeries) -> bool:
     """Return whether two series differ only in the number of nodes.
 
-    Who measured one node knows no network: such constants are tried on no more nodes.
+    A table of one node knows no network: such constants are tried on no more nodes.
     """
     one, other = fitted.measured, tried.measured
     nodes, tried_nodes = one.comm.shape.num_nodes, other.comm.shape.num_nodes

@@ -79,7 +79,7 @@ def fit(tables: Sequence[Measured], names: Sequence[str] = NAMES) -> Fit:
     starts = [np.array([away.get(name, 0.0) for name in names]) for away in _STARTS]
     kinds = [replace(start, takes_fastest=each) for each in (False, True)]
     if len(names) < len(NAMES):
-        kinds = [start]  # Who keeps constants keeps the choice.
+        kinds = [start]  # Kept constants keep the choice.
     fits = [_fit(x, names, kind, tables) for x in starts for kind in kinds]
     return min(fits, key=lambda found: found.cost)
 

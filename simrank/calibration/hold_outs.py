@@ -104,7 +104,7 @@ def hold_outs(
     Args:
         observed: Measured times of many sites.
         kinds: Kinds of hold-outs.
-        progress: Is told the name of each fit before it begins.
+        progress: Gets the name of each fit before it begins.
     """
     for kind in kinds:
         if kind == ONE_SIZE:
@@ -356,7 +356,7 @@ def fit_tables(
 
     Args:
         series: Measured times of many sites.
-        progress: Is told the name of each site before it is left out.
+        progress: Gets the name of each site before it is left out.
 
     Returns:
         The constants, with the noise at which the 90% interval covers 90% of the times of

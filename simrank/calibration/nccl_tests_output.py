@@ -234,7 +234,7 @@ def dtype_named(word: str, file: str, line: int) -> str:
     """Return torch's name of a dtype of nccl-tests.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is unknown.
     """
     dtype = _UNSIGNED.get(word) or DTYPE_ALIASES.get(word, word)
     if dtype not in DTYPES:

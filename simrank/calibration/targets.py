@@ -26,7 +26,7 @@ class Group(NamedTuple):
     Attributes:
         title: What they have in common.
         series: Their errors; one entry per series, or per pair of a fitted and a tried one.
-        aims_pct: What is aimed at, by class of size; None: nothing is.
+        aims_pct: The target by class of size; None: no target.
     """
 
     title: str

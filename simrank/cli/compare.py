@@ -225,7 +225,7 @@ def compare(
         expected = "one of FILE.py:FUNCTION, kit.json, --bench FILE, --kernels FILE and --kit"
         raise _problem("program", expected, f"{len(what)} of them")
     _refuse_others(context, what[0])
-    with _missing_is_told():
+    with _missing_is_reported():
         _RUN[what[0]](context.params)
 
 
@@ -400,7 +400,7 @@ def _problem(option: str, expected: str, got: str) -> ConfigError:
 
 
 @contextmanager
-def _missing_is_told() -> Iterator[None]:
+def _missing_is_reported() -> Iterator[None]:
     """Print missing requirements in one line, and exit with their own status."""
     try:
         yield

@@ -136,7 +136,7 @@ def _size(option: str, text: str) -> int:
     """Return the bytes of a size as in nccl-tests.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It cannot be read.
     """
     try:
         return units.parse_size_nccl(text)

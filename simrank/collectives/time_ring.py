@@ -67,7 +67,7 @@ class Run(NamedTuple):
 def play_phase(begun_ps: IntArray, runs: Sequence[Run], costs: Sequence[RingCosts]) -> IntArray:
     """Return the clocks of some rings after the rounds of a phase.
 
-    Whoever sends what finds no room does it from when its receiver has begun on: those are the
+    A rank whose data finds no room sends it from when its receiver has begun on: those are the
     walks that begin then, in that round, at the sender.
 
     Shapes: (R rings of m ranks each)

@@ -74,7 +74,7 @@ class ResidualConfig(Model):
     Attributes:
         up_to_bytes: The largest size of the class; None: all that are larger.
         error_pct: Mean error without sign, in percent; None: no such size was measured.
-        interval_pct: Nine of ten measured times are between the prediction over, and times, one
+        interval_pct: 90 % of measured times are between the prediction over, and times, one
             more than this, were the constants exact; in percent.
     """
 

@@ -93,14 +93,14 @@ def check_file(path: str | Path) -> str:
     if path.suffix == ".xml":
         return _of_cluster(read_cluster(path))
     with uncollected():
-        return _what_is(path)
+        return _kind_of(path)
 
 
 def _of_cluster(cluster: ClusterConfig) -> str:
     return f"cluster {cluster.name}: {cluster.nodes} node(s) of {cluster.device.count} devices"
 
 
-def _what_is(path: Path) -> str:
+def _kind_of(path: Path) -> str:
     source = read_yaml(path)
     assert isinstance(source.data, Mapping)
     if "program" in source.data:

@@ -290,7 +290,7 @@ class NcclConfig(Sourced):
     Attributes:
         architecture: The rows of NCCL's tables that hold: volta, ampere, hopper, blackwell.
         wire: What joins the devices of a node: nvlink or pci.
-        host: Who made the hosts' processors, as NCCL's tables have it: intel or amd.
+        host: Vendor of the hosts' processors, as NCCL's tables have it: intel or amd.
         ring_bandwidth_bytes_per_s: Bus bandwidth of all rings of a node together.
         nvls_bandwidth_bytes_per_s: What a device's port carries to the switch that reduces (NVLink
             SHARP), before NCCL's efficiency of it; None: there is no such switch.

@@ -26,7 +26,7 @@ class Element:
         file: For messages.
         name: Its tag.
         line: Where it begins.
-        path: Who it is in messages, for example `gpu[1].tb[0]`.
+        path: Its name in messages, for example `gpu[1].tb[0]`.
         attributes: As written.
         children: Elements in it, in order.
     """

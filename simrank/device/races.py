@@ -288,7 +288,7 @@ class RaceChecker:
     def freed(self, storage: Storage, stream: Stream, recorded: Iterable[Stream]) -> None:
         """Note that the last reference to a block has died, which belongs to a stream.
 
-        Whoever takes memory from that stream next may get it, and must come behind what other
+        The next allocation of that stream may get it, and must come behind what other
         streams do to it. Of memory that ranks share their own accesses are compared elsewhere.
 
         Args:
@@ -536,7 +536,7 @@ class RunOrder:
     Attributes:
         shared: Memory that several ranks reach.
         flags: What was handed to each flag, by storage, byte and the device that sees it.
-        listener: Who compares accesses, or None.
+        listener: The part that compares accesses, or None.
         is_active: Whether anything is kept: some memory is shared, or there may be kernels. What
             was issued before is in front of all.
     """

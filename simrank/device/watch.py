@@ -185,7 +185,7 @@ class Watchers:
     def wrote(self, engine: Engine, storage: Storage, low: int, high: int) -> None:
         """Wake the programs that watch some of the bytes from `low` to `high`, exclusive."""
         if storage not in self.versions:
-            return  # Nobody has ever looked at it.
+            return  # It has never been read.
         self.versions[storage] += 1
         if self.listener is not None:
             self.listener(storage, low, high)

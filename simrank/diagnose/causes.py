@@ -79,7 +79,7 @@ class Cause:
     repairs: list[Repair] = field(default_factory=list)
 
     @property
-    def is_told_by_reason(self) -> bool:
+    def is_explained_by_reason(self) -> bool:
         """Return whether `why` says what happened, and `what` what came of it."""
         return self.step is not None or self.kind in ("skipped", "additional")
 
@@ -295,7 +295,7 @@ class Causes:
         Args:
             cause: To complete.
             kind: `skipped` or `additional`.
-            rank: Who made such a call.
+            rank: A rank that made such a call.
             at: Where it stands in its columns.
             place: Where the rank at fault left it out, or made it.
         """
@@ -506,7 +506,7 @@ class Causes:
             meetings=tuple(ring),
             victims=frozenset(self._victims(ring)),
         )
-        # Who has not come to a call of the ring: others wait only behind their own calls.
+        # Ranks that have not come to a call of the ring: others wait only behind their own calls.
         suspects = frozenset().union(*(waits[meeting].absent for meeting in ring)) or ranks
         steps = self.odd.clear(ranks)
         odd = sorted({step.rank for step in steps})

@@ -70,7 +70,7 @@ class Diagnosis:
             ]
             return "\n".join([*head, self._no_hang(), *stands[:_MAX_WAITING], *self._end(None)])
         told, reason = cause.what, cause.why
-        if cause.is_told_by_reason:
+        if cause.is_explained_by_reason:
             told, reason = cause.why, cause.what
         lines = [*head, f"CAUSE ({self.confidence} confidence): {told}", f"  {reason}"]
         lines += [f"  {who}: {what}" for who, what in cause.waiting[:_MAX_WAITING]]

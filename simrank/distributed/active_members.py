@@ -206,7 +206,7 @@ class Roster:
             change = self.change = Change(self, tuple(ranks))
         elif change.ranks != tuple(ranks):
             raise change.differs(own, ranks, site)
-        change.come(own)
+        change.add_arrival(own)
         self.group.engine.wait(change)
         change.part()
 

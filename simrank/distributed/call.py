@@ -429,7 +429,7 @@ class Call:
         """Continue the call with some of its members.
 
         Raises:
-            UnsupportedError: Somebody has ended what is now another collective for him.
+            UnsupportedError: A rank has ended what is now another collective for it.
         """
         if self._num_ended and self.signature.op in ("scatter", "all_to_all"):
             raise UnsupportedError(f"{self.name}, which some members have ended, without another")

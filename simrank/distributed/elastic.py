@@ -58,7 +58,7 @@ def set_active_ranks(ranks: Sequence[int], group: Group = None) -> None:
 def deactivate_rank(rank: int, group: Group = None) -> None:
     """Declare a rank broken: collectives of the group that are in flight go on without it, now.
 
-    So do later ones, until `set_active_ranks` names it again. Nobody else need call this. A call
+    So do later ones, until `set_active_ranks` names it again. No other rank need call this. A call
     that needs the rank fails: a broadcast from it, a message.
 
     Args:

@@ -28,7 +28,7 @@ class Landing(NamedTuple):
 
     Attributes:
         after_ps: When, counted from the collective's beginning, at its nominal speed.
-        group_ranks: Who, in group order.
+        group_ranks: Its ranks, in group order.
     """
 
     after_ps: int

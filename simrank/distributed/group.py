@@ -443,7 +443,7 @@ class Membership:
         num_splits: How often it has split each group.
         made: The groups that it is a member of, in the order in which it made them.
         coalescing: The open coalescing manager of each group that has one.
-        callers: Who it is in the groups that it has called on, by the group's identity and whether
+        callers: Its place in the groups that it has called on, by the group's identity and whether
             its tensor lay on the host.
         ways: How its messages went that it has sent or received, by what they depend on.
     """
@@ -489,7 +489,7 @@ def membership(program: Program) -> Membership:
     return own
 
 
-# ---- Who calls: a rank in its place in a group, looked up once for all of its calls ----
+# ---- callers: a rank in its place in a group, looked up once for all of its calls ----
 
 _IN_FLIGHT = "groups in flight"
 

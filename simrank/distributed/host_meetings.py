@@ -49,7 +49,7 @@ class Meeting(Handle):
         """Return its name in reports."""
         return f"{self.what} #{self.number} on group '{self.group.name}'"
 
-    def come(self, group_rank: int) -> None:
+    def add_arrival(self, group_rank: int) -> None:
         """Note that a member has come; after the last one all return, in a round trip."""
         self.came[group_rank] = site = user_site()
         if (delays := self.group.engine.delays) is not None:
@@ -157,6 +157,6 @@ def meet_first(group: ProcessGroup, group_rank: int, pair: Pair | None = None) -
     if made is None:
         made = group.communicators[key] = Initialisation(group, key)
     if group_rank not in made.came:
-        made.come(group_rank)
+        made.add_arrival(group_rank)
         group.engine.wait(made)
         made.part()

@@ -308,7 +308,7 @@ def issue(caller: Caller, request: Request, *, async_op: bool) -> Work | None:
     if library.on_call is not None:
         library.on_call()
     if group.roster is not None:
-        stream_for(request.source).make_room()  # Who is active may change meanwhile.
+        stream_for(request.source).make_room()  # The active ranks may change meanwhile.
         part = group.roster.part_of(caller.group_rank)
         if part is None:
             operation = _sit_out(caller, request)

@@ -107,7 +107,7 @@ class CollectiveLibrary:
         leaks: Work that was not waited for.
         buffers_sends: Whether an nccl send up to the protocol's buffer ends without its receiver.
         makes_early: Whether groups have their communicators from the start.
-        races: Who looks for races; None where that is off.
+        races: The race checker; None where that is off.
         follower: Notified of the calls of each rank; None without one.
         recorder: The recorder of each rank's last calls; None without one.
         worlds: The groups of each spawn that is alive, by its number.

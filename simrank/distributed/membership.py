@@ -527,7 +527,7 @@ def _check_part(group_ranks: Sequence[int], world_size: int) -> None:
 
 
 # ---- Members that no spawn has numbered ----
-# The ranks of a spawn are numbered from 0. Who joins a group with others takes the next number
+# The ranks of a spawn are numbered from 0. A rank that joins a group takes the next number
 # of theirs, under any rank. Its death is that of a member.
 
 _KEY = "number as a member"  # In `Program.local`.
@@ -537,7 +537,7 @@ def number_of(program: Program, group_rank: int) -> int:
     """Return the number of a rank or process that joins a group.
 
     Args:
-        program: Who joins.
+        program: The joining one.
         group_rank: Its rank in the group: it stands for the device of this number of its host.
     """
     if program.process_of is not None and _KEY not in program.local:
@@ -548,7 +548,7 @@ def number_of(program: Program, group_rank: int) -> int:
     return program.rank
 
 
-def come_to(program: Program, world: World) -> int:
+def join_world(program: Program, world: World) -> int:
     """Add a rank or process to the world of another spawn, and return its number."""
     before = world_of(program)
     if before is not world:

@@ -102,7 +102,7 @@ def _enter(group: ProcessGroup, own: int) -> MonitoredBarrier:
     barrier = group.barriers.get(number)
     if barrier is None:
         barrier = group.barriers[number] = MonitoredBarrier(group, number)
-    barrier.come(own)
+    barrier.add_arrival(own)
     return barrier
 
 
@@ -138,7 +138,7 @@ def _calls_instead(barrier: MonitoredBarrier) -> list[RankState]:
 
 
 def _failure(barrier: MonitoredBarrier, limit: timedelta, *, wait_all_ranks: bool) -> RuntimeError:
-    """Fail the barrier, and return what rank 0 raises."""
+    """Fail the barrier, and return the error of rank 0."""
     missing = barrier.missing()
     named = missing if wait_all_ranks else missing[:1]
     who = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, named))}"

@@ -570,7 +570,7 @@ class Rendezvous(Meeting):
         self._entries[group_rank] = buffer, pad
         if any(_sizes(*entry) != sizes for entry in self._entries.values()):
             raise self._mismatch(group_rank, user_site())
-        self.come(group_rank)
+        self.add_arrival(group_rank)
 
     def all_came(self) -> None:
         """Send the addresses of all buffers to every member."""

@@ -175,7 +175,7 @@ class ActivityPool:
             shared = self._join(activity, claim)
         if shared:
             self._touch(shared)
-        else:  # Nobody to share with: the rate is known without a solve.
+        else:  # No sharing: the rate is known without a solve.
             known = activity.alone_rate
             self._set_rate(activity, rate_alone(activity) if known is None else known)
 

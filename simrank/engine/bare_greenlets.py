@@ -1,9 +1,9 @@
 """Bare greenlets that wait, and tasks that drive greenlets by hand (rule E2).
 
-A bare greenlet that waits becomes a task: its parent is the hub from then on. Whoever switched
-into it still sits in that call and goes on at the same simulated time. That is the task that the
-hub resumed last, or a bare greenlet between the two; greenlet does not report the switching
-greenlet, so the latter is known only as the parent of the greenlet that waits.
+A bare greenlet that waits becomes a task: its parent is the hub from then on. Its caller is still
+in the switch and goes on at the same simulated time. The caller is the task that the hub resumed
+last, or a bare greenlet between the two; greenlet does not report the switching greenlet, so the
+latter is known only as the parent of the greenlet that waits.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _first(phase: str, _: object) -> None:
             _looker = getcurrent()
         except RuntimeError:  # A thread that dies: nothing of it yields any more.
             _looker = None
-        if gc.callbacks[-1] is not _last:  # Somebody's is to be called before it is over.
+        if gc.callbacks[-1] is not _last:  # Another one would be called before it is over.
             gc.callbacks.remove(_last)
             gc.callbacks.append(_last)
         for tell in before_looks:

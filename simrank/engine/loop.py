@@ -60,7 +60,7 @@ class Engine:
         notes: What reports of a deadlock also say, in order.
         remarks: What the summary of a run also says, in order.
         told: What the last report of a deadlock was about.
-        turns: Who of the tasks on threads has the turn.
+        turns: The task on a thread that has the turn.
         on_failure: Told of every hang and of every task that raises; see `report_failure`.
         has_threads: Whether a rank has started a thread.
         num_thread_calls: Collectives that were called since.
@@ -494,7 +494,7 @@ class Engine:
     def enrol(self, task: Task) -> None:
         """Count a task among the unfinished."""
         self.tasks[task] = None
-        if task.greenlet is not None:  # Nobody but the hub can switch into a thread.
+        if task.greenlet is not None:  # Only the hub can switch into a thread.
             self._by_greenlet[task.greenlet] = task
 
     def _forget(self, task: Task) -> None:

@@ -248,7 +248,7 @@ class Task:
                 begin()
             self._body()
         except RankAborted as error:
-            self.error = error.with_traceback(None)  # Nobody reads it, and it holds every frame.
+            self.error = error.with_traceback(None)  # It is not read, and holds every frame.
         except BaseException as error:  # noqa: BLE001 - kept for the group, which raises it
             self.error = error
         finally:
@@ -449,7 +449,7 @@ class TaskGroup(Handle):
             self.engine.call_at(self.engine.now_ps, self.abort)
             self.engine.wait(self)
             return
-        self._tell_who_waits()
+        self._note_waiting_ranks()
         if self.before_abort is not None:
             self.before_abort()
         self.aborting = True
@@ -463,7 +463,7 @@ class TaskGroup(Handle):
             self.on_abort()
         self.finish(self.engine)
 
-    def _tell_who_waits(self) -> None:
+    def _note_waiting_ranks(self) -> None:
         """Add a note to the first failure that names the ranks that wait for its rank."""
         error = self.failed[0].error if self.failed else None
         if error is not None and not isinstance(error, SimrankError | SystemExit):

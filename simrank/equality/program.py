@@ -57,7 +57,7 @@ class Program(Protocol):
 
         Args:
             setting: The rank's place, and the single program's values.
-            training: Is told of the model and of each step.
+            training: Gets the model and each step.
         """
 
 

@@ -540,7 +540,7 @@ class Start:
             for span in spans:
                 held[span] = every
         for name, gradient in self.reference.record.steps[0].parameter_gradients.items():
-            if gradient is None:  # Nobody trains it: a rank may leave it out.
+            if gradient is None:  # It is not trained: a rank may leave it out.
                 held[self.elements.span(name)] = True
         if bool(held.all()):
             return None

@@ -146,7 +146,7 @@ class WaitTimeoutError(SimulationError, TimeoutError, RuntimeError):
 
     Attributes:
         time_ps: Simulated time in picoseconds.
-        rank: Who waited; None is the main program, or a greenlet that is no rank.
+        rank: The waiting rank; None is the main program, or a greenlet that is no rank.
         what: What for.
         timeout_ps: The limit, in picoseconds.
     """
@@ -493,7 +493,7 @@ class Side:
     """Ranks that went the same way.
 
     Attributes:
-        ranks: Who, ascending.
+        ranks: Their numbers, ascending.
         did: What, for example `took it`.
         values: Names of the condition, with what they stood for there.
     """
@@ -519,7 +519,7 @@ class DivergencePoint:
         file: The user's file.
         line: The line in it.
         text: Its source; empty where that is not known.
-        sides: Who did what.
+        sides: The ranks of each outcome.
     """
 
     file: str
@@ -562,7 +562,7 @@ class OddStep:
     """A step from one call to the next that few ranks take, where they usually take another.
 
     Attributes:
-        ranks: Who took it.
+        ranks: Those that took it.
         before: The call from which they went, with its line.
         after: To which.
         usual: To which they, or the others, go elsewhere.

@@ -226,7 +226,7 @@ class PortInUseError(PoolError, OSError):
 
     Attributes:
         port: The port.
-        holder: Who listens there, for example `python3 (pid 4711)`; None if the system tells not.
+        holder: The listening process, for example `python3 (pid 4711)`; None: unknown.
     """
 
     def __init__(self, port: int, holder: str | None) -> None:

@@ -274,7 +274,7 @@ def read_text_form(text: str, file: str) -> list[RawNode]:
     """Read a trace of one rank from JSON.
 
     Raises:
-        ConfigError: It is none, or of another schema; with the line.
+        ConfigError: It is no such trace, or of another schema; with the line.
     """
     return list(_nodes(text, file))
 
@@ -537,6 +537,6 @@ def read_wire(data: bytes, file: str) -> list[RawNode]:
     """Read a trace of one rank from the content of a binary file.
 
     Raises:
-        ConfigError: It is none, or of another schema; with the byte where that shows.
+        ConfigError: It is no such trace, or of another schema; with the byte where that shows.
     """
     return list(_Reader(data, file).nodes())

@@ -47,7 +47,7 @@ def load_cluster(cluster: ClusterRef, nodes: int | None = None) -> Cluster:
     return _load(source, _fingerprint(source), number)
 
 
-@lru_cache(maxsize=32)  # Nobody changes a cluster.
+@lru_cache(maxsize=32)  # A cluster never changes.
 def _load(source: Path, fingerprint: bytes, nodes: int | None) -> Cluster:
     """Return a built-in cluster, cached on disk."""
     cluster = source.stem

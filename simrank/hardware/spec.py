@@ -87,7 +87,7 @@ class NcclSpec:
     Attributes:
         architecture: The rows of NCCL's tables that hold, for example hopper.
         wire: What joins the devices of a node: nvlink or pci.
-        host: Who made the hosts' processors: intel or amd.
+        host: Vendor of the hosts' processors: intel or amd.
         ring_bytes_per_s: Bus bandwidth of all rings of a node together.
         mesh_links: Links of a device that each join it to another device of its node, and to no
             switch; 0: there is one.

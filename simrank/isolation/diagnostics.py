@@ -322,7 +322,7 @@ def _only_in_its_rank(original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
     def stop_here(self: Any, frame: FrameType) -> bool:  # noqa: ANN401 - a Pdb
         task = getattr(self, "simrank_task", None)
-        if task is not None and task.finished:  # Whoever stepped to its end has seen all of it.
+        if task is not None and task.finished:  # The debugger stepped to its end.
             self.simrank_task = None
             self.set_continue()
             return False

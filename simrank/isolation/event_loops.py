@@ -99,7 +99,7 @@ class RankLoop(asyncio.SelectorEventLoop):
 
     def run_forever(self) -> None:
         """Run until `stop()`; other ranks run while this one waits."""
-        if self._task.carrier.thread_id is not None:  # Nobody else's loop runs on its thread.
+        if self._task.carrier.thread_id is not None:  # No other loop runs on its thread.
             super().run_forever()
             return
         running = _running(self._task.engine)

@@ -229,7 +229,7 @@ def _modules(plan: SpawnPlan, program: Program) -> PrivateModules | None:
     )
     of_parent = None if program.parent is None else private_modules(program.parent)
     if plan.method is not None and of_parent is not None:
-        own.come_from(of_parent, plan.method)
+        own.inherit(of_parent, plan.method)
     elif any(map(private_importers.is_main, names)):
         own.begins_with = plan.local.get(_MAIN)
     return own

@@ -160,7 +160,7 @@ _STATES = "states of libraries"  # In `Program.local`.
 
 
 def begin_thread(program: Program) -> list[Callable[[], None]]:
-    """Make what the running thread of a rank needs; return what is to be called at its end."""
+    """Make what the running thread of a rank needs; return the call at its end."""
     states: Sequence[RankState] = program.local.get(_STATES, ())
     for state in states:
         state.begin()

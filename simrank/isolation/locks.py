@@ -65,7 +65,7 @@ class _Spin:
     Attributes:
         seen: What has been read, by name.
         num_vain: How often something was read that had been read already.
-        state: Who read, and what shows that something else has happened.
+        state: The reader, and what shows that something else has happened.
     """
 
     __slots__ = ("num_vain", "seen", "state")
@@ -237,7 +237,7 @@ class LockWait(Handle):
 class Lock:
     """Replacement of `_thread.lock`: waits of ranks are the engine's.
 
-    Whoever waited longest gets it on release.
+    The task that waited longest gets it on release.
     """
 
     __slots__ = (
@@ -346,7 +346,7 @@ class Lock:
         """Release it to the next waiter.
 
         Raises:
-            RuntimeError: Nobody holds it.
+            RuntimeError: It is not held.
         """
         if not self._real.locked():
             raise RuntimeError("release unlocked lock")

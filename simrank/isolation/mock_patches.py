@@ -141,7 +141,7 @@ class _Patches(SwitchObserver):
         self._shown = task
 
     def exit(self, task: Task, owner: object) -> Any:  # noqa: ANN401 - a _patch or None
-        """Forget the last patch of a task that one patcher made; return what undoes it."""
+        """Forget the last patch of a task that one patcher made; return its undo function."""
         task = _rank_of(task)
         mine = self._held.get(task, [])
         for held in reversed(mine):

@@ -97,7 +97,7 @@ class RankStream(io.TextIOBase):
         self._name = name
         self._own = f"sys.{name}"
         self._line = f"{name} line"
-        self._open: Program | None = None  # Who has flushed the beginning of a line.
+        self._open: Program | None = None  # The one that has flushed the beginning of a line.
         self.plain: io.TextIOBase = _PlainStream(self)
         self.base: Any = None
         self.is_unread = False

@@ -114,7 +114,7 @@ class PackageChanges:
     def join(self, packages: Collection[str], own: PrivateModules) -> None:
         """Make packages private that the running rank alone has used, and changed."""
         came, self._new = self._new, {}
-        for package in own.came():
+        for package in own.appeared():
             new = came.get(package)
             if new is None or package not in packages or not is_small(package):
                 continue  # One with an extension only where ranks conflict.
@@ -291,7 +291,7 @@ def _ask_for_restart(program: Program, package: str, state: RankState) -> None:
 
 def _join(own: PrivateModules, package: str) -> None:
     """Make a package private that came in this turn, if no other rank can have met it."""
-    importers, came = importers_of(frozenset({package})), own.came()
+    importers, came = importers_of(frozenset({package})), own.appeared()
     shared = [name for name in importers if not own.is_private(name) and not own.own(name)]
     if {package, *shared} <= set(came):
         own.join([package, *shared])

@@ -153,7 +153,7 @@ class PackageState:
     def imported(self, own: PrivateModules) -> None:
         """Note the state of the packages that the running rank has just imported, as the first."""
         self._learn(own)
-        for package in own.came():
+        for package in own.appeared():
             if package in self._spoken.packages and _is_watched(package):
                 self._changes.imported(package)
 

@@ -127,7 +127,7 @@ class PrivateModules:
         self._verdicts = _verdicts.setdefault(self.names, {})
         self._quiet: object = None  # The stamp without private modules.
 
-    def come_from(self, parent: PrivateModules, method: str) -> None:
+    def inherit(self, parent: PrivateModules, method: str) -> None:
         """Inherit modules from the parent rank; a forked process keeps them.
 
         Any other has none at first, and finds them where the rank has found them.
@@ -146,7 +146,7 @@ class PrivateModules:
     def of_process(self, program: Program) -> PrivateModules:
         """Return those of a process that the rank spawns."""
         made = PrivateModules(program, self.names, is_own_private=self.is_own_private)
-        made.come_from(self, "spawn")
+        made.inherit(self, "spawn")
         return made
 
     @property
@@ -244,7 +244,7 @@ class PrivateModules:
         if self.after_import is not None and not self._coming:
             self.after_import(self)
 
-    def came(self) -> list[str]:
+    def appeared(self) -> list[str]:
         """Return the packages that the rank has imported in this turn, the first of all ranks."""
         return [name for name, turn in self._came.items() if turn == self._num_turns]
 
@@ -355,7 +355,7 @@ class PrivateModules:
         outside = self._others.get(name)
         if name in self._own or outside is None or outside.__spec__ is None:
             return importlib.import_module(name)
-        # Whoever imported it first may have found it in ways of its own, as pytest does.
+        # Its first importer may have found it in ways of its own, as pytest does.
         module = module_from_spec(outside.__spec__)
         sys.modules[name] = module
         _OncePerRank(self, outside.__spec__).exec_module(module)
@@ -531,7 +531,7 @@ def reference(
 def take_class_here(error: BaseException) -> None:
     """Make an error that a rank has raised one of the running program's class of that name.
 
-    Who waits for ranks looks for the classes that it knows; copies that it cannot stand for stay.
+    The wait for ranks looks for the classes that it knows; copies that it cannot stand for stay.
     """
     own, kind = _of_running(), type(error)
     home = "__main__" if own is None and kind.__module__ == "__mp_main__" else kind.__module__
@@ -606,9 +606,9 @@ class SubmoduleBindings:
 
 
 # ---- Packages that join the private ones ----
-# Who imports `transformers` at its top holds its classes, and would hold the first rank's for
-# all. It joins as it imports a private package, or once it is imported and holds something of
-# one: no other rank has met it by then.
+# A module that imports `transformers` at its top holds its classes, and would hold the first
+# rank's for all. It joins as it imports a private package, or once it is imported and holds
+# something of one: no other rank has met it by then.
 
 _joined: WeakKeyDictionary[object, frozenset[str]] = WeakKeyDictionary()  # By Context.
 _first: WeakKeyDictionary[object, dict[str, dict[str, ModuleType]]] = WeakKeyDictionary()

@@ -84,7 +84,7 @@ class ThreadTask(Task):
         end: For joins.
         is_daemon: Whether the rank does not wait for it.
         is_ending: Whether the rank ends it.
-        program: Who runs on it: the rank, or a process that the rank has started.
+        program: The program on it: the rank, or a process that the rank has started.
         owner: Whose thread it is.
         status: Of a process that has ended at once: its exit status.
         on_end: Called as it has ended, or None.
@@ -353,7 +353,7 @@ def _end_of_main(program: Program | None) -> ThreadEnd:
 
 
 def on_hub(task: Task, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - the call's
-    """Make a call on the hub's thread for a task that runs, and return what it returns."""
+    """Make a call on the hub's thread for a task that runs, and return its result."""
     engine, done, found = task.engine, Handle(), []
 
     def fire() -> None:

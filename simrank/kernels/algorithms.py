@@ -110,7 +110,7 @@ class KernelAlgorithm:
         Args:
             count: As in NCCL's call.
             dtype: Element type.
-            group: Who calls; None: all ranks.
+            group: The calling ranks; None: all.
         """
         program = require_rank("a kernel algorithm")
         world_size = program.world_size if group is None else group.size()

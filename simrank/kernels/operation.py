@@ -161,7 +161,7 @@ class TritonOperation(Operation):
         except PublishedError:
             self.mode = "tasks"
             return False
-        self._forget()  # Nobody looks at arguments any more: memory does not stay for them.
+        self._forget()  # Arguments are not read any more: memory does not stay for them.
         self.touched = None
         return True
 

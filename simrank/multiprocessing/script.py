@@ -51,7 +51,7 @@ def run_script(parent: Program, path: str | Path, args: Sequence[str], nprocs: i
     Each rank executes the file as `__main__` in a namespace of its own; what it imports is shared.
 
     Args:
-        parent: Who starts it.
+        parent: The program that starts it.
         path: A Python file.
         args: Its command line arguments.
         nprocs: Number of ranks.
@@ -80,7 +80,7 @@ def run_calls(
     """Run `call(rank, script)` on ranks that execute the modules beside a file for themselves.
 
     Args:
-        parent: Who starts it.
+        parent: The program that starts it.
         path: The file, which is read and not run.
         call: What each rank does with it.
         nprocs: Number of ranks.

@@ -49,7 +49,7 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
         default_device: The current device of every rank at first; None: each has its own.
         on_failure: "abort" or "continue".
         carrier: What holds the stack of a rank: "greenlet", "thread" or "auto".
-        divergence: Who follows the lines of ranks, or None.
+        divergence: Observer of the lines of ranks, or None.
         folding: The ranks of a spawn that run and represent others; None: all run.
     """
 
@@ -179,7 +179,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     """Run `fn(rank, *args)` on ranks of the parent's Context; see `spawn`.
 
     Args:
-        parent: Who spawns.
+        parent: The spawning program.
         fn: As in `spawn`.
         args: As in `spawn`.
         nprocs: As in `spawn`.

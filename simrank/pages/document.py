@@ -227,7 +227,7 @@ def table(
     head = element("tr", *(element("th", name, scope="col") for name in columns))
     lines = [joined("\n", element("tr", *map(_cell, row))) for row in rows]
     drawn = element("table", element("thead", head), element("tbody", *lines), class_=class_)
-    # Who has no mouse scrolls what has the focus.
+    # Without a mouse, keys scroll the focused element.
     return element("div", drawn, class_="scroll", tabindex="0", role="region", aria_label=title)
 
 

@@ -76,8 +76,8 @@ def run_plan(
 
     Args:
         config: The plan.
-        watcher: Is told of the start, of progress and of rows.
-        part: Who does the runs, and which are done already; None: all of them, here.
+        watcher: Gets the start, progress and rows.
+        part: The workers of the runs, and which are done already; None: all of them, here.
 
     Returns:
         A row per run, in the order of `config.cells`: cluster, the parameters, `num_ranks`;

@@ -282,7 +282,7 @@ def collective_of(name: str) -> str:
     """Return the collective of a name, also of torch's or nccl-tests' names.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is unknown.
     """
     return _named("collective", name, COLLECTIVES, COLLECTIVE_ALIASES)
 

@@ -62,7 +62,7 @@ def replay(
     Args:
         trace: What each rank does.
         cluster: The hardware.
-        observers: Who sees the run.
+        observers: Observers of the run.
         seed: Decides what happens first of what happens at one time.
 
     Raises:

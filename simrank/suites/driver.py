@@ -39,7 +39,7 @@ class Failure(NamedTuple):
     shown: Any
 
     @property
-    def who(self) -> str:
+    def label(self) -> str:
         """Return `rank 3` or `ranks 0-2`."""
         word = "rank" if len(self.ranks) == 1 else "ranks"
         return f"{word} {ranks_text(self.ranks)}"
@@ -64,7 +64,7 @@ class RanksRepr(TerminalRepr):
         self._others = others
         first = failures[0]
         all_agree = len(failures) == 1 and len(first.ranks) == num_ranks
-        who = f"all {num_ranks} ranks" if all_agree and num_ranks > 1 else first.who
+        who = f"all {num_ranks} ranks" if all_agree and num_ranks > 1 else first.label
         message = first.message if num_ranks == 1 or not first.ranks else f"{who}: {first.message}"
         self.reprcrash = ReprFileLocation(first.path, first.line, message)
 
@@ -76,13 +76,13 @@ class RanksRepr(TerminalRepr):
                 tw.line()
             place = (failure.path, failure.line)
             if place in shown:
-                tw.line(f"on {failure.who}, at the same line as on {shown[place]}:")
+                tw.line(f"on {failure.label}, at the same line as on {shown[place]}:")
                 for line in failure.message.splitlines()[:_MAX_LINES]:
                     tw.line(f"E   {line}", red=True, bold=True)
                 continue
-            shown[place] = failure.who
+            shown[place] = failure.label
             if failure.ranks:
-                tw.line(f"on {failure.who}:")
+                tw.line(f"on {failure.label}:")
             if hasattr(failure.shown, "toterminal"):
                 failure.shown.toterminal(tw)
             else:
@@ -406,13 +406,13 @@ class Driver:
             with self._captured():
                 world.tell(lambda session: session.run(item.nodeid, following))
         except (DeadlockError, LivelockError) as error:
-            hang = _without_those_at_rest(error)
-        except Failed as error:  # Who watches the driving session raises it: pytest-timeout.
+            hang = _without_ended(error)
+        except Failed as error:  # A plugin of the driving session raises it: pytest-timeout.
             hang = error
         self._replay_warnings(world.sessions)
         by_rank = {rank: session.take_reports() for rank, session in enumerate(world.sessions)}
         if isinstance(hang, Hang):
-            others = _what_others_did(hang)
+            others = _ended_positions(hang)
         reports = _merged_phases(by_rank, others)
         if hang is not None and not world.failed and not _has_xfailed(by_rank):
             reports = [*_before_body(reports), _report_of_hang(item, world, hang)]
@@ -598,7 +598,7 @@ def _teardown(item: RanksItem) -> pytest.TestReport:
     )
 
 
-def _without_those_at_rest(error: Hang) -> Hang:
+def _without_ended(error: Hang) -> Hang:
     """Return a hang in which ranks that have ended the test do not count as waiting."""
     states = [
         replace(state, waits=False) if state.state in _AT_REST else state for state in error.waits
@@ -621,7 +621,7 @@ def _without_those_at_rest(error: Hang) -> Hang:
     return reported
 
 
-def _what_others_did(error: Hang) -> list[str]:
+def _ended_positions(error: Hang) -> list[str]:
     """Return the positions of ranks that a failure has ended."""
     waiting = [state for state in error.waits if state.state not in _AT_REST and state.waits]
     return ["", "ended there:", *(f"  {state}" for state in waiting)] if waiting else []

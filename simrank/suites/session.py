@@ -52,7 +52,9 @@ _NEUTRAL: dict[str, Any] = {
 }  # fmt: skip
 _SESSION = "pytest session"  # In `Program.local`.
 ENDED = "simrank has ended the rank"  # What stands for the failure of such a rank.
-parsing: list[LoneSession] = []  # Who reads the command line now: ranks are not to be made again.
+parsing: list[
+    LoneSession
+] = []  # Sessions that read the command line now: ranks are not made again.
 
 
 class RankSession:

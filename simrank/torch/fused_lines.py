@@ -108,7 +108,7 @@ def lines_of(kernel: str) -> str:
     return _loaded.get(kernel, "")
 
 
-def told(launch: Callable[..., Any], lines: str, file: str) -> Callable[..., Any]:
+def with_lines(launch: Callable[..., Any], lines: str, file: str) -> Callable[..., Any]:
     """Wrap the launch of a compiled kernel: timelines and the summary get what it fuses.
 
     Args:

@@ -72,7 +72,7 @@ def of_kernels(module: Any) -> Patches:
             return run(self, *args, **kwargs)
         if self.simrank_launch is None:
             file = self.fn.fn.__code__.co_filename
-            self.simrank_launch = fused_lines.told(_launcher(self), self.simrank_lines, file)
+            self.simrank_launch = fused_lines.with_lines(_launcher(self), self.simrank_lines, file)
         self.simrank_launch(args, kwargs)
         return None
 

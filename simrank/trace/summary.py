@@ -32,7 +32,7 @@ class RankTimes:
     """Times of the ranks that spent theirs alike, in microseconds.
 
     Attributes:
-        ranks: Who.
+        ranks: Their numbers.
         compute_us: At least one kernel or copy ran.
         exposed_communication_us: Only collectives ran.
         idle_us: Nothing ran on the device.
@@ -59,7 +59,7 @@ class RankStep:
     """The last training step of the ranks that spent it alike, in microseconds.
 
     Attributes:
-        ranks: Who.
+        ranks: Their numbers.
         total_us: From the end of the optimizer's step before, or from the first kernel.
         by_phase_us: Computing time by phase: forward, backward, recomputation, optimizer, other.
         exposed_by_group_us: As in `RankTimes`.

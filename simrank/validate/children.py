@@ -33,7 +33,7 @@ def outer_timeout() -> float:
 def kill_subprocesses(*processes: BaseProcess) -> list[BaseProcess]:
     """Kill the live children, wait for their end, and return them.
 
-    Whoever was never started, has ended or was closed is passed over; nothing is raised for it.
+    A process that was never started, has ended or was closed is passed over, without an error.
     """
     killed = []
     for process in processes:

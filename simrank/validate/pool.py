@@ -36,8 +36,8 @@ from simrank.validate.team import (
     Team,
     are_even,
     are_in_a_ring,
+    cannot_arrive,
     left_behind,
-    never_come,
     waits_for,
     waits_text,
 )
@@ -112,7 +112,7 @@ class WorkerPool:
         Args:
             fn: A function of a module; `simrank.validate.rank()` tells it where it runs.
             args: Pickled once; every rank gets its own copy.
-            ranks: Who takes part; the others are not asked and keep their place.
+            ranks: Those that take part; the others keep their place.
             timeout: Seconds, instead of the pool's.
             fresh: Whether to start new workers for it.
 
@@ -388,6 +388,6 @@ def _hang(team: Team, case: Case, what: str, end: Sequence[str]) -> PoolError:
     waits = waits_for(pages)
     end = [*waits_text(waits), *end]
     facts = team.facts(case, with_stacks=True)
-    if never_come(pages, waits) or are_in_a_ring(waits):
+    if cannot_arrive(pages, waits) or are_in_a_ring(waits):
         return RanksPartedError(what, facts, waits_for=waits, case=case.number, end=end)
     return WorkerTimeoutError(what, facts, case=case.number, end=end)

@@ -78,7 +78,7 @@ class Case:
 
     Attributes:
         number: The request's.
-        ranks: Who was asked.
+        ranks: Those that got the request.
         answers: What came, by rank.
         timeout_s: How long was waited at most.
         waiting: The calls in which ranks wait for others that never come, by rank.
@@ -165,7 +165,7 @@ def waits_for(pages: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[int, ..
         if call is None:
             continue
         others = [other for other in call.get("ranks", ()) if other != rank and other in pages]
-        missing = [other for other in others if not _has_come(rank, call, other, pages[other])]
+        missing = [other for other in others if not _has_arrived(rank, call, other, pages[other])]
         if missing:
             found[rank] = tuple(missing)
     return found
@@ -179,7 +179,7 @@ def call_of(page: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found
 
 
-def _has_come(rank: int, call: Mapping[str, Any], other: int, page: Mapping[str, Any]) -> bool:
+def _has_arrived(rank: int, call: Mapping[str, Any], other: int, page: Mapping[str, Any]) -> bool:
     theirs = call_of(page) or {}
     counts = page.get("counts", {})
     if call.get("is_message"):
@@ -191,7 +191,7 @@ def _has_come(rank: int, call: Mapping[str, Any], other: int, page: Mapping[str,
     return bool(counts.get(group, 0) >= call["seq"])
 
 
-def never_come(
+def cannot_arrive(
     pages: Mapping[int, Mapping[str, Any]], waits: Mapping[int, tuple[int, ...]]
 ) -> bool:
     """Return whether a rank waits for a rank that has ended or made a different call."""
@@ -291,7 +291,7 @@ class Team:
     Raises:
         PoolStartError: One did not become ready in time, or failed.
         TooFewDevicesError: There are fewer GPUs than workers.
-        PortInUseError: Somebody listens on the port.
+        PortInUseError: A process listens on the port.
     """
 
     def __init__(self, setup: Setup, limits: Limits) -> None:
@@ -466,7 +466,7 @@ class Team:
         pages = self.pages(case.ranks)
         waits = waits_for(pages)
         waiting = {rank: call_of(pages[rank]) for rank in waits}
-        if not waits or not never_come(pages, waits) or waiting != case.waiting:
+        if not waits or not cannot_arrive(pages, waits) or waiting != case.waiting:
             case.waiting, case.waiting_since_s = waiting, time.monotonic()
         case.has_diverged = (
             time.monotonic() - case.waiting_since_s > self._limits.settle_s and bool(waits)
@@ -545,7 +545,7 @@ def bound(port: int = 0) -> socket.socket:
         port: 0: a free one.
 
     Raises:
-        PortInUseError: Somebody listens there.
+        PortInUseError: A process listens there.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:

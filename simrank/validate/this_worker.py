@@ -123,7 +123,7 @@ class Groups:
         """Destroy subgroups, then the main group, each on its own."""
         dist: Any = sys.modules["torch.distributed"]
         for group in reversed(_all_groups()):
-            with suppress(Exception):  # Nobody's consent is needed to end.
+            with suppress(Exception):  # An error does not keep it from ending.
                 dist.destroy_process_group(group)
 
 
@@ -246,7 +246,7 @@ def worker() -> Worker:
     """Return the worker that this process is.
 
     Raises:
-        NoRankError: It is none.
+        NoRankError: The process is no worker.
     """
     if not _WORKER:
         raise NoRankError("this process is no worker of a pool")
@@ -284,7 +284,7 @@ def collective(op: str, group: str = "workers", ranks: Sequence[int] | None = No
     Args:
         op: Its name.
         group: The name of the group; calls are counted for each.
-        ranks: Who takes part; None: the active ranks.
+        ranks: Those that take part; None: the active ranks.
     """
     found = worker()
     return found.calls.during(op, group, found.active if ranks is None else ranks)

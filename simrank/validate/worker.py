@@ -1,6 +1,6 @@
 """The main program of a worker: it waits for a request, runs it, answers, and waits again.
 
-Whoever reads it starts at `main`. By then standard output is the pool's pipe, the channel is open,
+Reading starts at `main`. By then standard output is the pool's pipe, the channel is open,
 and torch has not been imported.
 """
 

@@ -21,7 +21,7 @@ def meet(engine_of_rank, number=1):
     meetings = world.__dict__.setdefault("test_meetings", {})
     meeting = meetings.setdefault(number, None) or Meeting(group, number)
     meetings[number] = meeting
-    meeting.come(program.rank)
+    meeting.add_arrival(program.rank)
     engine_of_rank.wait(meeting)
     return meeting
 

@@ -3,7 +3,7 @@
 import multiprocessing
 
 import simrank
-from simrank.distributed.membership import come_to, number_of, world_of
+from simrank.distributed.membership import join_world, number_of, world_of
 from simrank.ranks import require_rank
 
 FORKING = multiprocessing.get_context("fork")
@@ -40,7 +40,7 @@ def test_ranks_of_a_spawn_come_to_the_world_of_another():
 
     def come(rank, world):
         program = require_rank("test")
-        found.append((come_to(program, world), come_to(program, world), program.started_rank))
+        found.append((join_world(program, world), join_world(program, world), program.started_rank))
 
     def program(rank):
         world = world_of(require_rank("test"))

@@ -59,7 +59,7 @@ def test_who_answered_or_made_another_call_never_comes():
     """Who is only busy may."""
     for page, is_hopeless in ((DONE, True), (at("broadcast"), True), (BUSY, False)):
         pages = {0: at("all_reduce", ranks=[0, 1]), 1: page}
-        assert team.never_come(pages, team.waits_for(pages)) == is_hopeless
+        assert team.cannot_arrive(pages, team.waits_for(pages)) == is_hopeless
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def binomial_reduce(problem: Problem, options: Mapping[str, int]) -> Schedule:
         while reach < problem.world_size:
             src = np.arange(reach, problem.world_size, 2 * reach, dtype=np.int64)
             zeros = np.zeros_like(src)
-            # Whoever receives at all received in the first round, from the position after it.
+            # A rank that receives at all does so in the first round, from the position after it.
             has_sum = (src + 1 < problem.world_size) & (reach > 1)
             yield _fold(
                 order,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from simrank.hardware import Cluster
     from simrank.hardware.spec import NcclSpec
 
-# Nine of ten measured times of the shipped tables are within the uncalibrated prediction over, and
+# 90 % of the measured times of the shipped tables are within the uncalibrated prediction over, and
 # times, one more than this, by class of size: networks with slow steps (TCPX) are among them.
 # Source: `simrank accuracy`, all_reduce, all_gather and reduce_scatter of nccl-tests.
 UNCALIBRATED_SPREAD: Final = (0.46, 1.2, 1.17, 0.3)

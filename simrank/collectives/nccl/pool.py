@@ -75,7 +75,7 @@ ONE_NODE, SEVERAL_NODES, HOST_LAUNCHES, ONE_NODE_UNSEEN, SEVERAL_NODES_UNSEEN = 
 ONE_NODE_CALIBRATED, SEVERAL_NODES_CALIBRATED = 5, 6
 CALIBRATED: Final = {ONE_NODE: ONE_NODE_CALIBRATED, SEVERAL_NODES: SEVERAL_NODES_CALIBRATED}
 NUM_KINDS: Final = 7
-NORMAL_90: Final = 1.645  # Nine of ten values of a normal distribution are within so many sigmas.
+NORMAL_90: Final = 1.645  # 90 % of a normal distribution are within so many sigmas.
 
 
 class Labels(NamedTuple):

@@ -174,7 +174,7 @@ def nccl_block(like: str, host: str | None, found: dict[str, Found]) -> dict[str
 
     Args:
         like: That cluster.
-        host: Who made the hosts' processors, where that is known: intel or amd.
+        host: Vendor of the hosts' processors, where that is known: intel or amd.
         found: What `keys_of` a graph returned.
     """
     data = read_yaml(locate("clusters", like)).data

@@ -273,7 +273,7 @@ def _computed(
     cuda_device, kind = parse_device(device), as_dtype(dtype)
     result = tensors.empty(shape, kind, cuda_device, fresh=False)
     if result.storage.has_values:
-        # Nobody can look at a tensor that is new without waiting for the kernel.
+        # A new tensor is not read without waiting for the kernel.
         result.array[...] = np.asarray(make()).astype(kind.numpy)
     if cuda_device is not None:
         run(name, _nothing, (), (result,))

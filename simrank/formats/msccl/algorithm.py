@@ -224,7 +224,7 @@ def check_races(order: Order) -> None:
     """
     num_lanes = 1 + max((node.lane for node in order.nodes), default=0)
     clocks = np.zeros((num_lanes, num_lanes), np.int32)
-    reported = _Told(order)
+    reported = _StepClocks(order)
     readers: dict[_Chunk, dict[int, int]] = {}
     writers: dict[_Chunk, int] = {}
     for number in order.sequence:
@@ -248,7 +248,7 @@ def check_races(order: Order) -> None:
         reported.tell(number, clock)
 
 
-class _Told:
+class _StepClocks:
     """Vector clocks of steps, kept until the last dependent step has read them."""
 
     def __init__(self, order: Order) -> None:

@@ -267,7 +267,7 @@ _WHOLE = ("device_print", "device_assert", "assume", "atomic_poll", "map_element
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function of the language for calls with masked-off programs."""
     if name in _WITH_MEMORY:
-        return _for_those_there(function)
+        return _for_active(function)
     return _for_all(function) if name in _WHOLE else function
 
 
@@ -280,7 +280,7 @@ def _for_all(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _for_those_there(function: Callable[..., Any]) -> Callable[..., Any]:
+def _for_active(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         programs = machine.now()
         active, ids = programs.active, programs.ids

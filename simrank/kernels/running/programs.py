@@ -111,7 +111,7 @@ class ProgramSync:
 
     def catch_up(self) -> None:
         """Advance the simulation to the program's clock, before visible effects."""
-        if self.work.charged_ps:  # Whoever meets others has ended what it was at.
+        if self.work.charged_ps:  # A program at a meeting has ended its work.
             self.work = BusyTimes(self._run.num_beside)
         if self._task.host_ps > self._engine.now_ps:
             self._engine.sleep(0)
@@ -480,7 +480,7 @@ class ProgramRun:
         try:
             machine.run(programs, self._body)
             sync.finish()
-        finally:  # Who ran before has gone on, or has ended.
+        finally:  # The previous program has gone on, or has ended.
             machine.set_running(None)
         del self._live[number]
         self.num_ended += 1

@@ -106,7 +106,7 @@ def of_active(*values: Any, scope: str = "thread") -> list[Array]:
 
     Args:
         values: Scalars, pointers or plain numbers; pointers give addresses.
-        scope: Who does it: each "thread", each "warp", or the "block" once.
+        scope: The unit that does it: each "thread", each "warp", or the "block" once.
 
     Raises:
         UnsupportedError: Something is done by a whole block, but differs between threads; or one
@@ -424,7 +424,7 @@ def running(body: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-def came() -> Any:
+def arrived() -> Any:
     """Return the threads that begin a function."""
     return machine.now().active
 
@@ -441,7 +441,7 @@ def returned(value: Any, before: Any) -> Any:
 
 
 HELPERS = {
-    "__came": came,
+    "__came": arrived,
     "__returned": returned,
     "__choose": choose,
     "__branch": Branch,

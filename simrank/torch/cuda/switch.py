@@ -261,7 +261,7 @@ def enable(  # noqa: PLR0913 - each a keyword of its own
         num_devices: Devices of all nodes together.
         properties: What every device says of itself; its `total_memory` is what it has.
         layout: Addresses of the devices' memory; the default follows from the first two.
-        callbacks: Who listens.
+        callbacks: Its listeners.
         fill_fresh: Fill fresh memory with 0xFF, which is NaN in every floating-point dtype.
         replace_real_devices: Hide the GPUs that torch sees.
         value_limits: Bytes up to which tensors have values, and those of integers; None: all.
@@ -326,7 +326,7 @@ def disable() -> None:
     if not _enabled:
         return
     _patches.restore()
-    _forget_what_is_left()
+    _reset_leftovers()
     install(Callbacks())
     native().simrank_bind_other_threads(None)
     native().simrank_disable()
@@ -347,7 +347,7 @@ def standalone(num_devices: int = 1, **options: Any) -> Iterator[RankState]:
         disable()
 
 
-def _forget_what_is_left() -> None:
+def _reset_leftovers() -> None:
     """Reset state that a simulation may have left."""
     bindings.forget()
     forget_graphs()

@@ -177,7 +177,7 @@ class Allocations:
     """The blocks on the devices of one Context.
 
     Args:
-        checker: Who looks for races, or None.
+        checker: The race checker, or None.
     """
 
     def __init__(self, checker: RaceChecker | None) -> None:

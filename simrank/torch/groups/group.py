@@ -433,7 +433,7 @@ class SimulatedGroup(IdentifiedGroup):
         if not self._is_on_stream(tensor):
             return True
         if self._limit is not None:
-            return True  # Somebody watches it.
+            return True  # It is watched.
         return bool(getattr(opts, "asyncOp", True))
 
     def _is_gloo(self, tensors: Tensors) -> bool:

@@ -16,8 +16,8 @@ import torch.distributed.distributed_c10d as c10d
 from simrank.distributed.active_members import ElasticOptions
 from simrank.distributed.backends import NCCL, Backends, parse_backend
 from simrank.distributed.group import Maker, World, membership
-from simrank.distributed.membership import come_to, number_of, world_of
 from simrank.distributed.membership import destroy_process_group as destroy_simulated
+from simrank.distributed.membership import join_world, number_of, world_of
 from simrank.engine import user_site
 from simrank.errors import UnsupportedError
 from simrank.isolation import libraries
@@ -223,7 +223,7 @@ class _Place(NamedTuple):
 
     Attributes:
         store: The store.
-        rank: Who comes.
+        rank: The arriving rank.
         size: How many come.
     """
 
@@ -444,7 +444,7 @@ def meet(program: Program, store: dist.Store, rank: int, size: int) -> Sequence[
     """Return the members of the default group that a rank joins, and set its epoch.
 
     Args:
-        program: Who joins.
+        program: The joining one.
         store: Where the members meet.
         rank: Its rank there.
         size: The number of members.
@@ -489,7 +489,7 @@ def meet_at(place: str, program: Program, store: dist.Store, rank: int, size: in
     oldest = min(each.world for each in met)
     if oldest == max(each.world for each in met) or any(each.generation for each in met):
         return met
-    number = come_to(program, world.comm_library.worlds[oldest])
+    number = join_world(program, world.comm_library.worlds[oldest])
     _tell(store, f"{place}/world", rank, Met(number, 0, oldest))
     return [_reported(store, f"{place}/world/{index}") for index in range(size)]
 

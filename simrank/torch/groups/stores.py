@@ -334,7 +334,7 @@ def _serve(program: Program, port: int, table: Table, *, is_shared: bool) -> tup
         is_shared: Whether the rank may have the port already: it serves there, or gives the socket.
 
     Raises:
-        DistNetworkError: Somebody else has it.
+        DistNetworkError: Another process has it.
     """
     ports, node = ports_of(program), node_of(program)
     for holder in list(ports.holders(node, port)):
