@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import house, language
+from tests import house, language, references
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "simrank"
@@ -163,7 +163,7 @@ def test_every_test_says_in_one_line_what_it_claims():
 
 
 def test_tests_mirror_modules():
-    """`simrank/a/b.py` has `tests/a/test_b.py`, or a folder `tests/a/b/`, or is in the table."""
+    """A module has a test file of its name in the same folder of tests, or is in the table."""
     without = []
     for path in SOURCES:
         module = path.relative_to(PACKAGE)
@@ -219,33 +219,31 @@ def test_run_and_step_alone_move_simulated_time():
 
 
 def test_the_table_of_changes_names_files_and_what_they_define():
-    """Each row of "To change something" links a file that defines the name, and all packages."""
-    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## To change something")[2]
-    rows = re.findall(
-        r"^\| [^|]+ \| \[([^]]+)\]\(simrank/\1\) \| `([^`]+)` \|$", table, re.MULTILINE
-    )
-    packages = {name.partition("/")[0] for name, _ in rows}
-    missing = {
-        path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()
-    } - packages
-    assert missing == set()
-    for file, name in rows:
-        head, _, member = name.partition(".")
-        tree = ast.parse((PACKAGE / file).read_text())
-        found = [n for n in tree.body if head in defined(n)]
-        assert found, f"{file} does not define {head}"
-        members = [n.name for n in ast.walk(found[0]) if isinstance(n, ast.FunctionDef)]
-        assert not member or member in members, f"{file}: {head} has no {member}"
+    """Each row of "To change something" links a file that defines its names; all packages."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert list(references.stale_rows(page)) == []
+    table = page.partition("## To change something")[2].partition("\n## ")[0]
+    linked = {name.removesuffix(".py") for name in re.findall(r"\]\(simrank/([\w.]+)", table)}
+    assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()} <= linked
 
 
-def defined(node: ast.stmt) -> set[str]:
-    """Return the names that a statement at the top of a module defines."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return {node.name}
-    targets = getattr(node, "targets", [getattr(node, "target", None)])
-    return {
-        n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)
-    }
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("](simrank/engine/queue.py)", "](simrank/engine/queues.py)", "must name one file"),
+        ("[engine/queue.py]", "[engine/order.py]", "must name one file"),
+        ("`tie_keys`", "`sort_keys`", "queue.py does not define sort_keys"),
+        ("`tie_keys`", "`tie_keys`, `Queue.sorted`", "queue.py does not define Queue.sorted"),
+        ("`Engine.park_on`", "`Engine.park_at`", "loop.py does not define Engine.park_at"),
+        ("`time.sleep` and clocks", "`time.doze` and clocks", "clock.py does not have time.doze"),
+        ("| `tie_keys` |", "| tie_keys |", "not understood"),
+    ],
+)
+def test_a_planted_row_that_is_stale_is_found(old, new, message):
+    """A file that is gone, a text that differs from its link, a name, a row of another form."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (found,) = references.stale_rows(page.replace(old, new))
+    assert message in found
 
 
 def test_every_adr_is_in_the_index():
@@ -294,13 +292,69 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def test_files_that_pages_name_exist():
-    """A path in backticks that begins at the root of the repository leads somewhere."""
+PROGRAMS = [
+    path
+    for folder in ("simrank", "tests", "benches", "examples", "docs")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def stale_in_pages_and_sources():
     for path in PAGES:
-        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-        for name in re.findall(r"`((?:simrank|tests|benches|configs|adr)/[\w./-]+)`", text):
-            exists = (ROOT / name).exists() or "NAME" in name or "NNNN" in name
-            assert exists, f"{path}: {name}"
+        text = references.FENCE.sub("", path.read_text())
+        yield path, references.stale_paths(text, path.parent)
+        yield path, references.stale_modules(text)
+    for path in PROGRAMS:
+        words = words_of(path)
+        text = "\n".join([*words.docstrings, *(comment for _, comment in words.comments)])
+        yield path, references.stale_paths(text, path.parent)
+        yield path, references.stale_modules(text, path.read_text())
+
+
+def test_files_and_modules_that_pages_docstrings_and_comments_name_exist():
+    """A name with a slash is a file, from the root or `simrank/`; a module is there."""
+    found = [
+        f"{path.relative_to(ROOT)}: {each}"
+        for path, stale in stale_in_pages_and_sources()
+        for each in stale
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "`hardware/capability.py`", "`simrank/hardware/capability.py`", "tests/test_gone.py",
+        "`engine/loop.py:Engine.gone`", "`tests/test_units.py::test_gone`", "`isolation/gone/`",
+    ],
+)  # fmt: skip
+def test_a_planted_name_with_a_slash_that_is_stale_is_found(planted):
+    """In a sentence, beside names that exist, are any file's, or another project's."""
+    right = "`engine/loop.py:Engine.step`, `tests/<package>/`, `src/enqueue.cc`, `GB/s`"
+    text = f"See {right}, and {planted} for more."
+    assert list(references.stale_paths(text, ROOT)) == [planted.strip("`")]
+
+
+@pytest.mark.parametrize(
+    ("planted", "found"),
+    [
+        ("The module `pool_gone` fits them.", "pool_gone"),
+        ("`capability` modules know it.", "capability"),
+        ("It is in `simrank.hardware.capability`.", "simrank.hardware.capability"),
+        ("So does `simrank.engine.loop.gone`.", "simrank.engine.loop.gone"),
+        ("The queue is in `ranks.locks`.", "ranks.locks"),
+    ],
+)
+def test_a_planted_sentence_about_a_module_that_is_gone_is_found(planted, found):
+    """A sentence that a merge left behind; those about modules that are there are not."""
+    text = f"The module `loop` has `loop.Engine`, as `simrank.engine.loop.Engine`. {planted}"
+    assert list(references.stale_modules(text)) == [found]
+
+
+def test_a_variable_of_the_name_of_a_module_is_none():
+    """If the code of the same module has it."""
+    assert list(references.stale_modules("Of `config.gone`.", "config.gone + config.gone")) == []
+    assert list(references.stale_modules("Of `config.gone`.", "1 + 1")) == ["config.gone"]
 
 
 def test_pages_use_plain_words():
@@ -495,12 +549,38 @@ def test_the_page_of_rank_state_lists_every_module_that_isolates_ranks():
 
 
 def test_what_confirms_a_decision_exists():
-    """Every file that an ADR names as its confirmation is there."""
-    for path in sorted((ROOT / "adr").glob("[0-9]*.md")):
-        confirmed = path.read_text().partition("Confirmed by:")[2].splitlines()[0].split(",")
-        assert confirmed[0].strip(), path.name
-        for name in confirmed:
-            assert (ROOT / name.strip()).exists(), f"{path.name} names {name.strip()}"
+    """Every file, test and command that a decision in force names as its confirmation is there."""
+    found = [
+        f"{path.name}: {stale}"
+        for path in sorted((ROOT / "adr").glob("[0-9]*.md"))
+        for stale in references.stale_confirmations(path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("confirmation", "message"),
+    [
+        ("tests/engine/test_rules.py::test_e1_time_is_an_integer_number_of_picoseconds", None),
+        ("tests/property/", None),
+        ("`tests/check.py imports`", None),
+        ("tests/engine/test_gone.py", "does not exist"),
+        ("tests/engine/test_rules.py::test_gone", "does not exist"),
+        ("tests/check.py gone", "does not exist"),
+        ("adr/", "does not exist"),
+        ("the tests of the engine", "not understood"),
+        ("", "not understood"),
+    ],
+)
+def test_a_planted_confirmation_that_is_stale_is_found(confirmation, message):
+    """On the second line of the list, too."""
+    path = ROOT / "adr" / "0020-threads-in-lockstep.md"
+    last = "benches/engine.py\n"
+    assert last in path.read_text()
+    planted = path.read_text().replace(last, f"benches/engine.py,\n{confirmation}\n", 1)
+    found = list(references.stale_confirmations(planted))
+    assert len(found) == (message is not None)
+    assert all(message in each for each in found)
 
 
 def test_import_simrank_imports_no_heavy_library():

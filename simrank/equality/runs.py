@@ -525,7 +525,7 @@ def _note_changed(reference: Reference, run: Callable[[_Single], Record]) -> Non
         return
     step, text, error = apart
     modules = list(dict.fromkeys(spot.module for spot, _ in reference.record.steps[0].order))
-    low, high = 0, len(modules)  # Recording the first `high` modules changes the program.
+    low, high = 0, len(modules)  # With the first `high` of them recorded, it changes.
     while low < high:
         middle = (low + high) // 2
         found = _first_apart(run(_Single(watched=modules[:middle])), plain, reference.noisy)

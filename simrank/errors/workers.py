@@ -158,7 +158,7 @@ class BodyError(SimrankError):
         text: Its text.
         place: The innermost file and line.
         shown: What pytest shows of it.
-        pickled: The exception as `errors.travel.remade` has it, or None.
+        pickled: The exception as `errors.base.remade` has it, or None.
         outcome: The name of pytest's exception that it is, or empty.
     """
 

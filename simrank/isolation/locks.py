@@ -529,7 +529,7 @@ def _check_arguments(blocking: bool, timeout: float) -> None:
 #
 # Found are names of modules, attributes of their classes, the locks of `cached_property` (until
 # Python 3.11) and those of the handlers of `logging`. Others stay native; see
-# `engine.sleepers`.
+# `engine.lockstep`.
 
 # Their locks are held for moments, without a wait, also by threads without a rank.
 _OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",

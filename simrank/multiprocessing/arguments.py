@@ -181,7 +181,7 @@ class _StrictPickler(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - anything
         """Return a placeholder for a shared object; pickle handles all other values."""
         kind = type(value)
-        if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `ranks.locks`.
+        if kind.__module__ in _THREADS_ONLY:  # The lock in a queue may be one of `isolation.locks`.
             raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")
         if is_real(value, type) or not _is_shared(kind):
             return NotImplemented

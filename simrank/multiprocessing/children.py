@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.threads`)
+import threading  # noqa: TID251 - its classes are engine waits in a rank (see `isolation.threads`)
 import traceback
 from typing import TYPE_CHECKING, Any, cast
 

@@ -15,7 +15,7 @@ import itertools
 import os
 import queue
 import select
-import threading  # noqa: TID251 - its classes are engine waits in a rank (see `ranks.stdlib`)
+import threading  # noqa: TID251 - its classes are engine waits in a rank (see `isolation.stdlib`)
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self

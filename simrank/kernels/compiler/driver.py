@@ -119,7 +119,7 @@ class SimulatedLauncher:
 
 # ---- compile targets by device name ----
 
-# By a part of the device's name; NVIDIA's are in `hardware/capability.py`.
+# By a part of the device's name; NVIDIA's are in `hardware/spec.py`.
 _OTHERS = (
     ("MI300", GPUTarget("hip", "gfx942", 64)),
     ("MI325", GPUTarget("hip", "gfx942", 64)),

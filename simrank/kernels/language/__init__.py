@@ -1,8 +1,8 @@
 """Emulated functions of `triton.language`, by Triton module and name.
 
-Read `access` and `elementwise` first. `source/names.py` adds functions that need higher layers
-(inline assembly, external functions). A function that is missing in both, and is not written in
-Triton, raises an error when it is called.
+Read `access` and `elementwise` first. `kernels/source/names.py` adds functions that need higher
+layers (inline assembly, external functions). A function that is missing in both, and is not written
+in Triton, raises an error when it is called.
 """
 
 from __future__ import annotations

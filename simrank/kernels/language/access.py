@@ -475,7 +475,7 @@ def advance(base: BlockPointer, offsets: Sequence[Operand]) -> BlockPointer:
     return base.advance(offsets)
 
 
-# ---- atomic functions of `tl`; `memory/atomics.py` applies them to memory ----
+# ---- atomic functions of `tl`; `kernels/memory/atomics.py` applies them to memory ----
 
 _Bits = dict[str, tuple[int, ...]]
 

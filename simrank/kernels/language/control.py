@@ -334,7 +334,7 @@ def _merged(finished: Sequence[tuple[Array, Any]], total: int) -> list[Column]:
 
 
 # ---- compile target as seen by kernels: the simulated device acts as an NVIDIA GPU ----
-# The compute capability follows from the device's name, see `hardware/capability.py`; assumed 9.0
+# The compute capability follows from the device's name, see `hardware/spec.py`; assumed 9.0
 # (Hopper) for other names.
 
 

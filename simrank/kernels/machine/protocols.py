@@ -54,7 +54,7 @@ class Pointer(Protocol):
 
 
 class AccessLog(Protocol):
-    """Log of the accesses of programs in lockstep; see `races/launch_log.py`."""
+    """Log of the accesses of programs in lockstep; see `kernels/races/launch_log.py`."""
 
     def watches(self, storage: Storage) -> bool:
         """Return whether loads of a storage are logged."""
@@ -85,7 +85,10 @@ class AccessLog(Protocol):
 
 
 class Lanes(Protocol):
-    """Check of lanes of one program that access the same memory; see `races/launch_log.py`."""
+    """Check of lanes of one program that access the same memory.
+
+    See `kernels/races/launch_log.py`.
+    """
 
     def stored(self, addresses: Value, values: Value, active: Value | None) -> None:
         """Check a store."""
@@ -98,7 +101,10 @@ class Lanes(Protocol):
 
 
 class ProgramOrder(Protocol):
-    """Happens-before order of a program, and its accesses; see `races/happens_before.py`."""
+    """Happens-before order of a program, and its accesses.
+
+    See `kernels/races/happens_before.py`.
+    """
 
     def stores(self, storage: Storage, index: Array, values: Array) -> None:
         """Log a store of elements."""
@@ -120,7 +126,7 @@ class ProgramOrder(Protocol):
 
 
 class Sync(Protocol):
-    """Waits and visible effects of one program; see `running/programs.py`.
+    """Waits and visible effects of one program; see `kernels/running/programs.py`.
 
     Attributes:
         is_free: Whether accesses are part of one that is paid for.
