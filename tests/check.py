@@ -24,7 +24,7 @@ BIN = Path(sys.executable).parent
 # for tests that hang: none takes a minute, and a busy machine makes none fail.
 PYTEST = [
     "pytest", "-q", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder",
-    "--timeout", "600",
+    "--timeout", "600", "--durations", "10",
 ]  # fmt: skip
 # `tests/conftest.py` imports torch before tests are collected, also those that do not use it.
 AFTER_TORCH = ["SIMRANK_TEST_AFTER=torch", *PYTEST]

@@ -107,6 +107,30 @@ def pytest_sessionfinish(session):
     gc.unfreeze()
 
 
+# A test takes less than 0.25 s or is marked slow. One that is not fails with twenty times as much
+# processor time, which other work on the machine does not move.
+MAX_CPU_S = 5.0
+
+
+def _cpu_s():
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test without the mark `slow` that takes seconds of processor time."""
+    start_s = _cpu_s()
+    result = yield
+    used_s = _cpu_s() - start_s
+    if used_s > MAX_CPU_S and item.get_closest_marker("slow") is None:
+        pytest.fail(
+            f"took {used_s:.1f} s of processor time, at most {MAX_CPU_S:g} s: mark it slow, "
+            "or make it smaller",
+            pytrace=False,
+        )
+    return result
+
+
 @pytest.fixture
 def pytester(pytester):
     """Run tests within a test. It forgets what they import, and torch can be loaded only once."""

@@ -162,6 +162,20 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
                 ), command
 
 
+@pytest.mark.parametrize(
+    ("used_s", "marker", "fails"), [(4.9, None, False), (5.1, None, True), (5.1, "slow", False)]
+)
+def test_a_long_test_without_the_mark_slow_fails(monkeypatch, used_s, marker, fails):
+    """By processor time, so that a busy machine makes none fail."""
+    call = conftest.pytest_runtest_call(SimpleNamespace(get_closest_marker=lambda name: marker))
+    with monkeypatch.context() as patch:  # This test is measured, too.
+        patch.setattr(conftest, "_cpu_s", iter([1.0, 1.0 + used_s]).__next__)
+        next(call)
+        with pytest.raises(pytest.fail.Exception if fails else StopIteration) as stop:
+            call.send("result")
+    assert ("mark it slow" in str(stop.value)) == fails
+
+
 def test_ci_runs_in_a_clone_and_spares_environments_and_files(tmp_path):
     """The README's command runs in another folder, and what lies here is there afterwards."""
     files = {

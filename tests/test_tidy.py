@@ -24,6 +24,11 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES}
 PACKAGES -= {"__init__", "__main__"}
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+PROGRAMS = [
+    path
+    for folder in ("simrank", "tests", "benches", "examples", "docs")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 DESIGN = ROOT / "adr" / "design.md"
 PAGES = sorted(
     path
@@ -103,6 +108,13 @@ TOUR = (
 
 def words_of(path: Path) -> language.Words:
     return language.words_of(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs():
+    """Read all programs once, in seconds that are no test's."""
+    for path in PROGRAMS:
+        words_of(path)
 
 
 def test_files_and_functions_stay_short():
@@ -290,13 +302,6 @@ def test_links_of_pages_lead_somewhere():
 def anchors(page: Path) -> set[str]:
     heads = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
-
-
-PROGRAMS = [
-    path
-    for folder in ("simrank", "tests", "benches", "examples", "docs")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
 
 
 def stale_in_pages_and_sources():
