@@ -160,7 +160,7 @@ def run(walked):
     with walked():
         pass
 """
-    assert house.walk(program) == (house.Walk(0, 0, 0, 0), "")
+    assert house.walk(program) == (house.Walk(0, 0, 0, 0, 0), "")
 
 
 def test_every_test_says_in_one_line_what_it_claims():

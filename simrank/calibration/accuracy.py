@@ -197,7 +197,7 @@ def table_series(table: str, cluster: str | None = None) -> list[TableSeries]:
     """Read measured times.
 
     Args:
-        table: A built-in name, or a file in any of the formats of `bench.measured_text`.
+        table: A built-in name, or a file in any of the formats of `calibration.measured_text`.
         cluster: As for `measured_series`.
 
     Raises:
@@ -219,7 +219,7 @@ def measured_series(
     """Read measured times from texts.
 
     Args:
-        texts: The text of each file, by its name, in any of the formats of `bench.measured_text`.
+        texts: The text of each file, by its name, in any of the formats of `calibration.measured_text`.
         cluster: The cluster to predict, instead of the one that stands beside the table; then
             ranks fill one node after the other unless the text says on which hosts they were, and
             use all network cards beside them.
