@@ -285,3 +285,34 @@ def test_objects_larger_than_small_tensors_travel_without_values():
     with simrank.Context.for_ranks(8, data=False) as ctx:
         ctx.multiprocessing.spawn(_exchange_objects, (found,), nprocs=8, share_args=True)
     assert found == {rank: list(range(8)) for rank in range(8)}
+
+
+def test_nothing_is_broken_without_values(run):
+    """Checks for NaN and infinity, as torch and programs spell them; no other boolean is answered."""
+
+    def program(rank):
+        x = torch.randn(1 << 20, device="cuda")
+        loss, weight = x.mean(), torch.nn.Parameter(torch.randn(1024, 1024, device="cuda"))
+        whole = torch.isfinite(x)
+        answers = [
+            torch.isnan(x).any(), torch.isinf(loss), (~whole).any(), (x != x).any(),
+            torch.isnan(x).any() | torch.isinf(x).any(), whole.all().logical_not(),
+        ]  # fmt: skip
+        assert not any(bool(each) for each in answers)
+        assert all(bool(each) for each in (whole.all(), torch.isfinite(loss).cpu(), (x == x).all()))
+        (weight * weight).sum().backward()
+        torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+        scaler, optimizer = torch.amp.GradScaler("cuda"), torch.optim.SGD([weight], lr=0.1)
+        scaler.scale((weight * weight).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        with pytest.raises(UnknownValueError):
+            weight.grad[0, 0].item()
+        with pytest.raises(UnknownValueError):
+            bool((x > 0).any())
+        stops = torch.ones((), dtype=torch.bool, device="cuda")
+        for mixed in ((torch.isnan(x) | (x > 0)).any(), torch.isnan(x).any() | stops):
+            with pytest.raises(UnknownValueError):
+                bool(mixed)
+
+    run(program)

@@ -7,8 +7,11 @@
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
+#include <cmath>
+#include <cstring>
 #include <mutex>
 #include <c10/core/DeviceGuard.h>
+#include <string_view>
 #include <torch/library.h>
 #include <unordered_map>
 #include <unordered_set>
@@ -374,7 +377,45 @@ class Call {
     for (auto& alias : aliases_) if (alias.written && !is_sparse_) regain_values(alias.device);
     if (unknown_results_.defined()) lose_elements(stack_->back().toTensor(), unknown_results_, cause());
   }
-  Cause cause() const { return {info_.name.c_str(), site_of_caller()}; }
+  Cause cause() const {
+    const char* verdict = verdict_on_numbers();
+    return {verdict ? verdict : info_.name.c_str(), site_of_caller()};
+  }
+
+  // What the result says of numbers, if it says whether they are finite: a check of them, as torch
+  // spells it out too (x == x, abs(x) != inf), or something that passes such booleans on.
+  const char* verdict_on_numbers() const {
+    const std::string_view base = std::string_view(info_.name).substr(0, info_.name.find('.'));
+    if (base == "isnan" || base == "isinf" || base == "isposinf" || base == "isneginf") return kBroken;
+    const bool is_equal = base == "eq";
+    if (is_equal || base == "ne") {
+      const auto& other = (*stack_)[base_ + 1];
+      if (other.isScalar() && other.toScalar().isFloatingPoint() && std::isinf(other.toScalar().toDouble()))
+        return is_equal ? kBroken : kFinite;
+      if (other.isTensor() && aliases_.size() > 1 && is_same_view(aliases_[0].device, aliases_[1].device))
+        return is_equal ? kFinite : kBroken;
+      return nullptr;
+    }
+    if (aliases_.empty() || aliases_[0].device.scalar_type() != at::kBool || !passes_booleans(base)) return nullptr;
+    const char* found = nullptr;
+    for (auto& alias : aliases_) {
+      if (alias.overwritten) continue;
+      const auto before = unknown_cause(alias.device);
+      if (!before || !is_verdict(before->op) || (found && found != before->op)) return nullptr;
+      found = before->op;
+    }
+    const bool is_not = base == "logical_not" || base == "bitwise_not";
+    return !found || !is_not ? found : found == kBroken ? kFinite : kBroken;
+  }
+  static bool is_same_view(const Tensor& a, const Tensor& b) {
+    return a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  }
+  static bool passes_booleans(std::string_view base) {
+    for (const char* name : {"any", "all", "logical_not", "bitwise_not", "logical_or", "logical_and", "bitwise_or",
+                             "bitwise_and", "mul", "copy_", "_to_copy", "clone", "amax", "amin", "max", "min", "stack", "cat"})
+      if (base == name || (base.size() == std::strlen(name) + 1 && base.back() == '_' && base.substr(0, base.size() - 1) == name)) return true;
+    return false;
+  }
 
   void draw() {
     OnIndex on_index(static_cast<DeviceIndex>(device_));

@@ -28,6 +28,12 @@ struct Cause {
   bool operator==(const Cause&) const = default;
 };
 
+// Causes of booleans that say whether numbers are finite. A run without values breaks none: what
+// reads them is answered without a value that the user states.
+inline constexpr char kBroken[] = "whether numbers are broken";
+inline constexpr char kFinite[] = "whether numbers are finite";
+inline bool is_verdict(const char* op) { return op == kBroken || op == kFinite; }
+
 // Ranges of addresses that are unknown; neighbours with one cause are one range.
 class UnknownRanges {
  public:
