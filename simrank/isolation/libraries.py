@@ -339,8 +339,9 @@ class ImportWatcher(MetaPathFinder):
         """Install what is there, and wait for the rest and for `more`."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
-        self._awaited = {*self._names, *more}
-        for name in (*self._names, *more):
+        names = dict.fromkeys((*self._names, *more))
+        self._awaited = {*names}
+        for name in names:
             if name in sys.modules:
                 self._install(sys.modules[name], False)
 

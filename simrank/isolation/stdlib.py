@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine import limits
+from simrank.engine.callsite import attributes_of, is_real
 from simrank.isolation import (
     blocking_calls,
     clock,
@@ -194,8 +195,13 @@ def install() -> None:
     # A module in another's names (hypothesis reads `threading`'s current thread) is not handled
     # here.
     named = [each for each in _replaced if not isinstance(each.original, _HAS_NO_IDENTITY)]
-    _rebind(own, {id(each.original): getattr(each.owner, each.name) for each in named})
+    patches = {id(each.original): getattr(each.owner, each.name) for each in named}
+    _rebind(own, patches)
+    _rebind_names(patches)
     _replace_locks(own)
+    if len(sys.modules) != len(_known):
+        _known.clear()
+        _known.update(sys.modules)
 
 
 def _put(patches: list[tuple[Any, str, Any]]) -> None:
@@ -256,6 +262,9 @@ def remove() -> None:
             if each.original is not _INHERITED and not isinstance(each.original, _HAS_NO_IDENTITY)
         }
         _rebind(own_modules(), stood_for)
+        if len(sys.modules) != len(_known):
+            _find_bound(stood_for)
+        _rebind_names(stood_for)
         while _replaced:
             owner, name, original, held = _replaced[-1]
             if original is not _INHERITED:
@@ -443,3 +452,27 @@ def _rebind(modules: list[ModuleType], replacements: dict[int, Any]) -> None:
         for name, value in list(names.items()):
             if id(value) in replacements:
                 names[name] = replacements[id(value)]
+
+
+# Names of modules that a Context has seen, and what those of installed packages that came later
+# have bound (`from threading import RLock`): patches while a Context is entered, and originals
+# after it, as if the modules had been there before.
+_known: set[str] = set()
+_bound: dict[tuple[str, str], None] = {}
+
+
+def _find_bound(stood_for: dict[int, Any]) -> None:
+    """Note what modules that were imported within a Context have bound of its patches."""
+    for name in sys.modules.keys() - _known:
+        module = sys.modules[name]
+        if is_real(module, ModuleType) and name.partition(".")[0] != "simrank":
+            found = attributes_of(module).items()
+            _bound.update({(name, key): None for key, value in found if id(value) in stood_for})
+
+
+def _rebind_names(replacements: dict[int, Any]) -> None:
+    """Replace what `_find_bound` has noted, by the identity of what the names are bound to."""
+    for module_name, name in _bound:
+        names = attributes_of(sys.modules.get(module_name))
+        if id(names.get(name)) in replacements:
+            vars(sys.modules[module_name])[name] = replacements[id(names[name])]

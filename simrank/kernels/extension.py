@@ -143,7 +143,8 @@ class KernelExtension(Extension):
         _watcher.watch()
 
     def remove(self) -> None:
-        """Restore triton's own driver."""
+        """Restore triton's own driver, and look at imports no longer."""
+        _watcher.stop()
         if _patched:
             restore_driver()
 

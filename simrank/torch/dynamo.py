@@ -138,6 +138,9 @@ def frames_of(program: Program) -> Frames:
     return frames
 
 
+_folded: list[tuple[Any, Any]] = []  # Tables, and their keys that go with the Context.
+
+
 def _fold_replaced() -> None:
     """Add simrank's replacements to Dynamo's tables of functions whose results it folds."""
     variables: Any = import_module("torch._dynamo.variables.torch")
@@ -148,11 +151,15 @@ def _fold_replaced() -> None:
             for module in (home, "torch.distributed"):
                 replaced = getattr(sys.modules.get(module), own, None)
                 if replaced is not None and getattr(replaced, "__wrapped__", None) is function:
+                    _folded.append((table, replaced))
                     table[replaced] = table[function]
 
 
 def _forget_regions(is_on: bool) -> None:
     """Drop the compiled code of ranks as their Context ends: no region is used again."""
+    while _folded:
+        table, key = _folded.pop()
+        table.pop(key, None)
     conversion = sys.modules.get("torch._dynamo.convert_frame")
     if is_on or conversion is None:
         return

@@ -201,6 +201,8 @@ def _of_distributed() -> Patches:
         # What ranks leave in globals of `init_process_group` goes with the Context.
         *((c10d, name, vars(c10d)[name]) for name in ("_backend", "_default_pg_init_method")),
         (c10d._world, "__class__", registry.RankWorld),  # noqa: SLF001 - torch's place to override
+        # Likewise the seeds that ranks leave for devices which the process lacks.
+        *_seeds_for_later(),
         # C++ keeps a registry of groups for each native thread.
         (Switch(isolation), "is_on", True),
         (
@@ -232,6 +234,11 @@ def _of_distributed() -> Patches:
         owners = [owner for owner in (dist, c10d, rendezvous) if hasattr(owner, name)]
         replaced += [(owner, name, patch) for owner in owners]
     return replaced
+
+
+def _seeds_for_later() -> Patches:
+    name, found = "_lazy_seed_tracker", (import_module("torch.mtia"), import_module("torch.xpu"))
+    return [(module, name, type(vars(module)[name])()) for module in found if name in vars(module)]
 
 
 def _of_parallel() -> Patches:

@@ -5,7 +5,6 @@ import inspect
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ import simrank
 from simrank.errors import UnsupportedError
 from simrank.torch import install
 from simrank.torch.install import check_version
+from tests import leftovers
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
 
@@ -333,12 +333,15 @@ def test_a_replaced_name_that_is_gone_is_refused_before_ranks_start(monkeypatch)
         pass
 
 
-def test_a_context_leaves_torch_as_it_was(monkeypatch):
-    """Each attribute of its modules and classes, and Python's hooks, is what it was."""
+@pytest.mark.slow
+def test_fifty_contexts_leave_torch_as_it_was(monkeypatch, tmp_path):
+    """Each attribute of its modules, classes and objects, and each flag, is what it was."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("leftovers.py"))]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["True"]
+    changes, ends = leftovers.changes_of(tmp_path, 50, "--torch")
+    assert changes == {}
+    assert ends["trains"] == ends["compiles"] == [None, None, None]
+    assert set(ends["waits_in_torch"]) == {"DeadlockError"}
+    assert set(ends["sets_flags"]) == set(ends["enters_with_torch"]) == {"SpawnException"}
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
