@@ -12,7 +12,6 @@ import datetime as dt
 import functools
 import sys
 import time
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import interrupts, limits
@@ -22,8 +21,10 @@ from simrank.units import PS_PER_NS, PS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from simrank.engine import Task
+    from simrank.isolation.ledger import Ledger
 
 # assumed: `time.time()` of simulated time 0 is 2026-01-01 00:00 UTC, so that runs can be compared.
 EPOCH_S = 1_767_225_600
@@ -236,14 +237,9 @@ class _Dates(LiveModule):
     date, datetime = _asked("date"), _asked("datetime")
 
 
-def install() -> None:
+def install(ledger: Ledger) -> None:
     """Keep the original classes of `datetime` for modules in C."""
-    dt.__class__ = _Dates
-
-
-def remove() -> None:
-    """Make `datetime` a plain module again."""
-    dt.__class__ = ModuleType
+    ledger.replace(dt, "__class__", _Dates, home=__name__)
 
 
 def _reduced(value: dt.date) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ import sys
 import threading  # noqa: TID251 - its hook is replaced
 import warnings
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from simrank.engine import Task
+    from simrank.isolation.ledger import Ledger
 
 _HOOK = "excepthook"
 _base_hook: list[Callable[[Any], Any]] = []  # The main program's `threading.excepthook`.
@@ -85,23 +87,6 @@ class _Threading(LiveModule):
     """The module `threading` while a Context is entered, with each rank's own hook."""
 
     excepthook = property(lambda _: _hook_here(), _set_hook)
-
-
-def install_hooks() -> None:
-    """Replace the program's hook of threads."""
-    names = vars(threading)
-    if names[_HOOK] is not _call_hook:
-        _base_hook[:] = [names[_HOOK]]
-        names[_HOOK] = _call_hook
-    threading.__class__ = _Threading
-
-
-def remove_hooks() -> None:
-    """Give the program's hook back, as the program has set it meanwhile."""
-    threading.__class__ = ModuleType
-    names = vars(threading)
-    if names[_HOOK] is _call_hook:
-        names[_HOOK] = _base_hook[-1]
 
 
 # ---- Filters of warnings: each rank's own, as each process would have them ----
@@ -180,24 +165,17 @@ _originals: dict[str, Any] = {
 }
 
 
-def install() -> None:
-    """Dispatch the module's attributes to the running rank."""
+def install(ledger: Ledger) -> None:
+    """Dispatch attributes of modules to the running rank."""
+    _base_hook[:] = [vars(threading)[_HOOK]]
+    ledger.replace(threading, _HOOK, _call_hook, yields=lambda: _base_hook[-1], home=__name__)
     names = vars(warnings)
-    if type(names["filters"]) is _Filters:
-        return
     _base.update({name: names[name] for name in _NAMES})
-    names["filters"], names["_showwarnmsg"] = _Filters(), _show
-    warnings.__class__ = _Warnings
-
-
-def remove() -> None:
-    """Give the program its own back."""
-    warnings.__class__ = ModuleType
-    names = vars(warnings)
-    if type(names["filters"]) is _Filters:
-        names.update(_base)
-        names["_showwarnmsg"] = _originals["_showwarnmsg"]
-    _base.clear()
+    for name in _NAMES:  # The last two lie there as they are.
+        value = _Filters() if name == "filters" else names[name]
+        ledger.replace(warnings, name, value, yields=partial(_base.get, name), home=__name__)
+    classes = (threading, "__class__", _Threading), (warnings, "__class__", _Warnings)
+    ledger.replace_all([*classes, (warnings, "_showwarnmsg", _show)], __name__)
 
 
 # ---- `logging` as a rank sees it ----

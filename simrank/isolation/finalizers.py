@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import collector
 from simrank.engine.callsite import attributes_of, is_real
+from simrank.isolation.ledger import replaced
 from simrank.ranks.current import rank_program, running_as
 
 if TYPE_CHECKING:
@@ -133,12 +134,8 @@ def _call_after(program: Program, call: Callable[[], object]) -> None:
             return original(name, names, *args)
         raise ImportError(f"rank {program.rank} has returned: {name} is gone", name=name)
 
-    builtins.__import__ = import_  # type: ignore[assignment]
-    try:
-        with running_as(program):
-            call()
-    finally:
-        builtins.__import__ = original
+    with replaced(builtins, "__import__", import_), running_as(program):
+        call()
 
 
 def _listen() -> None:

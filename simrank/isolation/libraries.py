@@ -92,6 +92,12 @@ def parts() -> dict[str, tuple[str, str]]:
     return {name: make.args for name, make in _parts.items() if isinstance(make, functools.partial)}
 
 
+def home_of(name: str) -> str:
+    """Return the module of simrank that patches a module."""
+    make = _parts.get(name)
+    return f"simrank.{make.args[0]}" if isinstance(make, functools.partial) else f"simrank.{name}"
+
+
 def patches(module: ModuleType) -> list[tuple[Any, str, Any]]:
     """Return the patches of an imported library, or of a part of one.
 

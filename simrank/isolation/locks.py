@@ -21,6 +21,7 @@ import math
 import sys
 from _thread import allocate_lock  # Contexts replace it in its module.
 from collections import deque
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -34,6 +35,7 @@ from simrank.engine.callsite import (
     module_text,
 )
 from simrank.engine.report import deadlock_error
+from simrank.isolation.ledger import Ledger
 from simrank.ranks.current import (
     current_engine,
     is_for_real,
@@ -534,12 +536,12 @@ def _check_arguments(blocking: bool, timeout: float) -> None:
 # Their locks are held for moments, without a wait, also by threads without a rank.
 _OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",
                  "builtins", "sys")  # fmt: skip
-_put: list[tuple[Any, str, Any, Any]] = []  # Owner, name, the original and what stands for it.
+_put = Ledger()
 
 
 def install() -> None:
     """Replace the locks that are found, unless that has been done since the last `restore`."""
-    if _put:
+    if _put.entries:
         return
     patches: dict[int, Any] = {}
     for owner, name in _places():
@@ -552,19 +554,11 @@ def install() -> None:
             patches[id(original)] = made
         made = patches[id(original)]
         if made is not None:
-            try:
-                setattr(owner, name, made)
-            except (AttributeError, TypeError):
-                continue
-            _put.append((owner, name, original, made))
+            with suppress(AttributeError, TypeError):
+                _put.replace(owner, name, made, yields=True, home=__name__)
 
 
-def restore() -> None:
-    """Give back what is still there."""
-    while _put:
-        owner, name, original, made = _put.pop()
-        if attributes_of(owner).get(name) is made:
-            setattr(owner, name, original)
+restore = _put.restore
 
 
 def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from simrank.isolation import diagnostics
@@ -23,7 +22,9 @@ from simrank.ranks.current import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import ModuleType
 
+    from simrank.isolation.ledger import Ledger
     from simrank.ranks.current import Program
 
 _NAMES = ("stdout", "stderr")
@@ -101,6 +102,11 @@ class RankStream(io.TextIOBase):
         self.plain: io.TextIOBase = _PlainStream(self)
         self.base: Any = None
         self.is_unread = False
+
+    def take_base(self) -> Any:  # noqa: ANN401 - a stream
+        """Return the program's stream, and drop it."""
+        base, self.base = self.base, None
+        return base
 
     def _target(self) -> Any:  # noqa: ANN401 - a stream
         """Return the program's stream: what it has put there, even after the last Context."""
@@ -346,23 +352,14 @@ class _Sys(diagnostics.LiveModule):
     excepthook = diagnostics.of_sys()
 
 
-def install() -> None:
-    """Replace the program's streams."""
+def install(ledger: Ledger) -> None:
+    """Replace the program's streams, until they are restored as the program has set them."""
     names = vars(sys)
     for name, stream in _streams.items():
         if names.get(name) is not None and names[name] is not stream:
             stream.base, stream.is_unread = names[name], False
-            names[name] = stream
-    sys.__class__ = _Sys
-
-
-def remove() -> None:
-    """Give the program's streams back, as the program has set them meanwhile."""
-    sys.__class__ = ModuleType
-    for name, stream in _streams.items():
-        if vars(sys).get(name) is stream:
-            vars(sys)[name] = stream.base
-            stream.base = None
+            ledger.replace(sys, name, stream, yields=stream.take_base, home=__name__)
+    ledger.replace(sys, "__class__", _Sys, home=__name__)
 
 
 def is_unread() -> bool:

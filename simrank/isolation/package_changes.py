@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.engine import collector, user_site
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.errors import RankState
+from simrank.isolation.ledger import Ledger
 from simrank.isolation.package_state import (
     Setting,
     are_alike,
@@ -230,7 +231,7 @@ class _Singletons:
         self._note = note
         self._values: dict[tuple[str, str], object] = {}  # Of packages and names; None at first.
         self._ranks: dict[tuple[str, str], int] = {}  # That have put an object there.
-        self._watched: list[tuple[ModuleType, type[ModuleType]]] = []  # And the class before.
+        self._watched = Ledger()
 
     def look(self, package: str, reads: Collection[str], rank: int) -> None:
         """Note what the turn of a rank has put in place of None."""
@@ -260,8 +261,8 @@ class _Singletons:
                 raise AttributeError(f"module {key[0]!r} has no attribute {name!r}") from None
 
         names = {name: property(get, lambda of, value: vars(of).__setitem__(name, value))}
-        self._watched.append((module, kind))
-        module.__class__ = type(kind.__name__, (kind,), names)
+        watching = type(kind.__name__, (kind,), names)
+        self._watched.replace(module, "__class__", watching, over=True, home=__name__)
 
     def _see(self, key: tuple[str, str], value: object, reader: str) -> None:
         program, rank = rank_program(), self._ranks[key]
@@ -275,9 +276,7 @@ class _Singletons:
 
     def end(self) -> None:
         """Give modules their classes back."""
-        while self._watched:
-            module, kind = self._watched.pop()
-            module.__class__ = kind
+        self._watched.restore()
 
 
 def _ask_for_restart(program: Program, package: str, state: RankState) -> None:

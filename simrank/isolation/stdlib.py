@@ -4,17 +4,12 @@
 patch finds the running rank, and is the original everywhere but in a task. Names that the program's
 modules bound earlier (`from time import sleep`) are replaced and restored too; references kept in
 default arguments, classes and closures are not, nor are installed packages' own.
-
-A process has them for itself. A rank has `DISPATCHED` and `SWAPPED` names for itself, `SHARED`
-names are the process's as they are for threads, `REFUSED` calls raise `UnsupportedError` in a rank.
-A test walks the table.
 """
 
 from __future__ import annotations
 
 import _thread
 import datetime as dt
-import enum
 import functools
 import os
 import queue
@@ -23,7 +18,7 @@ import sys
 import threading  # noqa: TID251 - replaced here, used nowhere
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from simrank.engine import limits
 from simrank.engine.callsite import attributes_of, is_real
@@ -40,78 +35,17 @@ from simrank.isolation import (
     threads,
 )
 from simrank.isolation.diagnostics import OwnName
+from simrank.isolation.ledger import ABSENT, Ledger, plain
 from simrank.isolation.libraries import ImportWatcher
 from simrank.isolation.private_modules import FINDER
 from simrank.ranks.current import running_task
 from simrank.ranks.program_modules import own_modules
 
-# ---- names of the standard library that programs replace, and the scope of the new value ----
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     Patches = list[tuple[Any, str, Any]]
 
-
-class Scope(enum.Enum):
-    """The visibility of a value that one rank assigns, and its mechanism.
-
-    Attributes:
-        DISPATCHED: The rank alone: each read and write goes to the running rank's value.
-        SWAPPED: The rank alone: its value is in place during its turns and taken back after them.
-        SHARED: All ranks, as threads of a process.
-        REFUSED: None: the call raises `UnsupportedError`.
-    """
-
-    DISPATCHED = "the rank's own, dispatched"
-    SWAPPED = "the rank's own, swapped"
-    SHARED = "shared, as threads would"
-    REFUSED = "refused"
-
-
-_DISPATCHED, _SWAPPED = Scope.DISPATCHED, Scope.SWAPPED
-_SHARED, _REFUSED = Scope.SHARED, Scope.REFUSED
-
-# Attributes that a program sets, and functions (with parentheses) that set something.
-TABLE: Mapping[str, Mapping[str, Scope]] = {
-    "sys": {
-        "argv": _DISPATCHED, "stdout": _DISPATCHED, "stderr": _DISPATCHED, "stdin": _SWAPPED,
-        "excepthook": _DISPATCHED, "displayhook": _SWAPPED, "unraisablehook": _SWAPPED,
-        "path": _SWAPPED, "path.append()": _SHARED, "setrecursionlimit()": _SHARED,
-        "setswitchinterval()": _SHARED,
-    },
-    "builtins": {
-        "print": _SWAPPED, "open": _SWAPPED, "input": _SWAPPED, "profile": _SWAPPED,
-        "_": _SWAPPED,
-    },
-    "os": {
-        "environ[]": _DISPATCHED, "chdir()": _DISPATCHED, "cpu_count": _SWAPPED,
-        "getpid": _SWAPPED, "system": _SWAPPED, "umask()": _SHARED, "fork()": _REFUSED,
-        "forkpty()": _REFUSED,
-    },
-    "logging": {
-        "root.setLevel()": _DISPATCHED, "disable()": _DISPATCHED,
-        "captureWarnings()": _DISPATCHED, "setLoggerClass()": _SWAPPED,
-        "setLogRecordFactory()": _SWAPPED, "raiseExceptions": _SWAPPED, "lastResort": _SWAPPED,
-        "basicConfig": _SWAPPED, "addLevelName()": _SHARED,
-    },
-    "warnings": {
-        "simplefilter()": _DISPATCHED, "filters": _DISPATCHED, "showwarning": _DISPATCHED,
-        "formatwarning": _SWAPPED, "warn": _SWAPPED,
-    },
-    "signal": {"signal()": _DISPATCHED, "pause()": _REFUSED, "sigwait()": _REFUSED},
-    "threading": {
-        "excepthook": _DISPATCHED, "settrace()": _SWAPPED, "setprofile()": _SWAPPED,
-        "Thread": _SWAPPED,
-    },
-    "multiprocessing": {
-        "set_start_method()": _DISPATCHED, "Process": _SWAPPED, "cpu_count": _SWAPPED,
-    },
-    "random": {"seed()": _DISPATCHED, "random": _SWAPPED, "shuffle": _SWAPPED},
-    "locale": {"setlocale()": _SHARED, "getpreferredencoding": _SWAPPED},
-    "tempfile": {"tempdir": _SWAPPED, "mkdtemp": _SWAPPED},
-    "time": {"time": _SWAPPED, "sleep": _SWAPPED},
-}  # fmt: skip
 # Modules whose attributes a rank sets for its own turns. `sys`, `warnings` and `threading` are of
 # such a class anyway.
 _FOR_TURNS = (
@@ -153,49 +87,29 @@ _MORE: dict[str, Callable[[ModuleType], Patches]] = {
     "multiprocessing": _of_multiprocessing,
     "threading": _of_threading,
 }
-_STAND_INS: dict[str, Callable[[ModuleType], Patches]] = dict.fromkeys((*_FOR_TURNS, *_MORE), _of)
 
 
 # ---- patches of the standard library while a Context is entered (rule E7) ----
 
 
-class _Replaced(NamedTuple):
-    """A replaced name.
-
-    Attributes:
-        owner: A module, a class or an object.
-        name: Of its attribute.
-        original: What `getattr` gave of it; `_INHERITED`: the owner had none of its own.
-        held: What a class held under the name, such as a static method; otherwise the original.
-    """
-
-    owner: Any
-    name: str
-    original: Any
-    held: Any
-
-
-_replaced: list[_Replaced] = []
+NAMES = Ledger()
 # Another name of these is no name of what was replaced: every False is the same one.
 _HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
 _BARE_LOCKS = frozenset(locks.BARE)
-_INHERITED = object()  # In place of an original: there was none of its own.
 
 
 def install() -> None:
     """Replace what ranks may not share; `remove` restores it."""
-    output.install()
-    diagnostics.install_hooks()
-    diagnostics.install()
-    clock.install()
-    _put(_patches())
+    output.install(NAMES)
+    diagnostics.install(NAMES)
+    clock.install(NAMES)
+    NAMES.replace_all(_patches(), __name__)
     _late.watch(libraries.patched_modules())
     sys.meta_path.insert(0, FINDER)
     own = own_modules()
     # A module in another's names (hypothesis reads `threading`'s current thread) is not handled
     # here.
-    named = [each for each in _replaced if not isinstance(each.original, _HAS_NO_IDENTITY)]
-    patches = {id(each.original): getattr(each.owner, each.name) for each in named}
+    patches = {id(original): patch for original, patch in _named()}
     _rebind(own, patches)
     _rebind_names(patches)
     _replace_locks(own)
@@ -204,39 +118,44 @@ def install() -> None:
         _known.update(sys.modules)
 
 
-def _put(patches: list[tuple[Any, str, Any]]) -> None:
-    for owner, name, patch in patches:
-        is_class = isinstance(owner, type)
-        is_own = name in vars(owner) if is_class else hasattr(owner, name)
-        original = getattr(owner, name) if is_own else _INHERITED
-        held = vars(owner)[name] if is_own and is_class else original
-        _replaced.append(_Replaced(owner, name, original, held))
-        setattr(owner, name, patch)
+def _named() -> list[tuple[Any, Any]]:
+    """Return originals and patches that other names may have been bound to."""
+    static, absent, common = staticmethod, ABSENT, _HAS_NO_IDENTITY
+    return [
+        (
+            held.__func__ if type(held) is static else held,
+            value.__func__ if type(value) is static else value,
+        )
+        for _, _, value, held, _, _, _ in NAMES.entries
+        if held is not absent and not isinstance(held, common)
+    ]
 
 
 def _put_late(module: ModuleType, is_late: bool) -> None:
     """Replace parts of a module; a module that is imported late has found patches to bind."""
-    first = len(_replaced)
+    first = len(NAMES.entries)
     name = module.__name__
-    _put(_LATE[name](module) if name in _LATE else [])
-    _put(libraries.patches(module) if name in libraries.patched_modules() else [])
+    if name in _LATE:
+        NAMES.replace_all(_LATE[name](module), __name__)
+    if name in _FOR_TURNS or name in _MORE:
+        NAMES.replace_all(_of(module), __name__)
+    if name in libraries.patched_modules():
+        NAMES.replace_all(libraries.patches(module), libraries.home_of(name))
     if not is_late:
         return
-    for index in range(first, len(_replaced)):
-        late = _replaced[index]
-        original = _original(late.original)
-        if original is not late.original:  # The module bound a patch as it was imported.
+    for index in range(first, len(NAMES.entries)):
+        late = NAMES.entries[index]
+        original = _original(plain(late.held))
+        if original is not plain(late.held):  # The module bound a patch as it was imported.
             held = staticmethod(original) if type(late.held) is staticmethod else original
-            _replaced[index] = late._replace(original=original, held=held)
+            NAMES.entries[index] = late._replace(held=held)
 
 
 def _original(value: Any) -> Any:  # noqa: ANN401 - anything that is replaced
     """Return the original of a replaced value, for modules that are imported late."""
     if isinstance(value, tuple):
         return tuple(map(_original, value))
-    return next(
-        (each.original for each in _replaced if getattr(each.owner, each.name) is value), value
-    )
+    return next((plain(e.held) for e in NAMES.entries if plain(e.value) is value), value)
 
 
 def _replace_locks(modules: list[ModuleType]) -> None:
@@ -250,37 +169,23 @@ def _replace_locks(modules: list[ModuleType]) -> None:
             if id(value) not in patches:
                 patches[id(value)] = locks.of_globals(value)
             if patches[id(value)] is not None:
-                _put([(module, name, patches[id(value)])])
+                NAMES.replace(module, name, patches[id(value)], home=locks.__name__)
 
 
 def remove() -> None:
     """Undo what has been replaced, all of it or the first part."""
     try:
-        stood_for = {
-            id(getattr(each.owner, each.name)): each.original
-            for each in _replaced
-            if each.original is not _INHERITED and not isinstance(each.original, _HAS_NO_IDENTITY)
-        }
+        stood_for = {id(patch): original for original, patch in _named()}
         _rebind(own_modules(), stood_for)
         if len(sys.modules) != len(_known):
             _find_bound(stood_for)
         _rebind_names(stood_for)
-        while _replaced:
-            owner, name, original, held = _replaced[-1]
-            if original is not _INHERITED:
-                setattr(owner, name, held)
-            elif name in vars(owner):
-                delattr(owner, name)
-            del _replaced[-1]
     finally:
         locks.restore()
         _late.stop()
         if FINDER in sys.meta_path:
             sys.meta_path.remove(FINDER)
-        clock.remove()
-        diagnostics.remove()
-        diagnostics.remove_hooks()
-        output.remove()
+        NAMES.restore()
 
 
 def _patches() -> list[tuple[Any, str, Any]]:
@@ -322,15 +227,9 @@ _USE_SPAWN = "use spawn for ranks, and locks and queues of threading and queue"
 
 def _refused(module: Any, names: tuple[str, ...], to_fix: str) -> list[tuple[Any, str, Any]]:  # noqa: ANN401
     """Return patches for functions that a rank may not call, where this system has them."""
-    return [
-        (
-            module,
-            name,
-            blocking_calls.refuse(getattr(module, name), f"{module.__name__}.{name}", to_fix),
-        )
-        for name in names
-        if hasattr(module, name)
-    ]
+    refuse, home = blocking_calls.refuse, module.__name__
+    found = [name for name in names if hasattr(module, name)]
+    return [(module, n, refuse(getattr(module, n), f"{home}.{n}", to_fix)) for n in found]
 
 
 def _of_asyncio(_: ModuleType) -> list[tuple[Any, str, Any]]:
@@ -375,23 +274,9 @@ _LATE: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {
 }
 
 
-def register(name: str, patches: Callable[[ModuleType], list[tuple[Any, str, Any]]]) -> None:
-    """Register the patches of a module; for layers above, before any Context is entered."""
-    _LATE[name] = _both(_LATE.get(name), patches)
-
-
-def _both(
-    first: Callable[[ModuleType], list[tuple[Any, str, Any]]] | None,
-    then: Callable[[ModuleType], list[tuple[Any, str, Any]]],
-) -> Callable[[ModuleType], list[tuple[Any, str, Any]]]:
-    return then if first is None else lambda module: [*first(module), *then(module)]
-
-
-for _name, _stand_ins_of in _STAND_INS.items():
-    register(_name, _stand_ins_of)
-
-
-_late = ImportWatcher(_LATE, _put_late, libraries.check_import)
+_late = ImportWatcher(
+    dict.fromkeys((*_LATE, *_FOR_TURNS, *_MORE)), _put_late, libraries.check_import
+)
 
 
 def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]:

@@ -38,7 +38,7 @@ def state():
         "streams": (sys.stdout, sys.stderr),
         "modules": (list(sys.path), list(sys.meta_path), sys.gettrace(), math.tau),
         "classes": (type(sys), type(warnings), warnings.showwarning, type(warnings.filters)),
-        "ours": (current_program(), list(current.engines), list(driving), stdlib._replaced[:]),
+        "ours": (current_program(), list(current.engines), list(driving), stdlib.NAMES.entries[:]),
         "threads": threading.active_count(),
     }
 

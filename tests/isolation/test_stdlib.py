@@ -1,6 +1,7 @@
 """What is replaced in the standard library while a Context is entered, and what is refused."""
 
 import builtins
+import enum
 import functools
 import importlib
 import io
@@ -27,11 +28,71 @@ from simrank import Context
 from simrank.engine import Engine
 from simrank.errors import ProcessExitedException, SpawnException, UnsupportedError
 from simrank.isolation import stdlib
-from simrank.isolation.stdlib import TABLE, Scope
 from simrank.multiprocessing.script import run_script
 from simrank.ranks import lifecycle
 
 # The programs here are users' programs; they keep names of their own.
+
+
+class Scope(enum.Enum):
+    """The visibility of a value that one rank assigns, and its mechanism.
+
+    Attributes:
+        DISPATCHED: The rank alone: each read and write goes to the running rank's value.
+        SWAPPED: The rank alone: its value is in place during its turns and taken back after them.
+        SHARED: All ranks, as threads of a process.
+        REFUSED: None: the call raises `UnsupportedError`.
+    """
+
+    DISPATCHED = "the rank's own, dispatched"
+    SWAPPED = "the rank's own, swapped"
+    SHARED = "shared, as threads would"
+    REFUSED = "refused"
+
+
+_DISPATCHED, _SWAPPED = Scope.DISPATCHED, Scope.SWAPPED
+_SHARED, _REFUSED = Scope.SHARED, Scope.REFUSED
+
+# Attributes that a program sets, and functions (with parentheses) that set something.
+TABLE = {
+    "sys": {
+        "argv": _DISPATCHED, "stdout": _DISPATCHED, "stderr": _DISPATCHED, "stdin": _SWAPPED,
+        "excepthook": _DISPATCHED, "displayhook": _SWAPPED, "unraisablehook": _SWAPPED,
+        "path": _SWAPPED, "path.append()": _SHARED, "setrecursionlimit()": _SHARED,
+        "setswitchinterval()": _SHARED,
+    },
+    "builtins": {
+        "print": _SWAPPED, "open": _SWAPPED, "input": _SWAPPED, "profile": _SWAPPED,
+        "_": _SWAPPED,
+    },
+    "os": {
+        "environ[]": _DISPATCHED, "chdir()": _DISPATCHED, "cpu_count": _SWAPPED,
+        "getpid": _SWAPPED, "system": _SWAPPED, "umask()": _SHARED, "fork()": _REFUSED,
+        "forkpty()": _REFUSED,
+    },
+    "logging": {
+        "root.setLevel()": _DISPATCHED, "disable()": _DISPATCHED,
+        "captureWarnings()": _DISPATCHED, "setLoggerClass()": _SWAPPED,
+        "setLogRecordFactory()": _SWAPPED, "raiseExceptions": _SWAPPED, "lastResort": _SWAPPED,
+        "basicConfig": _SWAPPED, "addLevelName()": _SHARED,
+    },
+    "warnings": {
+        "simplefilter()": _DISPATCHED, "filters": _DISPATCHED, "showwarning": _DISPATCHED,
+        "formatwarning": _SWAPPED, "warn": _SWAPPED,
+    },
+    "signal": {"signal()": _DISPATCHED, "pause()": _REFUSED, "sigwait()": _REFUSED},
+    "threading": {
+        "excepthook": _DISPATCHED, "settrace()": _SWAPPED, "setprofile()": _SWAPPED,
+        "Thread": _SWAPPED,
+    },
+    "multiprocessing": {
+        "set_start_method()": _DISPATCHED, "Process": _SWAPPED, "cpu_count": _SWAPPED,
+    },
+    "random": {"seed()": _DISPATCHED, "random": _SWAPPED, "shuffle": _SWAPPED},
+    "locale": {"setlocale()": _SHARED, "getpreferredencoding": _SWAPPED},
+    "tempfile": {"tempdir": _SWAPPED, "mkdtemp": _SWAPPED},
+    "time": {"time": _SWAPPED, "sleep": _SWAPPED},
+}  # fmt: skip
 
 
 def make_module(name, **names):
