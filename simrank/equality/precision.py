@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from simrank.isolation.ledger import replaced
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -148,23 +150,19 @@ def backwards_under(
                 stack.enter_context(mode)
             return original(roots, *args, **kwargs)
 
-    autograd._engine_run_backward = run  # noqa: SLF001 - as above
-    try:
+    with replaced(autograd, "_engine_run_backward", run):
         yield
-    finally:
-        autograd._engine_run_backward = original  # noqa: SLF001 - as above
 
 
 @contextmanager
 def ring_in(dtype: torch.dtype | None) -> Iterator[None]:
     """Make ring attention accumulate in float64, if that is computed in."""
     ring: Any = import_module(_RING)._cp_options  # noqa: SLF001 - torch has no other name
-    before = ring.convert_to_f32
-    ring.convert_to_f32 = before and dtype != torch.float64
+    keeps = ring.convert_to_f32 and dtype != torch.float64
     try:
-        yield
+        with replaced(ring, "convert_to_f32", keeps):
+            yield
     finally:
-        ring.convert_to_f32 = before
         let_flash_take(torch.bfloat16)  # Its own types only.
 
 
@@ -185,12 +183,8 @@ def fsdp_in(dtype: torch.dtype | None) -> Iterator[None]:
 
         return original(*map(named, args), **{key: named(each) for key, each in keys.items()})
 
-    if dtype == torch.float64:
-        setattr(fsdp, name, known)
-    try:
+    with replaced(fsdp, name, known if dtype == torch.float64 else original):
         yield
-    finally:
-        setattr(fsdp, name, original)
 
 
 def let_flash_take(dtype: torch.dtype | None) -> None:
@@ -204,10 +198,5 @@ def eager() -> Iterator[None]:
     """Run compiled functions as they are written: their kernels do not compute in float64."""
     flex: Any = import_module("torch.nn.attention.flex_attention")
     name = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"  # It compiles itself if its caller does not.
-    before = getattr(flex, name)
-    setattr(flex, name, True)
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        setattr(flex, name, before)
+    with replaced(flex, name, True), torch.compiler.set_stance("force_eager"):
+        yield

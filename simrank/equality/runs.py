@@ -42,6 +42,7 @@ from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
 from simrank.equality.verdict import MODEL, RECORDING, WHOLE, Found
 from simrank.errors import SimrankError
+from simrank.isolation.ledger import replaced
 from simrank.isolation.package_changes import RESTART, refusal
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
@@ -629,8 +630,5 @@ def _wrapped(kind: Any, name: str, tapes: Mapping[int, Tape]) -> Iterator[None]:
         with nullcontext() if tape is None else tape.paused():
             return original(*args, **kwargs)
 
-    setattr(kind, name, run)
-    try:
+    with replaced(kind, name, run):
         yield
-    finally:
-        setattr(kind, name, original)

@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from simrank.isolation.ledger import Ledger
 from simrank.isolation.libraries import ImportWatcher
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
@@ -20,14 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-_driver_before: list[Any] = []  # Triton's active driver, while a Context is entered.
+_driver = Ledger()  # Triton's active driver, while a Context is entered.
 
 
 def restore_driver() -> None:
     """Restore triton's own driver after the last Context, and forget the kernels of ranks."""
-    if _driver_before:
-        config: Any = sys.modules["triton.runtime.driver"]
-        config.driver._active = _driver_before.pop()  # noqa: SLF001 - None has no setter
+    _driver.restore()
     _forget_kernels()
 
 
@@ -108,12 +107,12 @@ def _install_tuners(module: ModuleType) -> None:
 
 def _install_driver(module: ModuleType) -> None:
     """Make the simulated driver triton's active one, while a Context is entered."""
-    if engines and not _driver_before:
+    if engines and not _driver.entries:
         from simrank.kernels.compiler.driver import SimulatedDriver  # noqa: PLC0415 - it needs triton
 
         owner: Any = module
-        _driver_before.append(owner.driver._active)  # noqa: SLF001 - asking may look for a GPU
-        owner.driver.set_active(SimulatedDriver())
+        # The attribute: to ask for the driver may look for a GPU, and None has no setter.
+        _driver.replace(owner.driver, "_active", SimulatedDriver(), home=__name__)
 
 
 # Patches by module of triton.

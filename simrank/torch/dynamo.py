@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from simrank.ranks.current import in_ranks, rank_program, running_task
+from simrank.torch.cuda.switch import Switch
 from simrank.torch.inductor import forget_other_devices
-from simrank.torch.rank_state.settings import Switch
 from simrank.torch.rank_state.turns import FRAMES
 
 if TYPE_CHECKING:

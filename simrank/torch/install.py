@@ -22,7 +22,7 @@ from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
 from simrank.multiprocessing import start_processes as simulated_start
 from simrank.ranks.current import in_ranks, rank_program
-from simrank.torch.rank_state.settings import Switch
+from simrank.torch.cuda.switch import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from simrank.isolation.ledger import replaced
 from simrank.validate.options import timeout_factor
 
 if TYPE_CHECKING:
@@ -58,9 +59,8 @@ def track_child_processes() -> Iterator[weakref.WeakSet[BaseProcess]]:
         original(self, *args, **kwargs)
         made.add(self)
 
-    BaseProcess.__init__ = init  # type: ignore[method-assign]
     try:
-        yield made
+        with replaced(BaseProcess, "__init__", init):
+            yield made
     finally:
-        BaseProcess.__init__ = original  # type: ignore[method-assign]
         kill_subprocesses(*made)

@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from simrank.cli import main
-from simrank.torch.rank_state.settings import Switch
+from simrank.isolation.ledger import replaced
+from simrank.torch.cuda.switch import Switch
 
 BEGIN = """
 import torch
@@ -206,3 +207,11 @@ def test_setting_it_back_turns_it_off():
     switch.is_on = False
     assert not switch.is_on
     assert turned == [True, False]
+
+
+def test_a_switch_is_turned_back_to_where_it_was():
+    """Off within the block, and on again."""
+    turned = []
+    with replaced(Switch(turned.append, is_on=True), "is_on", False):
+        assert turned == [False]
+    assert turned == [False, True]

@@ -21,6 +21,7 @@ import torch
 from simrank.engine.callsite import attributes_of, is_real
 from simrank.engine.collector import look_at_all
 from simrank.errors import UnsupportedError
+from simrank.isolation.ledger import Ledger
 from simrank.ranks.program_modules import PerModule, is_programs_own, own_modules
 from simrank.torch.cuda import bindings, memory
 from simrank.torch.cuda.library import Initialized, enable_devices, native, use_device
@@ -87,55 +88,48 @@ class DeviceProperties:
 # ---- devices on and off ----
 # Start here: `enable`, one `RankState` per rank, `RankState.bind` on the rank's thread, `disable`.
 
-_ABSENT = object()
+
+class Switch:
+    """A switch among replaced names, as `(Switch(turn), "is_on", True)`.
+
+    Args:
+        turn: Called with whether it is on from now on.
+        is_on: Whether it is on before.
+    """
+
+    def __init__(self, turn: Callable[[bool], object], *, is_on: bool = False) -> None:
+        self._turn = turn
+        self._is_on = is_on
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the switch is on; setting it calls `turn`."""
+        return self._is_on
+
+    @is_on.setter
+    def is_on(self, is_on: bool) -> None:
+        self._turn(is_on)
+        self._is_on = is_on
 
 
-class Patches:
-    """Applied patches, restored in reverse order."""
+def replace_everywhere(ledger: Ledger, pairs: Sequence[tuple[object, object]]) -> None:
+    """Replace objects (old, new) under every name that a module has for them.
 
-    def __init__(self) -> None:
-        self._before: list[tuple[object, str, object]] = []
-        self._switches: list[tuple[Callable[[bool], object], bool]] = []
+    A program may have said `from torch.cuda import Stream` before.
+    """
+    holds_any = _holders(frozenset(id(old) for old, _ in pairs))
+    held: list[object] = list(sys.modules.values())
+    for module in held:  # Programs put anything into sys.modules.
+        if is_real(module, ModuleType) and (holds_any(module) or is_programs_own(module)):
+            _replace_in(ledger, module, pairs)
 
-    def set(self, owner: object, name: str, value: object) -> None:
-        """Replace one attribute of a module or a class."""
-        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, value)
 
-    def switch(self, turn: Callable[[bool], object], before: bool, *, to: bool) -> None:
-        """Set a switch of torch, and restore `before` later."""
-        self._switches.append((turn, before))
-        turn(to)
-
-    def replace_everywhere(self, pairs: Sequence[tuple[object, object]]) -> None:
-        """Replace objects (old, new) under every name that a module has for them.
-
-        A program may have said `from torch.cuda import Stream` before.
-        """
-        holds_any = _holders(frozenset(id(old) for old, _ in pairs))
-        held: list[object] = list(sys.modules.values())
-        for module in held:  # Programs put anything into sys.modules.
-            if is_real(module, ModuleType) and (holds_any(module) or is_programs_own(module)):
-                self.replace_in(module, pairs)
-
-    def replace_in(self, module: ModuleType, pairs: Sequence[tuple[object, object]]) -> None:
-        """Replace objects (old, new) under every name that one module has for them."""
-        new = {id(old): replacement for old, replacement in pairs}
-        for name, value in list(attributes_of(module).items()):
-            if id(value) in new:
-                self.set(module, name, new[id(value)])
-
-    def restore(self) -> None:
-        """Restore all patches."""
-        while self._switches:
-            turn, before = self._switches.pop()
-            turn(before)
-        while self._before:
-            owner, name, value = self._before.pop()
-            if value is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
+def _replace_in(ledger: Ledger, module: ModuleType, pairs: Sequence[tuple[object, object]]) -> None:
+    """Replace objects (old, new) under every name that one module has for them."""
+    new = {id(old): replacement for old, replacement in pairs}
+    for name, value in list(attributes_of(module).items()):
+        if id(value) in new:
+            ledger.replace(module, name, new[id(value)], home=__name__)
 
 
 @lru_cache(maxsize=1)
@@ -232,7 +226,7 @@ def unbind() -> None:
     native().simrank_bind(None)
 
 
-_patches = Patches()
+_patches = Ledger()
 _enabled: list[Layout] = []
 _is_seen = [False]  # Whether torch saw a GPU before simulated devices were turned on.
 
@@ -361,20 +355,23 @@ def _reset_leftovers() -> None:
 def _patch(properties: DeviceProperties) -> None:
     """Patch torch's Python functions that query devices."""
     for name, value in bindings.private_functions().items():
-        _patches.set(torch._C, name, value)
+        _patches.replace(torch._C, name, value)
     _patch_cuda_module(properties)
     _patch_classes()
     _patch_storages()
-    _patches.set(torch.version, "cuda", bindings.CUDA_VERSION)
-    _patches.set(torch.cuda.nvtx, "_nvtx", bindings.Nvtx)
+    _patches.replace(torch.version, "cuda", bindings.CUDA_VERSION)
+    _patches.replace(torch.cuda.nvtx, "_nvtx", bindings.Nvtx)
     # Otherwise it warns that torch was built without cuDNN, which is none of the program's fault.
-    _patches.set(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
-    _patches.set(torch.cuda.nccl, "is_available", lambda _tensors: False)  # Nor is it without CUDA.
+    _patches.replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
+    _patches.replace(
+        torch.cuda.nccl, "is_available", lambda _tensors: False
+    )  # Nor is it without CUDA.
     fuses = torch._C._jit_can_fuse_on_gpu()
-    _patches.switch(torch._C._jit_override_can_fuse_on_gpu, fuses, to=False)  # NVRTC does that.
+    fusion = Switch(torch._C._jit_override_can_fuse_on_gpu, is_on=fuses)
+    _patches.replace(fusion, "is_on", False)  # NVRTC does that.
     if torch.distributed.is_available():
         symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
-        _patches.set(symmetric, "_should_use_implicit_mempool", lambda: False)
+        _patches.replace(symmetric, "_should_use_implicit_mempool", lambda: False)
 
 
 def _patch_cuda_module(properties: DeviceProperties) -> None:
@@ -391,10 +388,10 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
         "default_generators": DefaultGenerators(),
     }
     for name, value in replacements.items():
-        _patches.set(torch.cuda, name, value)
-    _patches.set(torch.cuda.random, "_lazy_call", torch.cuda._lazy_call)
+        _patches.replace(torch.cuda, name, value)
+    _patches.replace(torch.cuda.random, "_lazy_call", torch.cuda._lazy_call)
     for module in (torch.cuda, torch.cuda.memory):
-        _patches.set(module, "MemPool", bindings.refused_class("torch.cuda.MemPool"))
+        _patches.replace(module, "MemPool", bindings.refused_class("torch.cuda.MemPool"))
 
 
 _CLASSES = {
@@ -424,14 +421,14 @@ def _patch_classes() -> None:
                 made.graph = per_rank(made.graph)
         old, new = sys.modules[module_name], _copies[module_name]
         pairs += [(getattr(old, name), getattr(new, name)) for name in names]
-    _patches.replace_everywhere(pairs)
+    replace_everywhere(_patches, pairs)
     # Separately: these are other functions in each simulation, and programs import them by name.
     asked = [
         (torch.cuda.device_count, bindings.device_count),
         (torch.cuda.is_initialized, bindings.is_initialized),
     ]
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.random, *own_modules()):
-        _patches.replace_in(module, asked)
+        _replace_in(_patches, module, asked)
 
 
 def _executed_again(module_name: str) -> ModuleType:
@@ -449,10 +446,10 @@ def _executed_again(module_name: str) -> ModuleType:
 
 def _patch_storages() -> None:
     untyped = torch.UntypedStorage
-    _patches.set(untyped, "resize_", memory.resizer(untyped.resize_))
-    _patches.set(untyped, "__new__", staticmethod(memory.maker(torch._C.StorageBase.__new__)))
+    _patches.replace(untyped, "resize_", memory.resizer(untyped.resize_))
+    _patches.replace(untyped, "__new__", staticmethod(memory.maker(torch._C.StorageBase.__new__)))
     for name in memory.LEGACY_TYPES:
-        _patches.set(torch.cuda, name, memory.legacy_type(name))
+        _patches.replace(torch.cuda, name, memory.legacy_type(name))
 
 
 # ---- `torch.cuda.default_generators` of the rank that asks ----

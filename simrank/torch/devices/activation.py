@@ -15,6 +15,7 @@ import torch
 from simrank.errors import RaceError, SimrankError, UnsupportedError
 from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.isolation import libraries
+from simrank.isolation.ledger import Ledger
 from simrank.ranks import require_rank
 from simrank.ranks.current import for_real, rank_program
 from simrank.torch import cuda
@@ -27,7 +28,7 @@ from simrank.torch.cuda.operations import (
     start_recording_forms,
 )
 from simrank.torch.cuda.streams import GraphListener, captured_graph, listen_to_graphs
-from simrank.torch.cuda.switch import Patches, has_real_devices
+from simrank.torch.cuda.switch import has_real_devices
 from simrank.torch.devices import unknown_values
 from simrank.torch.devices.allocations import Allocations
 from simrank.torch.devices.rank_devices import (
@@ -67,7 +68,7 @@ class _Enabled:
         self.context = context
         self.by_number: dict[int, RankDevices] = {}
         self.allocations = Allocations(context.race_checker)
-        self.patches = Patches()
+        self.patches = Ledger()
 
     def stop_race_checks(self) -> None:
         """Take operations together from now on, as where no races are looked for."""

@@ -22,13 +22,14 @@ from simrank.errors import UnknownValueError
 from simrank.ranks import require_program
 from simrank.ranks.current import rank_program
 from simrank.torch.cuda.library import native
+from simrank.torch.cuda.switch import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device import Device
     from simrank.engine import CallSite
-    from simrank.torch.cuda.switch import Patches
+    from simrank.isolation.ledger import Ledger
 
 _STDERR = 2  # Its file: `sys.stderr` may be a program's own.
 _LOST_BY_OTHERS = b"a collective or a kernel"
@@ -190,21 +191,21 @@ def assume(tensor: torch.Tensor, value: torch.Tensor | float) -> None:
     torch.ops.simrank_cuda.assume(tensor.detach(), torch.as_tensor(value))
 
 
-def guard(patches: Patches) -> None:
+def guard(patches: Ledger) -> None:
     """Wrap torch's functions that read memory without an operator: they check values first.
 
     Without it they would end the program: such memory is not mapped. So does native code that is
     none of torch's; then faulthandler shows the line.
     """
-    patches.switch(_set_lacking, before=False, to=True)
+    patches.replace(Switch(_set_lacking), "is_on", True)
     if not faulthandler.is_enabled():
-        patches.switch(_show_crashes, before=False, to=True)
+        patches.replace(Switch(_show_crashes), "is_on", True)
     tensor: Any = torch.Tensor
     for name in ("numpy", "tolist", "__array__", "__dlpack__"):
-        patches.set(tensor, name, _checked(getattr(tensor, name), f".{name}()"))
+        patches.replace(tensor, name, _checked(getattr(tensor, name), f".{name}()"))
     storage: Any = torch.UntypedStorage
     for name in ("__getitem__", "tolist", "_write_file"):
-        patches.set(storage, name, _checked(getattr(storage, name), f"a storage's {name}"))
+        patches.replace(storage, name, _checked(getattr(storage, name), f"a storage's {name}"))
     writer: Any = torch._C.PyTorchFileWriter  # noqa: SLF001 - the class behind torch.save
     original = writer.write_record
 
@@ -213,7 +214,7 @@ def guard(patches: Patches) -> None:
             _check(data, "torch.save")
         return original(self, name, data, *rest)
 
-    patches.set(writer, "write_record", write_record)
+    patches.replace(writer, "write_record", write_record)
 
 
 def _set_lacking(is_lacking: bool) -> None:

@@ -22,7 +22,7 @@ from torch._library import custom_ops, simple_registry
 from simrank.errors import UnsupportedError
 from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
-from simrank.torch.rank_state.settings import Switch
+from simrank.torch.cuda.switch import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -2,7 +2,7 @@
 
 A rank's values are put in place as its turn begins and taken back as it ends. Turns cost nothing
 until a rank changes a setting, and once it has restored the common value. Flags are not listed, but
-found in torch by name. `Switch` is a patch that turns one of torch's switches on and off.
+found in torch by name.
 """
 
 from __future__ import annotations
@@ -439,28 +439,3 @@ def hook_patches() -> Patches:
             hooks[optimizer_steps.HOOK] = optimizer_steps.after_step
         replaced.append((owner, name, _NotingDict(hooks, note)))
     return replaced
-
-
-# ---- Switches of torch that the first Context turns on and the last one turns off ----
-
-
-class Switch:
-    """A switch among patches, as `(Switch(turn), "is_on", True)`.
-
-    Args:
-        turn: Called with whether it is on from now on.
-    """
-
-    def __init__(self, turn: Callable[[bool], object]) -> None:
-        self._turn = turn
-        self._is_on = False
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the switch is on; setting it calls `turn`."""
-        return self._is_on
-
-    @is_on.setter
-    def is_on(self, is_on: bool) -> None:
-        self._turn(is_on)
-        self._is_on = is_on

@@ -15,11 +15,11 @@ from simrank.device.stream import KernelOperation
 from simrank.device.watch import watchers_of
 from simrank.distributed import symmetric_memory
 from simrank.distributed.signals import Flags, SignalOperation
+from simrank.isolation.ledger import Ledger
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
 from simrank.torch.cuda.library import native
-from simrank.torch.cuda.switch import Patches
 from simrank.torch.devices import activation, buffers
 from simrank.torch.devices.rank_devices import note_storages, register_shared_memory, share_pending
 from simrank.torch.groups.registry import groups_of
@@ -122,7 +122,7 @@ class SymmetricMemoryOwner:
     find = staticmethod(buffers.storage_at)
 
     def __init__(self) -> None:
-        self._patches = Patches()
+        self._patches = Ledger()
 
     def rendezvous(self, address: int, group: str) -> cuda.Rendezvous:
         """Exchange the addresses of the members' buffers; blocks the host.
@@ -188,11 +188,11 @@ class SymmetricMemoryOwner:
         module: Any = import_module("torch.distributed._symmetric_memory")
         bindings: Any = module._SymmetricMemory  # noqa: SLF001 - torch's name
         for name in _MODULE_STATE:
-            self._patches.set(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
+            self._patches.replace(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
         info = _set_group_info(bindings.set_group_info)
-        self._patches.set(bindings, "set_group_info", info)
+        self._patches.replace(bindings, "set_group_info", info)
         empty = _empty(bindings.empty_strided_p2p)
-        self._patches.set(bindings, "empty_strided_p2p", empty)
+        self._patches.replace(bindings, "empty_strided_p2p", empty)
 
     def disabled(self) -> None:
         """Restore torch's module."""

@@ -28,6 +28,7 @@ import numpy as np
 from simrank.distributed.flight_recorder import FlightRecorder, dtype_name
 from simrank.errors import ConfigError, ConfigProblem, SimrankError
 from simrank.isolation.carrier_choice import will_import
+from simrank.isolation.ledger import Ledger
 from simrank.multiprocessing.script import load_script, program_imports
 from simrank.validate.compare.differences import captured
 from simrank.validate.reset import SEED
@@ -389,7 +390,7 @@ class Followed:
         self._first_id = before[-1]["record_id"] + 1 if before else 0  # Of the calls to come.
         self._groups: list[tuple[int, str, tuple[int, ...]]] = []
         self._messages: list[Issued] = []
-        self._restore: list[tuple[Any, str, Any]] = []
+        self._replaced = Ledger()
 
     def __enter__(self) -> Followed:
         """Begin."""
@@ -397,26 +398,20 @@ class Followed:
             if hasattr(group, "group_name"):  # Not what stands for groups of others.
                 self._groups.append((0, group.group_name, tuple(members)))
         name = "_new_process_group_helper"
-        self._replace(self._c10d, name, self._making(getattr(self._c10d, name)))
+        self._replaced.replace(self._c10d, name, self._making(getattr(self._c10d, name)))
         if self._is_gloo:  # Whose messages torch's recorder leaves out.
             kind = self._c10d.ProcessGroup
             for name in ("send", "recv", "recv_anysource"):
-                self._replace(kind, name, self._sending(name, getattr(kind, name)))
+                self._replaced.replace(kind, name, self._sending(name, getattr(kind, name)))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Restore the patched functions."""
-        while self._restore:
-            owner, name, original = self._restore.pop()
-            setattr(owner, name, original)
+        self._replaced.restore()
 
     def _entries(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = pickle.loads(self._dump()).get("entries", [])
         return found
-
-    def _replace(self, owner: Any, name: str, patch: Any) -> None:  # noqa: ANN401 - torch's
-        self._restore.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, patch)
 
     def _making(self, original: Any) -> Any:  # noqa: ANN401 - torch's
         def make(group_size: int, group_rank: int, ranks: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's

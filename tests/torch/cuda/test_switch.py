@@ -17,8 +17,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simrank.errors import UnsupportedError
+from simrank.isolation.ledger import ABSENT, Ledger
 from simrank.torch import cuda as simulated
-from simrank.torch.cuda.switch import CALLED, REPLACED, Layout, Patches
+from simrank.torch.cuda.switch import CALLED, REPLACED, Layout, replace_everywhere
 
 GIB = 1 << 30
 
@@ -410,36 +411,19 @@ def test_it_exists(module, name):
 def test_everything_that_is_replaced_is_listed(cuda):
     """What `enable` replaced, and torch had, stands in the list."""
     from simrank.torch.cuda import switch
-    from simrank.torch.cuda.switch import _ABSENT
 
     listed = {name for _, name in REPLACED}
     replaced = {
-        name
-        for owner, name, before in switch._patches._before
-        if before is not _ABSENT and getattr(owner, "__name__", "").startswith("torch.cuda")
+        each.name
+        for each in switch._patches.entries
+        if each.held is not ABSENT and getattr(each.owner, "__name__", "").startswith("torch.cuda")
     }
     exported = {"Stream", "Event", "ExternalStream"}
     legacy = {name for name in replaced if name.endswith("Tensor")}
     assert replaced - legacy - exported <= listed
 
 
-# ---- replaced attributes are put back exactly ----
-
-
-def test_absent_attributes_are_absent_again():
-    """In reverse order, also when one attribute was replaced twice."""
-
-    class Owner:
-        kept = 1
-
-    patches = Patches()
-    patches.set(Owner, "kept", 2)
-    patches.set(Owner, "kept", 3)
-    patches.set(Owner, "new", 4)
-    assert (Owner.kept, Owner.new) == (3, 4)
-    patches.restore()
-    assert Owner.kept == 1
-    assert not hasattr(Owner, "new")
+# ---- objects are replaced under all of their names ----
 
 
 def test_names_that_an_installed_module_gets_later():
@@ -448,26 +432,16 @@ def test_names_that_an_installed_module_gets_later():
     library = ModuleType("a_library")
     library.__file__ = "/usr/lib/python3/site-packages/a_library.py"
     sys.modules["a_library"] = library
-    patches = Patches()
+    patches = Ledger()
     try:
-        patches.replace_everywhere([(old, new)])
+        replace_everywhere(patches, [(old, new)])
         library.later = old
-        patches.replace_everywhere([(old, new)])
+        replace_everywhere(patches, [(old, new)])
         assert library.later is new
         patches.restore()
         assert library.later is old
     finally:
         del sys.modules["a_library"]
-
-
-def test_switches_are_turned_back():
-    """To where they were."""
-    turned = []
-    patches = Patches()
-    patches.switch(turned.append, True, to=False)
-    assert turned == [False]
-    patches.restore()
-    assert turned == [False, True]
 
 
 def test_names_that_a_program_bound_before(cuda):
