@@ -29,9 +29,6 @@ from simrank import errors as errors
 from simrank import explore as explore
 from simrank import multiprocessing as multiprocessing
 from simrank import validate as validate
-from simrank.planning.predict import predict as predict
-from simrank.planning.predict import predict_attention as predict_attention
-from simrank.planning.predict import predict_gemm as predict_gemm
 from simrank.context import Context as Context
 from simrank.device import DType
 from simrank.device import Event as Event
@@ -41,6 +38,9 @@ from simrank.device.dtypes import promote
 from simrank.device.tensors import factories, indexing, joining, products
 from simrank.device.tensors.namespace import CURRENT
 from simrank.errors import OutOfMemoryError as OutOfMemoryError
+from simrank.planning.predict import predict as predict
+from simrank.planning.predict import predict_attention as predict_attention
+from simrank.planning.predict import predict_gemm as predict_gemm
 
 __version__: str
 

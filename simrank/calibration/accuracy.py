@@ -219,7 +219,8 @@ def measured_series(
     """Read measured times from texts.
 
     Args:
-        texts: The text of each file, by its name, in any of the formats of `calibration.measured_text`.
+        texts: The text of each file, by its name, in any of the formats of
+            `calibration.measured_text`.
         cluster: The cluster to predict, instead of the one that stands beside the table; then
             ranks fill one node after the other unless the text says on which hosts they were, and
             use all network cards beside them.

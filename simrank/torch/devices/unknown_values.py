@@ -46,7 +46,8 @@ _READS = {
 
 
 # What torch's own functions read to decide how to go on, and what they are answered: that no number
-# drawn by trunc_normal_ lies outside of its bounds, to be drawn again; that no gradient is infinite.
+# drawn by trunc_normal_ lies outside of its bounds, to be drawn again; that no gradient is
+# infinite.
 _READ_BY_TORCH = {
     ("torch.nn.init", "_no_grad_trunc_normal_"): 0.0,
     ("torch.amp.grad_scaler", "<genexpr>"): 0.0,

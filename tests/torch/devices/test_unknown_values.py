@@ -288,7 +288,7 @@ def test_objects_larger_than_small_tensors_travel_without_values():
 
 
 def test_nothing_is_broken_without_values(run):
-    """Checks for NaN and infinity, as torch and programs spell them; no other boolean is answered."""
+    """Checks for NaN and infinity, as torch and programs spell them; no other boolean."""
 
     def program(rank):
         x = torch.randn(1 << 20, device="cuda")
