@@ -107,18 +107,20 @@ def pytest_sessionfinish(session):
     gc.unfreeze()
 
 
-# A test takes less than 0.25 s or is marked slow. One that is not fails with twenty times as much
-# processor time, which other work on the machine does not move.
-MAX_CPU_S = 5.0
+# A test without the mark `slow` takes less than 0.25 s, or seconds where it compares layouts of
+# torch or runs real processes. None takes so much processor time, which other work hardly changes.
+MAX_CPU_S = 30.0
 
 
 def _cpu_s():
-    return sum(os.times()[:4])
+    return sum(
+        os.times()[:2]
+    )  # Without children: the first test with torch may wait for a compiler.
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fail a test without the mark `slow` that takes seconds of processor time."""
+    """Fail a test without the mark `slow` that takes too much processor time."""
     start_s = _cpu_s()
     result = yield
     used_s = _cpu_s() - start_s
