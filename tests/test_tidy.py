@@ -110,13 +110,16 @@ def words_of(path: Path) -> language.Words:
     return language.words_of(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def _programs():
-    """Read all programs once, in seconds that are no test's."""
     for path in PROGRAMS:
         words_of(path)
 
 
+reads = pytest.mark.usefixtures("_programs")  # Read once, in seconds that are no test's.
+
+
+@reads
 def test_files_and_functions_stay_short():
     """A file has at most 800 lines, a function at most 70; half of all bodies at most 12."""
     bodies = []
@@ -163,6 +166,7 @@ def run(walked):
     assert house.walk(program) == (house.Walk(0, 0, 0, 0, 0), "")
 
 
+@reads
 def test_every_test_says_in_one_line_what_it_claims():
     """Test functions have a docstring."""
     without = [
@@ -214,7 +218,7 @@ def test_run_and_step_alone_move_simulated_time():
     setters, callers = set(), set()
     for path in SOURCES:
         text = path.read_text()
-        if not re.search(r"\.now_ps\s*(\W?=)[^=]|\b_(drive|fire)\(", text):
+        if not re.search(r"\.now_ps\b[^=\n]*=(?!=)|\b_(drive|fire)\(", text):
             continue
         for function in ast.walk(ast.parse(text)):
             if not isinstance(function, ast.FunctionDef):
@@ -316,6 +320,7 @@ def stale_in_pages_and_sources():
         yield path, references.stale_modules(text, path.read_text())
 
 
+@reads
 def test_files_and_modules_that_pages_docstrings_and_comments_name_exist():
     """A name with a slash is a file, from the root or `simrank/`; a module is there."""
     found = [
@@ -373,6 +378,7 @@ def test_pages_use_plain_words():
     assert found == []
 
 
+@reads
 def test_sources_use_plain_words():
     """Nor has a string, a docstring or a comment of the sources."""
     found = [
@@ -387,6 +393,7 @@ def test_sources_use_plain_words():
 NO_NAMES = {"all_came", "who_text"}
 
 
+@reads
 def test_functions_classes_and_modules_are_named_by_nouns_and_verbs():
     """No name has one of the words in tests/language.py, such as `who` or `come`."""
     names = {
@@ -409,6 +416,7 @@ FOREIGN_NAMES = {
 }  # fmt: skip
 
 
+@reads
 def test_names_in_backticks_exist():
     """Docstrings and comments name functions, attributes and modules that are there."""
     known = set()
@@ -423,6 +431,7 @@ def test_names_in_backticks_exist():
     assert dead == []
 
 
+@reads
 def test_first_lines_of_docstrings_name_their_object():
     """An imperative verb and a concrete object, or a noun; at most 90 characters."""
     found = [
@@ -489,6 +498,7 @@ SECOND_CLASSES = {"buffer": "collectives/schedule.py"}
 MAX_SHARED_CLASS_NAMES = 83
 
 
+@reads
 def test_a_word_of_the_design_is_one_class():
     """Private classes count, too: a reader takes the word at its meaning."""
     table = DESIGN.read_text().partition("| word | meaning |")[2].partition("\n\n")[0]
@@ -506,6 +516,7 @@ def test_a_word_of_the_design_is_one_class():
     assert {word: files for word, files in found.items() if files} == expected
 
 
+@reads
 def test_few_names_of_classes_stand_in_several_files():
     """A name has one meaning; those that had two when this was first counted may only fall."""
     files = Counter(
@@ -625,6 +636,7 @@ def _module_of(name, modules):
     return name or None
 
 
+@reads
 def test_no_files_import_each_other_in_a_circle():
     """Neither at the top nor inside functions: a file stands on those that it imports."""
     modules = {}
@@ -643,6 +655,7 @@ def test_no_files_import_each_other_in_a_circle():
     assert {name: sorted(needed) for name, needed in needs.items()} == {}
 
 
+@reads
 def test_an_import_inside_a_function_has_a_reason():
     """It costs start-up time, or needs what is optional; the line says which."""
     without = [
