@@ -208,7 +208,7 @@ def test_streams_of_a_device_have_numbers_and_the_default_stream_is_zero(ctx):
 def test_one_wait_stands_for_waits_for_later_operations_of_a_stream(ctx):
     """What follows them waits for the last; a stream that waited between them does not."""
     main, side, other = ctx.Stream(), ctx.Stream(), ctx.Stream()
-    slow, fast, x = ctx.empty(64 * 2**20), ctx.empty(1), ctx.empty(1)
+    slow, fast, x = ctx.empty(16 * 2**20), ctx.empty(1), ctx.empty(1)
     ctx.synchronize()
     with ctx.stream(side):
         fast.fill_(1)
@@ -231,7 +231,7 @@ def test_one_wait_stands_for_waits_for_later_operations_of_a_stream(ctx):
 def test_a_stream_that_only_waits_for_another_does_not_hold_it(ctx):
     """Unless it was given work of its own meanwhile."""
     main, side = ctx.Stream(), ctx.Stream()
-    x = ctx.zeros(64 * 2**20)
+    x = ctx.zeros(2**20)
     ctx.synchronize()
     for own_work in (False, True):
         with ctx.stream(side):

@@ -165,6 +165,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_exit_codes_of_processes_that_depend_on_the_order_are_a_finding(tmp_path, capsys):
     """The program looks at none of them, and prints nothing."""
     script = tmp_path / "exits.py"
