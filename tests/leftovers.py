@@ -122,10 +122,9 @@ class Snapshot:
             elif not same(value, after.values[place]):
                 yield place, f"{value!r:.60} -> {after.values[place]!r:.60}"
         for place, names in self.owners.items():
-            for name in after.owners.get(place, names) - names:
-                value = after.values.get((*place, name))
-                if value is not None:
-                    yield (*place, name), f"new: {value!r:.60}"
+            for here in ((*place, name) for name in after.owners.get(place, names) - names):
+                if after.values.get(here) is not None:
+                    yield here, f"new: {after.values[here]!r:.60}"
         for place, value in after.values.items():
             if place not in self.values and is_ours(value) and not is_lock(value):
                 yield place, f"simrank's: {value!r:.60}"
@@ -179,7 +178,6 @@ STATES_OF_PYTHON = {
     ("sys", "getswitchinterval()"): sys.getswitchinterval,
     ("gc", "isenabled()"): gc.isenabled,
     ("gc", "threshold"): gc.get_threshold,
-    ("threading", "main"): threading.main_thread,
 }
 STATES = dict(STATES_OF_PYTHON)
 
@@ -190,7 +188,8 @@ KNOWN = {
     "typing._overload_registry": "Python's, by module: simrank's are among them",
     "linecache.cache": "Python's, by file",
     "_ctypes._pointer_type_cache": "Python's, by type",
-    "re._cache": "Python's, by expression",
+    "ctypes._endian.pythonapi": "Python's, by name",
+    "torch._C.Generator.class": "torch gives it one itself from 2.13 on",
     "torch.ops._dir": "namespaces of operators: simrank's library stays loaded",
     "torch.utils.hooks.RemovableHandle.next_id": "a counter",
     "torch._dynamo.trace_rules.SKIP_DIRS": "Dynamo passes over simrank's frames",
@@ -509,26 +508,28 @@ def run_plainly(of_torch):
     compiles(0)
 
 
+def import_torch():
+    """Import what the programs of torch use."""
+    for name in (
+        "torch._dynamo.device_interface", "torch._inductor.codecache", "torch.distributed.fsdp",
+        "torch.distributed._symmetric_memory", "torch.distributed.tensor",
+    ):  # fmt: skip
+        importlib.import_module(name)
+
+
 def main():
     """Print the leftovers of Contexts, or of the same work without one, and how programs ended."""
     parser = argparse.ArgumentParser()
     parser.add_argument("number", type=int)
     parser.add_argument("modules", type=Path, help="Contexts list here what has been imported")
     parser.add_argument("--torch", action="store_true")
-    parser.add_argument("--programs", nargs="*", help="names; default: all")
     parser.add_argument("--control", action="store_true")
     asked = parser.parse_args()
     if asked.torch:
-        for name in (
-            "torch._dynamo.device_interface", "torch._inductor.codecache", "torch.distributed.fsdp",
-            "torch.distributed._symmetric_memory", "torch.distributed.tensor",
-        ):  # fmt: skip
-            importlib.import_module(name)
+        import_torch()
         STATES.update(states_of_torch())
     importlib.import_module("simrank").Context("hgx_h100")  # It imports what simrank depends on.
     ends = {}
-    programs = [*PROGRAMS, *(OF_TORCH if asked.torch else ())]
-    programs = [p for p in programs if asked.programs is None or p.__name__ in asked.programs]
     before = Snapshot(asked.torch)
     if asked.control:
         for name in asked.modules.read_text().split():
@@ -536,7 +537,7 @@ def main():
                 importlib.import_module(name)
         run_plainly(asked.torch)
     else:
-        ends = run_all(asked.number, programs)
+        ends = run_all(asked.number, [*PROGRAMS, *(OF_TORCH if asked.torch else ())])
         asked.modules.write_text("\n".join(n for n in sys.modules if n[:7] != "simrank"))
     gc.collect()
     print(json.dumps([before.changes(Snapshot(asked.torch)), ends]))  # noqa: T201 - for tests

@@ -47,11 +47,15 @@ def plain(held: Any) -> Any:  # noqa: ANN401 - any value
 class Ledger:
     """Replaced names, restored in reverse order.
 
+    Args:
+        home: The module of simrank that replaces them, where a call gives no other.
+
     Attributes:
         entries: They, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, home: str) -> None:
+        self._home = home
         self.entries: list[Entry] = []
         self._ids: set[int] = set()  # Of the values; entries keep them.
         _ledgers.add(self)
@@ -77,7 +81,7 @@ class Ledger:
                 that the program has set meanwhile, and which is put back.
             home: The module of simrank that asks for it.
         """
-        self.replace_all([(owner, name, value)], home, over=over, yields=yields)
+        self.replace_all([(owner, name, value)], home or self._home, over=over, yields=yields)
 
     def replace_all(
         self,
@@ -163,7 +167,7 @@ def entries() -> Iterator[Entry]:
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:  # noqa: ANN401 - anything
     """Replace an attribute within a block."""
-    ledger = Ledger()
+    ledger = Ledger(__name__)
     ledger.replace(owner, name, value)
     try:
         yield

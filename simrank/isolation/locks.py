@@ -536,7 +536,7 @@ def _check_arguments(blocking: bool, timeout: float) -> None:
 # Their locks are held for moments, without a wait, also by threads without a rank.
 _OWN_BUSINESS = ("_thread", "threading", "importlib", "_frozen_importlib", "simrank", "greenlet",
                  "builtins", "sys")  # fmt: skip
-_put = Ledger()
+_put = Ledger(__name__)
 
 
 def install() -> None:
@@ -555,7 +555,7 @@ def install() -> None:
         made = patches[id(original)]
         if made is not None:
             with suppress(AttributeError, TypeError):
-                _put.replace(owner, name, made, yields=True, home=__name__)
+                _put.replace(owner, name, made, yields=True)
 
 
 restore = _put.restore

@@ -231,7 +231,7 @@ class _Singletons:
         self._note = note
         self._values: dict[tuple[str, str], object] = {}  # Of packages and names; None at first.
         self._ranks: dict[tuple[str, str], int] = {}  # That have put an object there.
-        self._watched = Ledger()
+        self._watched = Ledger(__name__)
 
     def look(self, package: str, reads: Collection[str], rank: int) -> None:
         """Note what the turn of a rank has put in place of None."""
@@ -262,7 +262,7 @@ class _Singletons:
 
         names = {name: property(get, lambda of, value: vars(of).__setitem__(name, value))}
         watching = type(kind.__name__, (kind,), names)
-        self._watched.replace(module, "__class__", watching, over=True, home=__name__)
+        self._watched.replace(module, "__class__", watching, over=True)
 
     def _see(self, key: tuple[str, str], value: object, reader: str) -> None:
         program, rank = rank_program(), self._ranks[key]

@@ -92,7 +92,7 @@ _MORE: dict[str, Callable[[ModuleType], Patches]] = {
 # ---- patches of the standard library while a Context is entered (rule E7) ----
 
 
-NAMES = Ledger()
+NAMES = Ledger(__name__)
 # Another name of these is no name of what was replaced: every False is the same one.
 _HAS_NO_IDENTITY = (ModuleType, bool, int, float, str, bytes, tuple, type(None))
 _BARE_LOCKS = frozenset(locks.BARE)

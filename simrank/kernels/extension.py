@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-_driver = Ledger()  # Triton's active driver, while a Context is entered.
+_driver = Ledger(__name__)  # Triton's active driver, while a Context is entered.
 
 
 def restore_driver() -> None:
@@ -112,7 +112,7 @@ def _install_driver(module: ModuleType) -> None:
 
         owner: Any = module
         # The attribute: to ask for the driver may look for a GPU, and None has no setter.
-        _driver.replace(owner.driver, "_active", SimulatedDriver(), home=__name__)
+        _driver.replace(owner.driver, "_active", SimulatedDriver())
 
 
 # Patches by module of triton.

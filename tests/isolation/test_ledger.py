@@ -34,7 +34,7 @@ NAMES = ["value", "static", "of_class", "computed", "inherited", "absent"]
 @pytest.mark.parametrize("name", NAMES)
 def test_a_class_has_what_it_had_itself(name):
     """A static method is one again, and what was inherited is inherited."""
-    before, names = dict(vars(Owner)), Ledger()
+    before, names = dict(vars(Owner)), Ledger(__name__)
     names.replace(Owner, name, 2)
     assert getattr(Owner, name) == 2
     names.restore()
@@ -43,7 +43,7 @@ def test_a_class_has_what_it_had_itself(name):
 
 def test_an_object_has_what_it_had_itself():
     """The default of its class is not made its own, and what its class computes is set."""
-    owner, names = Owner(), Ledger()
+    owner, names = Owner(), Ledger(__name__)
     names.replace(owner, "value", 2)
     names.replace(owner, "__class__", Base)
     assert type(owner) is Base
@@ -57,7 +57,7 @@ def test_a_name_of_a_module_is_replaced_past_its_class():
     class Live(types.ModuleType):
         stream = property(lambda _: "of the rank", lambda *_: pytest.fail("set by its class"))
 
-    module, names = types.ModuleType("module"), Ledger()
+    module, names = types.ModuleType("module"), Ledger(__name__)
     module.stream = "of the program"
     names.replace(module, "__class__", Live)
     names.replace(module, "stream", "of all")
@@ -68,7 +68,7 @@ def test_a_name_of_a_module_is_replaced_past_its_class():
 
 def test_a_name_is_not_replaced_twice_unsaid():
     """A patch of a patch would be called twice."""
-    names = Ledger()
+    names = Ledger(__name__)
     names.replace(Owner, "value", 2)
     with pytest.raises(AssertionError, match=r"Owner'>\.value is replaced twice.* by 3"):
         names.replace(Owner, "value", 3)
@@ -81,7 +81,7 @@ def test_a_name_is_not_replaced_twice_unsaid():
 
 def test_what_the_program_sets_meanwhile_stays_where_it_may():
     """It is kept as it lies there, or asked for where a replacement keeps it."""
-    module, names, kept = types.ModuleType("module"), Ledger(), ["set meanwhile"]
+    module, names, kept = types.ModuleType("module"), Ledger(__name__), ["set meanwhile"]
     module.lock = module.stream = module.other = "before"
     names.replace(module, "lock", "new", yields=True)
     names.replace(module, "stream", "new", yields=lambda: kept[0])
@@ -104,7 +104,7 @@ def test_the_rest_is_restored_after_an_error():
     class Refuses(metaclass=Refusing):
         value = 1
 
-    names = Ledger()
+    names = Ledger(__name__)
     names.replace(Owner, "value", 2)
     names.replace(Refuses, "value", 2)
     with pytest.raises(RuntimeError, match="no") as caught:

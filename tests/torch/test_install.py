@@ -16,7 +16,7 @@ import simrank
 from simrank.errors import UnsupportedError
 from simrank.torch import install
 from simrank.torch.install import check_version
-from tests import leftovers
+from tests import leftovers, replaced
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # New names of collectives.
 
@@ -342,6 +342,18 @@ def test_fifty_contexts_leave_torch_as_it_was(monkeypatch, tmp_path):
     assert ends["trains"] == ends["compiles"] == [None, None, None]
     assert set(ends["waits_in_torch"]) == {"DeadlockError"}
     assert set(ends["sets_flags"]) == set(ends["enters_with_torch"]) == {"SpawnException"}
+
+
+@pytest.mark.slow
+def test_names_that_are_replaced_are_listed(monkeypatch):
+    """`python tests/replaced.py` writes the list and the table of docs/rank-state.md."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    lines = replaced.LISTED.read_text().splitlines()
+    assert replaced.page_with(lines) == replaced.PAGE.read_text()
+    releases, found = replaced.found_now()
+    if releases != lines[0]:
+        pytest.skip(f"the list is of {lines[0]}")
+    assert set(found) - set(lines) == set()
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])

@@ -129,7 +129,7 @@ def _replace_in(ledger: Ledger, module: ModuleType, pairs: Sequence[tuple[object
     new = {id(old): replacement for old, replacement in pairs}
     for name, value in list(attributes_of(module).items()):
         if id(value) in new:
-            ledger.replace(module, name, new[id(value)], home=__name__)
+            ledger.replace(module, name, new[id(value)])
 
 
 @lru_cache(maxsize=1)
@@ -226,7 +226,7 @@ def unbind() -> None:
     native().simrank_bind(None)
 
 
-_patches = Ledger()
+_patches = Ledger(__name__)
 _enabled: list[Layout] = []
 _is_seen = [False]  # Whether torch saw a GPU before simulated devices were turned on.
 

@@ -68,7 +68,7 @@ class _Enabled:
         self.context = context
         self.by_number: dict[int, RankDevices] = {}
         self.allocations = Allocations(context.race_checker)
-        self.patches = Ledger()
+        self.patches = Ledger(__name__)
 
     def stop_race_checks(self) -> None:
         """Take operations together from now on, as where no races are looked for."""

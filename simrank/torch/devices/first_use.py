@@ -157,9 +157,7 @@ def patches() -> Patches:
         for name in dir(_compiled)
         if name.startswith("_accelerator_") and name != "_accelerator_getAccelerator"
     ]
-    own = sorted(
-        name for name in _FUNCTIONS_OF_CUDA - _QUERIES_OF_BUILDS if hasattr(_compiled, name)
-    )
+    own = sorted(_FUNCTIONS_OF_CUDA - _QUERIES_OF_BUILDS - {*accelerated})
     own = own if activation.is_built() else []
     for owner, names in (*_USES, (_compiled, accelerated), (_compiled, own)):
         found += [(owner, name, _wrap_use(owner, name)) for name in names if hasattr(owner, name)]

@@ -122,7 +122,7 @@ class SymmetricMemoryOwner:
     find = staticmethod(buffers.storage_at)
 
     def __init__(self) -> None:
-        self._patches = Ledger()
+        self._patches = Ledger(__name__)
 
     def rendezvous(self, address: int, group: str) -> cuda.Rendezvous:
         """Exchange the addresses of the members' buffers; blocks the host.

@@ -390,7 +390,7 @@ class Followed:
         self._first_id = before[-1]["record_id"] + 1 if before else 0  # Of the calls to come.
         self._groups: list[tuple[int, str, tuple[int, ...]]] = []
         self._messages: list[Issued] = []
-        self._replaced = Ledger()
+        self._replaced = Ledger(__name__)
 
     def __enter__(self) -> Followed:
         """Begin."""

@@ -432,7 +432,7 @@ def test_names_that_an_installed_module_gets_later():
     library = ModuleType("a_library")
     library.__file__ = "/usr/lib/python3/site-packages/a_library.py"
     sys.modules["a_library"] = library
-    patches = Ledger()
+    patches = Ledger(__name__)
     try:
         replace_everywhere(patches, [(old, new)])
         library.later = old
