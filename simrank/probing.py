@@ -8,9 +8,11 @@ most memory that they held, and when they ended. A rank that is in no probe can 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -43,6 +45,7 @@ MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
 _OUT_OF_MEMORY = "OutOfMemoryError"  # Of simrank, and of torch.
 _NUM_STEPS = 2  # Of training, that a probe runs: what comes back is warm in the second.
 _NUM_DRAWN = 3  # Assumed: ranks to compare besides the first, the second, the last of an axis.
+_MOST_IN_TEXT, _MOST_MODULES = 6, 50  # Assumed: ranks and files that are looked at.
 _SAME_TIME = 0.02  # Assumed: of the time of a probe; links to other nodes differ by less.
 _MANY_ROOTED = 3  # Assumed: fewer are of a program's start.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
@@ -282,6 +285,7 @@ class _Search:
         world_size: Number of ranks.
         on_progress: Called with the ranks that are about to be run alone.
         seed: Draws some of the ranks that are compared.
+        also: Further ones.
     """
 
     def __init__(
@@ -290,6 +294,7 @@ class _Search:
         world_size: int,
         on_progress: Callable[[Sequence[int]], None],
         seed: int,
+        also: Sequence[int],
     ) -> None:
         self._run = run
         self._world_size = world_size
@@ -298,7 +303,8 @@ class _Search:
         self._slices: dict[tuple[FoldedAxis, ...], Probe] = {}
         self.first = self._run_probe(Alone(world_size, 0))
         drawn = np.random.default_rng(seed).integers(world_size, size=_NUM_DRAWN).tolist()
-        self._compared = [rank for rank in (self.first.node_size, *drawn) if rank < world_size]
+        compared = dict.fromkeys([self.first.node_size, *also, *drawn])
+        self._compared = [rank for rank in compared if 0 < rank < world_size]
 
     def _run_probe(self, folding: Folding) -> Probe:
         """Run ranks alone, and return their operations."""
@@ -429,6 +435,40 @@ class _Search:
         return None
 
 
+def ranks_in_text(script: str | Path, world_size: int) -> list[int]:
+    """Return the ranks whose numbers a program compares something with, a few at most.
+
+    `rank == 5` makes rank 5 do something else, which no other rank shows. Modules that lie beside
+    the script and that it imports are read, too; what cannot be read or parsed is left out.
+    """
+    found: set[int] = set()
+    todo, seen = [Path(script)], set[Path]()
+    while todo and len(seen) < _MOST_MODULES:
+        path = todo.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Compare):
+                for side in (node.left, *node.comparators):
+                    parts = (
+                        side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+                    )
+                    found.update(
+                        p.value
+                        for p in parts
+                        if isinstance(p, ast.Constant) and type(p.value) is int
+                    )
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            todo += [path.parent / f"{name.replace('.', '/')}.py" for name in names]
+    return sorted(rank for rank in found if 1 < rank < world_size - 1)[:_MOST_IN_TEXT]
+
+
 def _coordinates(axes: Sequence[LayoutAxis | FoldedAxis], rank: int) -> dict[int, int]:
     """Return the coordinates of a rank, by the stride of an axis."""
     return {axis.stride: rank // axis.stride % axis.size for axis in axes}
@@ -447,6 +487,7 @@ def find_folding(
     wanted: str = AUTO,
     on_progress: Callable[[Sequence[int]], None] = lambda _: None,
     seed: int = 0,
+    also: Sequence[int] = (),
 ) -> Found:
     """Return the ranks of a program that can represent others.
 
@@ -458,11 +499,12 @@ def find_folding(
             axes with commas: these, without a comparison.
         on_progress: Called with the ranks that are about to be run alone.
         seed: Draws some of the ranks that are compared.
+        also: Further ranks to compare, such as those of `ranks_in_text`.
 
     Raises:
         ConfigError: The layout has no such axis, or the program cannot be read.
     """
-    search = _Search(run, world_size, on_progress, seed)
+    search = _Search(run, world_size, on_progress, seed, also)
     axes = search.layout()
     if not axes and search.first.error is not None:
         return Found(None, (f"not folded: rank 0 fails alone: {_reason(search.first.error)}",))

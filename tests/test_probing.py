@@ -7,7 +7,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import ConfigError
-from simrank.probing import Probe, find_folding
+from simrank.probing import Probe, find_folding, ranks_in_text
 from simrank.ranks.folding import Alone, FoldedAxis
 
 CLUSTER = {"name": "h100_ib", "nodes": 4}
@@ -221,3 +221,21 @@ def test_the_root_of_repeated_collectives_runs_beside_a_representative():
     found, _ = _search(_broadcasts)
     assert found.folding.axes == (FoldedAxis("world", 32, 1, num_run=2),)
     assert found.lines == ()
+
+
+def test_ranks_whose_numbers_a_program_s_text_compares_are_compared_too(tmp_path):
+    """In the script and in modules beside it that it imports; not 0, 1 and the last one."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import rules\nimport os\nfrom package.deep import x\n"
+        "rank = int(os.environ['RANK'])\n"
+        "if rank == 5 or 9 < rank or rank in (12, 31) or rank != 0 or rank == 40: print(7)"
+    )
+    (tmp_path / "rules.py").write_text("def odd(r): return r % 2 == 1 and not r == 20")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "deep.py").write_text("x = 1 if 2 > 3 else (")
+    assert ranks_in_text(script, 32) == [5, 9, 12, 20]
+    assert ranks_in_text(tmp_path / "missing.py", 32) == []
+    found, _ = _search(_of_rank(5, lambda ctx: ctx.ones(4, device="cuda") * 3), also=[5])
+    assert found.folding is None
+    assert "on rank 5" in found.lines[0]

@@ -62,7 +62,7 @@ from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding
+from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding, ranks_in_text
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -98,6 +98,7 @@ def folding_of(
     num_ranks: int,
     wanted: str,
     settings: Mapping[str, object],
+    script: str | None = None,
 ) -> Folding | None:
     """Find the ranks that run, and print how they were found; None: all.
 
@@ -106,6 +107,7 @@ def folding_of(
         num_ranks: How many ranks the program has.
         wanted: As `--fold` gives it.
         settings: The other settings of the Context.
+        script: A file whose text may name ranks.
 
     Raises:
         ConfigError: Another option needs all ranks, or the program has no such axis.
@@ -130,7 +132,8 @@ def folding_of(
             progress.update(task, description=f"ranks {which} alone, to see which do the same")
 
         seed = int(str(settings.get("seed", 0)))
-        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed)
+        also = () if script is None else ranks_in_text(script, num_ranks)
+        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed, also=also)
     for line in found.lines:
         typer.echo(f"simrank: {line}", err=True)
     if found.folding is not None:
@@ -411,7 +414,9 @@ def _late_options_named(command: typer.Context, job: _Job) -> Iterator[None]:
 def _run_folded(job: _Job, fold: str, run: Callable[[], None]) -> None:
     """Run the script with folded ranks, or with all if they do not fit."""
     settings = job.settings
-    settings["folding"] = folding_of(job.run_alone, job.num_ranks, fold, settings)
+    settings["folding"] = folding_of(
+        job.run_alone, job.num_ranks, fold, settings, None if job.as_module else job.program
+    )
     try:
         run()
     except SimrankError as error:
