@@ -559,7 +559,8 @@ _PUTS = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_"
 # Other operators whose kernels move their bytes, or that launch none.
 _MOVED = frozenset({
     *(name.removesuffix("_") for name in (*_LAYOUT_COPIES, *_ONLY_WRITTEN, *_PUTS)), *_PICKS,
-    "_index_put_impl", "arange", "as_strided", "bernoulli", "cat", "constant_pad_nd", "empty",
+    "_chunk_cat", "_index_put_impl", "arange", "as_strided", "bernoulli", "cat", "constant_pad_nd",
+    "empty",
     "embedding_dense_backward", "eye", "flip", "full", "linspace", "masked_fill",
     "native_dropout", "native_dropout_backward", "ones", "roll", "slice_backward", "stack",
     "select_backward", "tril", "triu", "zeros", "_local_scalar_dense", "_pin_memory",
@@ -586,7 +587,7 @@ def only_moves(operation: DeviceOperation) -> bool:
     return (
         bool(_MOVES & _tags(operation.name))
         or base.startswith(("_foreach_", "_fused_adam"))
-        or base.endswith(("_norm", "_norm_backward", "_copy"))
+        or base.endswith(("_norm", "_norm_backward", "_copy", "_loss", "_loss_backward"))
         or base in _MOVED
         or base in _SOFTMAX_PASSES
         or base in _LOSS_TARGET
