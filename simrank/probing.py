@@ -46,6 +46,7 @@ _OUT_OF_MEMORY = "OutOfMemoryError"  # Of simrank, and of torch.
 _NUM_STEPS = 2  # Of training, that a probe runs: what comes back is warm in the second.
 _NUM_DRAWN = 3  # Assumed: ranks to compare besides the first, the second, the last of an axis.
 _MOST_IN_TEXT, _MOST_MODULES = 6, 50  # Assumed: ranks and files that are looked at.
+_SAME_MEMORY = 0.01  # Assumed: of the peak; the last shard of an uneven tensor is smaller.
 _SAME_TIME = 0.02  # Assumed: of the time of a probe; links to other nodes differ by less.
 _MANY_ROOTED = 3  # Assumed: fewer are of a program's start.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
@@ -243,7 +244,7 @@ def _unlike_totals(one: Probe, other: Probe) -> str | None:
     """Return the difference in memory or time between the ranks of two probes, or None."""
     for rank, peer in zip(one.folding.running, other.folding.running, strict=True):
         ours, theirs = one.peak_bytes.get(rank, 0), other.peak_bytes.get(peer, 0)
-        if ours != theirs:
+        if abs(ours - theirs) > _SAME_MEMORY * max(ours, theirs):
             return (
                 f"rank {rank} holds at most {format_size(ours)}, rank {peer} {format_size(theirs)}"
             )
