@@ -25,6 +25,7 @@ from simrank.errors import (
     SimrankError,
     SpawnException,
     ranks_text,
+    who_text,
 )
 from simrank.ranks import require_rank
 from simrank.ranks.folding import Alone, FoldedAxis, Folding, LayoutAxis, layout_of
@@ -250,9 +251,11 @@ def _unlike_totals(one: Probe, other: Probe) -> str | None:
             )
     took_ps = one.end_ps, other.end_ps
     if max(took_ps) - min(took_ps) > _SAME_TIME * max(took_ps):
-        ends = [f"{ranks_text(probe.folding.running)} {probe.end_ps / PS_PER_US:.3f} us"
-                for probe in (one, other)]  # fmt: skip
-        return f"{_NUM_STEPS} steps take ranks {ends[0]}, ranks {ends[1]}"
+        first, second = (
+            f"{who_text(probe.folding.running)} at {probe.end_ps / PS_PER_US:.3f} us"
+            for probe in (one, other)
+        )
+        return f"alone, {first} and {second} have ended"
     return None
 
 

@@ -108,7 +108,7 @@ class Snapshot:
                 self.values[*place, f"key {id(key)}"] = key
 
     def changes(self, after):
-        """Return what a later snapshot has at which name, without what is known to stay."""
+        """Return the values that a later snapshot has changed, by name, but those known to stay."""
         known = tuple(f"{name}." for name in KNOWN)
         named = {".".join(map(str, place)): text for place, text in self._differences(after)}
         return {name: text for name, text in named.items() if not f"{name}.".startswith(known)}
@@ -141,7 +141,7 @@ def same(one, other):
 
 
 def changes_of(folder, number, *options):
-    """Return what Contexts leave changed that the same work without simrank does not, and ends."""
+    """Return the changes that Contexts leave and the same work without simrank does not."""
     found = []
     for more in ((), ("--control",)):
         command = [sys.executable, "-W", "ignore", __file__, str(number), f"{folder}/modules"]

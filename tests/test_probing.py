@@ -170,7 +170,7 @@ def _of_rank(rank_of_fault, do):
     ("do", "reason"),
     [
         (lambda ctx: ctx.empty(1 << 28, device="cuda"), "rank 0 holds at most"),
-        (lambda ctx: time.sleep(0.05), "2 steps take ranks 0"),
+        (lambda ctx: time.sleep(0.05), "alone, rank"),
         (lambda ctx: ctx.ones(4, device="cuda") * 3, "rank 31"),
     ],
     ids=["memory", "host time", "a kernel"],

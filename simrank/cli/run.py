@@ -97,7 +97,7 @@ def folding_of(
     run: Callable[[Probe], None],
     num_ranks: int,
     wanted: str,
-    settings: Mapping[str, object],
+    settings: Mapping[str, Any],
     script: str | None = None,
 ) -> Folding | None:
     """Find the ranks that run, and print how they were found; None: all.
@@ -131,8 +131,8 @@ def folding_of(
             which = ranks_text(ranks)
             progress.update(task, description=f"ranks {which} alone, to see which do the same")
 
-        seed = int(str(settings.get("seed", 0)))
         also = () if script is None else ranks_in_text(script, num_ranks)
+        seed = settings["seed"]
         found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed, also=also)
     for line in found.lines:
         typer.echo(f"simrank: {line}", err=True)
@@ -478,7 +478,7 @@ def _page_kept(path: str | None, job: _Job, context: Context) -> Iterator[None]:
             "ranks": str(job.num_ranks),
         }
         if not_run := added.not_run():
-            facts["not run"] = not_run_text(not_run).removeprefix("not run: ")
+            facts["not run"] = not_run_text(not_run)
         seen = Seen(
             added, links, context.now_ps, _peaks(context, job.num_ranks), cluster.provenance
         )

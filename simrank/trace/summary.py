@@ -427,7 +427,8 @@ def summary_text(
         f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
         for times in found
     ]
-    lines += filter(None, [not_run_text(summary.not_run())])
+    if not_run := summary.not_run():
+        lines.append(f"not run: {not_run_text(not_run)}")
     lines += _steps_text(summary.steps(), rates)
     lines += _memory_text(found)
     costs = summary.costliest()
@@ -453,13 +454,10 @@ def summary_text(
 
 
 def not_run_text(not_run: Mapping[int, Sequence[int]]) -> str:
-    """Return `not run: ranks 1-15, taken as rank 0; ...`; nothing if all ranks ran."""
+    """Return `ranks 1-15, taken as rank 0; ...`."""
     parts = [f"{who_text(ranks)}, taken as rank {rank}" for rank, ranks in not_run.items()]
-    if not parts:
-        return ""
     left = len(parts) - _MAX_NAMED
-    shown = "; ".join(parts[:_MAX_NAMED]) + f"; {left} more sets" * (left > 0)
-    return f"not run: {shown}"
+    return "; ".join(parts[:_MAX_NAMED]) + f"; {left} more sets" * (left > 0)
 
 
 def _steps_text(steps: Steps | None, rates: Rates) -> Iterator[str]:

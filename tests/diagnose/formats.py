@@ -145,7 +145,7 @@ class Recorder:
         self.entries.append(entry)
 
     def dump(self) -> dict[str, Any]:
-        """Return what is written."""
+        """Return the record as a dict."""
         groups = {"0": [0, 1, 2, 3]} | {n: pair for n, pair in PAIRS.items() if self.rank in pair}
         status = {  # Of the last call of a group, be it a collective or a message.
             group: {"last_enqueued_collective": last, "last_completed_collective": last - 1}

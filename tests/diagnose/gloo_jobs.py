@@ -56,7 +56,7 @@ try:
         if bad("stopped", 1):
             os.kill(os.getpid(), signal.SIGSTOP)
         if bad("store", 2):
-            dist.distributed_c10d._get_default_store().wait(["nobody sets it"])  # @store
+            dist.distributed_c10d._get_default_store().wait(["a key that is never set"])  # @store
         if not bad("skip", 2):
             dist.broadcast(y, 0)  # @broadcast
         if bad("extra", 1):

@@ -167,7 +167,7 @@ def test_calls_that_are_under_way_are_no_hang(tmp_path):
         assert "calls are under way" in str(found) or hangs
 
 
-def test_records_of_unlike_moments_accuse_nobody(tmp_path):
+def test_no_rank_is_named_where_records_are_of_unlike_moments(tmp_path):
     """Peers went on from a call to which one rank had not come as its record was written."""
     said(tmp_path, loop)
     path = tmp_path / f"{PREFIX}1"

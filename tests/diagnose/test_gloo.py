@@ -1,4 +1,4 @@
-"""Records of real gloo processes: the rank at fault, and nobody in a right job."""
+"""Records of real gloo processes: the rank at fault, and no rank of a right job."""
 
 import random
 
@@ -31,7 +31,7 @@ def test_the_rank_at_fault_of_a_real_job_is_named(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_a_right_job_that_is_cut_accuses_nobody(seed, tmp_path):
+def test_no_rank_is_named_in_a_right_job_that_is_cut(seed, tmp_path):
     """At random times, and with skew between ranks."""
     folder = tmp_path / "records"
     folder.mkdir()

@@ -163,7 +163,7 @@ def test_messages_have_ranks_for_their_ends(tmp_path):
 
 
 def named(form, folder, skips):
-    """Return what is said of the job whose rank 1 leaves out a call."""
+    """Return the diagnosis of the job whose rank 1 leaves out a call."""
     folder.mkdir()
     write_job(FORMS[form], folder, skips=skips)
     found = diagnose(read_records([folder]), replay=False).as_dict()
@@ -173,7 +173,7 @@ def named(form, folder, skips):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("skips", LINES)
 def test_the_culprit_is_the_same_in_all_forms(form, skips, tmp_path):
-    """Where the ends of messages are not told, nobody is accused for one."""
+    """Where the ends of messages are not recorded, no rank is named for one."""
     kind, ranks = named(form, tmp_path / "form", skips)
     if form == "torchcomms" and skips in ("batch", "message"):
         assert (kind, ranks) == ("arrived", [])

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 
 def both(folder):
-    """Return what both say of the records of a folder: ranks, or its own error."""
+    """Return the ranks that both name for the records of a folder, or an error of its own."""
     found = diagnose(read_records([folder]))
     theirs = torchs_analyser.said(folder)
     return () if found.cause is None else found.cause.ranks, theirs.error or theirs.ranks

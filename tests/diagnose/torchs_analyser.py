@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 
 
 def said(folder: Path, prefix: str = PREFIX) -> Verdict:
-    """Return what it says of the records of a folder; it runs, in this process, what they ask."""
+    """Return its verdict on the records of a folder; code that they name runs in this process."""
     printed, error = io.StringIO(), ""
     logger = logging.getLogger("Flight Recorder")
     handlers, logger.handlers = logger.handlers, [logging.StreamHandler(printed)]
