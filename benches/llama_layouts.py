@@ -347,11 +347,14 @@ def built(mesh, options):
 
 
 def accumulate(model, x, y, options):
-    """Run forward and backward of each micro-batch; only the last one reduces gradients."""
-    count = max(options.batch // options.microbatch, 1) if options.accumulates else 1
-    pairs = list(zip(x.chunk(count), y.chunk(count), strict=True))
-    for number, (inputs, labels) in enumerate(pairs):
-        if count > 1:
+    """Run forward and backward of each micro-batch.
+
+    `reduce` sums the gradients of each over the ranks and keeps a rank's part of them; `no-sync`
+    keeps them whole until the last, which needs a model's memory.
+    """
+    count = options.batch // options.microbatch if options.accumulate else 1
+    for number, (inputs, labels) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True)):
+        if options.accumulate == "no-sync":
             model.set_requires_gradient_sync(number == count - 1)
         loss_of(model(inputs), labels).backward()
 
@@ -386,7 +389,9 @@ def parsed():
     parser.add_argument("--ac", choices=("none", "selective", "layers", "full"), default="none")
     parser.add_argument("--reduce-dtype", default="float32")
     parser.add_argument("--norm", choices=NORMS, default="fused")
-    for flag in ("compile", "float8", "loss-parallel", "zero2", "accumulates"):
+    parser.add_argument("--sdpa", choices=("default", "flash", "efficient"), default="default")
+    parser.add_argument("--accumulate", choices=("reduce", "no-sync"))
+    for flag in ("compile", "float8", "loss-parallel", "zero2"):
         parser.add_argument(f"--{flag}", action="store_true")
     return parser.parse_args()
 
@@ -413,6 +418,9 @@ def main():
     dist.init_process_group("nccl")
     torch.manual_seed(0)
     mesh = mesh_of(options)
+    if options.sdpa != "default":  # Older releases of torch do not take cuDNN's kernels.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cuda.enable_flash_sdp(options.sdpa == "flash")
     models, forward_backward = built(mesh, options)
     optimizer = torch.optim.AdamW(
         [p for model in models for p in model.parameters()], 3e-4, (0.9, 0.95), fused=True

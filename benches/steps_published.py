@@ -31,6 +31,12 @@ SOURCES = {
     "korthikanti": "arXiv 2205.05198, tables 3 and 5: Megatron-LM without flash attention",
     "dgxc": "NVIDIA/dgxc-benchmarking, nemotron/README_15b.md at 0b71cfd, README_340b.md at "
     "143b90d, nemo_megatron/README_175b.md at 0b71cfd: NeMo, bfloat16, Apache-2.0",
+    "titan-h200": "pytorch/torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md at "
+    "4a61bd8, float8, BSD-3",
+    "nemo-automodel": "NVIDIA-NeMo/Automodel, docs/performance-summary.mdx at cb97654, Apache-2.0",
+    "mosaic-h100": "mosaicml/llm-foundry, scripts/train/benchmarking/README.md at 5e85bd6: FSDP1, "
+    "torch 2.1, attention of Triton, Apache-2.0",
+    "mosaic-a100": "the same table, A100 80 GB, torch 1.13",
     "ibm-fsdp": "pytorch.org, Maximizing training throughput using PyTorch FSDP, 13 March 2024",
 }
 
@@ -44,7 +50,7 @@ def command(row):
     """Return the command that simulates a row."""
     cluster = row["cluster"]
     where = str(HERE / cluster) if cluster.endswith(".yaml") else cluster
-    nodes = [] if cluster == "hgx_h100" else ["--nnodes", str(int(row["gpus"]) // 8)]
+    nodes = [] if cluster.startswith("hgx_") else ["--nnodes", str(int(row["gpus"]) // 8)]
     is_long = row["program"] == "megatron" or "--pp" in row["options"]
     return [
         sys.executable, "-m", "simrank", "run", "--shape-only", "--unknown", "1", "--fold", "all",

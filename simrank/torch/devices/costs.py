@@ -286,8 +286,10 @@ def _convolution(operation: DeviceOperation) -> Convolution | None:
     # The gradient of the result comes first; then what was convolved, and the weight.
     source, weight = shaped[is_backward : is_backward + 2]
     result = shaped[0] if is_backward else operation.outputs[0].sizes
-    # A weight's first dimension is that of the result's channels, or transposed the source's.
-    places = result if weight[0] == result[1] else source
+    # A weight's first dimension is that of the result's channels, or transposed the source's. Where
+    # both have as many, the one with strides has the smaller result, or transposed source.
+    ends = [each for each in (result, source) if each[1] == weight[0]]
+    places = min(ends or [source], key=prod)
     gradients = sum(len(each.sizes) > 2 for each in operation.outputs)
     return Convolution(
         2 * prod(places) * prod(weight[1:]) * (gradients if is_backward else 1),

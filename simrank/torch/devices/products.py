@@ -176,6 +176,16 @@ def _distances(inputs: list[Sizes], _: list[Sizes]) -> list[Multiplied]:
     return [Multiplied(3.0 * pairs, share=_SHARE_OF_VECTORS)]
 
 
+def _distances_within(place: int) -> Callable[[list[Sizes], list[Sizes]], list[Multiplied]]:
+    """Return the formula of the differences and sums of `pdist`; the points are at a place."""
+
+    def formula(inputs: list[Sizes], _: list[Sizes]) -> list[Multiplied]:
+        rows, width = inputs[place]
+        return [Multiplied(1.5 * rows * (rows - 1) * width, share=_SHARE_OF_VECTORS)]
+
+    return formula
+
+
 # ---- dense factorizations ----
 # Counts are of LAPACK Working Note 41 (Anderson, Dongarra, Ostrouchov), in their largest terms;
 # those of iterative ones (eigenvalues, singular values) are of Golub and Van Loan, "Matrix
@@ -302,6 +312,8 @@ _FORMULAS: dict[str, Callable[[list[Sizes], list[Sizes]], list[Multiplied]]] = {
     **dict.fromkeys(("_cudnn_rnn", "mkldnn_rnn_layer", "miopen_rnn"), _recurrent),
     "_trilinear": _trilinear,
     **dict.fromkeys(("_cdist_forward", "_cdist_backward"), _distances),
+    "_pdist_forward": _distances_within(0),
+    "_pdist_backward": _distances_within(1),
     **dict.fromkeys(("linalg_cholesky_ex", "cholesky"), _factors(_cubes(1 / 3), _SHARE_OF_FACTORS)),
     **dict.fromkeys(("linalg_ldl_factor_ex",), _factors(_cubes(1 / 3), _SHARE_OF_FACTORS)),
     **dict.fromkeys(

@@ -12,8 +12,9 @@ from simrank.torch.devices import costs, products
 from .test_costs import BFLOAT16, operation, tensor
 
 SPEC = load_cluster("hgx_h100").device
-L = torch.linalg
+L, F = torch.linalg, torch.nn.functional
 BF, SINGLE, DOUBLE, COMPLEX = torch.bfloat16, torch.float32, torch.float64, torch.complex64
+HALF, WIDE = torch.float16, torch.complex128
 EIGHT_BIT = torch.float8_e4m3fn
 
 
@@ -82,6 +83,45 @@ CALLS = {
         lambda n: 2 * n**3,
     ),
     "distances": (lambda n: torch.cdist(made(n, n), made(n, n), p=1), lambda n: 3 * n**3),
+    "distances within": (
+        lambda n: F.pdist(made(n, n)), lambda n: 1.5 * n * n * (n - 1),
+    ),
+    "mm of float16": (lambda n: square(n, HALF) @ square(n, HALF), lambda n: 2 * n**3),
+    "mm of float32": (lambda n: square(n, SINGLE) @ square(n, SINGLE), lambda n: 2 * n**3),
+    "mm of complex128": (lambda n: square(n, WIDE) @ square(n, WIDE), lambda n: 8 * n**3),
+    "linear of three dimensions": (
+        lambda n: F.linear(made(2, n, n), made(n, n), made(n)),
+        lambda n: 4 * n**3,
+    ),
+    "einsum": (
+        lambda n: torch.einsum("bij,bkj->bik", made(2, n, n), made(2, n, n)), lambda n: 4 * n**3,
+    ),
+    "tensordot": (lambda n: torch.tensordot(made(n, n), made(n, n), 1), lambda n: 2 * n**3),
+    "power": (lambda n: L.matrix_power(made(n, n), 2), lambda n: 2 * n**3),
+    "exponential": (lambda n: L.matrix_exp(made(n, n)), lambda n: 20 * n**3),
+    "covariance": (lambda n: torch.cov(made(n, n)), lambda n: 2 * n**3),
+    "bilinear": (
+        lambda n: F.bilinear(made(n, n), made(n, n), made(1, n, n)),
+        lambda n: 2 * n**3,
+    ),
+    "cholesky solve": (
+        lambda n: torch.cholesky_solve(made(n, n), made(n, n)), lambda n: 2 * n**3,
+    ),
+    "cholesky inverse": (lambda n: torch.cholesky_inverse(made(n, n)), lambda n: 2 * n**3 / 3),
+    "lu solve": (
+        lambda n: L.lu_solve(made(n, n), ends(n, n), made(n, n)),
+        lambda n: 2 * n**3,
+    ),
+    "ldl": (lambda n: L.ldl_factor_ex(made(n, n))[0], lambda n: n**3 / 3),
+    "reflections": (
+        lambda n: L.householder_product(made(n, n), made(n)), lambda n: 4 * n**3 / 3,
+    ),
+    "product with reflections": (
+        lambda n: torch.ormqr(made(n, n), made(n), made(n, n)), lambda n: 4 * n**3,
+    ),
+    "determinant": (lambda n: L.det(made(n, n)), lambda n: 2 * n**3 / 3),
+    "eig": (lambda n: L.eig(made(n, n)), lambda n: 25 * n**3),
+    "eigvals": (lambda n: L.eigvals(made(n, n)), lambda n: 10 * n**3),
     "cholesky": (lambda n: L.cholesky_ex(made(n, n))[0], lambda n: n**3 / 3),
     "lu": (lambda n: L.lu_factor_ex(made(n, n))[0], lambda n: 2 * n**3 / 3),
     "inverse": (lambda n: L.inv_ex(made(n, n))[0], lambda n: 2 * n**3),
@@ -99,11 +139,23 @@ CALLS = {
         lambda n: 2 * 2 * n * 12 * n * n + 2 * 4 * n * n * n,
     ),
     "convolution": (
-        lambda n: torch.nn.functional.conv2d(made(1, n, 16, 16), made(n, n, 3, 3), padding=1),
+        lambda n: F.conv2d(made(1, n, 16, 16), made(n, n, 3, 3), padding=1),
         lambda n: 2 * 256 * 9 * n * n,
     ),
+    "convolution of one dimension": (
+        lambda n: F.conv1d(made(2, n, 64), made(n, n, 3), padding=1),
+        lambda n: 2 * 2 * 64 * 3 * n * n,
+    ),
+    "transposed convolution": (
+        lambda n: F.conv_transpose2d(made(1, n, 16, 16), made(n, n, 2, 2), None, 2),
+        lambda n: 2 * 256 * 4 * n * n,
+    ),
+    "convolution of groups": (
+        lambda n: F.conv2d(made(1, n, 16, 16), made(n, 1, 3, 3), None, 1, 1, 1, n),
+        lambda n: 2 * 256 * 9 * n,
+    ),
     "attention": (
-        lambda n: torch.nn.functional.scaled_dot_product_attention(
+        lambda n: F.scaled_dot_product_attention(
             *[made(2, 4, n, 64, dtype=BF)] * 3
         ),
         lambda n: 2 * 4 * 4 * n * n * 64,
