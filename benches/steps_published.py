@@ -4,8 +4,9 @@ Each row of `steps_published.csv` is a run of `llama_layouts.py` or `megatron_la
 needs `pip install megatron-core==0.16.1`) on the layout that its source publishes. No constant is
 fitted to any of them. A step that is simulated too fast has a negative error. The interval of a
 source is what 90 percent of the other sources' rows need, each source counting alike. The last two
-columns of the table are the errors of the last run of all rows; where power or network of a machine
-is not published (`machine_known`), they do not count for the interval that `simrank plan` prints.
+columns of the table are the errors of the last run (`--update` writes them); where power or network
+of a machine is not published (`machine_known`), they do not count for the interval that
+`simrank plan` prints. `--table` prints intervals of the errors that the table has.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -46,6 +48,20 @@ def rows():
     return list(csv.DictReader((HERE / "steps_published.csv").read_text().splitlines()))
 
 
+def write(table):
+    """Write the rows."""
+    with (HERE / "steps_published.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def measured():
+    """Return the rows of known machines with the error of the last run."""
+    known = [row for row in rows() if row["machine_known"] == "yes" and row["error_pct"]]
+    return [{**row, "error": float(row["error_pct"]) / 100} for row in known]
+
+
 def command(row):
     """Return the command that simulates a row."""
     cluster = row["cluster"]
@@ -71,24 +87,50 @@ def simulated(row):
     return float(rate[1]), gib, summary["steps"]
 
 
-def half_widths(found):
-    """Return for each source the logarithm of the factor that 90 percent of other rows need."""
-    errors = {}
-    for row in found:
-        errors.setdefault(row["source"], []).append(abs(math.log1p(row["error"])))
-    widths = {}
-    for source in errors:
-        others = [
-            (error, 1 / len(rows)) for name, rows in errors.items() if name != source
-            for error in rows
-        ]  # fmt: skip
-        total, reached = sum(weight for _, weight in others), 0.0
-        for error, weight in sorted(others):
-            reached += weight
-            if reached >= 0.9 * total:
-                widths[source] = error
-                break
-    return widths
+def interval(found, without=None):
+    """Return the factors on a simulated step between which 90 percent of published ones are.
+
+    Each source counts alike, and each end leaves out 5 percent.
+
+    Args:
+        found: Rows with `source` and `error`.
+        without: A source that is left out.
+    """
+    counts = Counter(row["source"] for row in found if row["source"] != without)
+    longer = sorted(
+        (1 / (1 + row["error"]), 1 / counts[row["source"]] / len(counts))
+        for row in found if row["source"] != without
+    )  # fmt: skip
+    return _quantile(longer), _quantile(longer[::-1])
+
+
+def _quantile(weighted):
+    """Return the first factor before which less than a twentieth of the weight is."""
+    total = 0.0
+    for factor, weight in weighted:
+        total += weight
+        if total > _TAIL:
+            return factor
+    raise ValueError("no rows")
+
+
+_TAIL = 0.05 + 1e-9
+
+
+def print_intervals(found):
+    """Print the interval of all rows, and of each source that of the others."""
+    for source in dict.fromkeys(row["source"] for row in found):
+        low, high = interval(found, source) if len({r["source"] for r in found}) > 1 else (0, 0)
+        own = [1 / (1 + row["error"]) for row in found if row["source"] == source]
+        inside = sum(low <= factor <= high for factor in own)
+        width = math.sqrt(high / low) - 1 if low else 0
+        print(f"{source}: {SOURCES[source]}")
+        found_by = f"x{low:.2f} to x{high:.2f} (+-{width:.0%})"
+        print(f"    others: {found_by}, {inside} of {len(own)} inside")
+    low, high = interval(found)
+    print(
+        f"all: x{low:.3f} to x{high:.3f} (+-{math.sqrt(high / low) - 1:.0%}) of the simulated step"
+    )
 
 
 def main():
@@ -96,9 +138,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="Write the rows to this file.")
     parser.add_argument("--rows", type=int, nargs="*", help="Only these rows, from 0.")
+    parser.add_argument("--update", action="store_true", help="Write errors into the table.")
+    parser.add_argument("--table", action="store_true", help="Run nothing.")
     options = parser.parse_args()
-    found = []
-    for number, row in enumerate(rows()):
+    if options.table:
+        print_intervals(measured())
+        return
+    found, table = [], rows()
+    for number, row in enumerate(table):
         if options.rows is not None and number not in options.rows:
             continue
         rate, gib, steps = simulated(row)
@@ -108,20 +155,17 @@ def main():
         found.append(
             {**row, "simulated": rate, "error": error, "memory_error": memory, "steps": steps}
         )
+        if options.update:
+            row["error_pct"] = f"{error:+.1%}"[:-1]
+            row["memory_error_pct"] = "" if memory is None else f"{memory:+.1%}"[:-1]
+            write(table)
         shown = "" if memory is None else f", {gib:.1f} GiB {memory:+.1%}"
         print(
             f"{number:2} {row['source']:14} {row['machine']:36} {row['gpus']:>4} GPUs, "
             f"{row['options']}: {rate:.0f} tokens/s/GPU, step {error:+.1%}{shown}",
             flush=True,
         )
-    widths = half_widths(found)
-    for source in dict.fromkeys(row["source"] for row in found):
-        own = [abs(math.log1p(row["error"])) for row in found if row["source"] == source]
-        print(f"{source}: {SOURCES[source]}")
-        if source in widths:
-            inside = sum(error <= widths[source] for error in own)
-            width = math.expm1(widths[source])
-            print(f"    interval of the others +-{width:.0%}: {inside} of {len(own)} inside")
+    print_intervals([row for row in found if row["machine_known"] == "yes"])
     for machine in dict.fromkeys(row["machine"] for row in found):
         errors = [row["error"] for row in found if row["machine"] == machine]
         mean = statistics.mean(map(abs, errors))

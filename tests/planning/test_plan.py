@@ -1,23 +1,22 @@
 """Plans: each combination is a run of its own, and its row says what the run's summary does."""
 
-import csv
 import json
 import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from benches import steps_published
 from simrank.cli import main
 from simrank.config.plan import load_plan
 from simrank.errors import ConfigError
 from simrank.parallel import Part, Workers
 from simrank.planning import plan as plan_module
 from simrank.planning.plan import (
-    INTERVAL_FACTOR,
+    INTERVAL_FACTORS,
     best_command,
     best_first,
     check_program,
@@ -101,7 +100,8 @@ def test_a_row_has_the_figures_of_its_run(rows, plan, monkeypatch, capsys):
         main(["run", *options, *MEMORY.split(), "train.py", "1", "works"])
     summary = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert found["step_ms"] == summary["simulated_us"] / 1e3
-    assert found["low_ms"] == pytest.approx(found["step_ms"] / INTERVAL_FACTOR)
+    assert found["low_ms"] == pytest.approx(found["step_ms"] * INTERVAL_FACTORS[0])
+    assert found["high_ms"] == pytest.approx(found["step_ms"] * INTERVAL_FACTORS[1])
     assert found["tokens_per_s"] == pytest.approx(1000 / found["step_ms"] * 1e3)
     assert found["tokens_per_s_per_rank"] == found["tokens_per_s"] / 2
     assert found["peak_allocated_bytes"] == found["peak_reserved_bytes"] == 2**30
@@ -162,22 +162,23 @@ def eventually(is_so):
 
 
 def test_the_interval_is_that_of_published_steps():
-    """Of machines that are known; each source counts alike, and no factor is wider than needed."""
-    table = Path(__file__).parents[2] / "benches" / "steps_published.csv"
-    rows = [
-        each
-        for each in csv.DictReader(table.read_text().splitlines())
-        if each["machine_known"] == "yes"
-    ]
-    counts = Counter(each["source"] for each in rows)
-    assert (len(rows), len(counts)) == (23, 5)
+    """Of machines that are known; each source counts alike, and no end is wider than needed."""
+    rows = steps_published.measured()
+    low, high = steps_published.interval(rows)
+    assert (pytest.approx(low, abs=0.006), pytest.approx(high, abs=0.006)) == INTERVAL_FACTORS
+    assert (len(rows), len({row["source"] for row in rows})) == (40, 9)
 
-    def covered(factor):
-        errors = [(each["source"], 1 + float(each["error_pct"]) / 100) for each in rows]
-        inside = [source for source, ratio in errors if 1 / factor <= ratio <= factor]
-        return sum(1 / counts[source] for source in inside) / len(counts)
 
-    assert covered(INTERVAL_FACTOR) >= 0.9 > covered(INTERVAL_FACTOR - 0.01)
+def test_the_interval_of_the_other_sources_has_most_steps_of_each_source():
+    """At most one source is mostly outside, and half the interval is at most 25 percent."""
+    rows, outside = steps_published.measured(), []
+    for source in {row["source"] for row in rows}:
+        low, high = steps_published.interval(rows, source)
+        assert (high / low) ** 0.5 <= 1.25
+        factors = [1 / (1 + row["error"]) for row in rows if row["source"] == source]
+        if sum(low <= factor <= high for factor in factors) < len(factors) / 2:
+            outside.append(source)
+    assert len(outside) <= 1
 
 
 def test_a_run_that_took_no_time_is_not_the_best(plan):
