@@ -229,6 +229,7 @@ def fit_pool(observed: Sequence[Observed], source: str) -> Pool:
         np.zeros((NUM_KINDS, len(DATA_SIGMAS))),
         {name: _num_sites(name, observed) for name in shared},
         source,
+        _evidence(observed),
     )
 
 
@@ -371,3 +372,12 @@ def _rounded(scaled: Floats) -> float:
 
 def _num_sites(effect: str, observed: Sequence[Observed]) -> int:
     return len({each.labels.site for each in observed if effect in each.labels.effects})
+
+
+def _evidence(observed: Sequence[Observed]) -> dict[str, int]:
+    """Return the number of sites with tables of each operation, span and network."""
+    sites: dict[str, set[str]] = {}
+    for each in observed:
+        for name in each.labels.evidence:
+            sites.setdefault(name, set()).add(each.labels.site)
+    return {name: len(found) for name, found in sites.items()}

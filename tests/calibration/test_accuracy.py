@@ -59,9 +59,9 @@ def test_every_shipped_table_is_predicted_within_its_budget():
     aimed = [e for e in builtin_errors() if e.collective in AIMED and e.mode == "back_to_back"]
     assert len(aimed) >= 26
     means = [100 * absolute for absolute, _ in mean_errors(aimed)]
-    assert means == pytest.approx([20, 33, 25, 10], abs=1)
+    assert means == pytest.approx([21, 32, 27, 11], abs=1)
     known = [100 * e[0] for e in mean_errors([e for e in aimed if e.is_rate_known])]
-    assert known == pytest.approx([18, 32, 24, 10], abs=1)
+    assert known == pytest.approx([20.5, 32.5, 25, 10], abs=1)
 
 
 def test_the_parts_of_a_prediction_add_up_to_it():

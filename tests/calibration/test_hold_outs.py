@@ -207,9 +207,9 @@ def test_the_constants_without_a_site_are_fitted_to_the_remaining_sites(observed
         each.labels for each in observed if each.labels.network is not None
     }
     assert is_fitted_to("aws h100")
-    assert "fitted to 104 series of 24 sites" in without_site(labels).source
+    assert "fitted to 117 series of 30 sites" in without_site(labels).source
     assert not is_fitted_to("mine")
-    assert "106 series of 25 sites" in without_site(labels._replace(site="mine")).source
+    assert "119 series of 31 sites" in without_site(labels._replace(site="mine")).source
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_a_series_of_a_site_without_shipped_constants_is_fitted():
     """Of another collective, for example; without the site all the same."""
     observed = next(each for each in known_series() if each.labels.site == "aws h100")
     found = without_site(observed.labels._replace(operation="all_to_all"))
-    assert "fitted to 104 series of 24 sites" in found.source
+    assert "fitted to 117 series of 30 sites" in found.source
     assert "operation all_to_all" in found.source
 
 

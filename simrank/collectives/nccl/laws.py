@@ -53,10 +53,13 @@ P2P_PEER_US = 0.28  # Fitted to all-to-all on 8 B200: per further peer of the no
 P2P_REMOTE_PEER_US = 2.7  # NCCL's LL step between nodes, per peer on another node.
 P2P_CHANNEL_BYTES = 16 << 20  # Source: fitted to sendrecv on B200 and A100; bytes per channel.
 P2P_NET_CHUNK_BYTES = 128 << 10  # Source: NVIDIA/nccl v2.30.7, NCCL_P2P_NET_CHUNKSIZE.
-# Between such pieces a card waits. All-to-all of 16 B200 on two nodes reached 0.45 of the cards by
-# default network settings and 0.73 with tuned ones (`configs/measured/b200x16_vultr_alltoall.csv`
-# and the same report): this is between the two. Other networks: assumed to be alike.
+# Between such pieces of a lone message a card waits: fitted to sendrecv of 16 B200 on two nodes,
+# 0.41 of a card. Messages to several peers fill these waits: all-to-all of 16 ranks on two nodes
+# reaches 0.92 to 1.01 of the cards at four sites (0.47 and 0.77 at a fifth, by its settings).
 P2P_NET_CHUNK_US = 2.0
+# Of a card, by messages between racks: all-to-all of 128 GB300 in two racks, one site.
+P2P_RACK_SHARE = 0.25
+_MOST_OF_A_BOARD = 16  # Ranks of a node: more are a rack.
 P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 
 
@@ -481,8 +484,10 @@ def _exchange_work(
     """
     spec, between, card, pause = comm.spec, 0.0, 0 * card_bytes, 0 * card_bytes
     if comm.shape.num_nodes > 1:
-        card = card_bytes / (spec.nic_bytes_per_s / _PER_US)
-        pause = card_bytes / P2P_NET_CHUNK_BYTES * P2P_NET_CHUNK_US
+        share = P2P_RACK_SHARE if comm.shape.num_local > _MOST_OF_A_BOARD else 1.0
+        card = card_bytes / (share * spec.nic_bytes_per_s / _PER_US)
+        if peers[1] == 1:
+            pause = card_bytes / P2P_NET_CHUNK_BYTES * P2P_NET_CHUNK_US
         between = P2P_REMOTE_PEER_US * peers[1] + spec.nic_latency_ps / PS_PER_US
     step = constants.STEP_US[RING, spec.wire][0]
     base = P2P_BASE_US - UNCALIBRATED.launch_us + step

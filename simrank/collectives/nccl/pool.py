@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 NUM: Final = len(CONSTANTS)
 NCCL_LOGS: Final = np.log([getattr(UNCALIBRATED, name) for name in CONSTANTS])
 
-ALL, PLATFORM, NETWORK, GROUP, OPERATION, BLOCK, SITE, SERIES = (
-    "all", "platform", "network", "group", "operation", "block", "site", "series",
+ALL, PLATFORM, NETWORK, SPAN, GROUP, OPERATION, BLOCK, SITE, SERIES = (
+    "all", "platform", "network", "span", "group", "operation", "block", "site", "series",
 )  # fmt: skip
 # By how much a constant may differ from NCCL's: standard deviations of its logarithm. Assumed;
 # with these, cross-validated tables are predicted best.
@@ -60,6 +60,7 @@ KINDS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
     ALL: (1.0, _BUT_CARDS),
     PLATFORM: (0.25, ("launch_us", *_ON_NODES, "bandwidth_ll")),
     NETWORK: (0.35, _BUT_CARDS),
+    SPAN: (0.3, ("hop_net", "ramp")),
     GROUP: (0.5, ("launch_us", *_ON_NODES, "bandwidth_ll")),
     OPERATION: (0.3, ("launch_us", "hop_net", *_ON_NODES, "bandwidth_ll")),
     BLOCK: (0.5, ("bandwidth_intra", "ramp", "latency_ll128", "latency_simple", "bandwidth_ll")),
@@ -67,14 +68,19 @@ KINDS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
     SERIES: (0.2, CONSTANTS),
 }  # fmt: skip
 _ALIKE: Final = {"all_to_all_v": "all_to_all"}  # Of uneven messages: the same kernels.
+_MESSAGES: Final = ("all_to_all", "sendrecv", "gather", "scatter")
+ONE, NODES, RACKS = "one node", "several nodes", "racks"
+_MOST_OF_A_BOARD: Final = 16  # Ranks of a node: more are a rack that NVLink joins.
+_ONE_SITE_WIDTH: Final = 1.5  # Of the noise where one site has such tables. Assumed.
 FIT, NOISE = "fit", "noise"
 UNKNOWN: Final = "unknown"
-# Rows of `Pool.noises`: kinds of series. Unseen: no table of another site has the platform, the
-# number of ranks on its node, or the network; calibrated: one small size was measured.
+# Rows of `Pool.noises`: kinds of series. Unseen: no table of another site has the operation over
+# such a span, the platform, the number of ranks on its node, or the network; calibrated: one small
+# size was measured.
 ONE_NODE, SEVERAL_NODES, HOST_LAUNCHES, ONE_NODE_UNSEEN, SEVERAL_NODES_UNSEEN = range(5)
-ONE_NODE_CALIBRATED, SEVERAL_NODES_CALIBRATED = 5, 6
+ONE_NODE_CALIBRATED, SEVERAL_NODES_CALIBRATED, MESSAGES_BETWEEN_NODES, OVER_RACKS = 5, 6, 7, 8
 CALIBRATED: Final = {ONE_NODE: ONE_NODE_CALIBRATED, SEVERAL_NODES: SEVERAL_NODES_CALIBRATED}
-NUM_KINDS: Final = 7
+NUM_KINDS: Final = 9
 NORMAL_90: Final = 1.645  # 90 % of a normal distribution are within so many sigmas.
 
 
@@ -89,6 +95,7 @@ class Labels(NamedTuple):
         operation: For example all_reduce.
         site: Where it was measured; "": not known.
         series: Which series of it; "": not known.
+        span: What the ranks are on: one node, several nodes or racks.
     """
 
     platform: str
@@ -97,6 +104,7 @@ class Labels(NamedTuple):
     operation: str
     site: str = ""
     series: str = ""
+    span: str = ONE
 
     @property
     def effects(self) -> tuple[str, ...]:
@@ -107,7 +115,24 @@ class Labels(NamedTuple):
             named.append(f"{BLOCK} {self.operation} {self.group}")
         if self.network is not None:
             named.append(f"{NETWORK} {self.network}")
+            named.append(f"{SPAN} {self._sends} over {self.span}")
         return tuple(named)
+
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether messages between pairs run it."""
+        return self.operation in _MESSAGES
+
+    @property
+    def _sends(self) -> str:
+        return "messages" if self.is_of_messages else "collectives"
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """What its tables are counted by: operation and platform on the span, and the network."""
+        over = f"{self.operation} on {self.span}"
+        found = over, f"{PLATFORM} {self.platform} on {self.span}"
+        return found if self.network is None else (*found, f"{over} over {self.network}")
 
     @property
     def site_effect(self) -> str:
@@ -129,7 +154,8 @@ def labels_in(spec: NcclSpec, collective: str, num_ranks: int, num_nodes: int) -
         platform = "pcie"
     operation = _ALIKE.get(collective, collective)
     if num_nodes > 1:
-        return Labels(platform, spec.network or UNKNOWN, None, operation)
+        span = RACKS if num_ranks > num_nodes * _MOST_OF_A_BOARD else NODES
+        return Labels(platform, spec.network or UNKNOWN, None, operation, span=span)
     group = next((str(most) for most in (2, 4, 8) if num_ranks <= most), "more")
     return Labels(platform, None, group, operation)
 
@@ -202,6 +228,7 @@ class Pool:
             by kind of series (`ONE_NODE` and the following) and class of size.
         num_sites: Sites that each effect was seen at, by its name.
         source: What it was fitted to.
+        evidence: Sites with tables of an operation on a span, and over a network, by these words.
     """
 
     effects: Mapping[str, Floats]
@@ -209,6 +236,7 @@ class Pool:
     noises: Floats
     num_sites: Mapping[str, int]
     source: str
+    evidence: Mapping[str, int]
 
     @cached_property
     def _starts(self) -> dict[str, int]:
@@ -234,28 +262,38 @@ class Pool:
             logs[changed] += self.effects[effect]
             rows += changed
             columns += range(self._starts[effect], self._starts[effect] + len(changed))
+        num_sites = self.evidence.get(labels.evidence[0], 0)
+        unknown += [name for name in labels.evidence[:2] if name not in self.evidence]
         sums = np.zeros((NUM, len(rows)))
         sums[rows, np.arange(len(rows))] = 1.0
         covariances[FIT] = sums @ self.covariance[np.ix_(columns, columns)] @ sums.T
         calibration = replace(calibration_of(logs), takes_fastest=labels.network is None)
-        noises = self.noises[row_of(labels, unknown)]
+        noises = self.noises[row_of(labels, unknown)] * (_ONE_SITE_WIDTH if num_sites == 1 else 1)
         source = self._words(labels, unknown)
         return Constants(calibration, covariances, noises, source, tuple(unknown))
 
     def _words(self, labels: Labels, unknown: Sequence[str]) -> str:
         """Return the evidence for constants in words."""
-        seen = [name for name in labels.effects[1:] if name not in unknown]
-        parts = [f"{name}: {self.num_sites[name]} sites" for name in seen]
-        parts += [f"no table of {name}" for name in unknown]
+        counts = [(name, self.evidence.get(name, 0)) for name in labels.evidence]
+        parts = [f"{name}: {count} site{'s' * (count != 1)}" for name, count in counts if count]
+        missing = [name for name, count in counts if not count]
+        missing += [name for name in unknown if kind_of(name) in (NETWORK, GROUP)]
+        parts += [f"no table of {name}" for name in missing]
         return f"{self.source} ({'; '.join(parts)})"
 
 
 def row_of(labels: Labels, unknown: Sequence[str]) -> int:
-    """Return the row of a pool's noises for a series with unknown effects."""
-    is_seen = all(kind_of(name) not in (PLATFORM, NETWORK, GROUP) for name in unknown)
+    """Return the row of a pool's noises for a series with unknown effects, or without a table."""
+    unseen = (PLATFORM, NETWORK, GROUP)
+    missing = labels.evidence[:2]
+    is_seen = all(kind_of(name) not in unseen and name not in missing for name in unknown)
     if labels.network is None:
         return ONE_NODE if is_seen else ONE_NODE_UNSEEN
-    return SEVERAL_NODES if is_seen else SEVERAL_NODES_UNSEEN
+    if not is_seen:
+        return SEVERAL_NODES_UNSEEN
+    if labels.span == RACKS:
+        return OVER_RACKS
+    return MESSAGES_BETWEEN_NODES if labels.is_of_messages else SEVERAL_NODES
 
 
 def calibration_of(logs: Floats) -> Calibration:
@@ -287,6 +325,8 @@ _NOISES: Final = (
     "several_nodes_unseen",
     "one_node_calibrated",
     "several_nodes_calibrated",
+    "messages_between_nodes",
+    "over_racks",
 )
 
 
@@ -319,6 +359,7 @@ def write_pool(pool: Pool, path: Path) -> None:
     rows = [[float(f"{each:.2f}") for each in row] for row in pool.noises]
     data = {
         "source": pool.source,
+        "evidence": dict(sorted(pool.evidence.items())),
         "noises": dict(zip(_NOISES, rows, strict=True)),
         "effects": effects,
     }
@@ -344,11 +385,12 @@ def read_pool(path: Path | None = None) -> Pool:
         noises = np.array([found["noises"][name] for name in _NOISES])
         sites = {name: int(each["sites"]) for name, each in found["effects"].items()}
         source = str(found["source"])
+        evidence = {str(name): int(count) for name, count in found["evidence"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected, got = "pooled constants that `simrank calibrate --pool` wrote", repr(error)
         raise ConfigError(ConfigProblem(str(path), None, "", expected, got)) from None
     covariance = _covariance(path.with_suffix(".npy"), sum(len(each) for each in effects.values()))
-    return Pool(effects, covariance, noises, sites, source)
+    return Pool(effects, covariance, noises, sites, source, evidence)
 
 
 def _covariance(path: Path, num: int) -> Floats:

@@ -89,17 +89,47 @@ def test_what_no_table_tells_is_named_and_widens_the_interval():
         constants = found.constants(pool.labels_of("all_reduce", comm))
         widths[cluster] = constants.half_widths(work_of("all_reduce", [1024], comm), [0])[0]
         if cluster == "hgx_a100":
-            assert constants.unknown == ("platform ampere", "group ampere 8")
+            assert constants.unknown == (
+                "platform ampere",
+                "group ampere 8",
+                "platform ampere on one node",
+            )
         if cluster == "h100_ib":
-            assert constants.unknown == ("network ib",)
+            assert constants.unknown == (
+                "network ib",
+                "span collectives over several nodes",
+                "all_reduce on several nodes",
+                "platform hopper on several nodes",
+            )
     assert widths["hgx_h100"] < min(widths["h100_ib"], widths["hgx_a100"])
+
+
+def test_evidence_is_counted_by_operation_span_and_network():
+    """Tables of one node say nothing of several; one site widens; racks are a span of their own."""
+    shipped = pool.read_pool()
+
+    def found(operation, cluster, num_ranks):
+        return shipped.constants(pool.labels_of(operation, comm_on(cluster, num_ranks)))
+
+    exchange, message = (found(each, "b200_ib", 16) for each in ("all_to_all", "sendrecv"))
+    assert "all_to_all on several nodes: 5 sites" in exchange.source
+    assert "all_to_all on several nodes over ib: 1 site)" in exchange.source
+    assert "sendrecv on several nodes: 1 site" in message.source
+    row = shipped.noises[pool.MESSAGES_BETWEEN_NODES]
+    assert exchange.noises == pytest.approx(row)
+    assert message.noises == pytest.approx(1.5 * row)
+    racks = found("all_reduce", "gb200_roce", 128)
+    assert "all_reduce on racks: 2 sites" in racks.source
+    gather = found("all_gather", "gb200_roce", 128)
+    assert "no table of all_gather on racks" in gather.source
+    assert gather.noises == pytest.approx(shipped.noises[pool.SEVERAL_NODES_UNSEEN])
 
 
 def test_a_cluster_that_names_no_network_has_an_unknown_one():
     """Its label is no kind that a table could have."""
     comm = comm_on("h100_ib", 16)
     comm = dataclasses.replace(comm, spec=dataclasses.replace(comm.spec, network=""))
-    assert pool.labels_of("all_reduce", comm).effects[-1] == "network unknown"
+    assert pool.labels_of("all_reduce", comm).effects[-2] == "network unknown"
 
 
 def test_a_site_is_found_from_its_times_and_known_better_by_more_of_them():
