@@ -218,7 +218,7 @@ class Context(TorchNames):
         if level.replicas:
             self.replicas = _new("simrank.distributed.replicas", "Replicas")()
         self._record(flight_recorder, divergence=level.divergence)
-        for extension in extensions():
+        for extension in extensions("make_context"):
             extension.make_context(self)
 
     def _record(
@@ -294,7 +294,7 @@ class Context(TorchNames):
                     if not live or not self.engine.reported.issuperset(live):
                         processes.join()  # A failure without a join is not lost.
                 self._raise_findings()
-            for extension in extensions():
+            for extension in extensions("check_end"):
                 extension.check_end(self, error)
         finally:
             try:
@@ -420,7 +420,7 @@ class Context(TorchNames):
             for line in leaks.message_races()
         ]
         lines += [f"  {text}" for text in self.suspicions]
-        hints = [hint for each in extensions() for hint in each.findings(self)]
+        hints = [hint for each in extensions("findings") for hint in each.findings(self)]
         lines += [f"  {hint}" for hint in [*self._space.hints, *hints]]
         if self.faults is not None:
             lines += [f"  {fault}" for fault in self.faults.unseen()]
@@ -471,7 +471,7 @@ class Context(TorchNames):
 
     def _untidy(self) -> list[RankState]:
         """Return leaks, and the names of shared modules that ranks have set, for `strict`."""
-        of_extensions = [leak for each in extensions() for leak in each.leaks(self)]
+        of_extensions = [leak for each in extensions("leaks") for leak in each.leaks(self)]
         return [*self.comm_library.leaks.report(), *of_extensions]
 
     @property
@@ -606,7 +606,7 @@ def _indented(state: object) -> str:
 
 def _library(cluster: Cluster, algorithms: Mapping[str, Any]) -> CollectiveLibrary:
     chooser, named = chooser_of(cluster), dict(algorithms)
-    kernels = [extension.take_algorithms(named) for extension in extensions()]
+    kernels = [extension.take_algorithms(named) for extension in extensions("take_algorithms")]
     num_sms = min(cluster.collectives.num_channels, cluster.device.num_sms)
     forced = _new("simrank.formats.msccl", "forced_algorithms")(named) if named else {}
     library = CollectiveLibrary(chooser.cost, chooser, forced, num_sms)

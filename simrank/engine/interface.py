@@ -43,6 +43,7 @@ class EngineInterface(Protocol):
     remarks: dict[str, None]
     reported: set[Any]
     on_failure: list[FailureHook]
+    on_hub: list[Callable[[], None]]
     has_threads: bool
     num_thread_calls: int
     explain_hang: Any

@@ -62,6 +62,7 @@ class Engine:
         told: What the last report of a deadlock was about.
         turns: The task on a thread that has the turn.
         on_failure: Told of every hang and of every task that raises; see `report_failure`.
+        on_hub: Called as the main program goes on after a join: it gets its own state back.
         has_threads: Whether a rank has started a thread.
         num_thread_calls: Collectives that were called since.
         explain_hang: Returns likely causes for the report of a hang and a note, or None.
@@ -91,6 +92,7 @@ class Engine:
         self._adoption = Adoption(self)
         self.turns = Turns(self)
         self.on_failure: list[FailureHook] = []
+        self.on_hub: list[Callable[[], None]] = []
         self.has_threads = False
         self.num_thread_calls = 0
         self.explain_hang: Callable[[], Explanation] | None = None

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 OWN_MODULES = "each rank executes the modules of the program"  # In `Program.local`.
 SCRIPT_USES_LIBRARY = "the script imports a registered library"  # Likewise.
-_PRIVATE, _MAIN, _LIBRARIES = "private modules", "main module", "libraries in use"  # In plans.
+# Likewise, in plans.
+_PRIVATE, _MAIN, _LIBRARIES = "private modules", "main module", "libraries in use"
+_IS_OF_SCRIPT = "ranks run a script, or were spawned by one that does"
 _GLOBALS = "names that ranks set"  # In the main program's `local`: they hold the Context.
 
 
@@ -98,27 +100,38 @@ class RankIsolation(Extension):
 
     def plan_spawn(self, plan: SpawnPlan) -> None:
         """Choose threads for programs of libraries that keep state per native thread."""
-        if plan.nprocs and plan.method != "fork":
+        if private_importers.beginning and plan.nprocs and plan.method != "fork":
             private_importers.check_begun(plan.parent)
         if plan.carrier == "auto":
             plan.carrier = "thread" if _needs_threads(plan) else "greenlet"
-        plan.local[_LIBRARIES] = libraries.in_use()
-        plan.resolve = own_copy
+        if plan.carrier == "thread":
+            plan.local[_LIBRARIES] = libraries.in_use()
 
     def plan_modules(self, plan: SpawnPlan) -> None:
         """Choose the modules that each rank executes for itself, as its parent does."""
-        private = _private_names(plan)
-        plan.local[_PRIVATE] = private
-        plan.refer = partial(reference, private)
+        of_parent, private = private_modules(plan.parent), frozenset[str]()
+        if of_parent is not None and of_parent.is_swapped:
+            private = of_parent.names
+        elif plan.carrier == "thread":
+            context = cast("ContextOfRanks", plan.parent.context)
+            private = private_importers.private_names(plan.fn, context.private)
+        above: Program | None = plan.parent
+        while above is not None and not above.local.get(OWN_MODULES):
+            above = above.parent
+        plan.local[_PRIVATE], plan.local[_IS_OF_SCRIPT] = private, above is not None
+        if above is not None or private:
+            plan.resolve = own_copy
+        if of_parent is not None or private:
+            plan.refer = partial(reference, private)
         if any(map(private_importers.is_main, private)):
             plan.local[_MAIN] = private_importers.of(plan.parent)
 
     def make_rank(self, plan: SpawnPlan, program: Program) -> None:
         """Give a rank its modules, and on a thread the states of libraries."""
-        own = _modules(plan, program)
-        task = program.task
-        assert task is not None, "it was made for a task"
+        own = None if plan.resolve is None else _modules(plan, program)
         if plan.carrier == "thread":
+            task = program.task
+            assert task is not None, "it was made for a task"
             states = self._states(program, task, plan.local[_LIBRARIES], own)
             task.turn = libraries.keep_states(program, states)
 
@@ -141,30 +154,35 @@ class RankIsolation(Extension):
     def wrap_rank(self, plan: SpawnPlan, program: Program, run: Body) -> Body:
         """Begin and end a rank as a process: its script, its threads, its finalizers."""
         is_thread = plan.carrier == "thread"
+        is_process = is_thread or plan.resolve is not None  # Else it shares all that these end.
 
         def wrapped() -> None:
             if is_thread:
                 locks.install()
             undo = libraries.begin_thread(program) if is_thread else []
             try:
-                private_importers.begin_process(program)
-                _run_to_end_of_threads(program, run)
-                finalizers.rank_returned(program)
+                if is_process:
+                    private_importers.begin_process(program)
+                run()
+                if is_process:
+                    threads.rank_returns(program)
+                    finalizers.rank_returned(program)
+            except SystemExit as error:
+                if is_process and not isinstance(error, RankAborted):
+                    threads.rank_returns(program)
+                raise
             finally:
-                see_handled(program)
-                finalizers.forget(program)
-                output.rank_ended(program)
+                if is_process:
+                    see_handled(program)
+                    finalizers.forget(program)
+                if output.KEYS & program.local.keys():
+                    output.rank_ended(program)
                 for end in undo:
                     end()
 
         return wrapped
 
     # ---- ends ----
-
-    def resume_hub(self, engine: EngineInterface) -> None:
-        """Show the main program its own attributes and working directory."""
-        mock_patches.hide(engine)
-        process_state.show_main(engine)
 
     def stop_rank(self, task: Task) -> None:
         """Park the threads of a rank."""
@@ -188,17 +206,6 @@ def _globals(context: ContextOfRanks) -> ModuleGlobals:
     return globals_
 
 
-def _run_to_end_of_threads(program: Program, run: Body) -> None:
-    """Run a rank's function, then wait for the threads that it has started."""
-    try:
-        run()
-    except SystemExit as error:
-        if not isinstance(error, RankAborted):
-            threads.rank_returns(program)
-        raise
-    threads.rank_returns(program)
-
-
 def _needs_threads(plan: SpawnPlan) -> bool:
     parent = plan.parent
     if parent.task is not None and parent.task.carrier.thread_id is not None:
@@ -207,20 +214,9 @@ def _needs_threads(plan: SpawnPlan) -> bool:
     return uses_library(plan.fn, plan.args) if uses is None else uses
 
 
-def _private_names(plan: SpawnPlan) -> frozenset[str]:
-    """Return the modules that each rank executes for itself."""
-    of_parent = private_modules(plan.parent)
-    if of_parent is not None and of_parent.is_swapped:
-        return of_parent.names
-    if plan.carrier == "thread":
-        context = cast("ContextOfRanks", plan.parent.context)
-        return private_importers.private_names(plan.fn, context.private)
-    return frozenset()
-
-
 def _modules(plan: SpawnPlan, program: Program) -> PrivateModules | None:
     """Return the modules that a rank has for itself; None if it shares all."""
-    is_of_script, is_thread = _is_of_script(program), plan.carrier == "thread"
+    is_of_script, is_thread = bool(plan.local[_IS_OF_SCRIPT]), plan.carrier == "thread"
     names: frozenset[str] = plan.local[_PRIVATE] if is_thread else frozenset()
     if not names and not is_of_script:
         return None
@@ -233,12 +229,3 @@ def _modules(plan: SpawnPlan, program: Program) -> PrivateModules | None:
     elif any(map(private_importers.is_main, names)):
         own.begins_with = plan.local.get(_MAIN)
     return own
-
-
-def _is_of_script(program: Program | None) -> bool:
-    """Return whether a rank runs a script, or was spawned by one that does."""
-    while program is not None:
-        if program.local.get(OWN_MODULES):
-            return True
-        program = program.parent
-    return False

@@ -211,9 +211,18 @@ class _Patches(SwitchObserver):
 _by_engine: dict[EngineInterface, _Patches] = {}
 
 
+def _patches_of(engine: EngineInterface) -> _Patches:
+    """Return the patches of an engine's ranks; the main program takes them back as it goes on."""
+    patches = _by_engine.get(engine)
+    if patches is None:
+        patches = _by_engine[engine] = _Patches()
+        engine.on_hub.append(patches.hide)
+    return patches
+
+
 def note(task: Task, target: Any, name: str, original: object) -> None:  # noqa: ANN401 - anything
     """Note that a rank has replaced an attribute of what all share: it is so in its turns alone."""
-    patches = _by_engine.setdefault(task.engine, _Patches())
+    patches = _patches_of(task.engine)
     held = patches.find(task, target, name)
     if held is None:
         patches.enter(task, _Held(object(), target, name, original))
@@ -272,16 +281,13 @@ def own_global(module: ModuleType, function: str, name: str) -> tuple[Any, str, 
     return module, function, call
 
 
-def hide(engine: EngineInterface) -> None:
-    """Take back what a rank has patched: the main program goes on."""
-    if engine in _by_engine:
-        _by_engine[engine].hide()
-
-
 def forget(engine: EngineInterface) -> None:
     """Undo the patches of ranks; no rank runs any more."""
-    hide(engine)
     patches = _by_engine.pop(engine, None)
+    if patches is None:
+        return
+    patches.hide()
+    engine.on_hub.remove(patches.hide)
     if patches in engine.observers:
         engine.observers.remove(patches)
 
@@ -303,7 +309,7 @@ def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
         original_value = patcher.temp_original if patcher.is_local else ABSENT
         held = _Held(self, patcher.target, patcher.attribute, original_value)
         held.patcher, held.active = patcher, self._active_patches  # `start` puts it there.
-        _by_engine.setdefault(task.engine, _Patches()).enter(task, held)
+        _patches_of(task.engine).enter(task, held)
         return result
 
     return enter
@@ -358,7 +364,7 @@ def _change(original: Callable[..., Any], nothing: object) -> Callable[..., Any]
                 if not _is_each_ranks_own(target, name):
                     before = ABSENT if value is nothing else value
                     held = _Held(self, target, name, before, is_item=bool(is_item))
-                    _by_engine.setdefault(task.engine, _Patches()).enter(task, held)
+                    _patches_of(task.engine).enter(task, held)
 
     return change
 

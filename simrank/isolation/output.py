@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 _NAMES = ("stdout", "stderr")
+KEYS = {*(f"sys.{name}" for name in _NAMES), *(f"{name} line" for name in _NAMES)}  # In `local`.
 _OUTPUT, _WRITES_AS = "output", "output as"
 
 

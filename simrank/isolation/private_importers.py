@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from simrank.engine.callsite import attributes_of, depth_of_user, is_real, module_text
 from simrank.errors.base import add_note
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType
 
+    from simrank.isolation.private_modules import PrivateModules
     from simrank.ranks.current import Program
 
 
@@ -96,19 +98,23 @@ def is_main(name: str) -> bool:
     return name in _NAMES
 
 
+# Those of the ranks that execute their script now, as they begin.
+beginning: WeakSet[PrivateModules] = WeakSet()
+
+
 def begin_process(program: Program) -> None:
     """Execute the script of the spawning program, as processes of multiprocessing do."""
     own = private_modules(program)
     if own is None or own.begins_with is None:
         return
-    own.is_beginning = True
+    beginning.add(own)
     try:
         execute(program, own.begins_with, "__mp_main__")
     except Exception as error:
         add_note(error, "simrank: raised as a spawned process executed the script, as __mp_main__")
         raise
     finally:
-        own.is_beginning = False
+        beginning.discard(own)
 
 
 def check_begun(program: Program) -> None:
@@ -120,7 +126,7 @@ def check_begun(program: Program) -> None:
     of: Program | None = program
     while of is not None:  # The rank itself, or one that has entered the Context it spawns in.
         own = private_modules(of)
-        if own is not None and own.is_beginning:
+        if own in beginning:
             raise RuntimeError(
                 "a spawned process executes the script first, and this one would spawn again\n"
                 '  to fix: start processes under `if __name__ == "__main__":`'

@@ -80,7 +80,6 @@ class PrivateModules:
         main: The script that the rank runs, or None.
         parent: Those of the rank that spawned it; None if it began with none or with all of them.
         begins_with: The script that it executes first, as processes that are spawned do, or None.
-        is_beginning: Whether it is being executed.
         after_import: Is called with this as a package has been imported, the first of all ranks.
         before_code: Is called before the rank executes its script, or code that `add` was given.
     """
@@ -99,7 +98,6 @@ class PrivateModules:
         self.main: Main | None = None
         self.parent: PrivateModules | None = None
         self.begins_with: Main | None = None
-        self.is_beginning = False
         self.after_import: Callable[[PrivateModules], None] | None = None
         self.before_code: Callable[[], None] | None = None
         self._program = program

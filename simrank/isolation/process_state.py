@@ -393,6 +393,10 @@ class _Folders(SwitchObserver):
             _chdir(folder)
             self._now = folder
 
+    def show_main(self) -> None:
+        """Go where the main program is: it goes on."""
+        self.show(None)
+
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Go where the task is that runs next."""
         del time_ps
@@ -402,17 +406,12 @@ class _Folders(SwitchObserver):
 _by_engine: dict[EngineInterface, _Folders] = {}
 
 
-def show_main(engine: EngineInterface) -> None:
-    """Go where the main program is: it goes on."""
-    if engine in _by_engine:
-        _by_engine[engine].show(None)
-
-
 def forget_folders(engine: EngineInterface) -> None:
     """Restore the working directory of the main program; no rank runs any more."""
     folders = _by_engine.pop(engine, None)
     if folders is not None:
-        folders.show(None)
+        folders.show_main()
+        engine.on_hub.remove(folders.show_main)
         if folders in engine.observers:
             engine.observers.remove(folders)
 
@@ -425,6 +424,7 @@ def _noted(original: Callable[[Any], None]) -> Callable[[Any], None]:
         if task is not None and folders is None:
             folders = _by_engine[task.engine] = _Folders()
             task.engine.observers.append(folders)
+            task.engine.on_hub.append(folders.show_main)
         original(path)
         if task is not None and folders is not None:
             folders.moved(task)

@@ -112,8 +112,8 @@ class ProcessContext:
                 has_ended = _wait(group, group, timeout)
             finally:
                 if engine.is_hub():
-                    for extension in extensions():
-                        extension.resume_hub(engine)
+                    for show_main in engine.on_hub:
+                        show_main()
             self._seen.update(index for index, task in enumerate(group.tasks) if task.finished)
             if not has_ended:
                 return False
@@ -291,7 +291,7 @@ def _failure(group: TaskGroup) -> BaseException:
         return _exited(group, rank, error)
     text = f"\n\n{spawn_text(errors)}"
     for each in errors.values():
-        for extension in extensions():
+        for extension in extensions("surface_error"):
             extension.surface_error(each)
     failure = SpawnException(text, rank, first_pid(group) + rank, errors=errors)
     failure.consequences = {rank: e for rank, e in consequences.items() if rank not in errors}

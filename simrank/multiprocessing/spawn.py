@@ -208,7 +208,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     )
     plan_spawn(plan)
     with calm_collector(nprocs, is_calm=plan.carrier == "greenlet"):
-        for extension in extensions():
+        for extension in extensions("plan_modules"):
             extension.plan_modules(plan)
         with running_as(parent):  # Ranks of a Context that is not entered share what this one has.
             call = per_rank(fn, args, shared=share_args, refer=plan.refer)
@@ -249,7 +249,7 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
         program.task = task
         program.local["world"] = world
         program.local["daemon"] = plan.is_daemon
-        for extension in extensions():
+        for extension in extensions("make_rank"):
             extension.make_rank(plan, program)
         body = _body(plan, program, call)
         if context.divergence is not None:
@@ -279,7 +279,7 @@ def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
         (fn if plan.resolve is None else plan.resolve(fn))(program.rank, *args)
 
     wrapped: Callable[[], None] = run
-    for extension in extensions():
+    for extension in extensions("wrap_rank"):
         wrapped = extension.wrap_rank(plan, program, wrapped)
 
     def body() -> None:
@@ -334,7 +334,7 @@ def _look_at_groups(world: World, group: TaskGroup) -> None:
 def _bury(program: Program, task: Task) -> None:
     """Drop the operations of a dead rank, and fail the calls that wait for it."""
     assert task.error is not None, "it died of something"
-    for extension in extensions():
+    for extension in extensions("bury_rank"):
         extension.bury_rank(program)
     for group in task.children or ():
         group.abort()
@@ -350,6 +350,6 @@ def _drop(world: World, programs: Sequence[Program]) -> None:
     for program in programs:
         if has_guests or world_of(program) is not world:  # There are other ranks, which go on.
             lose(program, RankAborted(program.rank))
-        for extension in extensions():
+        for extension in extensions("drop_rank"):
             extension.drop_rank(program)
         drop_streams(program)

@@ -104,9 +104,6 @@ class Extension:
 
     # ---- Ends ----
 
-    def resume_hub(self, engine: EngineInterface) -> None:
-        """Show the main program its own state: it continues after a join."""
-
     def stop_rank(self, task: Task) -> None:
         """Stop the threads of a rank that a signal or `os._exit` is about to end."""
 
@@ -122,6 +119,7 @@ class Extension:
 
 _loaders: list[Callable[[], Extension]] = []
 _extensions: list[Extension] = []
+_by_point: dict[str, list[Extension]] = {}
 
 
 def register_extension(load: Callable[[], Extension]) -> None:
@@ -129,17 +127,29 @@ def register_extension(load: Callable[[], Extension]) -> None:
     _loaders.append(load)
 
 
-def extensions() -> list[Extension]:
-    """Return all registered extensions, loaded."""
+def remove_extension(extension: Extension) -> None:
+    """Remove an extension."""
+    _extensions.remove(extension)
+    _by_point.clear()
+
+
+def extensions(point: str) -> list[Extension]:
+    """Return the extensions that take part at a point: they override that method of `Extension`."""
     while _loaders:
         _extensions.append(_loaders[0]())
+        _by_point.clear()
         del _loaders[0]
-    return _extensions
+    found = _by_point.get(point)
+    if found is None:
+        default = getattr(Extension, point)
+        overriding = [each for each in _extensions if getattr(type(each), point) is not default]
+        found = _by_point[point] = overriding
+    return found
 
 
 def plan_spawn(plan: SpawnPlan) -> None:
     """Ask the extensions for the carrier of a spawn; the default is greenlets."""
-    for extension in extensions():
+    for extension in extensions("plan_spawn"):
         extension.plan_spawn(plan)
     if plan.carrier == "auto":
         plan.carrier = "greenlet"

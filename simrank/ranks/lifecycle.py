@@ -33,7 +33,7 @@ def enter(engine: EngineInterface) -> None:
         engines.append(engine)
         interrupts.install()  # From here on a signal waits until simrank's own code is done.
         collector.begin()
-        for extension in extensions():
+        for extension in extensions("install"):
             extension.install()
     except BaseException:
         _entered_by.clear()
@@ -51,7 +51,7 @@ def leave(engine: EngineInterface) -> None:
     _entered_by[:] = [entry for entry in _entered_by if entry[1] is None or not entry[1].finished]
     engines[:] = [engine for engine, _ in _entered_by]
     if engine not in engines:
-        for extension in extensions():
+        for extension in extensions("forget_engine"):
             extension.forget_engine(engine)
     if not engines:
         _remove()
@@ -60,7 +60,8 @@ def leave(engine: EngineInterface) -> None:
 @contextlib.contextmanager
 def entered(engine: EngineInterface) -> Iterator[None]:
     """Count as entered within the block."""
-    if running_task() is not None:  # Its Context is entered already, for longer than a rank lives.
+    # A Context that is the current one is entered already, as a rank's is for longer than it lives.
+    if engines[-1:] == [engine] or running_task() is not None:
         yield
         return
     enter(engine)
@@ -75,7 +76,7 @@ def _remove() -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(interrupts.restore)
         stack.callback(collector.end)
-        for extension in extensions():
+        for extension in extensions("remove"):
             stack.callback(extension.remove)
 
 
@@ -99,7 +100,7 @@ def end_at_once(task: Task, status: int) -> None:
         engine.call_at(engine.now_ps, partial(end_at_once, task, status))
         while True:
             engine.wait(Handle())
-    for extension in extensions():
+    for extension in extensions("stop_rank"):
         extension.stop_rank(task)
     for group in task.children or ():
         group.abort()

@@ -16,7 +16,7 @@ from simrank.engine import Engine
 from simrank.errors import ProcessExitedException, UnsupportedError
 from simrank.ranks import lifecycle
 from simrank.ranks.current import engines
-from simrank.ranks.extensions import Extension, extensions
+from simrank.ranks.extensions import Extension, register_extension, remove_extension
 
 CORE_ALONE = """
 import simrank
@@ -85,9 +85,9 @@ class Notes(Extension):
 def notes():
     """An extension that is registered for one test, after the others."""
     extension = Notes()
-    extensions().append(extension)
+    register_extension(lambda: extension)
     yield extension
-    extensions().remove(extension)
+    remove_extension(extension)
 
 
 def work(rank):
@@ -136,12 +136,12 @@ def test_a_failed_install_is_undone_and_no_context_counts_as_entered():
             raise OSError("no room")
 
     broken = Broken()
-    extensions().append(broken)
+    register_extension(lambda: broken)
     try:
         with pytest.raises(OSError, match="no room"):
             lifecycle.enter(Engine())
     finally:
-        extensions().remove(broken)
+        remove_extension(broken)
     assert engines == []
     with simrank.Context("hgx_h100") as ctx:
         ctx.multiprocessing.spawn(work, nprocs=2)
