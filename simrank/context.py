@@ -520,7 +520,8 @@ class _Multiprocessing:
         share_args: bool = False,
     ) -> ProcessContext | None:
         """Run `fn(rank, *args)` on ranks of this Context; see `simrank.multiprocessing.spawn`."""
-        warn_of_method(start_method)
+        if start_method != "spawn":
+            warn_of_method(start_method)
         options = {"join": join, "daemon": daemon, "share_args": share_args}
         return spawn_on(self._context, start_method, fn, args, nprocs, **options)
 

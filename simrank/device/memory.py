@@ -386,11 +386,11 @@ class Storage:
 
     def pending_writes(self, view: np.ndarray[Any, Any]) -> list[Operation]:
         """Return the operations in flight that write what `view` covers."""
-        return self.writes.overlapping(*self.bounds(view)) if self.writes else []
+        return self.writes.overlapping(*self.bounds(view)) if self.writes is not None else []
 
     def write_over(self, view: np.ndarray[Any, Any]) -> None:
         """Forget failed writes that the host writes over now; what it covers is known again."""
-        if self.writes:
+        if self.writes is not None:
             self.writes.write_over(*self.bounds(view))
         if not self.has_values and view.nbytes == self.size_bytes:
             self.regain_values()
@@ -516,10 +516,6 @@ class PendingWrites:
     def __init__(self) -> None:
         self._writes: list[_Write] = []
         self._prune_at = _PRUNE_FROM
-
-    def __bool__(self) -> bool:
-        """Return whether anything is remembered."""
-        return bool(self._writes)
 
     def note(self, operation: Operation, low: int, high: int) -> None:
         """Remember that an operation will write the bytes from `low` to `high`, exclusive."""

@@ -102,7 +102,9 @@ class Network:
     def join(self, newcomer: Newcomer) -> None:
         """Add a transfer to its links, which it shares from the second transfer on."""
         is_crowded = self.replicas is not None and newcomer.shares_alone
-        if len(self.pool) or self._has_lone() or is_crowded:
+        lone = self._lone
+        is_lone = lone is None or lone.ends_ps <= self.engine.now_ps
+        if len(self.pool) or not is_lone or is_crowded:
             self._wake_lone()
             newcomer.share()
         else:
@@ -112,9 +114,6 @@ class Network:
         """Put bytes in flight now."""
         self._wake_lone()
         self.pool.start(activity)
-
-    def _has_lone(self) -> bool:
-        return self._lone is not None and self._lone.ends_ps > self.engine.now_ps
 
     def _wake_lone(self) -> None:
         lone, self._lone = self._lone, None

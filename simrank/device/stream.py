@@ -698,7 +698,8 @@ class ProgramStreams:
     def __init__(self, device: Device) -> None:
         self.default = device.new_stream("default")
         self._queues = device.hardware_queues()
-        self._share_queue(self.default)
+        if self._queues is not None:
+            self.default.hardware_queue = self._queues.next()
         self._others: WeakValueDictionary[int, Stream] | None = None  # Most have none.
         self._num_made = 0
 
@@ -715,13 +716,9 @@ class ProgramStreams:
             self._others = WeakValueDictionary()
         self._others[self._num_made] = stream
         stream.cuda_stream = self._num_made
-        if not by_host:
-            self._share_queue(stream)
-        return self._num_made
-
-    def _share_queue(self, stream: Stream) -> None:
-        if self._queues is not None:
+        if self._queues is not None and not by_host:
             stream.hardware_queue = self._queues.next()
+        return self._num_made
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield the default stream, then the others in the order they were made."""

@@ -94,7 +94,7 @@ class Call:
         self.splits: Splits | None = None
         self.ahead: dict[Call, CollectiveOperation] = {}
         self.details: dict[str, Any] | None = None
-        self._size = size = group.size()
+        self._size = size = len(group.ranks)
         self.operations: list[CollectiveOperation | None] = [None] * size
         self._num_made = 0
         self._arrivals_ps = [NOT_ARRIVED] * size
@@ -171,7 +171,7 @@ class Call:
             CollectiveMismatchError: A rank sends another number of elements than its peer, which
                 may be itself, expects.
         """
-        size = self.group.size()
+        size = self._size
         if send[group_rank] != receive[group_rank]:
             sent, expected = int(send[group_rank]), int(receive[group_rank])
             ends = _Split(group_rank, sent), _Split(group_rank, expected)
@@ -234,8 +234,7 @@ class Call:
 
     def split_sizes(self, collective: str) -> Array | None:
         """Return the split sizes as `Problem.splits` has them, or None where they are even."""
-        if self.splits is None:
-            return None
+        assert self.splits is not None, "members have split sizes"
         sizes = self.splits.sends
         if collective != "all_to_all":  # Of the receivers all get the same, or send the same.
             sizes = sizes[:, 0] if collective == "all_gather" else sizes[0]
@@ -317,7 +316,7 @@ class Call:
 
     def _evaluate_queued(self) -> None:
         self._evaluation_queued = False
-        if self._num_arrived < self.group.size():
+        if self._num_arrived < self._size:
             self._evaluate()
 
     def _evaluate(self) -> None:
@@ -326,7 +325,7 @@ class Call:
             self._plan = planner_of(self.group).plan(self)
         self.details = self._plan.details
         engine = self.group.engine
-        if self._num_arrived == self.group.size() and self._flight is None:
+        if self._num_arrived == self._size and self._flight is None:
             begin_ps, ahead = self._plan.flight(self._arrivals_ps)
             if not ahead:
                 return
@@ -349,13 +348,13 @@ class Call:
     def _fly(self, begin_ps: int, ahead: tuple[Landing, ...]) -> None:
         """Put ranks on their way to their ends; once all have arrived, their bytes share links."""
         assert self._plan is not None, "it decided when they end"
-        if len(ahead[0].group_ranks) == self.group.size():
+        if len(ahead[0].group_ranks) == self._size:
             self._timed[:] = True
         else:
             for landing in ahead:
                 self._timed[list(landing.group_ranks)] = True
         self._flight = Flight(self.group.engine, self, begin_ps, ahead)
-        if self._num_arrived == self.group.size():
+        if self._num_arrived == self._size:
             last_arrival_ps = max(self._arrivals_ps)
             self._plan.share_links(self._flight, last_arrival_ps)
             self._take_memory(self._plan, begin_ps + ahead[-1].after_ps - last_arrival_ps)
@@ -397,7 +396,11 @@ class Call:
             self._note_own_ends(group_ranks)
         if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
             self._play(live)
-            self._note_order(live)
+            if (races := live[0].stream.device.races) is not None:
+                begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
+                root = self.signature.root
+                of_root = None if root is None else self.operations[root]
+                races.order.gather(live, begun, self.signature.op, of_root)
             with self.group.engine.one_wakeup():
                 end_together(live)
         self._ended[list(group_ranks)] = True
@@ -405,21 +408,12 @@ class Call:
         self._close_if_over()
 
     def _close_if_over(self) -> None:
-        if self._num_ended == self.group.size():
+        if self._num_ended == self._size:
             self.group.engine.pending.pop(self, None)
             self.group.calls.pop(self.seq, None)
             self.operations = []
             self._flight = None  # It refers back.
             self.ahead = {}
-
-    def _note_order(self, live: Sequence[CollectiveOperation]) -> None:
-        """Report the order of the ends of these ranks to race checks."""
-        races = live[0].stream.device.races
-        if races is not None:
-            begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
-            root = self.signature.root
-            of_root = None if root is None else self.operations[root]
-            races.order.gather(live, begun, self.signature.op, of_root)
 
     def is_decided(self, group_rank: int) -> bool:
         """Return whether the others need a member no more: its end is decided."""
@@ -463,7 +457,7 @@ class Call:
                 self._snapshots[member] = old._snapshots[old_rank]
         self._num_ended = int(self._ended.sum())
         self._close_if_over()
-        if self._num_arrived == self.group.size() > self._num_ended:
+        if self._num_arrived == self._size > self._num_ended:
             self._evaluate()
         elif self._num_ended < self._num_arrived and self.signature.root is not None:
             self._evaluate_early()
@@ -497,22 +491,21 @@ class Call:
     def drop(self, group_rank: int) -> None:
         """Forget a rank that was aborted; without any left, nothing is in flight any more."""
         self._dropped.update((group_rank, *self._represented.get(group_rank, ())))
-        if self._flight is not None and len(self._dropped) + self._num_ended >= self.group.size():
+        if self._flight is not None and len(self._dropped) + self._num_ended >= self._size:
             self._flight.cancel()
 
     def _play(self, ending: Sequence[CollectiveOperation]) -> None:
         """Move data: of all ranks at the first end once all have arrived, else of those ending."""
         if self._all_played or self._plan is None:
             return
-        if self._num_arrived == self.group.size():
+        if self._num_arrived == self._size:
             self._all_played = True
             ending = [o for o in self.operations if o is not None and not o.complete]
-        self._plan.mover.move(self._all_operations(), ending, self._snapshots)
+        operations = self._all_operations() if self._represented else self.operations
+        self._plan.mover.move(operations, ending, self._snapshots)
 
     def _all_operations(self) -> Sequence[CollectiveOperation | None]:
         """Return the members' parts, of a member that does not run its representative's."""
-        if not self._represented:
-            return self.operations
         operations = list(self.operations)
         for rank, others in self._represented.items():
             for other in others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -51,14 +52,13 @@ class CallHistory:
     __slots__ = ("_called", "_known", "_max_calls", "_of_rank", "_sites")
 
     def __init__(self, num_ranks: int) -> None:
+        self._max_calls = most = min(
+            max(_MAX_CALLS_OF_ALL // max(num_ranks, 1), _MIN_CALLS), _MAX_CALLS
+        )
         self._known: dict[tuple[int, int, str, str], Called] = {}
         self._sites: list[CallSite] = []
         self._called: dict[tuple[SourceLine, str], Called] = {}
-        self._of_rank: defaultdict[int, deque[Called]] = defaultdict(self._new)
-        self._max_calls = min(max(_MAX_CALLS_OF_ALL // max(num_ranks, 1), _MIN_CALLS), _MAX_CALLS)
-
-    def _new(self) -> deque[Called]:
-        return deque(maxlen=self._max_calls)
+        self._of_rank: defaultdict[int, deque[Called]] = defaultdict(partial(deque, maxlen=most))
 
     def note(self, rank: int, site: CallSite | None, name: str, group: _Group | None) -> None:
         """Note a call.

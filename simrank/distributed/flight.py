@@ -73,12 +73,12 @@ class Flight:
         ahead: The ends, sorted.
 
     Attributes:
+        last_end_ps: When the last ranks end at nominal speed.
         let_go: Called when it is cancelled: takes its bytes out of flight.
     """
 
     __slots__ = (
         "_ahead",
-        "_begin_ps",
         "_call",
         "_cursor",
         "_done_ps",
@@ -86,6 +86,7 @@ class Flight:
         "_rate",
         "_since_ps",
         "_wakeup",
+        "last_end_ps",
         "let_go",
     )
 
@@ -96,16 +97,12 @@ class Flight:
         self._call = call
         self._ahead = ahead
         self._cursor = 0
-        self._begin_ps = self._since_ps = begin_ps
+        self._since_ps = begin_ps
+        self.last_end_ps = begin_ps + ahead[-1].after_ps
         self._done_ps = 0.0
         self.let_go: Callable[[], None] = _nothing
         self._rate = 1.0
-        self._wakeup: Wakeup = engine.call_at(self._end_ps(), self._land)
-
-    @property
-    def last_end_ps(self) -> int:
-        """When the last ranks end at nominal speed."""
-        return self._begin_ps + self._ahead[-1].after_ps
+        self._wakeup: Wakeup = engine.call_at(begin_ps + ahead[0].after_ps, self._land)
 
     def set_rate(self, rate: float) -> None:
         """Go on at another speed from now on.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simrank.collectives.schedule import IntArray
     from simrank.device import Buffer, Device, Network, Stream
     from simrank.distributed.library import CollectiveLibrary
-    from simrank.engine import CallSite, Task
+    from simrank.engine import CallSite, Task, TaskGroup
     from simrank.errors import CollectiveMismatchError
     from simrank.ranks import Program
     from simrank.ranks.folding import Folding
@@ -392,12 +392,15 @@ class World:
         for group in self._groups.values():
             group.lose(rank, error)
 
-    def half_made(self) -> list[RankState]:
-        """Return the groups that ranks have not called `new_group` for, though others have.
+    def note_half_made(self, ranks_of_spawn: TaskGroup) -> None:
+        """Note groups as leaks that ranks have not called `new_group` for, though others have.
 
-        Every rank makes one that has a number; else, and in torch programs, its members do.
+        Every rank makes one that has a number; else, and in torch programs, its members do. Ranks
+        that failed had no chance to.
         """
-        states = []
+        if ranks_of_spawn.failed or ranks_of_spawn.aborting:
+            return
+        states = self.comm_library.leaks.half_made
         for key, group in self._groups.items():
             makers = group._makers  # noqa: SLF001 - as above
             ranks = range(self.size) if isinstance(key[1], int) else group.ranks
@@ -409,7 +412,6 @@ class World:
                 file, line = (None, None) if site is None else site.line()
                 text = f"never called new_group for '{group.name}', as rank {maker} did"
                 states.append(RankState(tuple(sorted(absent)), text, file, line, waits=False))
-        return states
 
     def drop(self) -> None:
         """Forget every call under way, since the ranks were aborted."""

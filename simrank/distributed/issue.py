@@ -218,13 +218,9 @@ def _device_name(tensor: Buffer) -> str:
     return "cpu" if tensor.cuda_device is None else f"cuda:{tensor.cuda_device.index}"
 
 
-def _is_buffer(tensor: object) -> bool:
-    return isinstance(tensor, Tensor | Buffer)
-
-
 def check_tensor(tensor: object, name: str = "tensor") -> None:
     """Raise TypeError, in torch's words, unless it is a tensor."""
-    if not _is_buffer(tensor):
+    if not isinstance(tensor, Tensor | Buffer):
         raise TypeError(
             f"Invalid function argument. Expected parameter `{name}` of type simrank.Tensor "
             f"but got {type(tensor)} instead."
@@ -233,7 +229,9 @@ def check_tensor(tensor: object, name: str = "tensor") -> None:
 
 def check_list(tensors: object, name: str = "tensor_list") -> None:
     """Raise TypeError, in torch's words, unless it is a list of tensors."""
-    if not isinstance(tensors, list | tuple) or not all(map(_is_buffer, tensors)):
+    if not isinstance(tensors, list | tuple) or not all(
+        isinstance(tensor, Tensor | Buffer) for tensor in tensors
+    ):
         raise TypeError(
             f"Invalid function argument. Expected parameter `{name}` of type "
             f"List[simrank.Tensor] but got {type(tensors)} instead."
@@ -382,8 +380,11 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
     group, group_rank, backend, in_flight = caller
     signature, on_host = request.signature, backend == GLOO or request.is_staged
     stream = _stream_of(caller, request, on_host=on_host, async_op=async_op)
-    if signature.root is not None and not request.is_repeated:
-        request.only_reads = _only_reads(signature, group_rank, backend)
+    request.reads = request.sources or (request.source,)
+    is_rooted = signature.root is not None and not request.is_repeated
+    only_reads = is_rooted and _only_reads(signature, group_rank, backend)
+    if not only_reads and signature.op != "barrier":
+        request.writes = request.targets or (request.target,)
     library, entry = group.world.comm_library, None
     if library.recorder is not None or library.follower is not None:
         entry = _tell(caller, request, library)
@@ -400,9 +401,8 @@ def _submit(caller: Caller, request: Request, *, async_op: bool) -> CollectiveOp
         _note_thread(group, operation)
     if entry is not None:
         entry.issued(operation)
-    if not request.only_reads and signature.op != "barrier":  # As `writes` says.
-        for target in request.targets or (request.target,):
-            target.storage.note_write(operation, target.array)
+    for target in request.writes:
+        target.storage.note_write(operation, target.array)
     stream.submit(operation)
     group.last_issued[group_rank] = operation
     if not on_host and (len(in_flight) != 1 or in_flight.get(stream) is not group):
@@ -435,20 +435,15 @@ def _stream_of(caller: Caller, request: Request, *, on_host: bool, async_op: boo
         current = stream
         stream = group.stream(group_rank, device, f"{group.name} (async)")
         after(stream, current)
-    if not group.is_eager or planner_of(group).may_have_overrides:
-        _have_communicator(group, group_rank, request.signature)
+    if not group.is_eager:
+        meet_first(group, group_rank)  # The first call makes its communicator.
+    planner = planner_of(group)
+    if planner.may_have_overrides:
+        planner.read_overrides(request.signature)
     launches = device.launches
     if launches.num_outstanding >= launches.capacity:
         stream.make_room()  # Before the others see this call: the wait may be long.
     return stream
-
-
-def _have_communicator(group: ProcessGroup, group_rank: int, signature: Signature) -> None:
-    """Make the group's communicator if it is the first call, and heed NCCL's variables."""
-    if not group.is_eager:
-        meet_first(group, group_rank)
-    if planner_of(group).may_have_overrides:
-        planner_of(group).read_overrides(signature)
 
 
 def _tell(caller: Caller, request: Request, library: CollectiveLibrary) -> RecordedCall | None:
@@ -603,7 +598,7 @@ class CoalescingManager:
             )
         caller = self.held[0].caller
         size = caller.group.size()
-        inputs: Sequence[Buffer] = [tensor for r in requests for tensor in r.reads]
+        inputs: Sequence[Buffer] = [tensor for r in requests for tensor in r.sources or (r.source,)]
         outputs: Sequence[Buffer] = [tensor for r in requests for tensor in r.results]
         sizes = sizes_of(inputs)
         _check_types(kinds[0], inputs)

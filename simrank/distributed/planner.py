@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.problem import GATHERED
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.traffic import link_bytes, memory_bytes
-from simrank.device import as_dtype
+from simrank.device.dtypes import DTYPES
 from simrank.device.memory import give_values
 from simrank.distributed.flight import Carried, Flow, Landing, LinkLoads, landings
 from simrank.distributed.group import NO_MEMBERS
@@ -41,15 +41,13 @@ _MAX_FLIGHTS = 64  # Assumed: differences of arrivals that come again, of equal 
 _MAX_PLANS = 64  # Assumed: distinct calls of one group.
 
 
-def _collective_of(call: Call) -> str:
-    op = call.signature.op
-    return MADE_OF.get(op, op)
-
-
 class Planner:
     """Chooses and times the collectives of one group; equal calls share one plan.
 
     Attributes:
+        network: The links.
+        represented: The members that do not run, by their representatives.
+        alike: What is equal for groups whose calls end alike.
         may_have_overrides: Whether NCCL's variables may be set; known after the first call.
     """
 
@@ -63,11 +61,12 @@ class Planner:
     ) -> None:
         self.comm_library = library
         self._replicas = replicas
-        self._represented = tuple(represented.items())
-        self._network = network
+        self.represented = tuple(represented.items())
+        self.network = network
         self._devices = devices
         # What is known of one group holds for all that are alike.
         self._first_alike, self._nodes = network.cluster.first_alike(devices)
+        self.alike = self._first_alike.tobytes(), self.represented
         self._plans: dict[Hashable, Plan] = {}
         self.may_have_overrides = True
         self._overrides: NcclOverrides | None = None
@@ -93,7 +92,8 @@ class Planner:
 
     def plan(self, call: Call) -> Plan:
         """Return the plan of a call whose members have agreed on its signature."""
-        splits = call.split_sizes(_collective_of(call))
+        op = call.signature.op
+        splits = None if call.splits is None else call.split_sizes(MADE_OF.get(op, op))
         splits_key = None if splits is None else splits.tobytes()
         key = (call.signature, splits_key, call.count, call.on_device)
         plan = self._plans.get(key)
@@ -106,12 +106,12 @@ class Planner:
     def _make(self, call: Call, splits: Array | None) -> Plan:
         op, reduce_op, root, dtype, *_ = call.signature
         problem = Problem(
-            _collective_of(call),
+            MADE_OF.get(op, op),
             len(self._devices),
             0 if splits is not None else call.count,
             root=root or 0,
             splits=None if splits is None else tuple(splits.ravel().tolist()),
-            itemsize=as_dtype(dtype).itemsize,
+            itemsize=DTYPES[dtype].itemsize,
         )
         tuning = None
         if call.on_device:
@@ -136,19 +136,10 @@ class Planner:
 
     def folded(self, ends_ps: IntArray) -> IntArray:
         """Return ends where representatives end with the last that they represent."""
-        if not self._represented:
-            return ends_ps
         folded_ps = ends_ps.copy()
-        for rank, others in self._represented:
+        for rank, others in self.represented:
             folded_ps[rank] = max(ends_ps[rank], ends_ps[list(others)].max())
         return folded_ps
-
-    def nominal_ends(
-        self, schedule: Schedule, stretch: Stretch | None, itemsize: int
-    ) -> dict[tuple[int, bytes], _Ends]:
-        """Return the ends of such calls that are known, while links are as described."""
-        alike = (self._first_alike.tobytes(), self._represented)
-        return self.comm_library.ends(schedule, stretch, alike, itemsize)
 
     @property
     def has_replicas(self) -> bool:
@@ -159,27 +150,23 @@ class Planner:
         """Return the loads of a schedule on the links."""
         links, carried = self._carried(schedule, itemsize, self._first_alike, self._nodes)
         if not self._replicas:
-            return LinkLoads(self._network, links, carried)
-        totals = np.zeros(self._network.cluster.num_links, dtype=np.int64)
+            return LinkLoads(self.network, links, carried)
+        totals = np.zeros(self.network.cluster.num_links, dtype=np.int64)
         np.add.at(totals, links, carried.num_bytes)
         for devices in self._replicas:
-            first_alike, nodes = self._network.cluster.first_alike(devices)
+            first_alike, nodes = self.network.cluster.first_alike(devices)
             theirs, others = self._carried(schedule, itemsize, first_alike, nodes)
             np.add.at(totals, theirs, others.num_bytes)
         times = totals[links] / np.maximum(carried.num_bytes, 1)
-        return LinkLoads(self._network, links, carried, np.maximum(times, 1.0))
+        return LinkLoads(self.network, links, carried, np.maximum(times, 1.0))
 
     def _carried(
         self, schedule: Schedule, itemsize: int, first_alike: IntArray, nodes: IntArray
     ) -> tuple[IntArray, Carried]:
         """Return the links of devices that a schedule uses, and what they carry."""
-        cluster = self._network.cluster
+        cluster = self.network.cluster
         carried = self.comm_library.loads(schedule, cluster, first_alike, itemsize)
         return cluster.links_on(nodes, carried.links), carried
-
-    def share_links(self, flight: Flight, plan: Plan, last_arrival_ps: int) -> None:
-        """Share the links of a collective in flight with other transfers."""
-        self._network.join(Flow(self._network, flight, plan, last_arrival_ps))
 
     def link_bytes(self, schedule: Schedule, itemsize: int) -> dict[int, int]:
         """Return the bytes that a schedule sends over each link."""
@@ -230,7 +217,9 @@ class Plan:
         self._planner = planner
         self._itemsize = problem.itemsize
         self._stretch, self._stretch_version = choice.stretch, 0
-        self._nominal = planner.nominal_ends(choice.schedule, choice.stretch, problem.itemsize)
+        self._nominal = planner.comm_library.ends(
+            choice.schedule, choice.stretch, planner.alike, problem.itemsize
+        )
         self._projected: dict[tuple[int, bytes], _Ends] = {}
         self._together: dict[int, tuple[Landing, ...]] = {}  # Of ranks that come so.
         elements = max(self.schedule.input.num_elements, self.schedule.output.num_elements)
@@ -279,7 +268,8 @@ class Plan:
 
     def share_links(self, flight: Flight, last_arrival_ps: int) -> None:
         """Share its links with other transfers; see `flight.Flow`."""
-        self._planner.share_links(flight, self, last_arrival_ps)
+        network = self._planner.network
+        network.join(Flow(network, flight, self, last_arrival_ps))
 
     def completions(self, arrivals_ps: IntArray) -> IntArray:
         """Return when each rank ends; NOT_KNOWN where a missing rank decides."""
@@ -309,30 +299,23 @@ class Plan:
         return begin_ps, ahead
 
     def _ends(self, skew_ps: IntArray) -> _Ends:
-        """Return when ranks end: it depends on differences of arrivals, and programs repeat."""
-        version = self._planner.comm_library.cost.version
-        key = (version, skew_ps.tobytes())
-        ends = self._projected.get(key)
-        if ends is None:
-            if len(self._projected) >= _MAX_FLIGHTS:
-                self._projected.clear()
-            ends = self._projected[key] = self._project(key, skew_ps)
-        return ends
+        """Return when ranks end: it depends on differences of arrivals, and programs repeat.
 
-    def _project(self, key: tuple[int, bytes], skew_ps: IntArray) -> _Ends:
-        """Return when ranks end, as for an equal group before, or projected."""
-        version = key[0]
-        known = {} if version else self._nominal
+        Ends at nominal speed are shared with equal groups, others are this plan's own.
+        """
+        planner = self._planner
+        version = planner.comm_library.cost.version
+        known = self._projected if version else self._nominal
+        key = (version, skew_ps.tobytes())
         ends = known.get(key)
         if ends is None:
             if len(known) >= _MAX_FLIGHTS:
                 known.clear()
             if version != self._stretch_version:
                 self._stretch_as_links_are(version)
-            after_ps = self._planner.completions(
-                self.schedule, self._stretch, skew_ps, self._itemsize
-            )
-            ends = known[key] = _Ends(self._planner.folded(after_ps), after_ps)
+            own_ps = planner.completions(self.schedule, self._stretch, skew_ps, self._itemsize)
+            ends_ps = planner.folded(own_ps) if planner.represented else own_ps
+            ends = known[key] = _Ends(ends_ps, own_ps)
         return ends
 
     def own_ends(self, arrivals_ps: Sequence[int]) -> IntArray:
@@ -355,6 +338,7 @@ class Plan:
         self._stretch = replace(nominal, duration_ps=duration_ps, played_ps=played_ps)
 
 
+@dataclass(eq=False)
 class _Ends:
     """When the ranks of calls end, after the first arrival.
 
@@ -366,9 +350,8 @@ class _Ends:
         own_ps: The same without folding.
     """
 
-    def __init__(self, after_ps: IntArray, own_ps: IntArray) -> None:
-        self.after_ps = after_ps
-        self.own_ps = own_ps
+    after_ps: IntArray
+    own_ps: IntArray
 
     @cached_property
     def landings(self) -> tuple[Landing, ...]:
@@ -382,23 +365,21 @@ class _Ends:
 Values = np.ndarray[Any, Any]
 
 
+@dataclass(eq=False)
 class DataMover:
     """Moves the data of equal collectives of one group; what their schedule decides is kept.
 
-    Args:
+    Attributes:
         player: Moves the data of all ranks.
         schedule: What the ranks run.
         problem: What it solves.
         reduce_op: How elements are combined; None: nothing moves (a barrier).
     """
 
-    def __init__(
-        self, player: DataPlayer, schedule: Schedule, problem: Problem, reduce_op: str | None
-    ) -> None:
-        self.schedule = schedule
-        self.problem = problem
-        self._reduce_op = reduce_op
-        self._player = player
+    player: DataPlayer
+    schedule: Schedule
+    problem: Problem
+    reduce_op: str | None
 
     def move(
         self,
@@ -414,7 +395,7 @@ class DataMover:
             snapshots: Inputs of ranks that ended before: a sender that finished early may have
                 reused its buffer since. The inputs of `ending` are added if others still run.
         """
-        if self._reduce_op is None:
+        if self.reduce_op is None:
             return
         for operation in dict.fromkeys(
             o for o in operations if o is not None and o.request.sources
@@ -435,7 +416,7 @@ class DataMover:
             gathered = _gather if self.problem.collective == "gather" else _scatter
             gathered(operations, ending, snapshots, root=self.problem.root)
             return
-        assert self._reduce_op is not None, "a barrier moves nothing"
+        assert self.reduce_op is not None, "a barrier moves nothing"
         if len(ending) < len(operations) and self._move_unplayed(operations, ending, snapshots):
             return
         if not all(map(_has_values, operations)):
@@ -449,7 +430,7 @@ class DataMover:
             outputs = [operation.request.target.array.reshape(-1) for operation in ending]
         else:
             inputs, outputs = self._partial(operations, ending, snapshots)
-        self._player.play(inputs, outputs=outputs, reduce_op=self._reduce_op)
+        self.player.play(inputs, outputs=outputs, reduce_op=self.reduce_op)
 
     def _move_partly(self, ending: Sequence[CollectiveOperation]) -> bool:
         """Move what some elements have no values of, or return False: it is all unknown.
@@ -462,12 +443,12 @@ class DataMover:
         if len(known_flags) < len(flags) or all(flag.all() for flag in known_flags):
             return False
         unknown = [np.zeros(o.outputs.numel(), np.uint8) for o in ending]
-        self._player.play(known_flags, outputs=unknown, reduce_op="max")
+        self.player.play(known_flags, outputs=unknown, reduce_op="max")
         if not all(o.outputs.storage.regain(o.outputs.array) for o in ending):
             return False
         inputs = [operation.request.values() for operation in ending]
         outputs = [operation.request.target.array.reshape(-1) for operation in ending]
-        self._player.play(inputs, outputs=outputs, reduce_op=self._reduce_op or "sum")
+        self.player.play(inputs, outputs=outputs, reduce_op=self.reduce_op or "sum")
         for operation, which in zip(ending, unknown, strict=True):
             operation.outputs.storage.lose_elements(operation.outputs.array, which)
         return True

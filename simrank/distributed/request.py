@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -60,12 +60,16 @@ class Request:
         sources: Tensors that are packed into `source` when it is read; empty: it is the user's own.
         targets: Tensors that `target` is unpacked into at the end.
         factor: What the inputs are multiplied by before a sum, or None.
-        only_reads: The result is another rank's: the root of a broadcast, the others of a reduce.
         is_staged: Pickled objects: they travel through host memory under any backend.
         is_repeated: Several tensors of a rank in one call, as gloo takes them: inputs of a
             reduction are reduced into `source`, and `targets` get the whole `target` again and
             again until each of them has its part.
+        reads: The user's tensors that are read; known as it is issued.
+        writes: The user's tensors that are written, likewise: none of the root of a broadcast.
+        waits_for_flags: False: no collective waits for flags in memory.
     """
+
+    waits_for_flags: ClassVar[bool] = False
 
     signature: Signature
     source: Buffer
@@ -76,7 +80,8 @@ class Request:
     factor: float | Tensor | None = None
     is_staged: bool = False
     is_repeated: bool = False
-    only_reads: bool = False
+    reads: Sequence[Buffer] = field(default=(), init=False)
+    writes: Sequence[Buffer] = field(default=(), init=False)
 
     @property
     def results(self) -> Sequence[Buffer]:
@@ -84,28 +89,11 @@ class Request:
         return self.targets or (self.target,)
 
     @property
-    def reads(self) -> Sequence[Buffer]:
-        """Return the user's tensors that are read."""
-        return self.sources or (self.source,)
-
-    @property
-    def writes(self) -> Sequence[Buffer]:
-        """Return the user's tensors that are written."""
-        if self.only_reads or self.signature.op == "barrier":
-            return ()
-        return self.targets or (self.target,)
-
-    @property
-    def waits_for_flags(self) -> bool:
-        """Return False: no collective waits for flags in memory."""
-        return False
-
-    @property
     def tensors(self) -> tuple[Buffer, ...]:
         """Return the user's tensors."""
         if self.source is self.target and not self.sources and not self.targets:
             return (self.source,)
-        return (*self.reads, *self.results)
+        return (*(self.sources or (self.source,)), *self.results)
 
     def pack(self) -> None:
         """Copy the listed inputs into `source`."""

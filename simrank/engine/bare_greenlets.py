@@ -42,7 +42,7 @@ class Adoption:
 
     def __init__(self, engine: EngineInterface) -> None:
         self._engine = engine
-        self._adopted: dict[AdoptedTask, None] = {}
+        self.adopted: dict[AdoptedTask, None] = {}
         self._lets_go_on = False  # Whether the greenlet that drives the last one is queued.
 
     def task_of(self, stack: greenlet) -> Task | None:
@@ -71,7 +71,7 @@ class Adoption:
         engine, driver = self._engine, self._engine.running
         between = bare.parent
         task = AdoptedTask(engine, bare, driver)
-        self._adopted[task] = None
+        self.adopted[task] = None
         if driver is not None:
             task.host_ps = driver.clock_ps
             if driver.group is not None and not driver.group.complete:
@@ -112,7 +112,7 @@ class Adoption:
 
     def retire_dead(self) -> None:
         """Mark adopted greenlets that have ended as finished."""
-        for task in list(self._adopted):
+        for task in list(self.adopted):
             task.retire_if_dead()
             if task.finished:
-                del self._adopted[task]
+                del self.adopted[task]

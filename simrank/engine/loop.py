@@ -22,10 +22,10 @@ from simrank.engine.collector import calm_collector
 from simrank.engine.delays import HOST, WAKE
 from simrank.engine.limits import SLEEPING
 from simrank.engine.lockstep import Turns
-from simrank.engine.queue import Wakeup, within_horizon
+from simrank.engine.queue import HORIZON_PS, Wakeup
 from simrank.engine.report import deadlock_error
 from simrank.engine.task import Handle, Task
-from simrank.errors import HubError
+from simrank.errors import HubError, TimeOverflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -194,7 +194,8 @@ class Engine:
     @property
     def unfinished(self) -> bool:
         """Whether a task, an operation that waits for ranks, or work in flight has not ended."""
-        self._adoption.retire_dead()
+        if self._adoption.adopted:
+            self._adoption.retire_dead()
         return bool(self.tasks or self.pending)
 
     @property
@@ -306,7 +307,9 @@ class Engine:
             due_ps = task.host_ps + delay_ps
         if self.delays is not None:
             due_ps += self.delays.draw(WAKE, task.rank, user_site)
-        heappush(self._queue, (within_horizon(self.now_ps, due_ps), self._next_key(), task))
+        if due_ps > HORIZON_PS:
+            raise TimeOverflowError(self.now_ps, due_ps)
+        heappush(self._queue, (due_ps, self._next_key(), task))
         task.waiting = SLEEPING
         leave = task.leave
         leave()
@@ -379,7 +382,9 @@ class Engine:
         assert type(time_ps) is int, "time is an integer (E1)"
         assert time_ps >= self.now_ps, "simulated time must not run backwards"
         wakeup = Wakeup(fire, weak=weak, lapses=lapses)
-        heappush(self._queue, (within_horizon(self.now_ps, time_ps), self._next_key(), wakeup))
+        if time_ps > HORIZON_PS:
+            raise TimeOverflowError(self.now_ps, time_ps)
+        heappush(self._queue, (time_ps, self._next_key(), wakeup))
         self._num_weak += wakeup.weak
         return wakeup
 

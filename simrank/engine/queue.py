@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from simrank.errors import TimeOverflowError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -72,17 +70,6 @@ class Wakeup:
 
 
 HORIZON_PS = 1 << 61  # Times and the sums of two of them fit an int64.
-
-
-def within_horizon(now_ps: int, due_ps: int) -> int:
-    """Return a time that is to be reached.
-
-    Raises:
-        TimeOverflowError: Simulated time ends before.
-    """
-    if due_ps > HORIZON_PS:
-        raise TimeOverflowError(now_ps, due_ps)
-    return due_ps
 
 
 def void_wakeup() -> Wakeup:

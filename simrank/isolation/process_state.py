@@ -157,13 +157,6 @@ def _outside_ranks(original: Callable[..., None]) -> Callable[..., None]:
     return change
 
 
-def _master_port(program: Program) -> int:
-    group = None if program.task is None else program.task.group
-    if group is None:
-        return FIRST_MASTER_PORT
-    return ports_of(program).master_port(group)
-
-
 _OF_EACH_RANK = frozenset(
     name.encode()
     for name in (
@@ -178,6 +171,7 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
     """Return the variables that torchrun sets for a rank."""
     rank = program.started_rank
     assert rank is not None, "only ranks have them"
+    group = None if program.task is None else program.task.group
     per_node = program.context.cluster.devices_per_node
     first_of_node = rank - rank % per_node
     above = {} if program.parent is None else program.parent.local
@@ -197,7 +191,9 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(program.world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_master_port(program)),
+        "MASTER_PORT": str(
+            FIRST_MASTER_PORT if group is None else ports_of(program).master_port(group)
+        ),
         "TORCHELASTIC_RESTART_COUNT": str(restarts[0]),
         "TORCHELASTIC_MAX_RESTARTS": str(restarts[1]),
         "TORCHELASTIC_RUN_ID": "simrank",

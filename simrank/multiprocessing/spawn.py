@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -63,10 +64,6 @@ class ContextOfSpawns(ContextOfProgram, KeepsUnjoined, Protocol):
     folding: Folding | None
 
 
-def _context_of(program: Program) -> ContextOfSpawns:
-    return cast("ContextOfSpawns", program.context)
-
-
 _START_METHODS = ("spawn", "fork", "forkserver")
 
 
@@ -114,7 +111,8 @@ def spawn(  # noqa: PLR0913 - torch's signature
         PicklingError, AttributeError, TypeError: With `Context(strict=True)`, what pickle raises
             for a function or arguments that a real spawn could not pickle.
     """
-    warn_of_method(start_method)
+    if start_method != "spawn":
+        warn_of_method(start_method)
     options = {"join": join, "daemon": daemon, "share_args": share_args}
     return _spawn_by(start_method, fn, args, nprocs, **options)
 
@@ -191,7 +189,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
     """
     if nprocs < 0:
         raise ValueError(f"nprocs={nprocs}: expected a number of ranks from 0")
-    context = _context_of(parent)
+    context = cast("ContextOfSpawns", parent.context)
     num_devices = context.cluster.num_devices
     if nprocs > num_devices:
         raise SimrankError(
@@ -231,7 +229,7 @@ def spawn_in(  # noqa: PLR0913 - spawn's
 def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
     """Make the ranks and queue them at this time."""
     parent, nprocs = plan.parent, plan.nprocs
-    context, engine = _context_of(parent), parent.engine
+    context, engine = cast("ContextOfSpawns", parent.context), parent.engine
     folding = context.folding if parent.rank is None else None
     if folding is not None and folding.world_size != nprocs:
         raise FoldingError(f"{folding.describe()}, but {nprocs} ranks are spawned")
@@ -264,7 +262,7 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
         recorder.follow(group)
     group.on_abort = lambda: _drop(world, programs)
     by_task = dict(zip(tasks, programs, strict=True))
-    group.on_complete(lambda: _look_at_groups(world, group))
+    group.on_complete(partial(world.note_half_made, group))
     if context.on_failure == "continue":
         group.on_death = lambda task: _bury(by_task[task], task)
     group.start()
@@ -294,7 +292,8 @@ def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
                 error.code &= 0xFF
             if error.code is not None and error.code != 0:
                 raise
-        end_daemons(program)
+        if "daemons" in program.local:
+            end_daemons(program)
         default = membership(program).default
         if default is not None:
             default.world.comm_library.leaks.rank_returned(program.rank or 0, default.name)
@@ -316,19 +315,12 @@ def check_method(start_method: str) -> None:
 
 def warn_of_method(start_method: str) -> None:
     """Warn as torch does of a start method that `spawn` does not take."""
-    if start_method != "spawn":
-        warnings.warn(
-            f"This method only supports start_method=spawn (got: {start_method}).\n"
-            "To use a different start_method use:\n\t\t torch.multiprocessing.start_processes(...)",
-            FutureWarning,
-            stacklevel=3,
-        )
-
-
-def _look_at_groups(world: World, group: TaskGroup) -> None:
-    """Note groups that only some ranks have made; ranks that failed had no chance to."""
-    if not group.failed and not group.aborting:
-        world.comm_library.leaks.half_made += world.half_made()
+    warnings.warn(
+        f"This method only supports start_method=spawn (got: {start_method}).\n"
+        "To use a different start_method use:\n\t\t torch.multiprocessing.start_processes(...)",
+        FutureWarning,
+        stacklevel=3,
+    )
 
 
 def _bury(program: Program, task: Task) -> None:

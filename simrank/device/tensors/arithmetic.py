@@ -85,7 +85,10 @@ def run(  # noqa: PLR0913 - an operation's facts
             compute()
         return
     if bytes_moved is None:
-        bytes_moved = sum(_bytes_moved(tensor, device) for tensor in (*reads, *writes))
+        bytes_moved = sum(
+            tensor.nbytes if tensor.storage.device is device else _bytes_of_peer(tensor, device)
+            for tensor in (*reads, *writes)
+        )
     operation = device.launch(
         stream_on(device),
         name,
@@ -101,10 +104,8 @@ def run(  # noqa: PLR0913 - an operation's facts
         tensor.storage.note_write(operation, tensor.array)
 
 
-def _bytes_moved(tensor: Tensor, device: Device) -> int:
-    """Return a tensor's bytes; of a peer's memory as many as the device's moves in their time."""
-    if tensor.storage.device is device:
-        return tensor.nbytes
+def _bytes_of_peer(tensor: Tensor, device: Device) -> int:
+    """Return the bytes that a device's own memory moves in the time of a peer's tensor."""
     assert tensor.storage.device is not None, "host tensors are not operands of a device"
     rate = device.network.route_bandwidth_bytes_per_s(tensor.storage.device.index, device.index)
     return round(tensor.nbytes * device.spec.memory_bandwidth_bytes_per_s / rate)

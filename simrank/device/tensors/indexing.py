@@ -32,7 +32,7 @@ def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - any value
         if isinstance(part, bool | np.bool_):
             raise UnsupportedError("indexing with a Python bool is not supported")
         if part is not None and part is not Ellipsis:
-            used += part.ndim if _is_mask(part) else 1
+            used += part.ndim if not isinstance(part, int | slice) and _is_mask(part) else 1
     if used > tensor.ndim:
         raise IndexError(f"too many indices for tensor of dimension {tensor.ndim}")
     positions = [position for position, part in enumerate(parts) if part is Ellipsis]
@@ -63,7 +63,7 @@ def basic(tensor: Tensor, index: object) -> tuple[Tensor, list[Any]]:
                 slice(*(None if x is None else int(x) for x in (part.start, part.stop, part.step)))
             )
             advanced.append(None)
-        elif getattr(part, "ndim", 0) == 0 and not _is_mask(part):
+        elif isinstance(part, int) or (getattr(part, "ndim", 0) == 0 and not _is_mask(part)):
             number = part.__index__()  # Of a tensor: a host read of that index.
             if not -size <= number < size:
                 raise IndexError(

@@ -46,7 +46,7 @@ def host_read(method: _M) -> _M:
 
     @wraps(method)
     def barrier(self: Tensor, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - the method's
-        self.wait_values()
+        wait_values(self)
         return method(self, *args, **kwargs)
 
     return cast("_M", barrier)
