@@ -69,19 +69,16 @@ class Choice:
     @property
     def reason(self) -> str:
         """One line that says why this algorithm runs."""
+        name = self.algorithm if self.protocol is None else f"{self.algorithm} {self.protocol}"
         if self.is_forced:
-            return f"{self._name}: named by the caller"
+            return f"{name}: named by the caller"
         if not self.estimates:
-            return f"{self._name}: the only algorithm of {self.schedule.collective} here"
+            return f"{name}: the only algorithm of {self.schedule.collective} here"
         others = ", ".join(
             f"{estimate.algorithm} {estimate.duration_ps / 1e6:.3f} us"
             for estimate in self.estimates
         )
-        return f"{self._name}: fastest at {self.level} level of {others}"
-
-    @property
-    def _name(self) -> str:
-        return self.algorithm if self.protocol is None else f"{self.algorithm} {self.protocol}"
+        return f"{name}: fastest at {self.level} level of {others}"
 
 
 class Chooser:

@@ -229,8 +229,18 @@ class Device:
         engine.charge(LOAD_PS, f"load {module}")
 
     def hardware_queues(self) -> HardwareQueues | None:
-        """Return new hardware queues for the streams of the running program; None: one each."""
-        return HardwareQueues.of_environment()
+        """Return new hardware queues for the streams of the running program; None: one each.
+
+        Raises:
+            ConfigError: The variable of its environment is none of CUDA's numbers.
+        """
+        given = os.environ.get(VARIABLE)
+        if not given:
+            return None
+        if not given.isdigit() or not 1 <= int(given) <= _MOST:
+            expected = f"a number from 1 to {_MOST}"
+            raise ConfigError(ConfigProblem(VARIABLE, None, "", expected, repr(given)))
+        return HardwareQueues(int(given))
 
 
 class Devices:
@@ -481,21 +491,6 @@ class HardwareQueues:
     def __init__(self, num_queues: int) -> None:
         self._queues = [HardwareQueue() for _ in range(num_queues)]
         self._num_streams = 0
-
-    @classmethod
-    def of_environment(cls) -> HardwareQueues | None:
-        """Return those that the running rank asks for, or None: one for each stream.
-
-        Raises:
-            ConfigError: The variable is none of CUDA's numbers.
-        """
-        given = os.environ.get(VARIABLE)
-        if not given:
-            return None
-        if not given.isdigit() or not 1 <= int(given) <= _MOST:
-            expected = f"a number from 1 to {_MOST}"
-            raise ConfigError(ConfigProblem(VARIABLE, None, "", expected, repr(given)))
-        return cls(int(given))
 
     def next(self) -> HardwareQueue:
         """Return the queue of the next stream."""

@@ -36,4 +36,5 @@ def wait_values(buffer: Buffer) -> None:
         device.races.host_reads(buffer, stream_on(device))
     for operation in storage.pending_writes(buffer.array):
         operation.stream.device.engine.wait(operation)
-    storage.check_values(f"a {buffer.dtype.name} tensor of shape {list(buffer.shape)}")
+    if not storage.has_values:
+        storage.check_values(f"a {buffer.dtype.name} tensor of shape {list(buffer.shape)}")

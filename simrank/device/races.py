@@ -17,6 +17,7 @@ that the kernel may read (ADR 0016).
 from __future__ import annotations
 
 import sys
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,7 +27,7 @@ from numpy.lib.array_utils import byte_bounds
 from simrank.device.clocks import ALL_DEVICES, Agent, Turn, join
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
-from simrank.ranks import HOST_CLOCK, require_program
+from simrank.ranks import HOST_CLOCK, current_program, require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -151,7 +152,7 @@ class RaceChecker:
         self._engine = engine
         self.local: dict[str, Any] = {}
         self._raises = raises
-        self._num_agents = 0
+        self._numbers = count(1)  # Of agents.
         self._waiting: dict[int, int] = {}  # By agent: the first step that was a waiting kernel.
         self._history: WeakKeyDictionary[object, list[_Access]] = WeakKeyDictionary()
         self._pairs: set[tuple[object, ...]] = set()
@@ -342,22 +343,18 @@ class RaceChecker:
 
     def _of_stream(self, stream: Stream) -> Agent:
         if stream.race_agent is None:
-            stream.race_agent = self._new_agent()
+            stream.race_agent = Agent(next(self._numbers))
         return stream.race_agent
 
     def _host(self) -> Agent:
-        program = require_program("a race check")
+        program = current_program() or require_program("a race check")
         agent: Agent | None = program.local.get(_KEY)
         if agent is None:
-            agent = program.local[_KEY] = self._new_agent()
+            agent = program.local[_KEY] = Agent(next(self._numbers))
             above = None if program.parent is None else program.parent.local.get(_KEY)
             if above is not None:
                 agent.run = dict(above.run)
         return agent
-
-    def _new_agent(self) -> Agent:
-        self._num_agents += 1
-        return Agent(self._num_agents)
 
     # ---- what conflicts ----
 
@@ -645,8 +642,6 @@ class RunOrder:
             op: What the collective is called.
             root: The part of its root, or None.
         """
-        if not self.is_active:
-            return
         together: Clock = {}
         for part in arrived:
             if op not in _ROOT_GIVES or part is root:

@@ -672,7 +672,7 @@ def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spelli
         return given
     if device in ("cpu", "cpu:0"):
         return None
-    program = require_program("a tensor factory")
+    program = current_program() or require_program("a tensor factory")
     if device is None or device == "cuda":
         return current_device(program)
     if isinstance(device, str) and device.startswith("cuda:") and device[5:].isdigit():
@@ -696,7 +696,7 @@ class ProgramStreams:
     """
 
     def __init__(self, device: Device) -> None:
-        self.default = device.new_stream("default")
+        self.default = Stream(device, "default", is_counted=False)
         self._queues = device.hardware_queues()
         if self._queues is not None:
             self.default.hardware_queue = self._queues.next()
@@ -755,7 +755,7 @@ def current_stream(program: Program | None = None) -> Stream:
 
 def stream_on(device: Device) -> Stream:
     """Return the stream that the running program's operations on `device` go to."""
-    program = require_program("an operation on a device")
+    program = current_program() or require_program("an operation on a device")
     stream = current_stream(program)
     return stream if stream.device is device else streams_of(device, program).default
 

@@ -396,7 +396,8 @@ class Call:
             self._note_own_ends(group_ranks)
         if live:  # The others' ranks have died meanwhile: nothing is left there that could end.
             self._play(live)
-            if (races := live[0].stream.device.races) is not None:
+            races = live[0].stream.device.races
+            if races is not None and races.order.is_active:
                 begun = [o for o in self.operations if o is not None and o.start_ps >= 0]
                 root = self.signature.root
                 of_root = None if root is None else self.operations[root]

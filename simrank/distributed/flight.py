@@ -291,18 +291,14 @@ class _Bytes(Activity):
         loads: What it does to its links.
     """
 
-    __slots__ = ("_flight",)
+    __slots__ = ()
 
     def __init__(self, flight: Flight, flow_ps: int, loads: LinkLoads) -> None:
         # Equal parts of a link are equal numbers of bytes on it, for any sender.
         weight = 1 / loads.speed.busiest
         super().__init__(float(flow_ps), loads.demands, _nothing, max_rate=1.0, weight=weight)
         self.claim = loads.claim
-        self._flight = flight
-
-    def on_rate(self, rate: float) -> None:
-        """Slow the ends of ranks down, or let them go on."""
-        self._flight.set_rate(rate)
+        self.on_rate = flight.set_rate
 
 
 class Shares(Protocol):

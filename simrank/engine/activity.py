@@ -98,11 +98,12 @@ class Activity:
         settled_ps: Up to when its pool has accounted for the work done.
         wakeup: Where its pool has queued its end, if that is known.
         claim: The claim of its idle resources; None if they are few.
+        on_rate: Called with each new rate, or None.
     """
 
     __slots__ = (
-        "alone_rate", "claim", "demands", "done", "max_rate", "rate", "settled_ps", "wakeup",
-        "weight", "work", "work_left",
+        "alone_rate", "claim", "demands", "done", "max_rate", "on_rate", "rate", "settled_ps",
+        "wakeup", "weight", "work", "work_left",
     )  # fmt: skip
     is_collective = None  # For the deadlock report, if it stalls forever.
 
@@ -125,9 +126,7 @@ class Activity:
         self.settled_ps = 0
         self.wakeup: Wakeup | None = None
         self.claim: Claim | None = None
-
-    def on_rate(self, rate: float) -> None:
-        """Follow a change of the rate; its pool has set it."""
+        self.on_rate: Callable[[float], None] | None = None
 
     def pending_ranks(self) -> Iterator[tuple[None, str, None]]:
         """Yield the cause of its delay, for the deadlock report; no rank has called it."""
@@ -241,7 +240,8 @@ class ActivityPool:
             self._engine.cancel(wakeup)
         activity.rate = rate
         activity.wakeup = None
-        activity.on_rate(rate)
+        if activity.on_rate is not None:
+            activity.on_rate(rate)
         work_left = activity.work_left - activity.work * _ROUNDING
         if work_left > 0 and rate <= 0:  # Until something is freed; if nothing is, a deadlock.
             self._engine.pending[activity] = None

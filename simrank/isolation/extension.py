@@ -103,7 +103,13 @@ class RankIsolation(Extension):
         if private_importers.beginning and plan.nprocs and plan.method != "fork":
             private_importers.check_begun(plan.parent)
         if plan.carrier == "auto":
-            plan.carrier = "thread" if _needs_threads(plan) else "greenlet"
+            parent = plan.parent
+            uses: bool | None = parent.local.get(SCRIPT_USES_LIBRARY)
+            if parent.task is not None and parent.task.carrier.thread_id is not None:
+                uses = True  # A rank on a thread started them: the program uses a library.
+            elif uses is None:
+                uses = uses_library(plan.fn, plan.args)
+            plan.carrier = "thread" if uses else "greenlet"
         if plan.carrier == "thread":
             plan.local[_LIBRARIES] = libraries.in_use()
 
@@ -204,14 +210,6 @@ class RankIsolation(Extension):
 def _globals(context: ContextOfRanks) -> ModuleGlobals:
     globals_: ModuleGlobals = context.program.local[_GLOBALS]
     return globals_
-
-
-def _needs_threads(plan: SpawnPlan) -> bool:
-    parent = plan.parent
-    if parent.task is not None and parent.task.carrier.thread_id is not None:
-        return True  # A rank on a thread started them: the program uses a library.
-    uses: bool | None = parent.local.get(SCRIPT_USES_LIBRARY)
-    return uses_library(plan.fn, plan.args) if uses is None else uses
 
 
 def _modules(plan: SpawnPlan, program: Program) -> PrivateModules | None:

@@ -86,7 +86,9 @@ def run(  # noqa: PLR0913 - an operation's facts
         return
     if bytes_moved is None:
         bytes_moved = sum(
-            tensor.nbytes if tensor.storage.device is device else _bytes_of_peer(tensor, device)
+            tensor.array.nbytes
+            if tensor.storage.device is device
+            else _bytes_of_peer(tensor, device)
             for tensor in (*reads, *writes)
         )
     operation = device.launch(

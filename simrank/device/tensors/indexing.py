@@ -33,10 +33,11 @@ def _parts(tensor: Tensor, index: Any) -> list[Any]:  # noqa: ANN401 - any value
             raise UnsupportedError("indexing with a Python bool is not supported")
         if part is not None and part is not Ellipsis:
             used += part.ndim if not isinstance(part, int | slice) and _is_mask(part) else 1
-    if used > tensor.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {tensor.ndim}")
+    num_dims = tensor.array.ndim
+    if used > num_dims:
+        raise IndexError(f"too many indices for tensor of dimension {num_dims}")
     positions = [position for position, part in enumerate(parts) if part is Ellipsis]
-    fill = [slice(None)] * (tensor.ndim - used)
+    fill = [slice(None)] * (num_dims - used)
     if positions:
         return parts[: positions[0]] + fill + parts[positions[0] + 1 :]
     return parts + fill
@@ -55,7 +56,7 @@ def basic(tensor: Tensor, index: object) -> tuple[Tensor, list[Any]]:
             key.append(None)
             advanced.append(None)
             continue
-        size = tensor.shape[dim]
+        size = tensor.array.shape[dim]
         if isinstance(part, slice):
             if part.step is not None and part.step <= 0:
                 raise ValueError("step must be greater than zero")

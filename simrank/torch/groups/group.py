@@ -28,7 +28,7 @@ from simrank.distributed.request import (
     staging,
 )
 from simrank.errors import UnsupportedError
-from simrank.ranks import require_rank
+from simrank.ranks import current_program, require_rank
 from simrank.torch.devices import activation
 from simrank.torch.devices.buffers import all_exchanged, exchanged
 from simrank.torch.devices.rank_devices import note_pending
@@ -92,7 +92,8 @@ class SimulatedGroup(IdentifiedGroup):
                 return self._work("all_reduce", work, listed)
         tensor = _one(tensors)
         is_async = self._limit is not None or bool(getattr(opts, "asyncOp", True))
-        is_recorded = is_recording(require_rank("all_reduce"))
+        program = current_program()
+        is_recorded = program is not None and is_recording(program)
         if is_recorded and not is_async:
             is_async = not self._is_on_stream(tensor)
         work = api.all_reduce(exchanged(tensor), reduction, self.simulated, is_async)

@@ -12,7 +12,7 @@ from simrank.distributed.backends import NCCL
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.isolation.package_state import cure
 from simrank.ranks import require_rank
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -267,7 +267,7 @@ def check_owner(group: IdentifiedGroup) -> None:
     Raises:
         SimrankError: It does; the text says which module to make private.
     """
-    program = rank_program()
+    program = current_program()
     if program is None or program.rank in (group.owner, None):
         return
     from simrank.isolation.package_changes import holder_of  # noqa: PLC0415 - after an error only

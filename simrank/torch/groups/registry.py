@@ -22,7 +22,7 @@ from simrank.engine import user_site
 from simrank.errors import UnsupportedError
 from simrank.isolation import libraries
 from simrank.ranks import require_rank
-from simrank.ranks.current import of_process, rank_program
+from simrank.ranks.current import current_program, of_process, rank_program
 from simrank.torch.cuda.bindings import ProcessGroupNCCL as NcclNames
 from simrank.torch.devices import activation
 from simrank.torch.groups.gloo_checks import Checker, is_detail_wanted
@@ -74,8 +74,8 @@ def _field(name: str) -> property:
     outside = getattr(_OriginalWorld, name)
 
     def get(world: object) -> Any:  # Three times in each call of a collective.
-        program = rank_program()
-        if program is None:
+        program = current_program()
+        if program is None or program.rank is None:
             return outside.fget(world)
         return getattr(program.local.get(_KEY) or groups_of(program), name)
 
