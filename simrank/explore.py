@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.engine import TimeLimitError
-from simrank.engine.delays import DEFAULT_MAX_PS, Delay, Delays, Point
+from simrank.engine.delays import DEFAULT_MAX_PS, Delay, DelayPoint, Delays
 from simrank.errors import SimrankError, SpawnException
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SHRINK_RUNS = 200  # Assumed: as many runs again as the default search makes.
 _MAX_SHOWN = 8
-_RECORD_NONE: tuple[Point, ...] = ()
+_RECORD_NONE: tuple[DelayPoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,14 +147,14 @@ class _Shrinking:
             delays.afresh(), replayed, tuple(delays.applied), num_seeds, len(points)
         )
 
-    def _fails(self, points: Sequence[Point]) -> bool:
+    def _fails(self, points: Sequence[DelayPoint]) -> bool:
         if self._on_progress is not None:
             self._on_progress("shrinking", self._num_runs, MAX_SHRINK_RUNS)
         self._num_runs += 1
         error = _error_of(self._run, self._failed.afresh(points))
         return error is not None and _kind(error) == self._kind
 
-    def _shrink(self, points: list[Point]) -> list[Point]:
+    def _shrink(self, points: list[DelayPoint]) -> list[DelayPoint]:
         if self._fails(_RECORD_NONE):
             return []
         num_parts = 2
@@ -170,7 +170,7 @@ class _Shrinking:
                 num_parts = min(2 * num_parts, len(points))
         return points
 
-    def _smaller(self, points: list[Point], num_parts: int) -> list[Point] | None:
+    def _smaller(self, points: list[DelayPoint], num_parts: int) -> list[DelayPoint] | None:
         """Return one of the parts, or all but one of them, that still fails; or None."""
         size = -(-len(points) // num_parts)
         parts = [points[start : start + size] for start in range(0, len(points), size)]

@@ -375,7 +375,7 @@ class Part:
     finished: Mapping[int, Row] = field(default_factory=dict)
 
 
-class Outcome(NamedTuple):
+class RowOutcome(NamedTuple):
     """The row of a run, and the whole text of its error."""
 
     row: Row
@@ -383,7 +383,7 @@ class Outcome(NamedTuple):
 
 
 def run_grid(
-    run: Callable[[int], Outcome],
+    run: Callable[[int], RowOutcome],
     columns: Sequence[Mapping[str, Any]],
     watcher: GridWatcher,
     part: Part,
@@ -402,7 +402,7 @@ def run_grid(
         SimrankError: A worker was killed.
     """
     outcomes = {
-        index: Outcome({**row, **columns[index]}, None) for index, row in part.finished.items()
+        index: RowOutcome({**row, **columns[index]}, None) for index, row in part.finished.items()
     }
     rows: list[Row] = []
     missing = [index for index in range(len(columns)) if index not in outcomes]
@@ -430,7 +430,7 @@ def title_of(columns: Mapping[str, Any]) -> str:
     return f"{cluster} {', '.join(f'{name}={value}' for name, value in rest)}"
 
 
-def _tell(rows: list[Row], outcomes: Mapping[int, Outcome], watcher: GridWatcher) -> None:
+def _tell(rows: list[Row], outcomes: Mapping[int, RowOutcome], watcher: GridWatcher) -> None:
     """Add the rows before which none is missing."""
     while len(rows) in outcomes:
         row, report = outcomes[len(rows)]

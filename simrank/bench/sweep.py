@@ -15,7 +15,7 @@ from simrank.errors import ConfigError, SimrankError, SpawnException
 from simrank.hardware.build import build_cluster
 from simrank.multiprocessing.script import import_program, program_imports
 from simrank.multiprocessing.spawn import spawn_in
-from simrank.parallel import ALONE, GridWatcher, Outcome, Part, Row, run_grid
+from simrank.parallel import ALONE, GridWatcher, Part, Row, RowOutcome, run_grid
 from simrank.trace import PeakMemory, Summary
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def is_row(row: object) -> bool:
 
 def _run_cell(
     config: SweepConfig, folders: list[Path], timeline: Timeline | None, index: int
-) -> Outcome:
+) -> RowOutcome:
     cell = config.cells()[index]
     first = {**cell.columns, "num_ranks": _asked_ranks(config, cell)}
     try:
@@ -85,8 +85,8 @@ def _run_cell(
             measured = _run_one(config, _function(config), cell, timeline)
     except (SimrankError, ValueError) as error:  # ValueError: an algorithm that cannot run.
         none = dict.fromkeys(_MEASURES)
-        return Outcome({**first, **none, ERROR: _one_line(error)}, str(error))
-    return Outcome({**first, **measured, ERROR: None}, None)
+        return RowOutcome({**first, **none, ERROR: _one_line(error)}, str(error))
+    return RowOutcome({**first, **measured, ERROR: None}, None)
 
 
 def _asked_ranks(config: SweepConfig, cell: Cell) -> int:

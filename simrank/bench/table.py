@@ -32,7 +32,7 @@ _DIRECT = "back_to_back"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SeriesComparison:
     """Whether a series is comparable with the measured times.
 
     Attributes:
@@ -70,33 +70,37 @@ class Comparison:
             )
 
 
-COMPARABLE = Comparison()
+COMPARABLE = SeriesComparison()
 
 
-def comparison_of(series: Series, config: BenchConfig) -> Comparison:
+def comparison_of(series: Series, config: BenchConfig) -> SeriesComparison:
     """Return whether the measured tables, and the tables behind intervals, fit a series.
 
     They were measured with the algorithm that NCCL chose, and with calls back to back.
     """
     if series.kernel is not None:
-        return Comparison(f"{series.algorithm} is a Triton kernel, NCCL's kernels were measured")
+        return SeriesComparison(
+            f"{series.algorithm} is a Triton kernel, NCCL's kernels were measured"
+        )
     if series.algorithm not in _CHOSEN_BY_NCCL:
-        return Comparison(f"{series.algorithm} is forced, NCCL's own choice was measured")
+        return SeriesComparison(f"{series.algorithm} is forced, NCCL's own choice was measured")
     if config.iterations.blocking and series.algorithm != NCCL:
-        return Comparison("iterations wait for each other, back to back was measured")
+        return SeriesComparison("iterations wait for each other, back to back was measured")
     machines = [load_machine(path) for path in config.measured]
     modes = sorted({each.mode for each in machines if each is not None} - {_DIRECT})
     if modes:
-        return Comparison(f"calls run back to back, loops of {' and '.join(modes)} were measured")
+        return SeriesComparison(
+            f"calls run back to back, loops of {' and '.join(modes)} were measured"
+        )
     num_gpus = max(
         (each.gpus_per_thread for each in machines if each is not None and not each.cuda_graph),
         default=1,
     )
     floor_us = HOST_LAUNCH_US * num_gpus if num_gpus > 1 else 0.0
     if not config.measured or series.cluster.nccl is None:
-        return Comparison(floor_us=floor_us)
+        return SeriesComparison(floor_us=floor_us)
     basis, is_left_out = _basis(series, config)
-    return Comparison(floor_us=floor_us, basis=basis, is_left_out=is_left_out)
+    return SeriesComparison(floor_us=floor_us, basis=basis, is_left_out=is_left_out)
 
 
 def _basis(series: Series, config: BenchConfig) -> tuple[str, bool]:
@@ -149,7 +153,9 @@ class Table:
         self._comparison = COMPARABLE
         self._rows: list[Row] = []
 
-    def add(self, series: Series, rows: Sequence[Row], comparison: Comparison = COMPARABLE) -> None:
+    def add(
+        self, series: Series, rows: Sequence[Row], comparison: SeriesComparison = COMPARABLE
+    ) -> None:
         """Print rows, below the head of their series."""
         rows = comparison.shown(rows)
         with_measured = self._with_measured and comparison.difference is None
@@ -177,7 +183,7 @@ class Table:
         self._rows = []
 
 
-def _error_name(comparison: Comparison) -> str:
+def _error_name(comparison: SeriesComparison) -> str:
     return "left out" if comparison.is_left_out else "error"
 
 
@@ -281,11 +287,11 @@ def _time(time_us: float) -> str:
     return f"{time_us:.2f}" if time_us < _WHOLE_FROM_US else f"{time_us:.0f}"
 
 
-def notes_of(rows: Sequence[Row], series: Series, comparison: Comparison) -> Iterator[str]:
+def notes_of(rows: Sequence[Row], series: Series, comparison: SeriesComparison) -> Iterator[str]:
     """Yield the comment lines under the rows of a series.
 
     Args:
-        rows: As `Comparison.shown` returns them.
+        rows: As `SeriesComparison.shown` returns them.
         series: Their series.
         comparison: Whether measured times fit it.
     """
@@ -305,7 +311,7 @@ def coverage_line(rows: Sequence[Row], basis: str | None = None) -> str | None:
 
     Args:
         rows: The rows of a series.
-        basis: As in `Comparison`.
+        basis: As in `SeriesComparison`.
     """
     inside = []
     for row in {row.size_bytes: row for row in reversed(rows)}.values():
@@ -340,7 +346,7 @@ def errors_line(rows: Sequence[Row], basis: str | None = None) -> str | None:
 
     Args:
         rows: The rows of a series.
-        basis: As in `Comparison`.
+        basis: As in `SeriesComparison`.
     """
     errors = [(row.size_bytes, row.error_pct) for row in rows if row.error_pct is not None]
     found = errors_by_class(errors)

@@ -11,7 +11,7 @@ import numpy as np
 from simrank.calibration.fitting import Measured
 from simrank.calibration.measured_text import rows_by_file
 from simrank.calibration.pool_fit import HOST_LAUNCH_US, bounded
-from simrank.collectives.nccl import Communicator, Shape, laws, predict_times
+from simrank.collectives.nccl import Communicator, GroupShape, laws, predict_times
 from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
 from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
@@ -315,7 +315,7 @@ def _series(
         raise ConfigError(ConfigProblem(table, None, "", f"{num_ranks} ranks", got, to_fix))
     shape = _shape(built, num_ranks, machine)
     if is_spread:
-        shape = Shape(num_ranks, max(per_host), len(per_host), min(per_host))
+        shape = GroupShape(num_ranks, max(per_host), len(per_host), min(per_host))
     spec = spec_of(built, shape, None if machine is None else machine.nics_used)
     algorithms, protocols = _forced(rows[0], machine)
     spec = replace(
@@ -357,13 +357,13 @@ def _is_known(cluster: Cluster) -> bool:
     return kinds.get("nccl.nic_bandwidth", ASSUMED) != ASSUMED
 
 
-def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> Shape:
+def _shape(cluster: Cluster, num_ranks: int, machine: MachineConfig | None) -> GroupShape:
     """Return the shape of a group: ranks spread evenly over its nodes."""
     if machine is None:
-        return Shape.packed(num_ranks, cluster.devices_per_node)
+        return GroupShape.packed(num_ranks, cluster.devices_per_node)
     nodes = min(machine.nodes, num_ranks)
     fewest = num_ranks // nodes if num_ranks % nodes else 0
-    return Shape(num_ranks, -(-num_ranks // nodes), nodes, fewest)
+    return GroupShape(num_ranks, -(-num_ranks // nodes), nodes, fewest)
 
 
 def builtin_tables() -> list[str]:

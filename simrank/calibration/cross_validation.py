@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _REDUCED, *_OTHERS = AIMED
 
 
-class Bench:
+class FittedSeries:
     """Measured series, with the constants fitted to each.
 
     Args:
@@ -62,14 +62,14 @@ class FitKind(NamedTuple):
 
     what: str
     aims_pct: tuple[float, ...] | None
-    errors: Callable[[Bench], list[SeriesErrors]]
+    errors: Callable[[FittedSeries], list[SeriesErrors]]
 
 
-def _of_nccl(bench: Bench) -> list[SeriesErrors]:
+def _of_nccl(bench: FittedSeries) -> list[SeriesErrors]:
     return [each.errors() for each in bench.tried]
 
 
-def _of_table(bench: Bench) -> list[SeriesErrors]:
+def _of_table(bench: FittedSeries) -> list[SeriesErrors]:
     return [
         each.errors(bench.constants_of(each), each.table)
         for each in bench.tried
@@ -77,7 +77,7 @@ def _of_table(bench: Bench) -> list[SeriesErrors]:
     ]
 
 
-def _of_halves(bench: Bench) -> list[SeriesErrors]:
+def _of_halves(bench: FittedSeries) -> list[SeriesErrors]:
     return [cross_validation_errors(each) for each in bench.tried if each.is_fittable]
 
 
@@ -105,12 +105,12 @@ def cross_validation_errors(series: TableSeries) -> SeriesErrors:
     )
 
 
-def _of_site(bench: Bench) -> list[SeriesErrors]:
+def _of_site(bench: FittedSeries) -> list[SeriesErrors]:
     pairs = bench.pairs(_are_sites)
     return [tried.errors(bench.constants_of(fitted), fitted.table) for fitted, tried in pairs]
 
 
-def _of_site_one(bench: Bench) -> list[SeriesErrors]:
+def _of_site_one(bench: FittedSeries) -> list[SeriesErrors]:
     found = []
     for fitted, tried in bench.pairs(_are_sites):
         one, others = _small_size(tried)
@@ -148,7 +148,7 @@ def _numbers_of(spec: NcclSpec) -> NcclSpec:
     return replace(spec, network="")
 
 
-def _of_nodes(bench: Bench) -> list[SeriesErrors]:
+def _of_nodes(bench: FittedSeries) -> list[SeriesErrors]:
     pairs = bench.pairs(_are_node_counts)
     return [tried.errors(bench.constants_of(fitted), fitted.table) for fitted, tried in pairs]
 
@@ -173,7 +173,7 @@ def _node_of(spec: NcclSpec) -> NcclSpec:
     return replace(own, algorithms=(), protocols=())
 
 
-def _of_collective(bench: Bench) -> list[SeriesErrors]:
+def _of_collective(bench: FittedSeries) -> list[SeriesErrors]:
     pairs = bench.pairs(_are_collectives)
     return [tried.errors(bench.constants_of(fitted), fitted.table) for fitted, tried in pairs]
 

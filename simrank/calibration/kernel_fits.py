@@ -29,8 +29,8 @@ from simrank.hardware.gemm_rows import (
     ITEMSIZES,
     PEAK_OF,
     TABLE_DTYPES,
-    Fit,
-    Machine,
+    GemmDevice,
+    GemmFit,
     Residual,
     RuleConstants,
     covariance,
@@ -79,7 +79,7 @@ _CONFIDENCE_PCT = 90
 _SAME_RATIO = 0.2
 
 
-class Table(NamedTuple):
+class ProductTable(NamedTuple):
     """Measured products of one kind on one device.
 
     Attributes:
@@ -95,21 +95,21 @@ class Table(NamedTuple):
     times_us: Array
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> GemmDevice:
         """Facts of the device, at the peak of the kind."""
         return self.device.machine_in(self.kind)
 
-    def part(self, chosen: Any) -> Table:  # noqa: ANN401 - an index of rows
+    def part(self, chosen: Any) -> ProductTable:  # noqa: ANN401 - an index of rows
         """Return some of the rows."""
         return self._replace(sizes=self.sizes[chosen], times_us=self.times_us[chosen])
 
-    def errors(self, fit: Fit) -> Array:
+    def errors(self, fit: GemmFit) -> Array:
         """Return logarithms of measured / ruled times."""
         found: Array = np.log(self.times_us / fit.time_us(self.machine, self.sizes, self.kind))
         return found
 
 
-class LeftOut(NamedTuple):
+class HeldOutRows(NamedTuple):
     """Rows that were predicted without being fitted.
 
     Attributes:
@@ -134,13 +134,13 @@ class LeftOut(NamedTuple):
         return self.kind, self.relation, self.donor if self.relation == OWN else ANY
 
 
-def tables(kind: str) -> list[Table]:
+def tables(kind: str) -> list[ProductTable]:
     """Return the measured tables of a kind of product."""
     devices = measured_devices()
-    return [Table(devices[name], kind, *rows) for name, rows in read_rows(kind).items()]
+    return [ProductTable(devices[name], kind, *rows) for name, rows in read_rows(kind).items()]
 
 
-def fit_constants(given: Sequence[Table]) -> RuleConstants:
+def fit_constants(given: Sequence[ProductTable]) -> RuleConstants:
     """Return the constants with which the rule is nearest to all rows, to four digits."""
     itemsize = ITEMSIZES[given[0].kind]
     low, high = np.log(np.array(_LOWEST)), np.log(np.array(_HIGHEST))
@@ -185,7 +185,7 @@ def least_squares(errors: Callable[[Array], Array], start: Array) -> Array:
     return logs
 
 
-def fit_table(table: Table) -> Fit:
+def fit_table(table: ProductTable) -> GemmFit:
     """Return the fit of one device: constants, best share of the peak, fallback."""
     options = [_fit_above(table, least) for least in _FALLBACKS[: _num_fallbacks(table.kind)]]
     return min(options, key=lambda fit: float(np.abs(table.errors(fit)).mean()))
@@ -195,11 +195,11 @@ def _num_fallbacks(kind: str) -> int:
     return len(_FALLBACKS) if kind == "fp8_block" else 1
 
 
-def _fit_above(table: Table, least: tuple[int, int]) -> Fit:
+def _fit_above(table: ProductTable, least: tuple[int, int]) -> GemmFit:
     """Return the fit where products with a smaller n or k take a fallback."""
     flops = 2 * table.sizes.prod(axis=1)
     best = float((flops / (table.times_us * 1e-6)).max() / table.machine.peak_flops)
-    plain = Fit(_START, round(best, 4), least, 0.0)
+    plain = GemmFit(_START, round(best, 4), least, 0.0)
     below = plain.falls_back(table.sizes)
     slowest = float(np.median(table.times_us[below])) if below.any() else 0.0
     every = _FIT_EVERY if len(below) > _MANY_ROWS else 1
@@ -207,10 +207,10 @@ def _fit_above(table: Table, least: tuple[int, int]) -> Fit:
     return plain._replace(constants=constants, fallback_us=float(f"{slowest:.4g}"))
 
 
-def fit_pooled(given: Sequence[Table]) -> Fit:
+def fit_pooled(given: Sequence[ProductTable]) -> GemmFit:
     """Return the fit of several devices together, of some of their rows."""
     least = _FALLBACKS[-1] if given[0].kind == "fp8_block" else _FALLBACKS[0]
-    plain = Fit(_START, 1.0, least, 0.0)
+    plain = GemmFit(_START, 1.0, least, 0.0)
     slow = [each.times_us[plain.falls_back(each.sizes)] for each in given]
     fallback_us = float(f"{np.median(np.concatenate(slow)):.4g}") if slow[0].size else 0.0
     parts = [each.part(~plain.falls_back(each.sizes)) for each in given]
@@ -220,13 +220,13 @@ def fit_pooled(given: Sequence[Table]) -> Fit:
         / each.machine.peak_flops
         for each in given
     ]
-    return Fit(constants, round(float(np.mean(shares)), 4), least, fallback_us)
+    return GemmFit(constants, round(float(np.mean(shares)), 4), least, fallback_us)
 
 
 # ---- Errors of rows that were left out ----
 
 
-def own_errors(table: Table, fit: Fit) -> LeftOut:
+def own_errors(table: ProductTable, fit: GemmFit) -> HeldOutRows:
     """Return the errors of each (n, k) pair, predicted by the rows of the other pairs.
 
     In closed form: with K the covariance of all rows and y their residuals, the rows B of a pair
@@ -247,7 +247,7 @@ def own_errors(table: Table, fit: Fit) -> LeftOut:
             rows = np.flatnonzero(pairs == pair)
             block = root[:, rows].T @ root[:, rows]
             errors[kept[rows]] = np.linalg.solve(block, solved[rows])
-    return LeftOut(
+    return HeldOutRows(
         table.device.name, table.kind, OWN, table.device.name, size_class(table.sizes, fit), errors
     )
 
@@ -264,7 +264,7 @@ def _inverse_root(lower: Array) -> Array:
     return root
 
 
-def sibling_errors(table: Table, donor: Table, fit: Fit) -> LeftOut:
+def sibling_errors(table: ProductTable, donor: ProductTable, fit: GemmFit) -> HeldOutRows:
     """Return the errors of a device that is predicted by another one's rule and residual.
 
     Rows of the same (n, k) pair do not take part.
@@ -282,7 +282,7 @@ def sibling_errors(table: Table, donor: Table, fit: Fit) -> LeftOut:
             residual = Residual(donor.sizes[part], donor_errors[part], donor.machine.num_sms)
             for row in rows:
                 errors[row] -= residual.log_at(table.sizes[row], table.machine.num_sms)
-    return LeftOut(
+    return HeldOutRows(
         table.device.name,
         table.kind,
         SIBLING,
@@ -298,11 +298,11 @@ def _folds(sizes: Array) -> Array:
     return found
 
 
-def unrelated_errors(table: Table, others: Sequence[Table]) -> LeftOut:
+def unrelated_errors(table: ProductTable, others: Sequence[ProductTable]) -> HeldOutRows:
     """Return the errors of a device that is predicted by constants of other architectures."""
     fit = fit_pooled(others)
     part = table.part(slice(None, None, _POOLED_EVERY))
-    return LeftOut(
+    return HeldOutRows(
         table.device.name,
         table.kind,
         NO_RELATIVE,
@@ -325,9 +325,11 @@ def are_siblings(left: MeasuredDevice, right: MeasuredDevice, kind: str) -> bool
     return abs(mine / its - 1) < _SAME_RATIO
 
 
-def left_out(fits: dict[tuple[str, str], Fit], shows: Callable[[str], None]) -> list[LeftOut]:
+def left_out(
+    fits: dict[tuple[str, str], GemmFit], shows: Callable[[str], None]
+) -> list[HeldOutRows]:
     """Return the errors of all rows, each predicted without itself, by kind and relation."""
-    found: list[LeftOut] = []
+    found: list[HeldOutRows] = []
     for kind in KINDS:
         given = tables(kind)
         for table in given:
@@ -349,7 +351,7 @@ def left_out(fits: dict[tuple[str, str], Fit], shows: Callable[[str], None]) -> 
     return found
 
 
-def other_errors() -> list[LeftOut]:
+def other_errors() -> list[HeldOutRows]:
     """Return the errors of XLA's products, measured alone on other machines; none was fitted."""
     found = []
     for name, cluster in _OTHERS.items():
@@ -361,14 +363,14 @@ def other_errors() -> list[LeftOut]:
         logs = np.log(np.array([row.time_us for row in rows]) * PS_PER_US / np.array(times_ps))
         classes = size_class(sizes, read_fits()["bfloat16", ANY])
         found.append(
-            LeftOut(f"{name} (XLA)", "bfloat16", OWN, spec.measured_as or ANY, classes, logs)
+            HeldOutRows(f"{name} (XLA)", "bfloat16", OWN, spec.measured_as or ANY, classes, logs)
         )
     return found
 
 
-def fit_all(shows: Callable[[str], None]) -> dict[tuple[str, str], Fit]:
+def fit_all(shows: Callable[[str], None]) -> dict[tuple[str, str], GemmFit]:
     """Return the fits of all kinds and devices, and of all devices of a kind together."""
-    found: dict[tuple[str, str], Fit] = {}
+    found: dict[tuple[str, str], GemmFit] = {}
     for kind in KINDS:
         given = tables(kind)
         for table in given:
@@ -379,9 +381,9 @@ def fit_all(shows: Callable[[str], None]) -> dict[tuple[str, str], Fit]:
     return found
 
 
-def half_widths(errors: Sequence[LeftOut]) -> Widths:
+def half_widths(errors: Sequence[HeldOutRows]) -> Widths:
     """Return the half-widths of 90% intervals, keyed as those of `read_widths`."""
-    gathered: dict[tuple[str, str, str], list[LeftOut]] = {}
+    gathered: dict[tuple[str, str, str], list[HeldOutRows]] = {}
     for each in errors:
         gathered.setdefault(each.key, []).append(each)
     found: Widths = {}
@@ -394,7 +396,7 @@ def half_widths(errors: Sequence[LeftOut]) -> Widths:
     return found
 
 
-def write_fits(fits: dict[tuple[str, str], Fit], widths: Widths, target: Path) -> None:
+def write_fits(fits: dict[tuple[str, str], GemmFit], widths: Widths, target: Path) -> None:
     """Write `constants.csv` and `intervals.csv` into a folder."""
     names = RuleConstants._fields
     lines = [
@@ -447,27 +449,27 @@ def fit_attention() -> Fits:
     return found
 
 
-def attention_left_out(fits: Fits) -> list[LeftOut]:
+def attention_left_out(fits: Fits) -> list[HeldOutRows]:
     """Return the errors of rows that are predicted without themselves, by phase and relation.
 
     Own rows leave out one combination of heads, heads of keys and width, in the closed form of
     `own_errors`; siblings' rows likewise. Without a relative the law alone predicts.
     """
-    found: list[LeftOut] = []
+    found: list[HeldOutRows] = []
     devices = measured_devices()
     for phase in PHASES:
         for name, (shapes, times_us) in read_attention(phase).items():
             machine = devices[name].machine
             classes = attention_class(shapes, phase)
             own = _without_group(name, phase, fits[phase, name])
-            found.append(LeftOut(name, phase, OWN, name, classes, own))
+            found.append(HeldOutRows(name, phase, OWN, name, classes, own))
             for donor, (known, known_us) in read_attention(phase).items():
                 if donor == name:
                     continue
                 constants, other = fits[phase, donor], devices[donor].machine
                 logs = np.log(times_us / attention_us(machine, shapes, phase, constants))
                 if not are_siblings(devices[name], devices[donor], "bfloat16"):
-                    found.append(LeftOut(name, phase, NO_RELATIVE, ANY, classes, logs))
+                    found.append(HeldOutRows(name, phase, NO_RELATIVE, ANY, classes, logs))
                     continue
                 left = np.log(known_us / attention_us(other, known, phase, constants))
                 at = attention_places(known, other.num_sms)
@@ -476,7 +478,7 @@ def attention_left_out(fits: Fits) -> list[LeftOut]:
                     far = (known[:, :3] != shapes[row, :3]).any(axis=1)
                     logs[row] -= interpolate(at[far], left[far], to[row], _NOISE)
                 part = slice(None, None, 3)
-                found.append(LeftOut(name, phase, SIBLING, donor, classes[part], logs[part]))
+                found.append(HeldOutRows(name, phase, SIBLING, donor, classes[part], logs[part]))
     return found
 
 
@@ -494,7 +496,7 @@ def _without_group(device: str, phase: str, constants: AttentionConstants) -> Ar
     return errors
 
 
-def write_attention(fits: Fits, errors: list[LeftOut], target: Path) -> Widths:
+def write_attention(fits: Fits, errors: list[HeldOutRows], target: Path) -> Widths:
     """Write `constants.csv` and `intervals.csv` into a folder, and return the intervals."""
     lines = [",".join(["phase", "device", *AttentionConstants._fields])]
     for (phase, device), constants in fits.items():

@@ -21,8 +21,8 @@ from simrank.calibration.nccl_tests_output import (
     MAX_RANKS,
     MAX_SIZE_BYTES,
     Bandwidths,
-    Place,
-    Ran,
+    CollectiveRun,
+    RowPosition,
     collective_named,
     dtype_named,
     is_nccl_tests,
@@ -37,7 +37,7 @@ from simrank.errors import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from simrank.config.json_parts import Part
+    from simrank.config.json_parts import JsonPart
     from simrank.config.measured import MeasuredRow
 
 
@@ -59,18 +59,18 @@ UNKNOWN_DTYPE = "unknown"  # The Inspector counts bytes.
 class _Call(NamedTuple):
     """One collective, as all its ranks name it."""
 
-    ran: Ran
+    ran: CollectiveRun
     size_bytes: int
     communicator: str
     number: int
 
 
-def is_inspector(part: Part) -> bool:
+def is_inspector(part: JsonPart) -> bool:
     """Return whether an object is a record of NCCL Inspector."""
     return bool(_INSPECTOR_KEYS & part.data.keys())
 
 
-def inspector_rows(parts: Iterable[Part], file: str) -> list[MeasuredRow]:
+def inspector_rows(parts: Iterable[JsonPart], file: str) -> list[MeasuredRow]:
     """Return a row per collective, ranks and size: the median of its calls' slowest ranks.
 
     Args:
@@ -83,7 +83,7 @@ def inspector_rows(parts: Iterable[Part], file: str) -> list[MeasuredRow]:
     slowest: dict[_Call, float] = {}
     for call, time_us in _calls(parts):
         slowest[call] = max(time_us, slowest.get(call, 0.0))
-    repeats: dict[tuple[Ran, int], list[float]] = {}
+    repeats: dict[tuple[CollectiveRun, int], list[float]] = {}
     for call, time_us in slowest.items():
         repeats.setdefault((call.ran, call.size_bytes), []).append(time_us)
     if not repeats:
@@ -95,8 +95,8 @@ def inspector_rows(parts: Iterable[Part], file: str) -> list[MeasuredRow]:
     ]
 
 
-def _calls(parts: Iterable[Part]) -> Iterator[tuple[_Call, float]]:
-    header: Part | None = None
+def _calls(parts: Iterable[JsonPart]) -> Iterator[tuple[_Call, float]]:
+    header: JsonPart | None = None
     file = None
     for part in parts:
         if part.file != file:
@@ -113,7 +113,7 @@ def _calls(parts: Iterable[Part]) -> Iterator[tuple[_Call, float]]:
             yield found
 
 
-def _call(header: Part, perf: Part) -> tuple[_Call, float] | None:
+def _call(header: JsonPart, perf: JsonPart) -> tuple[_Call, float] | None:
     """Return one rank's record of a collective; None for other records and single ranks."""
     name = perf.text("coll")
     if name in _MESSAGES:
@@ -131,7 +131,7 @@ def _call(header: Part, perf: Part) -> tuple[_Call, float] | None:
     fewest, more = divmod(num_ranks, num_nodes)  # Spread evenly: hosts are not listed.
     per_host = (fewest + 1,) * more + (fewest,) * (num_nodes - more)
     call = _Call(
-        Ran(collective, num_ranks, per_host),
+        CollectiveRun(collective, num_ranks, per_host),
         size_bytes * (num_ranks if collective in _PER_RANK else 1),
         header.text("id"),
         perf.whole("coll_sn", 0, (1 << 64) - 1),
@@ -163,7 +163,7 @@ def rows_by_file(
         ConfigError: A text is in none of the formats, or something in it is wrong.
     """
     found: dict[str, list[MeasuredRow]] = {}
-    of_inspector: dict[str, Iterator[Part]] = {}
+    of_inspector: dict[str, Iterator[JsonPart]] = {}
     for file, with_mark in texts.items():
         text = with_mark.removeprefix("\ufeff")
         if not _JSON.match(text):
@@ -187,7 +187,7 @@ def rows_by_file(
 
 
 def _rows_of_runs(
-    runs: list[Part], file: str, collective: str | None, num_ranks: int | None
+    runs: list[JsonPart], file: str, collective: str | None, num_ranks: int | None
 ) -> list[MeasuredRow]:
     """Return the rows of nccl-tests' JSON, run by run."""
     rows = []
@@ -209,13 +209,13 @@ def _rows_of_runs(
 _KEYS = {"args", "config", "results"}
 
 
-def is_nccl_tests_json(part: Part) -> bool:
+def is_nccl_tests_json(part: JsonPart) -> bool:
     """Return whether an object is nccl-tests' JSON."""
     return bool(_KEYS & part.data.keys())
 
 
 def nccl_tests_rows(
-    run: Part, collective: str | None = None, num_ranks: int | None = None
+    run: JsonPart, collective: str | None = None, num_ranks: int | None = None
 ) -> list[MeasuredRow]:
     """Return the rows of one run.
 
@@ -230,14 +230,14 @@ def nccl_tests_rows(
     args = run.data.get("args")
     command = args[0] if isinstance(args, list) and args and isinstance(args[0], str) else ""
     name = collective_named(collective or program_collective(command), run.file, run.line)
-    ran = Ran(name, num_ranks) if num_ranks else _ran(name, run.part("config"))
+    ran = CollectiveRun(name, num_ranks) if num_ranks else _ran(name, run.part("config"))
     rows = list(_rows(run, ran))
     if not rows:
         raise run.error("results", "a size above 0", "none")
     return rows
 
 
-def _ran(collective: str, config: Part) -> Ran:
+def _ran(collective: str, config: JsonPart) -> CollectiveRun:
     """Return the ranks of a run; of split runs, those of the first group."""
     gpus = config.whole("ngpus", 1, MAX_RANKS)
     each = config.whole("nthreads", 1, MAX_RANKS) * gpus
@@ -251,10 +251,10 @@ def _ran(collective: str, config: Part) -> Ran:
     if not 1 <= each * len(hosts) <= MAX_RANKS:
         raise config.error("devices", f"1 to {MAX_RANKS} ranks", f"{each * len(hosts)}")
     per_host = tuple(each * hosts.count(host) for host in dict.fromkeys(hosts))
-    return Ran(collective, each * len(hosts), per_host, gpus)
+    return CollectiveRun(collective, each * len(hosts), per_host, gpus)
 
 
-def _rows(run: Part, ran: Ran) -> Iterator[MeasuredRow]:
+def _rows(run: JsonPart, ran: CollectiveRun) -> Iterator[MeasuredRow]:
     for result in run.parts("results"):
         size_bytes = result.whole("size", 0, MAX_SIZE_BYTES)
         if size_bytes == 0:
@@ -267,5 +267,5 @@ def _rows(run: Part, ran: Ran) -> Iterator[MeasuredRow]:
         algbw, busbw = placed.data.get("alg_bw"), placed.data.get("bus_bw")
         if isinstance(algbw, float) and isinstance(busbw, float):
             printed = Bandwidths(time_us, algbw, busbw)
-            ran.check_bandwidth(size_bytes, printed, Place(run.file, run.line))
+            ran.check_bandwidth(size_bytes, printed, RowPosition(run.file, run.line))
         yield ran.row(run.file, size_bytes, dtype, time_us)

@@ -51,7 +51,7 @@ class Bandwidths(NamedTuple):
     resolution: float = 0.0
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """The position of a row in its file.
 
     Attributes:
@@ -63,7 +63,7 @@ class Place(NamedTuple):
     line: int | None = None
 
 
-class Ran(NamedTuple):
+class CollectiveRun(NamedTuple):
     """A collective on some ranks.
 
     Attributes:
@@ -104,7 +104,7 @@ class Ran(NamedTuple):
             is_graph=self.is_graph,
         )
 
-    def check_bandwidth(self, size_bytes: int, printed: Bandwidths, place: Place) -> None:
+    def check_bandwidth(self, size_bytes: int, printed: Bandwidths, place: RowPosition) -> None:
         """Hold the bus bandwidth of a line against the ranks and the collective of the run.
 
         A log lists fewer ranks than ran where lines were cut off, and the times of 1,024 ranks
@@ -242,7 +242,9 @@ def dtype_named(word: str, file: str, line: int) -> str:
     return dtype
 
 
-def _ran(name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | None) -> Ran:
+def _ran(
+    name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | None
+) -> CollectiveRun:
     """Return the ranks of a run: as given, else as many as the output lists."""
     found = [match for _, line in lines if (match := _RANK.match(line))]
     listed = [int(match[1]) for match in found]
@@ -261,7 +263,7 @@ def _ran(name: str, lines: list[tuple[int, str]], file: str, num_ranks: int | No
     said = {name: _first(pattern, lines) for name, pattern in _SAID.items()}
     launched = int(said["gpus"] or said["-g"] or 1)
     ranks = num_ranks or len(listed)
-    return Ran(
+    return CollectiveRun(
         name,
         ranks,
         per_host,
@@ -293,7 +295,7 @@ def _first(pattern: re.Pattern[str], lines: list[tuple[int, str]]) -> str | None
     return next((found[1] for _, line in lines if (found := pattern.search(line))), None)
 
 
-def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[MeasuredRow]:
+def _rows(lines: list[tuple[int, str]], file: str, ran: CollectiveRun) -> Iterator[MeasuredRow]:
     columns = _COLUMNS.split(", ")
     for number, line in lines:
         if _HEADING.match(line):
@@ -314,7 +316,7 @@ def _rows(lines: list[tuple[int, str]], file: str, ran: Ran) -> Iterator[Measure
         if size_bytes > 0:  # nccl-tests prints sizes that are less than an element of each rank.
             printed = _bandwidths(cells[at + 1 : at + _AFTER_TIME], time_us)
             if printed is not None:
-                ran.check_bandwidth(size_bytes, printed, Place(file, number))
+                ran.check_bandwidth(size_bytes, printed, RowPosition(file, number))
             yield ran.row(file, size_bytes, dtype, time_us)
 
 

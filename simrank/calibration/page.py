@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from simrank.calibration.accuracy import SeriesErrors
     from simrank.calibration.hold_outs import LeftOut
-    from simrank.calibration.targets import Group
+    from simrank.calibration.targets import TargetGroup
     from simrank.collectives.nccl.laws import Floats
     from simrank.pages.chart import Axis
     from simrank.pages.document import Markup
@@ -47,7 +47,7 @@ _WORDS = (
 
 
 def accuracy_page(
-    found: Mapping[str, Sequence[SeriesErrors]], grouped: Mapping[str, Sequence[Group]]
+    found: Mapping[str, Sequence[SeriesErrors]], grouped: Mapping[str, Sequence[TargetGroup]]
 ) -> str:
     """Return the page; equal errors give equal text.
 
@@ -68,7 +68,7 @@ def accuracy_page(
     )
 
 
-def _means(grouped: Mapping[str, Sequence[Group]]) -> Markup:
+def _means(grouped: Mapping[str, Sequence[TargetGroup]]) -> Markup:
     rows: list[list[str]] = []
     for name, mine in grouped.items():
         for group in mine:
@@ -87,7 +87,7 @@ def _cell(mean: tuple[float, float] | None, aim_pct: float | None = None) -> Mar
     return heat(text, mean[0] if mean[1] >= 0 else -mean[0], _STEPS)
 
 
-def _missed(grouped: Mapping[str, Sequence[Group]]) -> Iterable[Markup]:
+def _missed(grouped: Mapping[str, Sequence[TargetGroup]]) -> Iterable[Markup]:
     lines = [
         f"{name}, {' '.join(_sentences(list(missed.lines())))}"
         for name, mine in grouped.items()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_NAMED = 2  # Series that a missed aim names.
 
 
-class Group(NamedTuple):
+class TargetGroup(NamedTuple):
     """Series with a common mean error.
 
     Attributes:
@@ -59,7 +59,7 @@ class Group(NamedTuple):
         }
 
 
-def groups(fit: str, found: Sequence[SeriesErrors]) -> list[Group]:
+def groups(fit: str, found: Sequence[SeriesErrors]) -> list[TargetGroup]:
     """Return the series of one kind of fit in groups; none is empty.
 
     Loops of frameworks are apart, for their times have the framework's in them.
@@ -76,10 +76,10 @@ def groups(fit: str, found: Sequence[SeriesErrors]) -> list[Group]:
     title = ", ".join(AIMED[fit == "collective" :])
     rate = "; NIC rate known" if fit == "none" else ""
     every = [
-        Group(title + rate, known, aims),
-        Group(f"{title}; NIC rate assumed", unknown),
-        Group("other collectives", [each for each in direct if each.collective not in AIMED]),
-        Group("loops of torch and XLA", [each for each in found if each.mode != DIRECT]),
+        TargetGroup(title + rate, known, aims),
+        TargetGroup(f"{title}; NIC rate assumed", unknown),
+        TargetGroup("other collectives", [each for each in direct if each.collective not in AIMED]),
+        TargetGroup("loops of torch and XLA", [each for each in found if each.mode != DIRECT]),
     ]
     return [group for group in every if group.series]
 
@@ -179,7 +179,7 @@ class Missed:
     without_pct: float | None
 
     @classmethod
-    def of(cls, group: Group, number: int, error_pct: float, aim_pct: float) -> Missed:
+    def of(cls, group: TargetGroup, number: int, error_pct: float, aim_pct: float) -> Missed:
         """Find the series with the largest share of a size class's error."""
         found = [Culprit.of(s, number) for s in group.series if s.in_class(number).any()]
         found.sort(key=lambda each: -each.error_pct)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 import simrank
 from simrank.calibration.accuracy import builtin_tables, measured_series
-from simrank.calibration.cross_validation import FITS, Bench
+from simrank.calibration.cross_validation import FITS, FittedSeries
 from simrank.calibration.hold_outs import (
     DEVICE,
     GROUP,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from simrank.calibration.accuracy import SeriesErrors, TableSeries
     from simrank.calibration.hold_outs import LeftOut
-    from simrank.calibration.targets import Group
+    from simrank.calibration.targets import TargetGroup
     from simrank.collectives.nccl.laws import Floats
 
 
@@ -229,7 +229,7 @@ def accuracy(
     return _show_fits(name, bench, json_file, html)
 
 
-def _show_fits(name: str, bench: Bench, json_file: str | None, html: str | None) -> None:
+def _show_fits(name: str, bench: FittedSeries, json_file: str | None, html: str | None) -> None:
     """Show the errors of one cross-validation mode, or of all."""
     found = _errors(list(FITS) if name == _ALL else [name], bench)
     if not any(found.values()):
@@ -254,17 +254,17 @@ def _refuse(**options: object) -> None:
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 
-def _bench(table: str | None, cluster: str | None, **said: Any) -> Bench:  # noqa: ANN401
+def _bench(table: str | None, cluster: str | None, **said: Any) -> FittedSeries:  # noqa: ANN401
     """Return the tested series, and the series whose constants are used."""
     built_in = measured_series(texts_of(builtin_tables()))
     if table is None:
-        return Bench(built_in, built_in)
+        return FittedSeries(built_in, built_in)
     tried = measured_series(texts_of([table]), cluster, **said)
     names = {each.table for each in tried}
-    return Bench(tried, [*tried, *(each for each in built_in if each.table not in names)])
+    return FittedSeries(tried, [*tried, *(each for each in built_in if each.table not in names)])
 
 
-def _errors(names: Sequence[str], bench: Bench) -> dict[str, list[SeriesErrors]]:
+def _errors(names: Sequence[str], bench: FittedSeries) -> dict[str, list[SeriesErrors]]:
     found = {}
     with progress_bar() as progress:
         task = progress.add_task("fits", total=len(names))
@@ -278,7 +278,7 @@ def _show(shown: Table) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(shown)
 
 
-def _overview(grouped: Mapping[str, Sequence[Group]]) -> Table:
+def _overview(grouped: Mapping[str, Sequence[TargetGroup]]) -> Table:
     """Return a line for each kind of fit and each group of series, with the aims."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("--fit", no_wrap=True)
@@ -306,7 +306,7 @@ def _aimed_cells(means: _Cells, aims_pct: Sequence[float] | None) -> list[str]:
     return cells
 
 
-def _show_missed(grouped: Mapping[str, Sequence[Group]]) -> None:
+def _show_missed(grouped: Mapping[str, Sequence[TargetGroup]]) -> None:
     said = [
         (name, line)
         for name, mine in grouped.items()
@@ -324,7 +324,7 @@ def _show_missed(grouped: Mapping[str, Sequence[Group]]) -> None:
 
 
 def _json_text(
-    found: Mapping[str, Sequence[SeriesErrors]], grouped: Mapping[str, Sequence[Group]]
+    found: Mapping[str, Sequence[SeriesErrors]], grouped: Mapping[str, Sequence[TargetGroup]]
 ) -> str:
     fits = [
         {
@@ -338,7 +338,7 @@ def _json_text(
     return json.dumps({"simrank": simrank.__version__, "fits": fits}, indent=1) + "\n"
 
 
-def _series_table(series: Sequence[SeriesErrors], grouped: Sequence[Group]) -> Table:
+def _series_table(series: Sequence[SeriesErrors], grouped: Sequence[TargetGroup]) -> Table:
     """Return a line for each series, or pair of them, and their means."""
     are_pairs = any(each.fitted_to not in ("", each.table) for each in series)
     shown = Table(box=None, pad_edge=False)
@@ -356,7 +356,7 @@ def _series_table(series: Sequence[SeriesErrors], grouped: Sequence[Group]) -> T
     return shown
 
 
-def _add_means(shown: Table, grouped: Sequence[Group], num_empty: int) -> None:
+def _add_means(shown: Table, grouped: Sequence[TargetGroup], num_empty: int) -> None:
     shown.add_section()
     empty = [""] * num_empty
     for group in grouped:

@@ -22,7 +22,7 @@ from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
-from simrank.cli.results import Grid, GridResults, Results, Shown, ShownGrid
+from simrank.cli.results import BenchGrid, GridResults, Results, Shown, ShownGrid
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.locate import is_file
 from simrank.config.plan import is_plan
@@ -54,7 +54,7 @@ def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) 
         given,
         {"seed": config.seed, "program": config.program},
         lambda *facts: program_page(config, results.rows, *facts),
-        Grid(fingerprint(config), len(config.cells()), is_row),
+        BenchGrid(fingerprint(config), len(config.cells()), is_row),
     )
     finished = {} if results.timeline is not None else results.finished(given["json_file"])
     watcher = _Shown(config, results, given["json_file"] if finished else None)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from simrank.bench.series import Row, Series
     from simrank.config import BenchConfig
-    from simrank.validate.compare.comparison import Comparison
+    from simrank.validate.compare.comparison import RunComparison
 
 
 # ---- `simrank compare --kit`: a script with predictions, which others run on their GPUs ----
@@ -359,7 +359,7 @@ def _kit(given: dict[str, Any]) -> None:
 _RUN = {"program": _program, "bench_file": _bench, "kernels_file": _kernels, "kit": _kit}
 
 
-def _both(job: Job, cluster: str | None, bounds: Tolerance, timeout: float | None) -> Comparison:
+def _both(job: Job, cluster: str | None, bounds: Tolerance, timeout: float | None) -> RunComparison:
     """Run the sides under a progress bar; without a time limit the simulated one alone."""
     with progress_bar() as progress:
         task = progress.add_task("", total=1 if timeout is None else 2)

@@ -23,7 +23,7 @@ from simrank.parallel import Workers, in_parallel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from simrank.equality.runs import Options
+    from simrank.equality.runs import RunOptions
     from simrank.equality.verdict import Verdict
 
 _SIZE = re.compile(r"\s*([A-Za-z_]\w*?)\s*[=:]?\s*(\d+)\s*")
@@ -60,10 +60,10 @@ def equal(
     given = {"steps": steps, "dtype": dtype, "device": device}
     changed = {name: value for name, value in given.items() if value is not None}
     cuda_devices = options.cuda_devices(devices)
-    from simrank.equality.runs import Options  # noqa: PLC0415 - needs torch
+    from simrank.equality.runs import RunOptions  # noqa: PLC0415 - needs torch
 
     config = layouts_of({**config.model_dump(), **changed}, "command line")
-    asked = Options.of(str(Path(program).absolute()), config, cuda_devices, private or ())
+    asked = RunOptions.of(str(Path(program).absolute()), config, cuda_devices, private or ())
     results = _Results(program, config, json_file, html_file, lists_modules=every)
     with results.kept():
         _run(asked, config, Workers(jobs, backend), results, stops=first)
@@ -72,7 +72,7 @@ def equal(
 
 
 def _run(
-    asked: Options,
+    asked: RunOptions,
     config: EqualConfig,
     workers: Workers,
     results: _Results,

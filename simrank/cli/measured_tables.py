@@ -26,7 +26,7 @@ from simrank.validate.kit.script.result import notes_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.calibration.kernel_fits import Array, LeftOut, Widths
+    from simrank.calibration.kernel_fits import Array, HeldOutRows, Widths
     from simrank.validate.kit.evidence import Evidence, Timed
 
 STDIN = "standard input"
@@ -212,7 +212,7 @@ def calibrate_attention(folder: Path) -> Table:
 
 
 def errors_table(
-    errors: Sequence[LeftOut],
+    errors: Sequence[HeldOutRows],
     widths: Widths,
     classes: Sequence[str],
 ) -> Table:
@@ -222,7 +222,7 @@ def errors_table(
         shown.add_column(column, no_wrap=True)
     for column in classes:
         shown.add_column(column, no_wrap=True, justify="right")
-    rows: dict[tuple[str, str, str], list[LeftOut]] = {}
+    rows: dict[tuple[str, str, str], list[HeldOutRows]] = {}
     for each in errors:
         rows.setdefault((each.kind, each.device, f"{each.relation}: {each.donor}"), []).append(each)
     for words, parts in rows.items():

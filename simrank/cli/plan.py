@@ -10,7 +10,7 @@ import typer
 
 from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app
-from simrank.cli.results import Grid, GridResults, ShownGrid
+from simrank.cli.results import BenchGrid, GridResults, ShownGrid
 from simrank.config.plan import ERROR, FITS, load_plan
 from simrank.parallel import Part, Workers
 from simrank.planning.plan import (
@@ -61,7 +61,7 @@ def plan(
         {**given, "trace": None, "trace_ranks": None},
         {"seed": 0, "command": config.command},
         lambda *facts: plan_page(config, results.rows, *facts),
-        Grid(fingerprint(config), len(config.cells), is_row),
+        BenchGrid(fingerprint(config), len(config.cells), is_row),
     )
     finished = results.finished(json_file)
     if json_file is not None and Path(json_file).is_file() and not finished:

@@ -19,7 +19,7 @@ from simrank.trace import Timeline
 if TYPE_CHECKING:
     from simrank.formats.operations import Trace
     from simrank.hardware import Cluster
-    from simrank.replay.run import RankTimes
+    from simrank.replay.run import ReplayTimes
 
 _MAX_SHOWN = 16
 
@@ -75,7 +75,7 @@ def _cluster(word: str, nodes: int | None, trace: Trace) -> Cluster:
     return built
 
 
-def _text(trace: Trace, cluster: Cluster, times: list[RankTimes], total_ps: int) -> str:
+def _text(trace: Trace, cluster: Cluster, times: list[ReplayTimes], total_ps: int) -> str:
     lines = [
         f"{trace.file}: {trace.num_nodes} nodes on {len(times)} ranks of {cluster.name}: "
         f"{units.format_time(total_ps)}",

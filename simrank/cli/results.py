@@ -118,7 +118,7 @@ def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, dict) else value
 
 
-class Grid(NamedTuple):
+class BenchGrid(NamedTuple):
     """The facts by which rows of a file are known to be of the same grid.
 
     Attributes:
@@ -147,7 +147,7 @@ class GridResults(Results):
         given: dict[str, Any],
         head: dict[str, Any],
         page: Callable[[Mapping[str, Any], str | None], str],
-        grid: Grid,
+        grid: BenchGrid,
     ) -> None:
         super().__init__(given, head, page)
         self._grid = grid

@@ -54,7 +54,7 @@ class Fold(NamedTuple):
     block: slice | None
 
 
-class Run(NamedTuple):
+class ChunkRun(NamedTuple):
     """Chunks of one size that lie side by side, and the rows of their values.
 
     Attributes:
@@ -70,7 +70,7 @@ class Run(NamedTuple):
     rows: Rows
 
 
-class Output(NamedTuple):
+class RankOutput(NamedTuple):
     """The output of some ranks, all with the same values.
 
     Attributes:
@@ -79,7 +79,7 @@ class Output(NamedTuple):
     """
 
     ranks: tuple[int, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[ChunkRun, ...]
 
 
 class _Names:
@@ -239,7 +239,7 @@ class FoldPlayer:
                     chunks[...] = part[:, : chunks.shape[1]]
 
 
-def _chunks(array: AnyArray, run: Run) -> AnyArray:
+def _chunks(array: AnyArray, run: ChunkRun) -> AnyArray:
     """Return the chunks of a run as rows of the array that they lie in."""
     chunks: AnyArray = array[run.start : run.start + run.size * run.num_chunks]
     return chunks.reshape(run.num_chunks, run.size)
@@ -402,7 +402,7 @@ def _rows(rows: IntArray) -> Rows:
     return rows
 
 
-def _runs_of_ranks(table: ChunkTable, rows: IntArray) -> list[Output]:
+def _runs_of_ranks(table: ChunkTable, rows: IntArray) -> list[RankOutput]:
     """Return the chunks of every rank with their rows, grouped by equal ranks."""
     starts = np.broadcast_to(table.start, rows.shape)
     sizes = np.broadcast_to(table.size, rows.shape)
@@ -411,12 +411,12 @@ def _runs_of_ranks(table: ChunkTable, rows: IntArray) -> list[Output]:
         key = rows[rank].tobytes() + (b"" if table.size.ndim == 1 else sizes[rank].tobytes())
         ranks_of.setdefault(key, []).append(rank)
     return [
-        Output(tuple(ranks), tuple(_runs(starts[ranks[0]], sizes[ranks[0]], rows[ranks[0]])))
+        RankOutput(tuple(ranks), tuple(_runs(starts[ranks[0]], sizes[ranks[0]], rows[ranks[0]])))
         for ranks in ranks_of.values()
     ]
 
 
-def _runs(starts: IntArray, sizes: IntArray, rows: IntArray) -> Iterable[Run]:
+def _runs(starts: IntArray, sizes: IntArray, rows: IntArray) -> Iterable[ChunkRun]:
     """Yield the runs of one rank's chunks that hold something."""
     kept = np.flatnonzero((sizes > 0) & (rows != _UNWRITTEN))
     if not len(kept):
@@ -425,7 +425,7 @@ def _runs(starts: IntArray, sizes: IntArray, rows: IntArray) -> Iterable[Run]:
     breaks = (np.diff(starts) != sizes[:-1]) | (np.diff(sizes) != 0)
     for part in np.split(np.arange(len(kept)), np.flatnonzero(breaks) + 1):
         first = part[0]
-        yield Run(int(starts[first]), int(sizes[first]), len(part), _rows(rows[part]))
+        yield ChunkRun(int(starts[first]), int(sizes[first]), len(part), _rows(rows[part]))
 
 
 def _address(array: AnyArray) -> int:

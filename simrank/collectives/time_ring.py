@@ -49,7 +49,7 @@ class RingCosts(NamedTuple):
         return int(self.stay_ps.min()) == int(self.stay_ps.max())
 
 
-class Run(NamedTuple):
+class RingRounds(NamedTuple):
     """Rounds of a ring with equal messages.
 
     Attributes:
@@ -64,7 +64,9 @@ class Run(NamedTuple):
     num_free: int | None
 
 
-def play_phase(begun_ps: IntArray, runs: Sequence[Run], costs: Sequence[RingCosts]) -> IntArray:
+def play_phase(
+    begun_ps: IntArray, runs: Sequence[RingRounds], costs: Sequence[RingCosts]
+) -> IntArray:
     """Return the clocks of some rings after the rounds of a phase.
 
     A rank whose data finds no room sends it from when its receiver has begun on: those are the

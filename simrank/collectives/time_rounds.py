@@ -28,7 +28,7 @@ from simrank.collectives.time_network import (
     timed_rounds,
     window_gates,
 )
-from simrank.collectives.time_ring import RingCosts, Run, play_phase
+from simrank.collectives.time_ring import RingCosts, RingRounds, play_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,20 +213,20 @@ class TimePlayer:
         done: IntArray = clocks.max(axis=0)
         return done
 
-    def _runs(self, phase: Phase) -> list[Run]:
+    def _runs(self, phase: Phase) -> list[RingRounds]:
         """Return the rounds of a phase that are alike and follow each other."""
         schedule = self._schedule
         loops = Counter(
             phase.step_elements(schedule.loop_tables(loop)) for loop in range(schedule.num_loops)
         )
-        runs: list[Run] = []
+        runs: list[RingRounds] = []
         left_bytes = self._room_bytes
         for elements, repeats in loops.items():
             step_bytes, num_rounds = elements * self._itemsize, phase.num_rounds * repeats
             num_free = min(max(left_bytes, 0) // max(step_bytes, 1), num_rounds)
             left_bytes -= step_bytes * num_rounds
             is_eager = step_bytes <= self._room_bytes
-            runs.append(Run(step_bytes, num_rounds, num_free if is_eager else None))
+            runs.append(RingRounds(step_bytes, num_rounds, num_free if is_eager else None))
         return runs
 
     def _step_bytes(self, steps: Round, tables: Tables) -> IntArray:

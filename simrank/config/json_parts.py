@@ -22,7 +22,7 @@ def is_time(time_us: float) -> bool:
 _SPACE = re.compile(r"\s*")
 
 
-class Part(NamedTuple):
+class JsonPart(NamedTuple):
     """An object of a JSON text.
 
     Attributes:
@@ -64,25 +64,25 @@ class Part(NamedTuple):
             return value
         raise self.error(key, "a string")
 
-    def part(self, key: str) -> Part:
+    def part(self, key: str) -> JsonPart:
         """Return an object inside it."""
         value = self.data.get(key)
         if isinstance(value, dict):
             return self._replace(path=f"{self.path}{key}.", data=value)
         raise self.error(key, "an object")
 
-    def parts(self, key: str) -> list[Part]:
+    def parts(self, key: str) -> list[JsonPart]:
         """Return a list of objects inside it."""
         values = self.data.get(key)
         if not isinstance(values, list):
             raise self.error(key, "a list of objects")
         return [
-            Part(self.file, self.line, "", {name: value}).part(name)
+            JsonPart(self.file, self.line, "", {name: value}).part(name)
             for name, value in ((f"{self.path}{key}[{i}]", each) for i, each in enumerate(values))
         ]
 
 
-def read_parts(text: str, file: str) -> Iterator[Part]:
+def read_parts(text: str, file: str) -> Iterator[JsonPart]:
     """Yield the objects of a JSON text: one, several in a list, or several behind each other.
 
     Args:
@@ -96,7 +96,7 @@ def read_parts(text: str, file: str) -> Iterator[Part]:
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, dict):
                 raise ConfigError(ConfigProblem(file, line, "", "an object", _shown(each)))
-            yield Part(file, line, "", each)
+            yield JsonPart(file, line, "", each)
 
 
 def _values(text: str, file: str) -> Iterator[tuple[int, Any]]:

@@ -19,7 +19,7 @@ _MAX_DEPTH = 64  # Assumed: far above what PCI trees nest, far below Python's ow
 
 
 @dataclass(slots=True)
-class Element:
+class XmlElement:
     """An element of a file.
 
     Attributes:
@@ -36,7 +36,7 @@ class Element:
     line: int
     path: str
     attributes: dict[str, str]
-    children: list[Element] = field(default_factory=list)
+    children: list[XmlElement] = field(default_factory=list)
 
     def error(self, key: str, expected: str, got: str, to_fix: str | None = None) -> ConfigError:
         """Return the error for one of its attributes, or for itself where `key` is empty."""
@@ -47,11 +47,11 @@ class Element:
         """Raise ConfigError for one of its attributes, or for itself where `key` is empty."""
         raise self.error(key, expected, got)
 
-    def inside(self, *names: str) -> list[Element]:
+    def inside(self, *names: str) -> list[XmlElement]:
         """Return the elements in it that have one of these names."""
         return [child for child in self.children if child.name in names]
 
-    def below(self, name: str) -> Iterator[Element]:
+    def below(self, name: str) -> Iterator[XmlElement]:
         """Yield the elements of a name in it, at any depth, in the file's order."""
         for child in self.children:
             if child.name == name:
@@ -96,7 +96,7 @@ class Element:
 
 def parse_xml(
     data: bytes, file: str, parents: Mapping[str, Iterable[str]], *, skips_others: bool = False
-) -> Element:
+) -> XmlElement:
     """Read a tree of elements.
 
     Args:
@@ -120,14 +120,14 @@ class _Tree:
         self._parents = parents
         self._skips_others = skips_others
         self._num_skipped = 0  # Elements that are open, from the outermost that is left out.
-        self._open: list[Element] = []
-        self._root: Element | None = None
+        self._open: list[XmlElement] = []
+        self._root: XmlElement | None = None
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
         self._parser.StartDoctypeDeclHandler = self._refuse_doctype
 
-    def parse(self, data: bytes) -> Element:
+    def parse(self, data: bytes) -> XmlElement:
         """Return the root element."""
         try:
             self._parser.Parse(data, True)
@@ -148,14 +148,14 @@ class _Tree:
         if parent:
             own = f"{name}[{len(parent.inside(name))}]"
             path = f"{parent.path}.{own}" if parent.path else own
-        node = Element(self._file, name, self._parser.CurrentLineNumber, path, attributes)
+        node = XmlElement(self._file, name, self._parser.CurrentLineNumber, path, attributes)
         if parent:
             parent.children.append(node)
         else:
             self._root = node
         self._open.append(node)
 
-    def _check_place(self, name: str, parent: Element | None) -> None:
+    def _check_place(self, name: str, parent: XmlElement | None) -> None:
         """Refuse an element that may not stand there, or too deep."""
         line, path = self._parser.CurrentLineNumber, parent.path if parent else ""
         over = parent.name if parent else ""

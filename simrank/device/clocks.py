@@ -37,7 +37,7 @@ class Agent:
         return found
 
 
-class Turn:
+class OperationTurn:
     """An operation's turn in its stream; it keeps none of what the operation keeps.
 
     Attributes:

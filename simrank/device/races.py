@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from simrank.device.clocks import ALL_DEVICES, Agent, Turn, join
+from simrank.device.clocks import ALL_DEVICES, Agent, OperationTurn, join
 from simrank.engine import user_site
 from simrank.errors import RaceAccess, RaceError
 from simrank.ranks import HOST_CLOCK, current_program, require_program
@@ -76,7 +76,7 @@ class _Access(NamedTuple):
     waits: bool = False
     signals: Clock | None = None  # A write of integers: the clock that its readers acquire.
     waited: bool = False  # It is behind a kernel that waits, and so perhaps behind others.
-    turn: Turn | None = None
+    turn: OperationTurn | None = None
     holds: bool = False  # Its memory stays until it has been waited for.
 
 
@@ -95,7 +95,7 @@ class _Step(NamedTuple):
     number: int
     program: int
     is_write: bool
-    turn: Turn | None = None
+    turn: OperationTurn | None = None
     holds: bool = False
 
 
@@ -523,8 +523,8 @@ class Doubt(NamedTuple):
     """Two operations of one rank that only a kernel that waits may have ordered."""
 
     storage: Storage
-    first: Turn
-    second: Turn
+    first: OperationTurn
+    second: OperationTurn
 
 
 class RunOrder:
@@ -544,7 +544,7 @@ class RunOrder:
         self.listener: SharedAccesses | None = None
         self.is_active = False
         self._puts: WeakKeyDictionary[Storage, list[_Put]] = WeakKeyDictionary()
-        self._doubts: WeakKeyDictionary[Turn, list[tuple[Doubt, Callable[[], None]]]] = (
+        self._doubts: WeakKeyDictionary[OperationTurn, list[tuple[Doubt, Callable[[], None]]]] = (
             WeakKeyDictionary()
         )
 
@@ -566,7 +566,7 @@ class RunOrder:
                 join(host.run, other.run or {})
                 del host.unseen[key]
         operation.run = dict(host.run)
-        operation.turn = Turn(stream.key, tells_accesses=operation.tells_accesses)
+        operation.turn = OperationTurn(stream.key, tells_accesses=operation.tells_accesses)
         join(operation.run, stream.next)
         stream.next = {}
         operation.unseen = tuple(host.unseen.values())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from simrank.device.clocks import Agent, Clock, Turn
+    from simrank.device.clocks import Agent, Clock, OperationTurn
     from simrank.device.device import Device, HardwareQueue
     from simrank.device.memory import Touched
     from simrank.engine import CallSite
@@ -53,7 +53,7 @@ class Operation(Handle):
 
     clock: Clock | None  # This and those below only where races are looked for.
     run: Clock | None  # What it is behind as things happen; see `order`.
-    turn: Turn | None
+    turn: OperationTurn | None
     unseen: tuple[Operation, ...]
     details: dict[str, Any] | None
     rank: int | None

@@ -30,7 +30,7 @@ class Poll(NamedTuple):
     version: int
 
 
-class Condition(NamedTuple):
+class WatchCondition(NamedTuple):
     """The condition of a wait on one integer: its value, and the comparison that ends it.
 
     Attributes:
@@ -114,7 +114,7 @@ class Watch(Handle):
         polls: list[Poll],
         run: WaitingKernel | None = None,
         program_id: int = 0,
-        test: Condition | None = None,
+        test: WatchCondition | None = None,
     ) -> None:
         super().__init__()
         self.polls = polls
@@ -153,7 +153,7 @@ class Watchers:
         self.listener: Callable[[Storage, int, int], None] | None = None
         self.versions: WeakKeyDictionary[Storage, int] = WeakKeyDictionary()
         self._watches: WeakKeyDictionary[Storage, dict[Watch, None]] = WeakKeyDictionary()
-        self._tests: WeakKeyDictionary[Storage, dict[Condition, dict[Watch, None]]] = (
+        self._tests: WeakKeyDictionary[Storage, dict[WatchCondition, dict[Watch, None]]] = (
             WeakKeyDictionary()
         )
         self._random: random.Random | None = None

@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from simrank.diagnose.odd_calls import OddCalls, Step
+from simrank.diagnose.odd_calls import CallStep, OddCalls
 from simrank.diagnose.records import host_text
-from simrank.diagnose.waits import Meeting, Waits
+from simrank.diagnose.waits import MatchedCalls, Waits
 from simrank.errors import who_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simrank.diagnose.records import Frame, Records
+    from simrank.diagnose.records import Records, StackLine
     from simrank.diagnose.waits import Mismatch, Wait
 
 # Assumed: a call that is younger than this as records are written goes on. Measured: to write the
@@ -71,9 +71,9 @@ class Cause:
     confidence: str
     what: str
     why: str = ""
-    place: Frame | None = None
-    meetings: tuple[Meeting, ...] = ()
-    step: Step | None = None
+    place: StackLine | None = None
+    meetings: tuple[MatchedCalls, ...] = ()
+    step: CallStep | None = None
     waiting: list[tuple[str, str]] = field(default_factory=list)
     victims: frozenset[int] = frozenset()
     repairs: list[Repair] = field(default_factory=list)
@@ -321,7 +321,7 @@ class Causes:
             if step is not None and step.is_clear
         ]
 
-    def _by_step(self, cause: Cause, step: Step) -> None:
+    def _by_step(self, cause: Cause, step: CallStep) -> None:
         """Name the step at which a rank diverged from the others."""
         cause.step = step
         after = step.rank, step.at + 1
@@ -339,7 +339,7 @@ class Causes:
                 repair = Repair(*after, text, puts=step.usual, is_moved=True)
                 cause.repairs = [repair, *self._same_repairs(cause, repair)]
 
-    def _step_text(self, step: Step) -> str:
+    def _step_text(self, step: CallStep) -> str:
         calls = [(step.rank, step.at), (step.rank, step.at + 1), step.usual]
         before, after, usual = (
             f"{self.waits.asked(*call).name} at {self._line(*call)}" for call in calls
@@ -350,7 +350,7 @@ class Causes:
 
     def _of_absence(self) -> Cause | None:
         """Return the cause if ranks have not come to a call though none of theirs is unfinished."""
-        free: dict[Meeting, set[int]] = {}
+        free: dict[MatchedCalls, set[int]] = {}
         for meeting, wait in self.waits.all.items():
             idle = {rank for rank in wait.absent if not self.waits.of_rank[rank]}
             if idle:
@@ -366,7 +366,7 @@ class Causes:
         cause.victims = frozenset().union(*victims.values()) - set(cause.ranks)
         return cause
 
-    def _absent(self, ranks: set[int], meeting: Meeting, num: int) -> Cause:
+    def _absent(self, ranks: set[int], meeting: MatchedCalls, num: int) -> Cause:
         first = min(ranks)
         lane = self.records.lanes[first]
         what = f"{who_text(ranks)} never came to {self.title(meeting)}"
@@ -426,7 +426,7 @@ class Causes:
             cause.place = self.records.place(self.records.lanes[waiting[0]], at)
         return cause
 
-    def _doubt_gloo(self, cause: Cause, rank: int, meeting: Meeting) -> None:
+    def _doubt_gloo(self, cause: Cause, rank: int, meeting: MatchedCalls) -> None:
         """Say what gloo's records do not: messages, and that a call has failed."""
         if not self.records.is_gloo:
             return
@@ -645,10 +645,10 @@ class Causes:
 
     # ---- words ----
 
-    def _victims(self, causes: Sequence[Meeting]) -> set[int]:
+    def _victims(self, causes: Sequence[MatchedCalls]) -> set[int]:
         return self.waits.ranks_in(self.waits.because_of(causes))
 
-    def title(self, meeting: Meeting) -> str:
+    def title(self, meeting: MatchedCalls) -> str:
         """Return `all_reduce #12 of dp (ranks 0-3)`."""
         group = self.records.groups[meeting.group]
         whole = len(group.ranks) == len(self.records.world)
@@ -672,7 +672,7 @@ class Causes:
         number = f" #{lane.numbers[at]}" if lane.numbers[at] >= 0 else ""
         return f"{op}{number} of {of} at {self._line(rank, at)}"
 
-    def _add_waiting(self, cause: Cause, meeting: Meeting) -> None:
+    def _add_waiting(self, cause: Cause, meeting: MatchedCalls) -> None:
         """Note the lines at which ranks wait."""
         lines: dict[str, list[int]] = {}
         for rank, at in sorted(self.waits.all[meeting].waiting.items()):

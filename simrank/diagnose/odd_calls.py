@@ -22,7 +22,7 @@ _MAX_SHARE = 1 / 4  # Assumed: of the ranks that come to a call, if there are mo
 _MAX_SIZES = 64  # Assumed: a line with more sizes than this has sizes that mean nothing.
 
 
-class Step(NamedTuple):
+class CallStep(NamedTuple):
     """A step from one call of a rank to the next that is unlike the others'.
 
     Attributes:
@@ -62,7 +62,7 @@ class OddCalls:
         self._steps, self._asked_steps = Steps(self._calls), Steps(self._asked)
         self._example: dict[int, tuple[int, int]] = {}
         self._num_calls: Counter[int] = Counter()
-        self._found: dict[int, Step | None] = {}
+        self._found: dict[int, CallStep | None] = {}
         self._usual_of_all: dict[int, int] = {}
         for before, after in sorted(self._steps.total, key=self._steps.total.__getitem__):
             self._usual_of_all[before] = after
@@ -71,13 +71,13 @@ class OddCalls:
             for at, call in enumerate(calls):
                 self._example.setdefault(call, (rank, at))
 
-    def of_rank(self, rank: int) -> Step | None:
+    def of_rank(self, rank: int) -> CallStep | None:
         """Return the oddest step of a rank, the first of several; None if it has none."""
         if rank not in self._found:
             self._found[rank] = self._oddest(rank)
         return self._found[rank]
 
-    def _oddest(self, rank: int) -> Step | None:
+    def _oddest(self, rank: int) -> CallStep | None:
         calls = self._calls[rank]
         rarities = {
             (before, after): self._rarity(rank, before, after)
@@ -90,7 +90,7 @@ class OddCalls:
         at = next(n for n, pair in enumerate(pairwise(calls)) if rarities[pair] > most - 1e-9)
         usual = self._usual(rank, *calls[at : at + 2])
         kind, is_last = self._kind(rank, at, usual), at + 2 == len(calls)
-        return Step(rank, at, kind, self._example[usual], most, is_last)
+        return CallStep(rank, at, kind, self._example[usual], most, is_last)
 
     def _rarity(self, rank: int, before: int, after: int) -> float:
         """Return the rarity of a step, from 0 to 2; 0 if the rank usually takes it."""
@@ -142,12 +142,12 @@ class OddCalls:
             return "other"
         return "unclear"
 
-    def is_repeat(self, step: Step) -> bool:
+    def is_repeat(self, step: CallStep) -> bool:
         """Return whether the call after a step asks for the same as the one before it."""
         asked = self._asked[step.rank]
         return asked[step.at] == asked[step.at + 1]
 
-    def is_like_usual(self, step: Step) -> bool:
+    def is_like_usual(self, step: CallStep) -> bool:
         """Return whether the call after a step is the usual one but for its arguments."""
         calls = [(step.rank, step.at + 1), step.usual]
         lanes = [(self._records.lanes[rank], at) for rank, at in calls]
@@ -157,14 +157,14 @@ class OddCalls:
         )
         return first == second
 
-    def clear(self, ranks: Iterable[int]) -> list[Step]:
+    def clear(self, ranks: Iterable[int]) -> list[CallStep]:
         """Return the oddest clear steps of some ranks, the oddest first."""
         found = [step for rank in ranks if (step := self.of_rank(rank)) is not None]
         clear = [step for step in found if step.is_clear and not self._is_end(step)]
         steps = sorted(clear, key=lambda step: -step.rarity)
         return [step for step in steps if step.rarity > steps[0].rarity - 0.3]
 
-    def _is_end(self, step: Step) -> bool:
+    def _is_end(self, step: CallStep) -> bool:
         """Return whether a step leads to a call that every rank makes once: out of its loop."""
         after = self._calls[step.rank][step.at + 1]
         callers = self._steps.callers[after]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.diagnose.waits import Meeting
+from simrank.diagnose.waits import MatchedCalls
 from simrank.errors import ranks_text
 from simrank.pages import document, section
 from simrank.pages.document import LIGHT, Markup, element
@@ -39,7 +39,7 @@ class _Box(NamedTuple):
     title: str
     look: int
     is_over: bool
-    meeting: Meeting
+    meeting: MatchedCalls
 
 
 def hang_page(records: Records, waits: Waits, found: Diagnosis) -> str:
@@ -80,11 +80,13 @@ def _lanes(records: Records) -> tuple[dict[int, list[_Box]], dict[str, int]]:
         for at in range(max(len(lane) - _MAX_CALLS, 0), len(lane))
     ]
     lanes: dict[int, list[_Box]] = {rank: [] for rank in records.lanes}
-    columns: dict[Meeting, int] = {}
+    columns: dict[MatchedCalls, int] = {}
     kinds: dict[str, int] = {}
     for _, rank, at in sorted(calls):
         lane = records.lanes[rank]
-        meeting = Meeting(lane.groups[at], lane.numbers[at], lane.sources[at], lane.targets[at])
+        meeting = MatchedCalls(
+            lane.groups[at], lane.numbers[at], lane.sources[at], lane.targets[at]
+        )
         after = lanes[rank][-1].column + 1 if lanes[rank] else 0
         column = max(columns.get(meeting, 0), after)
         if not meeting.is_message:

@@ -83,7 +83,7 @@ class Group(NamedTuple):
         return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
 
 
-class Asked(NamedTuple):
+class CallArguments(NamedTuple):
     """The arguments of a call, without its line.
 
     Attributes:
@@ -126,7 +126,7 @@ class Asked(NamedTuple):
         return sum(map(prod, self.outputs))
 
 
-class Frame(NamedTuple):
+class StackLine(NamedTuple):
     """A line of a stack."""
 
     file: str
@@ -139,17 +139,17 @@ class Frame(NamedTuple):
         return where if self.function in ("", "<module>") else f"{where} in {self.function}"
 
 
-Stack = tuple[Frame, ...]  # From the innermost line of the program outwards.
+Stack = tuple[StackLine, ...]  # From the innermost line of the program outwards.
 
 
-def place_of(stack: Stack) -> Frame | None:
+def place_of(stack: Stack) -> StackLine | None:
     """Return the line to show of a stack: the innermost that is of no installed package."""
     own = (frame for frame in stack if not _INSTALLED.search(frame.file))
     return next(own, stack[0] if stack else None)
 
 
 @dataclass(slots=True)
-class Lane:
+class CallColumns:
     """The last calls of one rank, oldest first, in columns.
 
     Attributes:
@@ -222,9 +222,9 @@ class Records:
         hosts: Where the main thread of a rank is, if stacks lie beside the records.
     """
 
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    lanes: dict[int, CallColumns] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[CallArguments] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=lambda: [()])
     world: tuple[int, ...] = ()
     backends: set[str] = field(default_factory=set)
@@ -242,7 +242,7 @@ class Records:
         """Return whether all is of gloo, whose records say less."""
         return self.backends == {"gloo"}
 
-    def place(self, lane: Lane, at: int) -> Frame | None:
+    def place(self, lane: CallColumns, at: int) -> StackLine | None:
         """Return the line of a call."""
         return place_of(self.stacks[lane.stacks[at]])
 
@@ -454,7 +454,7 @@ class _Builder:
             return
         self._keep(lane)
 
-    def _keep(self, lane: Lane) -> None:
+    def _keep(self, lane: CallColumns) -> None:
         """Keep a rank's record: of two the one with stacks, else the newer."""
         known = self.records.lanes.get(lane.rank)
         if known is not None:
@@ -466,15 +466,15 @@ class _Builder:
             lane = better
         self.records.lanes[lane.rank] = lane
 
-    def _lane(self, rank: int, path: Path, found: Mapping[str, Any]) -> Lane:
-        lane = Lane(rank, str(path), written_s=path.stat().st_mtime)
+    def _lane(self, rank: int, path: Path, found: Mapping[str, Any]) -> CallColumns:
+        lane = CallColumns(rank, str(path), written_s=path.stat().st_mtime)
         entries = _entries_of(found)
         self.records.versions.add(str(found.get("version", "?")))
         members = self._members(found.get("pg_config") or {})
         if not entries:
             return lane
         groups: dict[Any, int] = {}
-        frames: dict[Any, Frame | None] = {}
+        frames: dict[Any, StackLine | None] = {}
         by_id: dict[str, int] = {}
         launches = _Launches(entries)
         for entry in entries:
@@ -507,7 +507,7 @@ class _Builder:
             self._world.update(found[str(name)])
         return found
 
-    def _add_status(self, lane: Lane, group: int, status: Mapping[str, Any]) -> None:
+    def _add_status(self, lane: CallColumns, group: int, status: Mapping[str, Any]) -> None:
         """Note the last collective that has ended, unless messages are counted with them."""
         last = int(status.get("last_enqueued_collective", -1))
         if last == lane.last_numbers.get(group) and not self.records.is_gloo:
@@ -515,10 +515,10 @@ class _Builder:
 
     def _add_entry(
         self,
-        lane: Lane,
+        lane: CallColumns,
         group: int,
         entry: Mapping[str, Any],
-        frames: dict[Any, Frame | None],
+        frames: dict[Any, StackLine | None],
         launches: _Launches,
     ) -> None:
         backend, _, name = entry["profiling_name"].rpartition(":")
@@ -599,7 +599,7 @@ class _Builder:
         return records
 
 
-def _to_global(lane: Lane, groups: Sequence[Group]) -> None:
+def _to_global(lane: CallColumns, groups: Sequence[Group]) -> None:
     """Make the ends of messages, which are group ranks, ranks."""
     for at, number in enumerate(lane.numbers):
         ranks = groups[lane.groups[at]].ranks
@@ -649,12 +649,12 @@ def _num_cut(entries: Sequence[Mapping[str, Any]]) -> int:
     return len(launch) if _END.match(name) and launch[-1]["state"] == "completed" else 0
 
 
-def _asked(op: str, entry: Mapping[str, Any]) -> Asked:
+def _asked(op: str, entry: Mapping[str, Any]) -> CallArguments:
     inputs, outputs = _tensors(entry, "input"), _tensors(entry, "output")
     sizes = len(inputs[0]), len(outputs[0])
     if op == "scatter" and (sizes[1] > max(sizes[0], 1) or not sizes[1]):
         inputs, outputs = outputs, inputs  # NCCL's names what comes out first.
-    return Asked(op, inputs[0], outputs[0], inputs[1], outputs[1])
+    return CallArguments(op, inputs[0], outputs[0], inputs[1], outputs[1])
 
 
 def _tensors(
@@ -668,14 +668,14 @@ def _tensors(
     return sizes, dtypes
 
 
-def _stack(frames: Iterable[Mapping[str, Any]], known: dict[Any, Frame | None]) -> Stack:
+def _stack(frames: Iterable[Mapping[str, Any]], known: dict[Any, StackLine | None]) -> Stack:
     """Return the lines of a call's stack that are the program's, or of its packages."""
     found = []
     for frame in frames:
         key = frame["filename"], frame["line"], frame["name"]
         if key not in known:
             is_below = _BELOW.search(str(key[0])) is not None
-            known[key] = None if is_below else Frame(str(key[0]), int(key[1]), str(key[2]))
+            known[key] = None if is_below else StackLine(str(key[0]), int(key[1]), str(key[2]))
         own = known[key]
         if own is not None:
             found.append(own)
@@ -694,7 +694,7 @@ def _main_thread(text: str) -> Stack:
     for thread in re.split(r"^(?=Thread )", text, flags=re.MULTILINE):
         if "MainThread" in thread.partition("\n")[0]:
             lines = re.findall(r"^\s+(.+?) \((.+?):(\d+)\)", thread, flags=re.MULTILINE)
-            return tuple(Frame(file, int(line), name) for name, file, line in lines)
+            return tuple(StackLine(file, int(line), name) for name, file, line in lines)
     return ()
 
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from simrank.context import Context
     from simrank.device import Tensor
     from simrank.diagnose.causes import Cause
-    from simrank.diagnose.records import Asked, Records
+    from simrank.diagnose.records import CallArguments, Records
     from simrank.diagnose.waits import Waits
 
 _MAX_CALLS = 200_000  # Assumed: more calls than this take minutes.
 _DTYPES = {recorded: name for name, recorded in DTYPE_NAMES.items()}
 
 
-class Call(NamedTuple):
+class ReplayedCall(NamedTuple):
     """A call that is issued again.
 
     Attributes:
@@ -102,7 +102,7 @@ class Replayer:
 
     # ---- which calls ----
 
-    def _unfinished(self, cause: Cause) -> dict[int, list[Call]]:
+    def _unfinished(self, cause: Cause) -> dict[int, list[ReplayedCall]]:
         """Return each rank's calls after the last ones that all members of a group have ended."""
         base = self._base()
         for repair in cause.repairs:
@@ -115,17 +115,17 @@ class Replayer:
                 ]
                 if numbers:
                     base[group] = min(base[group], min(numbers) - 1)
-        calls: dict[int, list[Call]] = {}
+        calls: dict[int, list[ReplayedCall]] = {}
         for rank, lane in self.records.lanes.items():
             mine = calls[rank] = []
             for at, group in enumerate(lane.groups):
                 if lane.numbers[at] >= 0:
                     if lane.numbers[at] > base[group]:
-                        mine.append(Call(rank, at, group))
+                        mine.append(ReplayedCall(rank, at, group))
                 elif not lane.is_over[at] and lane.sources[at] >= 0:
                     is_send = self._op(rank, at).startswith("send")
                     ends = lane.sources[at], lane.targets[at], int(not is_send)
-                    mine.append(Call(rank, at, group, ends))
+                    mine.append(ReplayedCall(rank, at, group, ends))
         return calls
 
     def _base(self) -> dict[int, int]:
@@ -146,7 +146,9 @@ class Replayer:
     def _op(self, rank: int, at: int) -> str:
         return self.records.asked[self.records.lanes[rank].asked[at]].op
 
-    def _edited(self, calls: Mapping[int, list[Call]], cause: Cause) -> dict[int, list[Call]]:
+    def _edited(
+        self, calls: Mapping[int, list[ReplayedCall]], cause: Cause
+    ) -> dict[int, list[ReplayedCall]]:
         """Return the calls with the cause repaired."""
         fixed = {rank: list(mine) for rank, mine in calls.items()}
         for repair in cause.repairs:
@@ -157,7 +159,7 @@ class Replayer:
             if repair.puts is not None:
                 peer, at = repair.puts
                 group = self._own_group(repair.rank, self.records.lanes[peer].groups[at])
-                put = Call(peer, at, group)
+                put = ReplayedCall(peer, at, group)
                 if repair.is_moved:
                     alike = (n for n in range(place, len(mine)) if self._is_like(mine[n], put))
                     later = next(alike, len(mine))
@@ -165,7 +167,7 @@ class Replayer:
                 mine.insert(place, put)
         return fixed
 
-    def _is_like(self, call: Call, other: Call) -> bool:
+    def _is_like(self, call: ReplayedCall, other: ReplayedCall) -> bool:
         asked = [self.records.lanes[each.rank].asked[each.at] for each in (call, other)]
         return call.group == other.group and asked[0] == asked[1]
 
@@ -184,8 +186,8 @@ class Replayer:
         return next(alike, group)
 
     def _with_lacking(
-        self, calls: Mapping[int, list[Call]], first: Collection[int]
-    ) -> dict[int, list[Call]]:
+        self, calls: Mapping[int, list[ReplayedCall]], first: Collection[int]
+    ) -> dict[int, list[ReplayedCall]]:
         """Add the calls that members of groups lack, as the member with the most has made them.
 
         Args:
@@ -193,7 +195,7 @@ class Replayer:
             first: The ranks that make them before their own, instead of after them.
         """
         fixed = {rank: list(calls.get(rank, ())) for rank in self.records.world}
-        added: defaultdict[int, list[Call]] = defaultdict(list)
+        added: defaultdict[int, list[ReplayedCall]] = defaultdict(list)
         self._add_collectives(fixed, added)
         self._add_messages(fixed, added)
         for rank, more in added.items():
@@ -201,11 +203,11 @@ class Replayer:
             fixed[rank] = lacking + fixed[rank] if rank in first else fixed[rank] + lacking
         return fixed
 
-    def _created_ns(self, call: Call) -> int:
+    def _created_ns(self, call: ReplayedCall) -> int:
         return self.records.lanes[call.rank].created_ns[call.at]
 
     def _add_collectives(
-        self, calls: Mapping[int, list[Call]], added: defaultdict[int, list[Call]]
+        self, calls: Mapping[int, list[ReplayedCall]], added: defaultdict[int, list[ReplayedCall]]
     ) -> None:
         for group, known in enumerate(self.records.groups):
             made = {
@@ -218,7 +220,9 @@ class Replayer:
                     added[rank] += made[most][len(made[rank]) :]
 
     @staticmethod
-    def _add_messages(calls: Mapping[int, list[Call]], added: defaultdict[int, list[Call]]) -> None:
+    def _add_messages(
+        calls: Mapping[int, list[ReplayedCall]], added: defaultdict[int, list[ReplayedCall]]
+    ) -> None:
         ends = [call for mine in calls.values() for call in mine if call.ends]
         num = Counter((call.group, *call.ends) for call in ends)
         for call in ends:
@@ -230,7 +234,7 @@ class Replayer:
 
     # ---- in the simulator ----
 
-    def _hangs(self, calls: Mapping[int, list[Call]], *, is_async: bool) -> bool:
+    def _hangs(self, calls: Mapping[int, list[ReplayedCall]], *, is_async: bool) -> bool:
         """Issue calls on simulated ranks; return whether they hang, or do not fit."""
         from simrank.context import Context  # noqa: PLC0415 - records alone need no simulator
 
@@ -259,7 +263,7 @@ class _Program(NamedTuple):
     """
 
     records: Records
-    calls: list[list[Call]]
+    calls: list[list[ReplayedCall]]
     members: Mapping[int, list[int]]
     numbers: Mapping[int, int]
 
@@ -320,7 +324,7 @@ def _function_of(op: str) -> str | None:
 def _issue(
     ctx: Context,
     dist: Any,  # noqa: ANN401 - a module
-    asked: Asked,
+    asked: CallArguments,
     group: Any,  # noqa: ANN401 - a process group
     members: list[int],
 ) -> Any:  # noqa: ANN401 - a Work

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from simrank.diagnose.records import Asked, Lane, Records
+    from simrank.diagnose.records import CallArguments, CallColumns, Records
 
 _LOOK_BACK = 50  # Assumed: calls before the stuck one whose arguments are compared as well.
 _ROOTED = ("gather", "gather_single", "scatter")
@@ -18,7 +18,7 @@ _ROOTED = ("gather", "gather_single", "scatter")
 _OF_ALL = ("all_", "alltoall", "allreduce", "allgather", "barrier", "reduce_scatter")
 
 
-class Meeting(NamedTuple):
+class MatchedCalls(NamedTuple):
     """The calls of ranks that belong together: a collective of a group, or a message.
 
     Attributes:
@@ -66,12 +66,12 @@ class Wait:
         is_stuck: False for a meeting whose ranks wait in an earlier one of the same group.
     """
 
-    meeting: Meeting
+    meeting: MatchedCalls
     waiting: dict[int, int | None] = field(default_factory=dict)
     absent: frozenset[int] = frozenset()
     unknown: frozenset[int] = frozenset()
     mismatch: Mismatch | None = None
-    stands_behind: set[Meeting] = field(default_factory=set)
+    stands_behind: set[MatchedCalls] = field(default_factory=set)
     is_stuck: bool = True
 
 
@@ -89,10 +89,10 @@ class Waits:
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.all: dict[Meeting, Wait] = {}
-        self.of_rank: dict[int, list[Meeting]] = {rank: [] for rank in records.lanes}
-        self._ends: dict[Meeting, tuple[int | None, int | None]] = {}
-        self._lanes_of: defaultdict[int, list[Lane]] = defaultdict(list)
+        self.all: dict[MatchedCalls, Wait] = {}
+        self.of_rank: dict[int, list[MatchedCalls]] = {rank: [] for rank in records.lanes}
+        self._ends: dict[MatchedCalls, tuple[int | None, int | None]] = {}
+        self._lanes_of: defaultdict[int, list[CallColumns]] = defaultdict(list)
         for group, known in enumerate(records.groups):
             self._lanes_of[group] = [
                 records.lanes[rank] for rank in known.ranks if rank in records.lanes
@@ -120,10 +120,10 @@ class Waits:
                 if number == next(iter(made)) and 0 <= over < number - 1:
                     number, at = over + 1, None  # The stuck call has left the ring.
                 first[group] = min(first.get(group, number), number)
-                self._add(Meeting(group, number), rank, at)
+                self._add(MatchedCalls(group, number), rank, at)
         return first
 
-    def _add(self, meeting: Meeting, rank: int, at: int | None) -> None:
+    def _add(self, meeting: MatchedCalls, rank: int, at: int | None) -> None:
         wait = self.all.get(meeting)
         if wait is None:
             wait = self.all[meeting] = Wait(meeting)
@@ -161,17 +161,17 @@ class Waits:
     ) -> None:
         group, source, target = ends
         for number, (send, receive) in enumerate(zip_longest(sends, receives)):
-            meeting = Meeting(group, number, source, target)
+            meeting = MatchedCalls(group, number, source, target)
             self._ends[meeting] = send, receive
             for rank, at in ((source, send), (target, receive)):
                 if at is not None:
                     self._add(meeting, rank, at)
 
-    def _place_in_lane(self, meeting: Meeting, rank: int) -> int:
+    def _place_in_lane(self, meeting: MatchedCalls, rank: int) -> int:
         at = self.all[meeting].waiting[rank]
         return -1 if at is None else at
 
-    def _op(self, lane: Lane, at: int) -> str:
+    def _op(self, lane: CallColumns, at: int) -> str:
         return self.records.asked[lane.asked[at]].op
 
     # ---- which ranks have come, with what ----
@@ -193,7 +193,7 @@ class Waits:
         wait.unknown = frozenset(missing - self.records.lanes.keys())
         wait.mismatch = self.mismatch(meeting)
 
-    def calls(self, meeting: Meeting) -> dict[int, int]:
+    def calls(self, meeting: MatchedCalls) -> dict[int, int]:
         """Return the places of a meeting's calls in each rank's columns, ended or not."""
         if meeting.is_message:
             ends = zip((meeting.source, meeting.target), self._ends[meeting], strict=True)
@@ -205,11 +205,11 @@ class Waits:
                 found[lane.rank] = at
         return found
 
-    def asked(self, rank: int, at: int) -> Asked:
+    def asked(self, rank: int, at: int) -> CallArguments:
         """Return the arguments of a call."""
         return self.records.asked[self.records.lanes[rank].asked[at]]
 
-    def mismatch(self, meeting: Meeting) -> Mismatch | None:
+    def mismatch(self, meeting: MatchedCalls) -> Mismatch | None:
         """Return the mismatch of a meeting's calls, or None."""
         made = {rank: self.asked(rank, at) for rank, at in self.calls(meeting).items()}
         if meeting.is_message:
@@ -228,7 +228,7 @@ class Waits:
         return _of_splits(made, is_whole=is_whole) if _is_all_to_all(op) else None
 
     def _roots(
-        self, op: str, made: Mapping[int, Asked], meeting: Meeting, *, is_whole: bool
+        self, op: str, made: Mapping[int, CallArguments], meeting: MatchedCalls, *, is_whole: bool
     ) -> Mismatch | None:
         """Return a mismatch if ranks have the tensors that only the root has, or lack them.
 
@@ -242,7 +242,7 @@ class Waits:
             return Mismatch("root", frozenset(roots or made), frozenset())
         return Mismatch("root", frozenset(odd), frozenset(made.keys() - odd))
 
-    def _was_no_root(self, op: str, rank: int, meeting: Meeting) -> bool:
+    def _was_no_root(self, op: str, rank: int, meeting: MatchedCalls) -> bool:
         """Return whether a rank called the same line before, mostly without being the root."""
         lane = self.records.lanes[rank]
         at = lane.collectives(meeting.group)[meeting.number]
@@ -264,20 +264,20 @@ class Waits:
         for group, number in first.items():
             last = max(lane.last_numbers.get(group, -1) for lane in self._lanes_of[group])
             for each in range(max(number - _LOOK_BACK, 0), last + 1):
-                meeting = Meeting(group, each)
+                meeting = MatchedCalls(group, each)
                 if meeting in self.all:
                     if self.all[meeting].mismatch:
                         break
                     continue
                 mismatch = self._quick_mismatch(meeting)
                 if mismatch is not None:
-                    stuck = self.all[Meeting(group, number)]
+                    stuck = self.all[MatchedCalls(group, number)]
                     late = Wait(meeting, dict.fromkeys(stuck.waiting), mismatch=mismatch)
                     late.is_stuck = False
                     self.all[meeting] = late
                     break
 
-    def _quick_mismatch(self, meeting: Meeting) -> Mismatch | None:
+    def _quick_mismatch(self, meeting: MatchedCalls) -> Mismatch | None:
         made = {
             lane.asked[at]
             for lane in self._lanes_of[meeting.group]
@@ -287,13 +287,13 @@ class Waits:
             return None
         return self.mismatch(meeting)
 
-    def older(self) -> dict[int, Meeting]:
+    def older(self) -> dict[int, MatchedCalls]:
         """Return the ranks whose record is older than a call that they must have come to.
 
         A peer has gone on from it, which it cannot before all have come: the job went on as the
         records were written. A call that fails ends too (gloo), but its rank makes no more.
         """
-        found: dict[int, Meeting] = {}
+        found: dict[int, MatchedCalls] = {}
         for group, lanes in self._lanes_of.items():
             last = {lane.rank: lane.last_numbers.get(group, -1) for lane in lanes}
             low = min(last.values(), default=0)
@@ -306,14 +306,14 @@ class Waits:
             for rank, number in last.items():
                 later = [each for each in over if each > number]
                 if later:
-                    found.setdefault(rank, Meeting(group, min(later)))
+                    found.setdefault(rank, MatchedCalls(group, min(later)))
         return found
 
     # ---- what waits for what ----
 
     def _connect(self) -> None:
         """Find out what stands behind what: peers' waits, and earlier calls of stream or group."""
-        by_group: defaultdict[int, list[Meeting]] = defaultdict(list)
+        by_group: defaultdict[int, list[MatchedCalls]] = defaultdict(list)
         for meeting in self.all:
             if not meeting.is_message:
                 by_group[meeting.group].append(meeting)
@@ -336,9 +336,9 @@ class Waits:
                     behind.update(each for each in mine if self._place_in_lane(each, rank) < own)
             behind.discard(meeting)
 
-    def because_of(self, causes: Collection[Meeting]) -> set[Meeting]:
+    def because_of(self, causes: Collection[MatchedCalls]) -> set[MatchedCalls]:
         """Return the meetings that wait because of some, those among them."""
-        behind: defaultdict[Meeting, list[Meeting]] = defaultdict(list)
+        behind: defaultdict[MatchedCalls, list[MatchedCalls]] = defaultdict(list)
         for meeting, wait in self.all.items():
             for cause in wait.stands_behind:
                 behind[cause].append(meeting)
@@ -350,16 +350,16 @@ class Waits:
                     todo.append(meeting)
         return seen
 
-    def ranks_in(self, meetings: Iterable[Meeting]) -> set[int]:
+    def ranks_in(self, meetings: Iterable[MatchedCalls]) -> set[int]:
         """Return the ranks that wait in some meetings."""
         return {rank for meeting in meetings for rank in self.all[meeting].waiting}
 
-    def rings(self) -> list[list[Meeting]]:
+    def rings(self) -> list[list[MatchedCalls]]:
         """Return the sets of meetings that wait for each other, in the order of their first."""
-        index: dict[Meeting, int] = {}
-        low: dict[Meeting, int] = {}
-        path: list[Meeting] = []
-        on_path: set[Meeting] = set()
+        index: dict[MatchedCalls, int] = {}
+        low: dict[MatchedCalls, int] = {}
+        path: list[MatchedCalls] = []
+        on_path: set[MatchedCalls] = set()
         found = []
         for start in self.all:
             if start in index:
@@ -393,7 +393,7 @@ class Waits:
 # ---- what must agree ----
 
 
-def _is_root(op: str, asked: Asked) -> bool:
+def _is_root(op: str, asked: CallArguments) -> bool:
     return bool(asked.input_numel if op == "scatter" else asked.output_numel)
 
 
@@ -401,7 +401,7 @@ def _is_all_to_all(op: str) -> bool:
     return op.startswith(("all_to_all", "alltoall"))
 
 
-def _must_agree(asked: Asked) -> tuple[object, ...]:
+def _must_agree(asked: CallArguments) -> tuple[object, ...]:
     """Return the key that all members must share: operation, sizes and element type."""
     op, dtypes = asked.op, asked.dtypes[:1]
     if op.startswith(("barrier", "all_reduce_barrier")):
@@ -424,7 +424,7 @@ def _odd_ones(kind: str, sets: Iterable[set[int]]) -> Mismatch:
     return Mismatch(kind, odd, frozenset(most))
 
 
-def _of_message(made: Mapping[int, Asked]) -> Mismatch | None:
+def _of_message(made: Mapping[int, CallArguments]) -> Mismatch | None:
     send, receive = sorted(made.values(), key=lambda asked: asked.op != "send")
     sizes = [each.input_numel or each.output_numel for each in (send, receive)]
     dtypes = [each.dtypes for each in (send, receive)]
@@ -432,7 +432,7 @@ def _of_message(made: Mapping[int, Asked]) -> Mismatch | None:
     return None if kind is None else Mismatch(kind, frozenset(made), frozenset())
 
 
-def _of_splits(made: Mapping[int, Asked], *, is_whole: bool) -> Mismatch | None:
+def _of_splits(made: Mapping[int, CallArguments], *, is_whole: bool) -> Mismatch | None:
     """Return a mismatch of all-to-all: what goes in must come out, over all its ranks.
 
     The splits are not recorded; a rank that gives or takes another total is odd.

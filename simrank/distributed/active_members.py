@@ -59,7 +59,7 @@ class Roster:
         self.masks: list[np.ndarray[Any, Any]] = []
         self.change: Change | None = None
         self.num_changes = 0
-        self._parts: dict[tuple[int, ...], Part] = {}
+        self._parts: dict[tuple[int, ...], ActivePart] = {}
         group.is_eager = True  # Its communicator does not depend on the active members.
 
     def active(self) -> list[int]:
@@ -91,7 +91,7 @@ class Roster:
             UnsupportedError: The collective is not defined over some members.
             RankInactiveError: Its root is inactive.
         """
-        if not isinstance(part, Part):
+        if not isinstance(part, ActivePart):
             return request
         root = request.signature.root
         if root is not None and root not in part.positions:
@@ -122,7 +122,7 @@ class Roster:
         key = tuple(members)
         part = self._parts.get(key)
         if part is None:
-            part = self._parts[key] = Part(self.group, key)
+            part = self._parts[key] = ActivePart(self.group, key)
         part.follow()
         return part
 
@@ -274,7 +274,7 @@ class _Positions:
         self._listed[self._positions[index]] = value
 
 
-class Part(ProcessGroup):
+class ActivePart(ProcessGroup):
     """The active members of a group, for the calls that belong to them.
 
     Args:

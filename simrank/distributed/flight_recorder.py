@@ -62,7 +62,7 @@ class GroupLog:
 
 
 @dataclass(slots=True)
-class Entry:
+class CallRecord:
     """One call of a rank.
 
     Attributes:
@@ -125,7 +125,7 @@ def _frame(site: CallSite) -> dict[str, Any]:
 class RankLog:
     """The last calls of one rank."""
 
-    entries: deque[Entry]
+    entries: deque[CallRecord]
     groups: dict[ProcessGroup, GroupLog] = field(default_factory=dict)
     num_entries: int = 0
 
@@ -169,7 +169,9 @@ class FlightRecorder:
 
     # ---- what ranks call ----
 
-    def collective(self, group: ProcessGroup, rank: int, backend: str, request: Request) -> Entry:
+    def collective(
+        self, group: ProcessGroup, rank: int, backend: str, request: Request
+    ) -> CallRecord:
         """Note a call that is about to be matched."""
         own = group.group_rank(rank)
         name, inputs, outputs = _described(request, backend)
@@ -188,7 +190,7 @@ class FlightRecorder:
 
     def messages(
         self, group: ProcessGroup, rank: int, backend: str, ends: Sequence[End]
-    ) -> list[Entry]:
+    ) -> list[CallRecord]:
         """Note a message, or a batch of them with the entry that ends it."""
         rank_log = self._log_of(rank)
         log = self._group_log(rank_log, group)
@@ -224,7 +226,7 @@ class FlightRecorder:
 
     def _add(
         self, rank: int, rank_log: RankLog, log: GroupLog, backend: str, facts: dict[str, Any]
-    ) -> Entry:
+    ) -> CallRecord:
         engine = log.group.engine
         task = engine.running
         created_ps = engine.now_ps if task is None else task.clock_ps
@@ -240,7 +242,7 @@ class FlightRecorder:
             "thread_name": f"rank {rank}",
         }
         rank_log.num_entries += 1
-        entry = Entry(log, facts, user_stack())
+        entry = CallRecord(log, facts, user_stack())
         rank_log.entries.append(entry)
         return entry
 
@@ -317,7 +319,7 @@ def _config(log: GroupLog) -> dict[str, str]:
     return {"name": _id(log.group), "desc": log.group.name, "ranks": str(ranks)}
 
 
-def _status(log: GroupLog, entries: Sequence[Entry]) -> dict[str, int]:
+def _status(log: GroupLog, entries: Sequence[CallRecord]) -> dict[str, int]:
     own = [entry for entry in entries if entry.log is log and not entry.facts["is_p2p"]]
     reported = [
         (entry.facts["collective_seq_id"], entry.as_dict(stacks=False)["state"]) for entry in own

@@ -40,7 +40,7 @@ COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 _MAX_FORMS = 4096  # Assumed: distinct calls of one program; beyond, they are learned again.
 
 
-class Form(NamedTuple):
+class CallForm(NamedTuple):
     """Facts of a call that all members make with equal tensors; computed once (C7).
 
     Attributes:
@@ -167,9 +167,9 @@ def _learn(
     tensors: tuple[Buffer, Buffer],
     key: Hashable,
     group: ProcessGroup,
-) -> Form:
+) -> CallForm:
     """Return the form of a call, and keep it for all members unless its key is None."""
-    form = Form(call, signature, all(tensor.is_contiguous() for tensor in tensors))
+    form = CallForm(call, signature, all(tensor.is_contiguous() for tensor in tensors))
     if len(group.forms) >= _MAX_FORMS:
         group.forms.clear()
     if key is not None:
@@ -498,7 +498,7 @@ def hold(call: str, caller: Caller, request: Request, *, async_op: bool) -> Work
     manager = managers.get(caller.group) if managers else None
     if manager is None or call not in COALESCED:
         return issue(caller, request, async_op=async_op)
-    manager.held.append(Held(call, caller, request))
+    manager.held.append(HeldCollective(call, caller, request))
     return IllegalWork() if async_op else None
 
 
@@ -542,7 +542,7 @@ class IllegalWork(Work):
         return super().__getattribute__(name)
 
 
-class Held(NamedTuple):
+class HeldCollective(NamedTuple):
     """A collective that is held back; its kind is the name of its function."""
 
     kind: str
@@ -563,7 +563,7 @@ class CoalescingManager:
     def __init__(self, *, groups_all: bool = False) -> None:
         self.works: list[Work] = []
         self.entries: list[tuple[Caller, End]] = []
-        self.held: list[Held] = []
+        self.held: list[HeldCollective] = []
         self.groups_all = groups_all
 
     def append(self, work: Work | None = None) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_PENDING = 64  # Assumed: steps of one optimizer that not all members have made.
 
 
-class Step(NamedTuple):
+class OptimizerStep(NamedTuple):
     """A step of an optimizer of a replicated model.
 
     Attributes:
@@ -39,7 +39,9 @@ class Replicas:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, int], str] = {}
-        self._pending: WeakKeyDictionary[ProcessGroup, dict[Step, dict[int, Mapping[str, int]]]]
+        self._pending: WeakKeyDictionary[
+            ProcessGroup, dict[OptimizerStep, dict[int, Mapping[str, int]]]
+        ]
         self._pending = WeakKeyDictionary()
 
     @property
@@ -51,7 +53,7 @@ class Replicas:
         self,
         group: ProcessGroup,
         rank: int,
-        step: Step,
+        step: OptimizerStep,
         hashes: Mapping[str, int],
         site: CallSite | None,
     ) -> None:
@@ -87,7 +89,11 @@ class Replicas:
 
 
 def _text(
-    group: ProcessGroup, step: Step, name: str, sides: list[list[int]], site: CallSite | None
+    group: ProcessGroup,
+    step: OptimizerStep,
+    name: str,
+    sides: list[list[int]],
+    site: CallSite | None,
 ) -> str:
     where = "" if site is None else f" at {site.line()}"
     reported = [who_text(ranks) for ranks in sides[:4]]

@@ -34,7 +34,7 @@ _SHRUNK_BY = (1, 10, 100, 1000)
 _RANKS_ONE_IN = (1, 2, 8)
 
 
-class Point(NamedTuple):
+class DelayPoint(NamedTuple):
     """A point of a run that may be late.
 
     Attributes:
@@ -62,7 +62,7 @@ class Delay:
         site: The user's line; None without a request, or if unknown.
     """
 
-    point: Point
+    point: DelayPoint
     delay_ps: int
     site: CallSite | None = None
 
@@ -92,7 +92,7 @@ class Delays:
     clock_scale = 1
 
     def __init__(
-        self, seed: int, *, max_ps: int = DEFAULT_MAX_PS, only: Iterable[Point] | None = None
+        self, seed: int, *, max_ps: int = DEFAULT_MAX_PS, only: Iterable[DelayPoint] | None = None
     ) -> None:
         if seed < 1:
             raise ValueError(f"delays of seed {seed}: expected a seed from 1")
@@ -140,7 +140,7 @@ class Delays:
             return str(self.seed)
         return f"{self.seed}:{','.join(str(point) for point in sorted(self.only))}"
 
-    def afresh(self, only: Iterable[Point] | None = None) -> Delays:
+    def afresh(self, only: Iterable[DelayPoint] | None = None) -> Delays:
         """Return equal delays for another run; with `only`, at these points alone."""
         return Delays(self.seed, max_ps=self.max_ps, only=self.only if only is None else only)
 
@@ -169,7 +169,7 @@ class Delays:
         drawn = _mix(track.own ^ mixed ^ (mixed >> 31))
         if drawn % self._one_in:
             return 0
-        point = Point(kind, owner, number)
+        point = DelayPoint(kind, owner, number)
         if self.only is not None and point not in self.only:
             return 0
         delay_ps = 1 + ((drawn >> 16) & 0xFFFF_FFFF) * self._bound_ps // (1 << 32)
@@ -246,11 +246,11 @@ class _Track:
         self.num_points = 0
 
 
-def _parse_point(text: str) -> Point:
+def _parse_point(text: str) -> DelayPoint:
     rank, _, number = text[1:].partition(".")
     if text[0] not in KINDS:
         raise ValueError(text)
-    return Point(text[0], int(rank), int(number))
+    return DelayPoint(text[0], int(rank), int(number))
 
 
 def _mix(number: int) -> int:

@@ -37,7 +37,7 @@ _MAX_PIECES = 4  # Of a sequence on one rank: zigzag layouts of context parallel
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """The part of the batch of one call of the model.
 
     Attributes:
@@ -78,7 +78,7 @@ def _are_equal(one: Taped, other: Taped) -> bool:
     return one.value.dtype == other.value.dtype and torch.equal(one.value, other.value)
 
 
-def rows_of(single: Sequence[Taped], ranks: Sequence[Taped]) -> list[Rows] | None:
+def rows_of(single: Sequence[Taped], ranks: Sequence[Taped]) -> list[BatchRows] | None:
     """Return the rows and columns of the single program's input that each call has.
 
     Args:
@@ -98,7 +98,7 @@ def rows_of(single: Sequence[Taped], ranks: Sequence[Taped]) -> list[Rows] | Non
     return found
 
 
-def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
+def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> BatchRows | None:
     """Return the rows and columns of `whole` that `part` is."""
     if whole.dim() != part.dim() or whole.dim() == 0 or whole.dtype != part.dtype:
         return None
@@ -110,14 +110,14 @@ def _find(call: int, whole: torch.Tensor, part: torch.Tensor) -> Rows | None:
         picked = _picked(at)
         if picked is not None:
             is_unique = all(len(places) == 1 for places in at)
-            return Rows(call, picked, every, len(whole), len(every), is_unique)
+            return BatchRows(call, picked, every, len(whole), len(every), is_unique)
     if whole.dim() < 2 or whole.shape[2:] != part.shape[2:]:
         return None
     whole, part = (each.reshape(*each.shape[:2], -1) for each in (whole, part))
     for num_pieces in range(1, _MAX_PIECES + 1):
         found = None if part.shape[1] % num_pieces else _in_pieces(whole, part, num_pieces)
         if found is not None:
-            return Rows(call, *found, *whole.shape[:2])
+            return BatchRows(call, *found, *whole.shape[:2])
     return None
 
 
@@ -176,7 +176,7 @@ def _in_pieces(
     return None
 
 
-def bases(whole: torch.Tensor, rows: Rows | None) -> Iterator[torch.Tensor]:
+def bases(whole: torch.Tensor, rows: BatchRows | None) -> Iterator[torch.Tensor]:
     """Yield what the rows and columns of a rank may be of a tensor of the single program."""
     if rows is None:
         yield whole
@@ -252,7 +252,7 @@ def _key(row: torch.Tensor) -> bytes:
     return found
 
 
-class Elements:
+class ParameterElements:
     """All elements of the single program's parameters, found by their initial values.
 
     An element's place is its number among those of all parameters, one after the other.
@@ -385,12 +385,12 @@ def names_of(
     are_known = set(every) <= set(single.initial) and len(set(every)) == len(every)
     if are_known and count > _MAX_ELEMENTS:
         return [dict(renamed) for _ in parts]
-    elements = Elements(single.initial)
+    elements = ParameterElements(single.initial)
     return [{**_names_of(part, elements, renamed, single.kinds), **renamed} for part in parts]
 
 
 def _names_of(
-    part: Module, elements: Elements, renamed: Mapping[str, str], kinds: Mapping[str, str]
+    part: Module, elements: ParameterElements, renamed: Mapping[str, str], kinds: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the shortest names that explain all names of a part's parameters."""
     own = {plain_name(name, renamed): type(each).__name__ for name, each in part.named_modules()}

@@ -18,7 +18,7 @@ from simrank.equality.record import OUTPUT, PARTIAL, Spot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equality.alignment import Rows
+    from simrank.equality.alignment import BatchRows
     from simrank.equality.layout import Layout
     from simrank.equality.record import Record, Reference, Step, Taped
 
@@ -88,7 +88,7 @@ class Compared:
         return [rank for rank, error in self.errors.items() if error > self.tolerance]
 
 
-class Comparison:
+class StepComparison:
     """Compares one step.
 
     Args:
@@ -139,7 +139,7 @@ class Comparison:
             if any(len({facts[r] for r in group}) > 1 for group in self.layout.groups([axis]))
         ]
 
-    def _find_rows(self) -> list[list[Rows] | None]:
+    def _find_rows(self) -> list[list[BatchRows] | None]:
         anchors = anchors_of(self.single)
         found = []
         for step in self.ranks:
@@ -151,7 +151,9 @@ class Comparison:
             found.append(next((rows for rows in tried if rows is not None), None))
         return found
 
-    def _with_later_stages(self, found: Sequence[list[Rows] | None]) -> list[list[Rows] | None]:
+    def _with_later_stages(
+        self, found: Sequence[list[BatchRows] | None]
+    ) -> list[list[BatchRows] | None]:
         """Return the rows of each rank: those of a later stage are those of the first."""
         every = list(found)
         for rank, rows in enumerate(every):
@@ -274,7 +276,7 @@ class Comparison:
         kind: str,
         compared: Compared,
         whole: torch.Tensor,
-        rows: Mapping[int, list[Rows | None]],
+        rows: Mapping[int, list[BatchRows | None]],
         factors: Mapping[int, Sequence[float]],
         declared: tuple[str, ...] | None,
     ) -> tuple[str, ...] | None:
@@ -328,7 +330,7 @@ class Comparison:
 
     def elsewhere(self, kind: str, rank: int, got: Calls) -> Iterator[tuple[Spot, int]]:
         """Yield the tensors of the single program that a rank's calls of something else equal."""
-        rows: Sequence[Rows | None] = self.rows[rank] or [None] * len(got)
+        rows: Sequence[BatchRows | None] = self.rows[rank] or [None] * len(got)
         if len(rows) != len(got) or not all(each.norm().item() for each in got):
             return
         for spot, call in self.single.order:
@@ -345,13 +347,17 @@ class Comparison:
     def _calls_of(
         self, kind: str, spot: Spot, call: int, scales: Mapping[int, Sequence[float]] | None
     ) -> tuple[
-        dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]], Any, dict[int, int]
+        dict[int, Calls],
+        dict[int, list[BatchRows | None]],
+        dict[int, list[float]],
+        Any,
+        dict[int, int],
     ]:
         """Return by rank the tensors of one call of the single program, with their rows."""
         num_here = len(self.single.values.get(spot, ()))
         per_model, rest = divmod(num_here, self._num_calls)
         got: dict[int, Calls] = {}
-        rows: dict[int, list[Rows | None]] = {}
+        rows: dict[int, list[BatchRows | None]] = {}
         factors: dict[int, list[float]] = {}
         places = None
         orders: dict[int, int] = {}
@@ -384,7 +390,7 @@ class Comparison:
         spot: Spot,
         whole: torch.Tensor,
         got: Mapping[int, Calls],
-        rows: Mapping[int, list[Rows | None]],
+        rows: Mapping[int, list[BatchRows | None]],
     ) -> Iterator[dict[int, Calls]]:
         """Yield what each rank should have, by each way to align it."""
         lists = {rank: [list(bases(whole, each)) for each in rows[rank]] for rank in got}
@@ -535,9 +541,9 @@ def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: f
 
 def _over_calls(
     got: Mapping[int, Calls],
-    rows: Mapping[int, list[Rows | None]],
+    rows: Mapping[int, list[BatchRows | None]],
     factors: Mapping[int, list[float]],
-) -> tuple[dict[int, Calls], dict[int, list[Rows | None]], dict[int, list[float]]]:
+) -> tuple[dict[int, Calls], dict[int, list[BatchRows | None]], dict[int, list[float]]]:
     """Add up the gradients of the calls of each rank, of a tensor that all of them share."""
     return (
         {rank: [torch.stack(calls).sum(0)] for rank, calls in got.items()},
@@ -546,7 +552,7 @@ def _over_calls(
     )
 
 
-def _facts(rows: Sequence[Sequence[Rows] | None]) -> list[object]:
+def _facts(rows: Sequence[Sequence[BatchRows] | None]) -> list[object]:
     return [None if each is None else tuple(each) for each in rows]
 
 
@@ -565,7 +571,7 @@ def _prefixes(name: str) -> Iterator[str]:
         yield name
 
 
-def _depends_on_data(whole: torch.Tensor, rows: Mapping[int, list[Rows | None]]) -> bool:
+def _depends_on_data(whole: torch.Tensor, rows: Mapping[int, list[BatchRows | None]]) -> bool:
     """Return whether a tensor's first dimension is none of the batch, as that of experts."""
     known = [each for calls in rows.values() for each in calls if each is not None]
     return (

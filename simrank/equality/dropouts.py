@@ -27,8 +27,8 @@ from simrank.equality.record import AGAIN, OUTPUT, Dropped, Spot
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from simrank.equality.alignment import Cut, Rows
-    from simrank.equality.comparison import Comparison
+    from simrank.equality.alignment import BatchRows, Cut
+    from simrank.equality.comparison import StepComparison
     from simrank.equality.layout import Layout
 
     Place = tuple[Layout, Mapping[str, int], str]  # Coordinates, and cuda or cpu.
@@ -87,7 +87,7 @@ class Dropouts(TorchFunctionMode):
 
     def __init__(
         self,
-        find: Callable[[bool], tuple[list[Dropped], Dropped | None, Rows | None]],
+        find: Callable[[bool], tuple[list[Dropped], Dropped | None, BatchRows | None]],
         counts_draws: Callable[[bool], bool],
         switched_off: set[str],
         place: Place | None = None,
@@ -199,7 +199,7 @@ class Dropouts(TorchFunctionMode):
         return _applied(func, args, named, mask)
 
     def _replaced(
-        self, dropped: Dropped, single: Dropped, rows: Rows | None
+        self, dropped: Dropped, single: Dropped, rows: BatchRows | None
     ) -> torch.Tensor | None:
         """Return the part of the single program's mask that a rank has."""
         assert self._place is not None
@@ -216,7 +216,7 @@ class Dropouts(TorchFunctionMode):
         return fitting[0][0]
 
     def _parts(
-        self, single: Dropped, rows: Rows | None, shape: torch.Size
+        self, single: Dropped, rows: BatchRows | None, shape: torch.Size
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, Cut]]:
         assert self._place is not None
         layout, at, _ = self._place
@@ -303,7 +303,7 @@ class Masks:
         are_losses_apart: Returns whether ranks with the same rows have different losses.
     """
 
-    def __init__(self, comparison: Comparison, are_losses_apart: Callable[[], bool]) -> None:
+    def __init__(self, comparison: StepComparison, are_losses_apart: Callable[[], bool]) -> None:
         self._are_losses_apart = are_losses_apart
         self._single = comparison.single
         self._ranks, self._layout = comparison.ranks, comparison.layout

@@ -21,13 +21,13 @@ from simrank.equality.layout import varying, varying_values
 from simrank.equality.parameters import CLOSE, Reason, are_alike, factors_of, found, names_of
 from simrank.equality.record import PARTIAL
 from simrank.equality.step import PARAMETERS, STEP_GRADIENTS, AtStep
-from simrank.equality.verdict import MICRO_BATCHES, PARAMETER_GRADIENTS, Found
+from simrank.equality.verdict import MICRO_BATCHES, PARAMETER_GRADIENTS, FirstDifference
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from simrank.equality.comparison import Comparison
+    from simrank.equality.comparison import StepComparison
     from simrank.equality.record import Spot
     from simrank.equality.runs import Runner
     from simrank.equality.search import Search
@@ -44,7 +44,7 @@ _LOST = ": overwritten, or not added up"
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """A part of the batch.
 
     Attributes:
@@ -60,14 +60,14 @@ class Part:
     elements: tuple[int, ...]
 
 
-def parts_of(comparison: Comparison, whole: torch.Tensor) -> list[Part]:
+def parts_of(comparison: StepComparison, whole: torch.Tensor) -> list[BatchPart]:
     """Return the parts of the batch as elements of the model's output."""
-    found: dict[tuple[int, tuple[int, ...]], Part] = {}
+    found: dict[tuple[int, tuple[int, ...]], BatchPart] = {}
     index = torch.arange(whole.numel()).view(whole.shape)
     for rank, rows in enumerate(comparison.rows):
         for number, each in enumerate(rows or ()):
             elements = tuple(next(bases(index, each)).flatten().tolist())
-            found.setdefault((each.call, elements), Part(rank, number, each.call, elements))
+            found.setdefault((each.call, elements), BatchPart(rank, number, each.call, elements))
     return list(found.values())
 
 
@@ -79,7 +79,7 @@ class Sum:
         factors: By rank whose elements they are, and part, how often it counts.
     """
 
-    factors: Mapping[tuple[int, Part], float]
+    factors: Mapping[tuple[int, BatchPart], float]
 
 
 class Contributions:
@@ -93,7 +93,7 @@ class Contributions:
     """
 
     def __init__(
-        self, comparison: Comparison, runner: Runner, step: int, output: tuple[Spot, int]
+        self, comparison: StepComparison, runner: Runner, step: int, output: tuple[Spot, int]
     ) -> None:
         spot, call = output
         self.parts = parts_of(comparison, comparison.single.values[spot][call].value)
@@ -203,7 +203,7 @@ def _differing(here: Mapping[str, int], others: Sequence[Mapping[str, int]]) -> 
 # ---- why the gradients of parameters differ, as the optimizer finds them ----
 
 
-def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> Found | None:
+def find_gradients(at: AtStep, search: Search, runner: Runner | None) -> FirstDifference | None:
     """Find the fault of gradients as the optimizer finds them.
 
     Args:
@@ -312,7 +312,7 @@ def _reason_before(at: AtStep) -> Reason | None:
     return why_gradients(before, wrong) if wrong else None
 
 
-def _lost_gradients(at: AtStep) -> Found | None:
+def _lost_gradients(at: AtStep) -> FirstDifference | None:
     """Return parameters without a gradient on ranks where the step is wrong, too."""
     lost = [
         each

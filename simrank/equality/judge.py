@@ -24,8 +24,8 @@ from simrank.equality.runs import (
     CPU,
     DECLARED,
     EXACT,
-    Options,
     Runner,
+    RunOptions,
     run_layout,
     run_single,
 )
@@ -43,7 +43,7 @@ from simrank.equality.verdict import (
     RUN,
     STEP,
     WHOLE,
-    Found,
+    FirstDifference,
     Verdict,
     modules_text,
     names_text,
@@ -128,14 +128,16 @@ class Judge:
             verdict.found = found
         return verdict
 
-    def _located(self, at: AtStep) -> Found:
+    def _located(self, at: AtStep) -> FirstDifference:
         """Return the first difference of a step that is wrong."""
         search = Search(at)
         found = search.tensors()
         found = found or gradients.find_gradients(at, search, self._runner)
         found = found or self._wrong_loss(at) or parameters.find_step(at)
         found = found or parameters.find_buffer(at)
-        found = found or Found(STEP, WHOLE, (), "what training has after the step differs")
+        found = found or FirstDifference(
+            STEP, WHOLE, (), "what training has after the step differs"
+        )
         if found.direction == BACKWARD:
             found.compared = search.compared_before_backward()
         stages = at.comparison.stage_axes
@@ -146,7 +148,7 @@ class Judge:
             self._tell_micro_batches(found, self._runner)
         return found
 
-    def _tell_micro_batches(self, found: Found, runner: Runner) -> None:
+    def _tell_micro_batches(self, found: FirstDifference, runner: Runner) -> None:
         """Name the axes without which all micro-batches count alike, or else the micro-batches."""
         axes = [axis for axis, size in self._layout.axes.items() if size > 1]
         left = tuple(axis for axis in axes if self._counts_alike_without(axis, runner))
@@ -155,7 +157,7 @@ class Judge:
         found.axes = left or (MICRO_BATCHES,)
 
     @staticmethod
-    def _wrong_loss(at: AtStep) -> Found | None:
+    def _wrong_loss(at: AtStep) -> FirstDifference | None:
         if at.is_loss_right(strict=True) or at.single.loss is None:
             return None
         losses, want = at.losses(), at.single.loss.item()
@@ -163,7 +165,7 @@ class Judge:
         if apart:
             cause = f"ranks of {'/'.join(apart)} have the same rows and different losses"
             error = (max(losses.values()) - min(losses.values())) / (abs(want) or 1.0)
-            return Found(LOSS, LOSS_MODULE, apart, cause, error, sorted(losses))
+            return FirstDifference(LOSS, LOSS_MODULE, apart, cause, error, sorted(losses))
         got = next(iter(losses.values()))
         axes = tuple(at.comparison.data_axes) or tuple(at.layout.axes)
         cause = f"the loss is {got:.6g} and not {want:.6g}, {got / (want or 1.0):.4g} of it"
@@ -171,7 +173,7 @@ class Judge:
         if known is not None and MICRO_BATCHES in known[0]:
             axes, cause = known[0], f"{cause}: {known[1]}"
         error = abs(got - want) / (abs(want) or 1.0)
-        return Found(LOSS, LOSS_MODULE, axes, cause, error, sorted(losses))
+        return FirstDifference(LOSS, LOSS_MODULE, axes, cause, error, sorted(losses))
 
     @staticmethod
     def _survey(at: AtStep, verdict: Verdict) -> None:
@@ -191,7 +193,7 @@ class Judge:
                 at.tally.shares.setdefault(name, None)
         verdict.unaligned += [text for text in at.unaligned if text not in verdict.unaligned]
 
-    def _complete(self, found: Found) -> None:
+    def _complete(self, found: FirstDifference) -> None:
         """Name the axes where the records do not tell: without them there is no difference."""
         axes = [axis for axis, size in self._layout.axes.items() if size > 1]
         if self._runner is not None:
@@ -209,7 +211,7 @@ class Judge:
                 words = rf"the (size of {axis}|number of {axis}, \d+)(?!\w)"
                 found.cause = re.sub(f"{words} or | or {words}", "", found.cause)
 
-    def _locate(self, found: Found, runner: Runner) -> None:
+    def _locate(self, found: FirstDifference, runner: Runner) -> None:
         """Name the operation that a difference began with, where nothing simple explains it."""
         is_open = any(words in found.cause for words in UNEXPLAINED)
         if not is_open or found.direction not in _KINDS or not found.ranks:
@@ -261,7 +263,7 @@ def _add_to(not_seen: dict[str, list[str]], kind: str, names: Iterable[str]) -> 
         not_seen[kind] = list(every)
 
 
-def _is_of_micro_batches(found: Found | None) -> bool:
+def _is_of_micro_batches(found: FirstDifference | None) -> bool:
     """Return whether micro-batches count differently, or some rows not at all."""
     words = gradients.UNALIKE, gradients.LEFT_OUT
     return found is not None and any(each in found.cause for each in words)
@@ -286,7 +288,7 @@ class OwnTypes:
     single: Record
     ranks: Sequence[Record]
 
-    def judge(self, exact: Start, excluded: Sequence[str]) -> tuple[Found | None, str]:
+    def judge(self, exact: Start, excluded: Sequence[str]) -> tuple[FirstDifference | None, str]:
         """Return the tensors that are too far from float64, if any, and a line with the distance.
 
         Args:
@@ -308,7 +310,7 @@ class OwnTypes:
         line = f"in {self._types()}: errors up to {_FACTOR * worst:.2g} times the single program's"
         return found, line
 
-    def _found(self, at: AtStep, kind: str, wrong: Sequence[Wrong]) -> Found:
+    def _found(self, at: AtStep, kind: str, wrong: Sequence[Wrong]) -> FirstDifference:
         names = list(dict.fromkeys(each.name for each in wrong))
         every = at.start.held_names()
         most = max(_FACTOR * each.error / each.tolerance for each in wrong)
@@ -320,7 +322,7 @@ class OwnTypes:
             f"single program in the same types: {names_text(names, every)}"
         )
         error = max(each.relative_error for each in wrong)
-        return Found(PRECISION, modules_text(names, every), axes, cause, error, ranks)
+        return FirstDifference(PRECISION, modules_text(names, every), axes, cause, error, ranks)
 
     def _epsilon(self) -> float:
         every = [each.value.dtype for each in self.single.initial.values()]
@@ -355,7 +357,7 @@ _TO_FIX_DEVICE = "to fix: make tensors on the device of the model and the batch,
 
 
 @dataclass(frozen=True)
-class Checks:
+class LayoutChecks:
     """The layouts of a program; can be sent to other processes.
 
     Attributes:
@@ -364,7 +366,7 @@ class Checks:
         folder: Where the single program's records lie, by precision.
     """
 
-    options: Options
+    options: RunOptions
     layouts: Sequence[Layout]
     folder: Path
 
@@ -389,12 +391,12 @@ class Checks:
                 return verdict
         return Verdict(layout, failed(failure))
 
-    def arranged(self, single: Record) -> Checks:
+    def arranged(self, single: Record) -> LayoutChecks:
         """Return the checks of the same layouts, with their axes in the program's order."""
         order, shared = single.axes, single.shared_axes
         return replace(self, layouts=[each.arranged(order, shared) for each in self.layouts])
 
-    def _judged(self, options: Options, layout: Layout) -> Verdict:
+    def _judged(self, options: RunOptions, layout: Layout) -> Verdict:
         reference = self.reference(options)
         runner = Runner(options, reference)
         run = runner.layout(layout)
@@ -423,7 +425,7 @@ class Checks:
         return verdict
 
     def _judge_own_types(
-        self, options: Options, exact: Start, names: Mapping[int, Names], verdict: Verdict
+        self, options: RunOptions, exact: Start, names: Mapping[int, Names], verdict: Verdict
     ) -> None:
         """Run the layout in its own types, and add to the verdict how exact it is there."""
         if options.dtype_name != EXACT:
@@ -440,7 +442,7 @@ class Checks:
         if verdict.found is None:
             verdict.notes.append(line + (", without dropout" if drops else ""))
 
-    def reference(self, options: Options) -> Reference:
+    def reference(self, options: RunOptions) -> Reference:
         """Return the record of the single program, which is run once for all layouts."""
         name = f"{options.dtype_name}-{options.device_type}"
         path = self.folder / (name + ("" if options.has_dropout else "-p0"))
@@ -452,14 +454,16 @@ class Checks:
         found: Reference = read_record(path)
         return found
 
-    def _run_single(self, options: Options) -> Reference:
+    def _run_single(self, options: RunOptions) -> Reference:
         if options.dtype_name != DECLARED:
             return run_single(options)
         exact = self.reference(replace(options, dtype_name=EXACT)).record
         return run_single(options, num_noisy=0, initial=exact.initial)
 
 
-def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple[Checks, list[str]]:
+def prepared(
+    options: RunOptions, layouts: Sequence[Layout], folder: Path
+) -> tuple[LayoutChecks, list[str]]:
     """Run the single program, in the precision and on the device that it allows.
 
     Returns:
@@ -468,7 +472,7 @@ def prepared(options: Options, layouts: Sequence[Layout], folder: Path) -> tuple
     Raises:
         SimrankError: The single program fails.
     """
-    checks = Checks(options, layouts, folder)
+    checks = LayoutChecks(options, layouts, folder)
     try:
         reference = checks.reference(options)
     except ConfigError:
@@ -491,7 +495,7 @@ def _raise_config(error: SimrankError) -> None:
                 raise cause from None
 
 
-def _other(options: Options, error: SimrankError) -> tuple[Options, str] | None:
+def _other(options: RunOptions, error: SimrankError) -> tuple[RunOptions, str] | None:
     """Return options with which a program that failed may run, and words for them."""
     if options.device is None and _is_of_cpu(error):
         return replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
@@ -505,7 +509,7 @@ def _is_of_cpu(error: SimrankError) -> bool:
     return any(words in str(error) for words in _ON_CPU)
 
 
-def failed(error: SimrankError) -> Found:
+def failed(error: SimrankError) -> FirstDifference:
     """Return that a layout did not run to its end."""
     text = str(error)
     if _MISSING_AXIS in text:
@@ -515,10 +519,10 @@ def failed(error: SimrankError) -> Found:
     if isinstance(error, SpawnException):
         ranks = sorted(error.errors)
         cause = error.errors[ranks[0]]
-        return Found(RUN, WHOLE, (), _line(cause), ranks=ranks, report=text)
+        return FirstDifference(RUN, WHOLE, (), _line(cause), ranks=ranks, report=text)
     ranks = sorted({r for wait in getattr(error, "waits", ()) for r in wait.ranks if r >= 0})
     name = type(error).__name__ if isinstance(error, SimulationError) else "error"
-    return Found(RUN, WHOLE, (), f"{name}: {_reason(error)}", ranks=ranks, report=text)
+    return FirstDifference(RUN, WHOLE, (), f"{name}: {_reason(error)}", ranks=ranks, report=text)
 
 
 def _are_masks_aligned(ranks: Sequence[Record]) -> bool:
@@ -532,10 +536,10 @@ def _are_masks_aligned(ranks: Sequence[Record]) -> bool:
     )
 
 
-def _raced(races: Sequence[str]) -> Found:
+def _raced(races: Sequence[str]) -> FirstDifference:
     """Return that right numbers are so by chance."""
     cause = f"numbers are right, but nothing orders them: {_first_line(races[0])}"
-    return Found(RACE, WHOLE, (), cause, report="\n".join(races))
+    return FirstDifference(RACE, WHOLE, (), cause, report="\n".join(races))
 
 
 def _first_line(text: str) -> str:

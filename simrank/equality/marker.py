@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from simrank.config.equal import EqualConfig
-    from simrank.equality.judge import Checks
+    from simrank.equality.judge import LayoutChecks
 
 MARK, LAYOUT = "equal", "equal_layout"
 HELP = (
@@ -21,7 +21,7 @@ HELP = (
     "rename={}, allow={}): the program (the test's own file) computes on each layout what its "
     "single program computes; a test per layout, with its number as the argument equal_layout"
 )
-_CHECKS = pytest.StashKey[dict[Any, "Checks"]]()
+_CHECKS = pytest.StashKey[dict[Any, "LayoutChecks"]]()
 _FOLDER = pytest.StashKey["TemporaryDirectory[str]"]()
 
 
@@ -69,17 +69,17 @@ def _config(item: pytest.Item) -> EqualConfig:
         raise pytest.UsageError(str(error)) from None
 
 
-def _checks(item: pytest.Function) -> Checks:
+def _checks(item: pytest.Function) -> LayoutChecks:
     """Return the checks of a marked test; its single program runs once."""
     from simrank.equality.judge import prepared  # noqa: PLC0415 - needs torch
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
-    from simrank.equality.runs import Options  # noqa: PLC0415 - as above
+    from simrank.equality.runs import RunOptions  # noqa: PLC0415 - as above
 
     marker = item.get_closest_marker(MARK)
     assert marker is not None
     config = _config(item)
     program = Path(item.path.parent, marker.kwargs.get("program") or item.path)
-    options = Options.of(str(program), config)
+    options = RunOptions.of(str(program), config)
     layouts = [Layout(axes) for axes in config.layouts]
     made = item.config.stash.setdefault(_CHECKS, {})
     key = (str(options), str(layouts))

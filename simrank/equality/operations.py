@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Call
+    from simrank.equality.record import GroupCall
 
 _MAX_ELEMENTS = 1 << 22  # That a rank keeps; assumed.
 _CLOSE, _TINY = 1e-8, 1e-12  # Relative, and absolute; rounding is 1e-14.
@@ -306,7 +306,7 @@ def _short(value: object) -> str:
 
 
 def located(
-    found: Unknown, own: Sequence[TorchCall], calls: Sequence[Call], layout: Layout
+    found: Unknown, own: Sequence[TorchCall], calls: Sequence[GroupCall], layout: Layout
 ) -> Located:
     """Return the place of a difference; it is a collective's if one gave the tensor.
 

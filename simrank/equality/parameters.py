@@ -8,7 +8,7 @@ import torch
 
 from simrank.equality.layout import varying
 from simrank.equality.step import PARAMETERS, AtStep
-from simrank.equality.verdict import STEP, Found, module_of, modules_text, names_text
+from simrank.equality.verdict import STEP, FirstDifference, module_of, modules_text, names_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,13 +25,13 @@ Reason = tuple[tuple[str, ...], str, list[str]]
 # ---- What is found ----
 
 
-def find_step(at: AtStep) -> Found | None:
+def find_step(at: AtStep) -> FirstDifference | None:
     """Find the fault of parameters after the optimizer's step."""
     wrong = at.wrong_parameters(PARAMETERS)
     return found(at, STEP, wrong, why_step(at, wrong)) if wrong else None
 
 
-def find_state(at: AtStep) -> Found:
+def find_state(at: AtStep) -> FirstDifference:
     """Find the fault of an optimizer's state, where parameters do not show it yet."""
     kind, wrong = next(iter(at.wrong_states().items()))
     axes = varying(at.layout, sorted({each.rank for each in wrong}))
@@ -39,7 +39,7 @@ def find_state(at: AtStep) -> Found:
     return found(at, STEP, wrong, (axes, text, names_of(wrong)))
 
 
-def find_buffer(at: AtStep) -> Found | None:
+def find_buffer(at: AtStep) -> FirstDifference | None:
     """Find the fault of the first buffer that differs after the step."""
     wrong = at.wrong_buffers()
     if not wrong:
@@ -61,7 +61,7 @@ def find_buffer(at: AtStep) -> Found | None:
                 cause += "; their mean is right"
     axes = axes or tuple(at.comparison.data_axes) or tuple(at.layout.axes)
     text = f"the buffer {name} differs after the step: {cause}"
-    return Found(STEP, module_of(name), axes, text, error, ranks)
+    return FirstDifference(STEP, module_of(name), axes, text, error, ranks)
 
 
 def _multiple(got: torch.Tensor, want: torch.Tensor) -> str:
@@ -73,14 +73,14 @@ def _multiple(got: torch.Tensor, want: torch.Tensor) -> str:
     return f": {factor:.6g} times it" if rest <= CLOSE * got.norm().item() else ""
 
 
-def found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -> Found:
+def found(at: AtStep, direction: str, wrong: Sequence[Wrong], reason: Reason) -> FirstDifference:
     """Return the first difference of a step, where some tensors are wrong."""
     axes, cause, names = reason
     every = at.start.held_names()
     error = max(each.relative_error for each in wrong)
     ranks = sorted({each.rank for each in wrong if each.name in names})
     text = f"{cause}: {names_text(names, every)}"
-    found = Found(direction, modules_text(names, every), axes, text, error, ranks)
+    found = FirstDifference(direction, modules_text(names, every), axes, text, error, ranks)
     found.calls = at.calls_after_forward(ranks[0]) or "none"
     return found
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.overrides import TorchFunctionMode
 
-    from simrank.equality.alignment import Rows
+    from simrank.equality.alignment import BatchRows
     from simrank.equality.dropouts import Place
     from simrank.equality.record import Dropped, Spot, Taped
     from simrank.equality.tape import Tape
@@ -36,7 +36,7 @@ LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layou
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
 
 
-class Program(Protocol):
+class TrainedProgram(Protocol):
     """A program that can train as a single one, and on each rank of a layout.
 
     Attributes:
@@ -52,7 +52,7 @@ class Program(Protocol):
     def shared_axes(self) -> Sequence[str]:
         """Names of axes that lie over the ranks of the others, such as `ep`."""
 
-    def train(self, setting: Setting, training: Training) -> object:
+    def train(self, setting: ModelSetting, training: Training) -> object:
         """Build the model on the running rank, and do the steps.
 
         Args:
@@ -93,7 +93,7 @@ class Functions:
         """None: all axes are those of the mesh."""
         return ()
 
-    def train(self, setting: Setting, training: Training) -> None:
+    def train(self, setting: ModelSetting, training: Training) -> None:
         """Build the model, let `parallelize` change it, and do the steps."""
         model: Any = setting.prepare(self.build())
         if setting.mesh is not None:
@@ -113,7 +113,7 @@ class Functions:
             training.end(loss)
 
 
-def program_of(names: Mapping[str, Any], path: str) -> Program:
+def program_of(names: Mapping[str, Any], path: str) -> TrainedProgram:
     """Return the program that a file defines: its `program`, or that of its functions.
 
     Args:
@@ -125,7 +125,7 @@ def program_of(names: Mapping[str, Any], path: str) -> Program:
     """
     whole: Any = names.get(WHOLE)
     if callable(getattr(whole, "train", None)) and hasattr(whole, "axes"):
-        found: Program = whole
+        found: TrainedProgram = whole
         return found
     for name in NEEDED:
         if not callable(names.get(name)):
@@ -182,7 +182,7 @@ _JITTER_SERIES, _JITTER_STRIDE = 1 << 16, 7919  # Numbers that are drawn, and a 
 
 
 @dataclass(frozen=True)
-class Setting:
+class ModelSetting:
     """The precision, place and values with which a program builds its model on a rank.
 
     Attributes:
@@ -505,7 +505,9 @@ class Training:
         self._seed = seed
         torch.manual_seed(seed)
 
-    def _find_dropout(self, is_draw: bool) -> tuple[list[Dropped], Dropped | None, Rows | None]:
+    def _find_dropout(
+        self, is_draw: bool
+    ) -> tuple[list[Dropped], Dropped | None, BatchRows | None]:
         return self.tape.find_dropout(is_draw=is_draw)
 
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.distributed.flight_recorder import Entry
+    from simrank.distributed.flight_recorder import CallRecord
     from simrank.distributed.group import ProcessGroup
     from simrank.distributed.p2p import End
     from simrank.distributed.request import Request
     from simrank.engine.callsite import SourceLine
     from simrank.equality.layout import Layout
-    from simrank.equality.verdict import Found
+    from simrank.equality.verdict import FirstDifference
 
 INPUT, OUTPUT = "input", "output"
 UNKNOWN = -1  # In place of bits: a tensor without a gradient.
@@ -189,7 +189,7 @@ class Record:
     homes: dict[str, SourceLine] = field(default_factory=dict)
     keywords: dict[Spot, str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[GroupCall] = field(default_factory=list)
     switched_off: set[str] = field(default_factory=set)
     arguments: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     attributes: dict[str, set[str]] = field(default_factory=dict)
@@ -293,7 +293,7 @@ class Reference:
 
     record: Record
     noisy: list[Record] = field(default_factory=list)
-    changed: Found | None = None
+    changed: FirstDifference | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -310,7 +310,7 @@ _MAX_NAMED = 3  # Calls in a line of a report.
 
 
 @dataclass(frozen=True)
-class Call:
+class GroupCall:
     """A call of a process group.
 
     Attributes:
@@ -343,9 +343,11 @@ class CallLog(FlightRecorder):
 
     def __init__(self) -> None:
         super().__init__("")
-        self.calls: dict[int, list[Call]] = defaultdict(list)
+        self.calls: dict[int, list[GroupCall]] = defaultdict(list)
 
-    def collective(self, group: ProcessGroup, rank: int, backend: str, request: Request) -> Entry:
+    def collective(
+        self, group: ProcessGroup, rank: int, backend: str, request: Request
+    ) -> CallRecord:
         """Note a collective."""
         entry = super().collective(group, rank, backend, request)
         self._note(rank, [entry])
@@ -353,13 +355,13 @@ class CallLog(FlightRecorder):
 
     def messages(
         self, group: ProcessGroup, rank: int, backend: str, ends: Sequence[End]
-    ) -> list[Entry]:
+    ) -> list[CallRecord]:
         """Note a message, or a batch of them."""
         entries = super().messages(group, rank, backend, ends)
         self._note(rank, entries)
         return entries
 
-    def _note(self, rank: int, entries: Iterable[Entry]) -> None:
+    def _note(self, rank: int, entries: Iterable[CallRecord]) -> None:
         for entry in entries:
             name = entry.facts["profiling_name"].partition(":")[2].partition(" ")[0]
             if name == _BATCH:
@@ -370,13 +372,13 @@ class CallLog(FlightRecorder):
             place = next((line for line in lines if not line.startswith(_CALL_WRAPPERS)), "")
             count = sum(prod(shape) for shape in entry.facts["input_sizes"])
             name = _NAMES.get(name, name)
-            self.calls[rank].append(Call(name, ranks, place, next_number(), count))
+            self.calls[rank].append(GroupCall(name, ranks, place, next_number(), count))
 
     def write(self) -> None:
         """Write nothing: the calls are read from memory."""
 
 
-def calls_text(calls: Iterable[Call], layout: Layout) -> str:
+def calls_text(calls: Iterable[GroupCall], layout: Layout) -> str:
     """Return `all_reduce on tp at layers.py:8 (4 times), ...`, the most frequent first."""
     counts = Counter(call.text(layout) for call in calls)
     named = [

@@ -37,10 +37,10 @@ from simrank.equality.precision import (
     let_flash_take,
     ring_in,
 )
-from simrank.equality.program import PartOfBatch, Setting, Training, program_of
+from simrank.equality.program import ModelSetting, PartOfBatch, Training, program_of
 from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
-from simrank.equality.verdict import MODEL, RECORDING, WHOLE, Found
+from simrank.equality.verdict import MODEL, RECORDING, WHOLE, FirstDifference
 from simrank.errors import SimrankError
 from simrank.isolation.ledger import replaced
 from simrank.isolation.package_changes import RESTART, refusal
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from simrank.config.equal import EqualConfig
     from simrank.equality.layout import Layout
-    from simrank.equality.program import Program
+    from simrank.equality.program import TrainedProgram
     from simrank.equality.record import Names, Record, Spot, Step, Taped
     from simrank.multiprocessing.script import Script
 
@@ -69,7 +69,7 @@ _BACKENDS = {CUDA: "nccl", CPU: "gloo"}
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """The program, and how it is run.
 
     Attributes:
@@ -106,7 +106,7 @@ class Options:
         config: EqualConfig,
         cuda_devices: str = SIMULATED,
         private: Sequence[str] = (),
-    ) -> Options:
+    ) -> RunOptions:
         """Return the options of a program with the keys of a file."""
         excluded = (*config.ignore, *config.allow)
         also = config.dtype == DECLARED
@@ -130,7 +130,7 @@ class Options:
 
 
 @dataclass
-class Watch:
+class ModuleWatch:
     """Operations of a module that a run is to record.
 
     Attributes:
@@ -145,11 +145,11 @@ class Watch:
 
 
 def run_single(
-    options: Options,
+    options: RunOptions,
     *,
     num_noisy: int = 1,
     initial: Mapping[str, Taped] | None = None,
-    watch: Watch | None = None,
+    watch: ModuleWatch | None = None,
 ) -> Reference:
     """Run the single program, again with rounding errors, and once more without recording.
 
@@ -186,11 +186,11 @@ class LayoutRun:
 
 
 def run_layout(
-    options: Options,
+    options: RunOptions,
     layout: Layout,
     reference: Record,
     names: Mapping[int, Names] | None = None,
-    watch: Watch | None = None,
+    watch: ModuleWatch | None = None,
 ) -> LayoutRun:
     """Run the program on a layout.
 
@@ -228,7 +228,7 @@ class Runner:
         reference: The single program.
     """
 
-    options: Options
+    options: RunOptions
     reference: Reference
 
     def layout(self, layout: Layout) -> LayoutRun:
@@ -251,7 +251,7 @@ class Runner:
             The operation; None if the single program has all results, or they are not known.
         """
         options = replace(self.options, num_steps=step + 1)
-        single, watch = Watch(module, step), Watch(module, step)
+        single, watch = ModuleWatch(module, step), ModuleWatch(module, step)
         run_single(options, num_noisy=0, watch=single)
         run = run_layout(options, layout, self.reference.record, watch=watch)
         every = [watch.done[number] for number in range(layout.num_ranks)]
@@ -287,7 +287,7 @@ class Runner:
                 drops = options.has_dropout
                 part = PartOfBatch(step + 1, make, spot, flows, has_dropout=drops)
                 with run.ready() as modes, _program(script) as program, part.recorded(modes):
-                    program.train(Setting(options.dtype, options.device_type), part)
+                    program.train(ModelSetting(options.dtype, options.device_type), part)
                 found.append(part.gradients)
 
         run.on_ranks(call_single, 1)
@@ -306,7 +306,7 @@ class _Run:
         log: Of their collectives.
     """
 
-    def __init__(self, options: Options, watch: Watch | None = None) -> None:
+    def __init__(self, options: RunOptions, watch: ModuleWatch | None = None) -> None:
         self.options = options
         self._watch = watch
         self.tapes: dict[int, Tape] = {}
@@ -405,7 +405,7 @@ class _Run:
 
 
 @contextmanager
-def _program(script: Script) -> Iterator[Program]:
+def _program(script: Script) -> Iterator[TrainedProgram]:
     """Run the program's file on a rank, as a module of the rank's own; yield its functions."""
     name = f"{Path(script.path).stem}_{require_rank('a program').rank}"
     module = ModuleType(name)
@@ -421,7 +421,7 @@ def _program(script: Script) -> Iterator[Program]:
         sys.modules.pop(name, None)
 
 
-def _noise(options: Options, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def _noise(options: RunOptions, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a function that multiplies each element by 1 and a rounding error."""
     drawn = torch.Generator().manual_seed(_NOISE_SEED + number)
     epsilon = torch.finfo(options.dtype or torch.float32).eps / 2
@@ -457,7 +457,7 @@ class _Single:
     records_dropouts: bool = True
 
     def run(
-        self, options: Options, initial: Mapping[str, Taped] | None, watch: Watch | None
+        self, options: RunOptions, initial: Mapping[str, Taped] | None, watch: ModuleWatch | None
     ) -> Record:
         """Run it on a rank of its own, and return its record."""
         run, records = _Run(options, watch), []
@@ -473,7 +473,7 @@ class _Single:
     def _record(
         self,
         run: _Run,
-        program: Program,
+        program: TrainedProgram,
         modes: list[TorchFunctionMode],
         initial: Mapping[str, Taped] | None,
     ) -> Record:
@@ -491,7 +491,7 @@ class _Single:
 
         drops, records = options.has_dropout, self.records_dropouts
         training = Training(options.num_steps, make, has_dropout=drops, records=records)
-        setting = Setting(options.dtype, options.device_type, initial=initial)
+        setting = ModelSetting(options.dtype, options.device_type, initial=initial)
         with training.recorded(modes):
             program.train(setting, training)
         return training.tape.record
@@ -533,7 +533,7 @@ def _note_changed(reference: Reference, run: Callable[[_Single], Record]) -> Non
         low, high = (middle + 1, high) if found is None else (low, middle)
     module, begin = (WHOLE, "its dropouts") if not high else (modules[high - 1] or MODEL, "it")
     cause = f"recording {begin} changes the single program: recorded, {text} in plain torch"
-    reference.changed = Found(
+    reference.changed = FirstDifference(
         RECORDING, module, (), cause, error, step=step, report=_TO_FIX, needs_masks=False
     )
 
@@ -584,7 +584,7 @@ def _shown(tensor: torch.Tensor | None) -> str:
 
 def _rank(
     run: _Run,
-    program: Program,
+    program: TrainedProgram,
     layout: Layout,
     reference: Record,
     modes: list[TorchFunctionMode],
@@ -604,7 +604,7 @@ def _rank(
     place = layout, layout.coordinates(rank), options.device_type
     training = Training(options.num_steps, make, place, has_dropout=options.has_dropout)
     known = reference.initial, reference.exported
-    setting = Setting(options.dtype, options.device_type, layout.sizes, mesh, *known)
+    setting = ModelSetting(options.dtype, options.device_type, layout.sizes, mesh, *known)
     with training.recorded(modes):
         program.train(setting, training)
     return training.tape.record

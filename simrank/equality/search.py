@@ -23,7 +23,7 @@ from simrank.equality.verdict import (
     LOSS_MODULE,
     MICRO_BATCHES,
     MODEL,
-    Found,
+    FirstDifference,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Search:
         self._scales: Scales = {}
         self._forward_counts: Counter[str] = Counter()
 
-    def tensors(self) -> Found | None:
+    def tensors(self) -> FirstDifference | None:
         """Return the first difference of tensors that pass modules."""
         at = self._at
         found = self._dropout()
@@ -58,13 +58,15 @@ class Search:
             found = self._forward()
         return found or self._recomputed() or self._loss_gradient() or self._backward()
 
-    def _dropout(self) -> Found | None:
+    def _dropout(self) -> FirstDifference | None:
         wrong = self._at.masks.wrong()
         if wrong is None:
             return None
         direction = BACKWARD if wrong.is_again else FORWARD
         axes = varying_values(self._layout, wrong.values)
-        found = Found(direction, wrong.module or MODEL, axes, wrong.cause, wrong.share, wrong.ranks)
+        found = FirstDifference(
+            direction, wrong.module or MODEL, axes, wrong.cause, wrong.share, wrong.ranks
+        )
         found.needs_masks = False
         return found
 
@@ -91,7 +93,7 @@ class Search:
 
     # ---- Forward ----
 
-    def _forward(self) -> Found | None:
+    def _forward(self) -> FirstDifference | None:
         every = self._compared(VALUES)
         self._forward_counts.update(compared.status for compared in every)
         culprit = self._first(every, self._upstream(), self._comparison.single.unused)
@@ -100,7 +102,7 @@ class Search:
         of_batch = None if culprit is None else causes.of_the_batch(self._at)
         if culprit is not None and of_batch is not None:
             error, ranks = culprit.unsummed_error, culprit.wrong_ranks
-            return Found(FORWARD, MODEL, *of_batch, error, ranks)
+            return FirstDifference(FORWARD, MODEL, *of_batch, error, ranks)
         return None if culprit is None else self._blame(FORWARD, culprit)
 
     def _reduced_wrongly(self, every: Sequence[Compared], partial: Compared) -> Compared:
@@ -190,7 +192,7 @@ class Search:
             for call in self._at.start.ranks[rank].calls
         )
 
-    def _blame(self, direction: str, compared: Compared) -> Found:
+    def _blame(self, direction: str, compared: Compared) -> FirstDifference:
         """Explain a wrong tensor, and name the module whose code lies before it."""
         spot, is_back = compared.spot, direction == BACKWARD
         module = self._owner(spot, is_back=is_back)
@@ -207,7 +209,7 @@ class Search:
             if self._comparison.are_alike(compared.got, compared.axes):
                 size = len(self._layout.peers(0, compared.axes))
                 cause = f"{what} is 1/{size} of it on each rank of {over}: divided, or not summed"
-            found = Found(direction, module, compared.axes, cause, error)
+            found = FirstDifference(direction, module, compared.axes, cause, error)
             found.ranks, found.hint = range(self._layout.num_ranks), f"an all_reduce on '{over}'"
         else:
             axes, cause = causes.explain(self._at, compared, is_back=is_back)
@@ -217,7 +219,7 @@ class Search:
                 cause = cause.replace(causes.OF_GRADIENT, f"gradient {where}: ", 1)
             if keyword is not None:
                 cause = f"{keyword} of {spot.module or MODEL}: {cause}"
-            found = Found(direction, module, axes, cause, error, compared.wrong_ranks)
+            found = FirstDifference(direction, module, axes, cause, error, compared.wrong_ranks)
         found.place = self._place(spot, module)
         ranks = compared.wrong_ranks or [0]
         lost = self._at.without_counterpart(ranks[0], "" if module == MODEL else module)
@@ -245,7 +247,7 @@ class Search:
                 return str(site)
         return ""
 
-    def _recomputed(self) -> Found | None:
+    def _recomputed(self) -> FirstDifference | None:
         """Return the first module whose recomputation gives something else than its forward."""
         for spot, call in self._comparison.single.order:
             for rank, step in enumerate(self._comparison.ranks):
@@ -258,7 +260,7 @@ class Search:
                 if error:
                     cause = "recomputation gives other values than the forward"
                     error /= other.norm().item() or 1.0
-                    return Found(BACKWARD, spot.module or MODEL, (), cause, error, [rank])
+                    return FirstDifference(BACKWARD, spot.module or MODEL, (), cause, error, [rank])
         return None
 
     # ---- Loss ----
@@ -277,7 +279,7 @@ class Search:
                 return spot, call
         return None
 
-    def _loss_gradient(self) -> Found | None:
+    def _loss_gradient(self) -> FirstDifference | None:
         """Find how the loss is scaled on each rank; return that it is another function."""
         output = self.output()
         if output is None:
@@ -310,7 +312,7 @@ class Search:
         direction = LOSS
         if self._at.is_loss_right(strict=False):
             direction, text = BACKWARD, f"the loss is right, and its backward is not: {text}"
-        return Found(
+        return FirstDifference(
             direction, LOSS_MODULE, axes, text, max(misfits.values()), ranks=sorted(misfits)
         )
 
@@ -353,7 +355,7 @@ class Search:
                 found[rank] = known
         return found
 
-    def _uneven(self, scales: Scales) -> Found | None:
+    def _uneven(self, scales: Scales) -> FirstDifference | None:
         """Return that tokens weigh differently."""
         every = [scale for each in scales.values() for scale in each if scale]
         low, high = min(every, default=0.0), max(every, default=0.0)
@@ -370,11 +372,13 @@ class Search:
             f"tokens weigh {low:.4g} to {high:.4g} times as much as in the single program: "
             f"a mean of means over {over}"
         )
-        return Found(LOSS, LOSS_MODULE, axes, cause, high / low - 1, ranks or sorted(totals))
+        return FirstDifference(
+            LOSS, LOSS_MODULE, axes, cause, high / low - 1, ranks or sorted(totals)
+        )
 
     # ---- Backward ----
 
-    def _backward(self) -> Found | None:
+    def _backward(self) -> FirstDifference | None:
         every = self._compared(GRADIENTS)
         downstream = [0] * len(every)
         for number, bits in enumerate(self._upstream()):
@@ -392,7 +396,7 @@ class Search:
         found = self._blame(BACKWARD, culprit)
         return self._lost(found) or found
 
-    def _lost(self, found: Found) -> Found | None:
+    def _lost(self, found: FirstDifference) -> FirstDifference | None:
         """Return a module within the blamed one whose output gets no gradient, where it should."""
         if causes.DIFFER not in found.cause:
             return None
@@ -410,7 +414,9 @@ class Search:
                 axes = varying(self._layout, ranks) or found.axes
                 cause = "its output gets no gradient: detached, or sent without autograd"
                 place, error = self._place(spot, spot.module), found.error
-                lost = Found(BACKWARD, spot.module, axes, cause, error, ranks, place=place)
+                lost = FirstDifference(
+                    BACKWARD, spot.module, axes, cause, error, ranks, place=place
+                )
                 lost.calls = found.calls
                 return lost
         return None

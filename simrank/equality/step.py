@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from simrank.equality.alignment import Cut, Elements, cut_of, cuts, is_close
-from simrank.equality.comparison import Comparison, tolerance_of
+from simrank.equality.alignment import Cut, ParameterElements, cut_of, cuts, is_close
+from simrank.equality.comparison import StepComparison, tolerance_of
 from simrank.equality.dropouts import Masks
 from simrank.equality.layout import varying, varying_values
 from simrank.equality.record import INPUT, OPAQUE, OUTPUT, PARTIAL, Spot, calls_text
-from simrank.equality.verdict import INITIAL, MODEL, Found, Tally, module_of
+from simrank.equality.verdict import INITIAL, MODEL, FirstDifference, Tally, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class AtStep:
 
     def __init__(self, start: Start, number: int, excluded: Sequence[str] = ()) -> None:
         self.start, self.layout, self.number = start, start.layout, number
-        self.comparison = Comparison(
+        self.comparison = StepComparison(
             start.reference, start.ranks, start.layout, number, start.columns
         )
         self.single, self.ranks = self.comparison.single, self.comparison.ranks
@@ -415,12 +415,12 @@ class Start:
 
     def __init__(self, reference: Reference, ranks: Sequence[Record], layout: Layout) -> None:
         self.reference, self.ranks, self.layout = reference, ranks, layout
-        self.elements = Elements(reference.record.initial)
+        self.elements = ParameterElements(reference.record.initial)
         self.places: list[dict[str, torch.Tensor]] = [{} for _ in ranks]
         self._columns: dict[tuple[str, int], torch.Tensor | None] = {}
         self._cuts: dict[str, Cut | None] = {}  # Of buffers.
 
-    def align(self) -> Found | None:
+    def align(self) -> FirstDifference | None:
         """Find the elements of each rank's parameters; return the first that has others."""
         strange: list[tuple[str, int]] = []
         for rank, record in enumerate(self.ranks):
@@ -514,7 +514,7 @@ class Start:
     def _are_tied(self, name: str, other: str) -> bool:
         return any({name, other} <= set(tied) for tied in self.reference.record.aliases)
 
-    def _strange(self, name: str) -> Found:
+    def _strange(self, name: str) -> FirstDifference:
         """Return that a parameter has values that the single program has not."""
         wrong = [
             rank
@@ -526,9 +526,9 @@ class Start:
         cause = f"{name} has values that are no part of the single program's"
         if len(wrong) < self.layout.num_ranks:
             cause += ": not broadcast, or drawn from another seed"
-        return Found(INITIAL, module_of(name), axes, cause, ranks=wrong)
+        return FirstDifference(INITIAL, module_of(name), axes, cause, ranks=wrong)
 
-    def _missing(self) -> Found | None:
+    def _missing(self) -> FirstDifference | None:
         """Return that elements are on no rank."""
         held = torch.zeros(self.elements.count, dtype=torch.bool)
         for places in self.places:
@@ -554,7 +554,7 @@ class Start:
         cause = f"{int((~held).sum())} elements are on no rank, first of {name}"
         if ranks and self.places[ranks[0]][name].numel() < self.elements.shapes[name].numel():
             cause += ": ranks hold the same part"
-        return Found(INITIAL, module_of(name), alike, cause, ranks=ranks)
+        return FirstDifference(INITIAL, module_of(name), alike, cause, ranks=ranks)
 
     def part_of_buffer(
         self, name: str, whole: torch.Tensor, rank: int, shape: torch.Size
@@ -653,12 +653,12 @@ class Start:
 
     # ---- Of a module that gives wrong values ----
 
-    def blame(self, module: str) -> Found | None:
+    def blame(self, module: str) -> FirstDifference | None:
         """Return that a module began with a wrong buffer, or a parameter split in another way."""
         prefix = "" if module == MODEL else f"{module}."
         return self._wrong_buffer(module, prefix) or self._wrong_split(module, prefix)
 
-    def _wrong_buffer(self, module: str, prefix: str) -> Found | None:
+    def _wrong_buffer(self, module: str, prefix: str) -> FirstDifference | None:
         for name, want in self.reference.record.initial_buffers.items():
             if not name.startswith(prefix) or (not prefix and "." in name):
                 continue
@@ -671,10 +671,12 @@ class Start:
             ]
             if wrong:
                 text = f"the buffer {name} is not the single program's from the start"
-                return Found(INITIAL, module, varying(self.layout, wrong), text, ranks=wrong)
+                return FirstDifference(
+                    INITIAL, module, varying(self.layout, wrong), text, ranks=wrong
+                )
         return None
 
-    def _wrong_split(self, module: str, prefix: str) -> Found | None:
+    def _wrong_split(self, module: str, prefix: str) -> FirstDifference | None:
         split = {name: self.split_axes(name) for name in self.held_names()}
         usual = Counter(axes for axes in split.values() if axes)
         if len(usual) < 2:
@@ -689,5 +691,7 @@ class Start:
                     f"{name} is split along {'/'.join(axes)}, others along {'/'.join(most)}: "
                     "the part of another rank"
                 )
-                return Found(INITIAL, module, both, text, ranks=range(self.layout.num_ranks))
+                return FirstDifference(
+                    INITIAL, module, both, text, ranks=range(self.layout.num_ranks)
+                )
         return None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equality.alignment import Rows
+    from simrank.equality.alignment import BatchRows
     from simrank.equality.record import Names
 
 
@@ -92,7 +92,7 @@ class Tape:
         self._single = single
         self._stack: list[str] = []
         self._is_in_step = False
-        self._rows: Rows | None = None
+        self._rows: BatchRows | None = None
         self._step = Step()
         self._nodes: list[Any] = []
         self._roots: list[Any] = []
@@ -264,7 +264,7 @@ class Tape:
 
     def find_dropout(
         self, *, is_draw: bool = False
-    ) -> tuple[list[Dropped], Dropped | None, Rows | None]:
+    ) -> tuple[list[Dropped], Dropped | None, BatchRows | None]:
         """Return the list of a running dropout, the single program's one, and the rows.
 
         Random numbers that no module draws, as those of an optimizer, have no rows.

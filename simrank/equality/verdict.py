@@ -28,7 +28,7 @@ _NEARLY_ALL = 0.9  # Of the parameters.
 
 
 @dataclass
-class Found:
+class FirstDifference:
     """The first difference.
 
     Attributes:
@@ -100,7 +100,7 @@ class Verdict:
     """
 
     layout: Layout
-    found: Found | None = None
+    found: FirstDifference | None = None
     tally: Tally = field(default_factory=Tally)
     unaligned: list[str] = field(default_factory=list)
     not_seen: dict[str, list[str]] = field(default_factory=dict)
@@ -205,7 +205,7 @@ def _not_seen(verdict: Verdict) -> list[str]:
     return [f"not seen: {', '.join(parts)}"] if parts else []
 
 
-def found_text(found: Found) -> str:
+def found_text(found: FirstDifference) -> str:
     """Return the text of a first difference: its place, and its cause."""
     parts = [f"{found.direction}, {found.module}: {found.cause}"]
     if found.axes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from simrank import units
-from simrank.config.json_parts import Part, read_parts
+from simrank.config.json_parts import JsonPart, read_parts
 from simrank.errors import ConfigError, ConfigProblem
 from simrank.formats.operations import (
     CALC,
@@ -289,10 +289,10 @@ def _nodes(text: str, file: str) -> Iterator[RawNode]:
             yield _text_node(part)
         is_first = False
     if is_first:
-        raise Part(file, 1, "", {}).error("", "Chakra's global metadata", "nothing")
+        raise JsonPart(file, 1, "", {}).error("", "Chakra's global metadata", "nothing")
 
 
-def _plain(part: Part) -> Part:
+def _plain(part: JsonPart) -> JsonPart:
     """Return an object with keys that are the same in both spellings of protobuf's JSON."""
     return part._replace(data={_key(key): value for key, value in part.data.items()})
 
@@ -301,7 +301,7 @@ def _key(key: str) -> str:
     return key.replace("_", "").lower()
 
 
-def _check(part: Part) -> None:
+def _check(part: JsonPart) -> None:
     schema = ""
     for each in part.parts("attr") if "attr" in part.data else []:
         name, value = _attribute(_plain(each))
@@ -311,7 +311,7 @@ def _check(part: Part) -> None:
     check_version(version, schema, part.file, part.line)
 
 
-def _text_node(part: Part) -> RawNode:
+def _text_node(part: JsonPart) -> RawNode:
     kind = part.data.get("type", TYPES[0])
     if isinstance(kind, int) and 0 <= kind < len(TYPES):
         kind = TYPES[kind]
@@ -330,7 +330,7 @@ def _text_node(part: Part) -> RawNode:
     )
 
 
-def _attribute(part: Part) -> tuple[str, Value]:
+def _attribute(part: JsonPart) -> tuple[str, Value]:
     """Return the name and the value of an attribute."""
     value: Value = None
     for key in part.data:
@@ -346,19 +346,19 @@ def _attribute(part: Part) -> tuple[str, Value]:
     return part.text("name"), value
 
 
-def _whole(part: Part, key: str, least: int = 0, shown: str | None = None) -> int:
+def _whole(part: JsonPart, key: str, least: int = 0, shown: str | None = None) -> int:
     """Return a number; `shown` is its key as files have it: names are compared without `_`."""
     return _as_whole(part, key if shown is None else shown, part.data.get(key, 0), least)
 
 
-def _wholes(part: Part, key: str) -> list[int]:
+def _wholes(part: JsonPart, key: str) -> list[int]:
     values = part.data.get(key, [])
     if not isinstance(values, list):
         raise part.error(key, "a list of numbers")
     return [_as_whole(part, key, value, 0) for value in values]
 
 
-def _as_whole(part: Part, key: str, value: Any, least: int) -> int:  # noqa: ANN401 - JSON's
+def _as_whole(part: JsonPart, key: str, value: Any, least: int) -> int:  # noqa: ANN401 - JSON's
     if isinstance(value, str) and len(value) <= 20 and value.isascii():
         digits = value.removeprefix("-")
         value = int(value) if digits.isdigit() else value

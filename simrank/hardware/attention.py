@@ -19,7 +19,7 @@ from simrank.hardware.gemm_rows import interpolate, widths_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simrank.hardware.gemm_rows import Machine
+    from simrank.hardware.gemm_rows import GemmDevice
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +62,7 @@ class AttentionConstants(NamedTuple):
 
 
 def attention_us(
-    machine: Machine, shapes: Array, phase: str, constants: AttentionConstants
+    machine: GemmDevice, shapes: Array, phase: str, constants: AttentionConstants
 ) -> Array:
     """Return the times of attention in a CUDA graph, in microseconds.
 
@@ -97,7 +97,7 @@ def attention_us(
     return total
 
 
-def least_read_us(machine: Machine, shape: Array) -> float:
+def least_read_us(machine: GemmDevice, shape: Array) -> float:
     """Return the least time to read keys and values beyond the cache, in microseconds.
 
     Args:
@@ -174,13 +174,15 @@ def read_attention_widths() -> dict[tuple[str, str, str], dict[int, float]]:
 
 
 @lru_cache(maxsize=32)
-def _residual(phase: str, device: str, machine: Machine) -> tuple[Array, Array]:
+def _residual(phase: str, device: str, machine: GemmDevice) -> tuple[Array, Array]:
     shapes, times_us = read_attention(phase)[device]
     ruled_us = attention_us(machine, shapes, phase, read_attention_fits()[phase, device])
     return attention_places(shapes, machine.num_sms), np.log(times_us / ruled_us)
 
 
-def residual_log(phase: str, device: str, measured: Machine, shape: Array, num_sms: int) -> float:
+def residual_log(
+    phase: str, device: str, measured: GemmDevice, shape: Array, num_sms: int
+) -> float:
     """Return the logarithm of measured / ruled time near a shape, on a measured device."""
     shapes, _ = read_attention(phase)[device]
     inside = np.clip(shape, shapes.min(axis=0), shapes.max(axis=0))

@@ -17,8 +17,8 @@ from simrank.hardware.gemm_rows import (
     ANY,
     ITEMSIZES,
     PEAK_OF,
-    Fit,
-    Machine,
+    GemmDevice,
+    GemmFit,
     MeasuredDevice,
     measured_devices,
     quantising_us,
@@ -63,8 +63,8 @@ class ProductModel(NamedTuple):
     """
 
     kind: str
-    machine: Machine
-    fit: Fit
+    machine: GemmDevice
+    fit: GemmFit
     donor: str | None
     basis: str
     relation: str
@@ -130,8 +130,8 @@ def _nearest(spec: DeviceSpec, kind: str) -> MeasuredDevice | None:
 
 
 def _machine(
-    spec: DeviceSpec, kind: str, nearest: MeasuredDevice | None, fit: Fit, *, has_rows: bool
-) -> Machine | None:
+    spec: DeviceSpec, kind: str, nearest: MeasuredDevice | None, fit: GemmFit, *, has_rows: bool
+) -> GemmDevice | None:
     """Return the facts of a device; None where it has no peak for the kind of product.
 
     The best product that a cluster states takes the place of the peak, unless rows hold.
@@ -145,7 +145,7 @@ def _machine(
         best_share = max(fit.best_share, fit.constants.efficiency)
         peak *= spec.best_product_flops / (plain * best_share)
     hz = clock_hz(spec)
-    return Machine(
+    return GemmDevice(
         peak,
         spec.num_sms,
         _DEFAULT_CLOCK_GHZ if hz is None else hz / 1e9,
@@ -175,7 +175,9 @@ def _l2_bytes(spec: DeviceSpec, nearest: MeasuredDevice | None) -> float:
     return _DEFAULT_L2_BYTES if nearest is None else nearest.machine.l2_bytes
 
 
-def _relation(spec: DeviceSpec, donor: MeasuredDevice | None, machine: Machine, kind: str) -> str:
+def _relation(
+    spec: DeviceSpec, donor: MeasuredDevice | None, machine: GemmDevice, kind: str
+) -> str:
     """Return whether measured rows are a device's own, or those of its architecture."""
     if donor is None:
         return NO_RELATIVE

@@ -186,7 +186,7 @@ class RuleConstants(NamedTuple):
     quantise: float
 
 
-class Machine(NamedTuple):
+class GemmDevice(NamedTuple):
     """Facts of a device that the rule uses.
 
     Attributes:
@@ -206,7 +206,7 @@ class Machine(NamedTuple):
     has_clusters: bool
 
 
-def rule_us(machine: Machine, sizes: Array, itemsize: float, constants: RuleConstants) -> Array:
+def rule_us(machine: GemmDevice, sizes: Array, itemsize: float, constants: RuleConstants) -> Array:
     """Return the times of products in a CUDA graph, in microseconds.
 
     Args:
@@ -246,7 +246,7 @@ def _cubed(times_us: Array) -> Array:
 
 
 def quantising_us(
-    machine: Machine, sizes: Array, itemsize: float, constants: RuleConstants
+    machine: GemmDevice, sizes: Array, itemsize: float, constants: RuleConstants
 ) -> Array:
     """Return the part of `rule_us` that quantises the activations, in microseconds."""
     elements = sizes[:, 0].astype(np.float64) * sizes[:, 1] * sizes[:, 3]
@@ -255,7 +255,7 @@ def quantising_us(
 
 
 def _memory_us(
-    machine: Machine, constants: RuleConstants, size: tuple[Array, ...], itemsize: float
+    machine: GemmDevice, constants: RuleConstants, size: tuple[Array, ...], itemsize: float
 ) -> Array:
     """Return the times of reads and writes of L2 and of memory beyond it."""
     batch, m, n, k = size
@@ -306,14 +306,14 @@ class MeasuredDevice(NamedTuple):
     name: str
     like: tuple[str, ...]
     peaks: dict[str, float]
-    machine: Machine
+    machine: GemmDevice
 
-    def machine_in(self, kind: str) -> Machine:
+    def machine_in(self, kind: str) -> GemmDevice:
         """Return its facts for a kind of product."""
         return self.machine._replace(peak_flops=self.peaks[PEAK_OF[kind]])
 
 
-class Fit(NamedTuple):
+class GemmFit(NamedTuple):
     """Fitted facts of one device and kind of product.
 
     Attributes:
@@ -328,7 +328,7 @@ class Fit(NamedTuple):
     least: tuple[int, int]
     fallback_us: float
 
-    def time_us(self, machine: Machine, sizes: Array, kind: str) -> Array:
+    def time_us(self, machine: GemmDevice, sizes: Array, kind: str) -> Array:
         """Return the times of products by the rule, in microseconds; sizes as in `rule_us`."""
         found = rule_us(machine, sizes, ITEMSIZES[kind], self.constants)
         slowest: Array = np.maximum(found, np.where(self.falls_back(sizes), self.fallback_us, 0.0))
@@ -396,7 +396,7 @@ def krige_variance() -> float:
     return _NOISE
 
 
-def size_class(sizes: Array, fit: Fit) -> Array:
+def size_class(sizes: Array, fit: GemmFit) -> Array:
     """Return the index in `SIZE_CLASSES` of each product."""
     is_large = sizes[:, 1:].min(axis=1) >= 1024
     by_size = np.where(sizes[:, 1] <= 32, 0, np.where(is_large, 2, 1))
@@ -415,7 +415,7 @@ def measured_devices() -> dict[str, MeasuredDevice]:
     found = {}
     for row in _rows(folder() / "fit" / "devices.csv"):
         peaks = {name: float(row[name]) * 1e12 for name in set(PEAK_OF.values()) if row[name]}
-        machine = Machine(
+        machine = GemmDevice(
             peaks["bfloat16"],
             int(row["num_sms"]),
             float(row["clock_ghz"]),
@@ -452,11 +452,11 @@ def _xla_rows() -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=1)
-def read_fits() -> dict[tuple[str, str], Fit]:
+def read_fits() -> dict[tuple[str, str], GemmFit]:
     """Return the fits of all kinds and devices."""
     names = RuleConstants._fields
     return {
-        (row["kind"], row["device"]): Fit(
+        (row["kind"], row["device"]): GemmFit(
             RuleConstants(*(float(row[name]) for name in names)),
             float(row["best_share"]),
             (int(row["least_n"]), int(row["least_k"])),

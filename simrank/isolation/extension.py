@@ -145,11 +145,11 @@ class RankIsolation(Extension):
         self,
         program: Program,
         task: Task,
-        used: Sequence[libraries.Library],
+        used: Sequence[libraries.RegisteredLibrary],
         own: PrivateModules | None,
-    ) -> list[libraries.RankState]:
+    ) -> list[libraries.LibraryState]:
         context = cast("ContextOfRanks", program.context)
-        states: list[libraries.RankState] = [library.state_of(program) for library in used]
+        states: list[libraries.LibraryState] = [library.state_of(program) for library in used]
         globals_ = _globals(context)
         if not context.strict:  # It sees every switch.
             states.append(GlobalsOfRank(globals_, task))

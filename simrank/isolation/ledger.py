@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ABSENT = object()  # In place of a value: the owner has none of its own.
 
 
-class Entry(NamedTuple):
+class Replacement(NamedTuple):
     """A replaced name.
 
     Attributes:
@@ -56,7 +56,7 @@ class Ledger:
 
     def __init__(self, home: str) -> None:
         self._home = home
-        self.entries: list[Entry] = []
+        self.entries: list[Replacement] = []
         self._ids: set[int] = set()  # Of the values; entries keep them.
         _ledgers.add(self)
 
@@ -106,7 +106,7 @@ class Ledger:
                 f"{owner!r}.{name} is replaced twice, the second time by {value!r}"
             )
             ids.add(id(value))
-            entries.append(_new(Entry, (owner, name, value, held, names, yields, home)))
+            entries.append(_new(Replacement, (owner, name, value, held, names, yields, home)))
             if names is not None:
                 names[name] = value
             else:
@@ -140,7 +140,7 @@ class Ledger:
             raise errors[0]
 
 
-_new = tuple.__new__  # As `Entry._make` has it, without the call.
+_new = tuple.__new__  # As `Replacement._make` has it, without the call.
 
 
 def _own(owner: Any, name: str) -> Any:  # noqa: ANN401 - any value
@@ -158,7 +158,7 @@ def _own(owner: Any, name: str) -> Any:  # noqa: ANN401 - any value
 _ledgers: WeakSet[Ledger] = WeakSet()
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Replacement]:
     """Yield what is replaced now, by all ledgers."""
     for ledger in list(_ledgers):
         yield from ledger.entries

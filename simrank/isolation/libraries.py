@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Patches = list[tuple[Any, str, Any]]
 
 
-class RankState(Protocol):
+class LibraryState(Protocol):
     """State of a library for one rank.
 
     Attributes:
@@ -51,7 +51,7 @@ class RankState(Protocol):
         """Give back what the thread holds; called on it, after its program."""
 
 
-class Library(NamedTuple):
+class RegisteredLibrary(NamedTuple):
     """A library that needs a stack of its own for each rank: an OS thread.
 
     Attributes:
@@ -60,14 +60,14 @@ class Library(NamedTuple):
     """
 
     patches: Callable[[ModuleType], list[tuple[Any, str, Any]]]
-    state_of: Callable[[Program], RankState]
+    state_of: Callable[[Program], LibraryState]
 
 
-_libraries: dict[str, Callable[[], Library]] = {}
+_libraries: dict[str, Callable[[], RegisteredLibrary]] = {}
 _parts: dict[str, Callable[[ModuleType], list[tuple[Any, str, Any]]]] = {}
 
 
-def register(name: str, load: Callable[[], Library]) -> None:
+def register(name: str, load: Callable[[], RegisteredLibrary]) -> None:
     """Register the adapter of a library, which loads once a program imports the library."""
     _libraries[name] = load
 
@@ -154,7 +154,7 @@ def _check_carrier(act: str, name: str) -> None:
         )
 
 
-def in_use() -> list[Library]:
+def in_use() -> list[RegisteredLibrary]:
     """Return the libraries that the program has imported."""
     found = [name for name in _libraries if name in sys.modules]
     for name in found:
@@ -167,13 +167,13 @@ _STATES = "states of libraries"  # In `Program.local`.
 
 def begin_thread(program: Program) -> list[Callable[[], None]]:
     """Make what the running thread of a rank needs; return the call at its end."""
-    states: Sequence[RankState] = program.local.get(_STATES, ())
+    states: Sequence[LibraryState] = program.local.get(_STATES, ())
     for state in states:
         state.begin()
     return [state.end for state in reversed(states)]
 
 
-class Turns:
+class CombinedTurn:
     """Several that follow the turns of one rank; the last to enter leaves first."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
@@ -192,11 +192,11 @@ class Turns:
 
 
 def keep_states_of_process(
-    program: Program, state: RankState | None, other: RankState | None
+    program: Program, state: LibraryState | None, other: LibraryState | None
 ) -> Turn | None:
     """Give a process of a rank its own states, with one of them replaced."""
     assert program.process_of is not None, "a process"
-    of_rank: Sequence[RankState] = program.process_of.local.get(_STATES, ())
+    of_rank: Sequence[LibraryState] = program.process_of.local.get(_STATES, ())
     new = [library.state_of(program) for library in in_use()]
     states = [*new, *of_rank[len(new) :]]
     if state is not None and other is not None:
@@ -204,12 +204,12 @@ def keep_states_of_process(
     return keep_states(program, states)
 
 
-def keep_states(program: Program, states: Sequence[RankState]) -> Turn | None:
+def keep_states(program: Program, states: Sequence[LibraryState]) -> Turn | None:
     """Attach states to a rank; return the hooks of its turns."""
     program.local[_STATES] = states
     if len(states) < 2:
         return states[0].turn if states else None
-    return Turns([state.turn for state in states])
+    return CombinedTurn([state.turn for state in states])
 
 
 # ---- patches of other libraries, applied when a program imports them, and tqdm's bars ----

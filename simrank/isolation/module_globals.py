@@ -27,8 +27,8 @@ from simrank.errors import ProcessExitedException, RankState, SimrankError, Spaw
 from simrank.errors.base import add_note
 from simrank.isolation import mock_patches
 from simrank.isolation.package_state import (
+    NameSetting,
     PackageState,
-    Setting,
     codes_of,
     cure,
     is_plain,
@@ -67,7 +67,7 @@ class ModuleGlobals(SwitchObserver):
             tuple[str, str], Mapping[str, Any]
         ] = {}  # Module and name -> its names.
         self._values: dict[tuple[str, str], object] = {}
-        self._settings: dict[tuple[str, str], dict[int, Setting]] = {}
+        self._settings: dict[tuple[str, str], dict[int, NameSetting]] = {}
         self._is_own: dict[str, bool] = {}  # By module: the program's, or a package's.
         self._seen: set[str] = set()
         self._stamp: object = None
@@ -158,7 +158,7 @@ class ModuleGlobals(SwitchObserver):
                 if task is not None and task.rank is not None and not mock_patches.is_patched(*key):
                     site = None if task.finished else task.site() or user_site()
                     by_rank = self._settings.setdefault(key, {})
-                    by_rank[task.rank] = Setting(task.rank, value, site)
+                    by_rank[task.rank] = NameSetting(task.rank, value, site)
 
     def report(self, *, is_proved: bool = False) -> list[RankState]:
         """Return the names that ranks have set to different values.
@@ -213,7 +213,7 @@ class ModuleGlobals(SwitchObserver):
                 found.setdefault(str(state), state)
         return list(found.values())
 
-    def _matters(self, module: str, by_rank: dict[int, Setting]) -> bool:
+    def _matters(self, module: str, by_rank: dict[int, NameSetting]) -> bool:
         """Whether it is an error: packages count calls and note times, which does no harm."""
         if self._is_strict or self._is_own[module]:
             return True

@@ -25,7 +25,7 @@ from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.errors import RankState
 from simrank.isolation.ledger import Ledger
 from simrank.isolation.package_state import (
-    Setting,
+    NameSetting,
     are_alike,
     codes_of,
     cure,
@@ -93,7 +93,7 @@ class PackageChanges:
         self._new: dict[str, _New] = {}  # Packages that were imported in this turn.
         self._values: dict[str, object] = {}
         self._num_names: dict[str, int] = {}  # Of the program, as each package was looked at.
-        self._written: dict[str, dict[int, Setting]] = {}
+        self._written: dict[str, dict[int, NameSetting]] = {}
 
     @property
     def has_new(self) -> bool:
@@ -144,7 +144,7 @@ class PackageChanges:
             is_equal = same if is_small(package) else are_alike
             known = (each.value for each in by_rank.values() if is_equal(each.value, value))
             one = next(known, value)  # One object: globals of functions end with their ranks.
-            by_rank[task.rank] = Setting(task.rank, one, site)
+            by_rank[task.rank] = NameSetting(task.rank, one, site)
             state = _conflict(place, by_rank)
             if state is not None:
                 _ask_for_restart(program, package, state)
@@ -296,7 +296,7 @@ def _join(own: PrivateModules, package: str) -> None:
         own.join([package, *shared])
 
 
-def _conflict(place: str, by_rank: dict[int, Setting]) -> RankState | None:
+def _conflict(place: str, by_rank: dict[int, NameSetting]) -> RankState | None:
     """Return the finding about a place to which ranks have written different values."""
     first, *others = by_rank.values()
     other = next((each for each in others if not same(each.value, first.value)), None)

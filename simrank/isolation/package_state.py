@@ -42,7 +42,7 @@ _MAX_BESIDE = 40  # assumed: of a package around an extension, such as a parser
 _MAX_MODULES = 400  # assumed: a larger package is no place for settings
 
 
-class Setting(NamedTuple):
+class NameSetting(NamedTuple):
     """The value that a rank has set a name to, and the source line."""
 
     rank: int
@@ -291,7 +291,9 @@ def is_refusal(error: BaseException) -> bool:
     return False
 
 
-def state_of(key: tuple[str, str], by_rank: dict[int, Setting], site: CallSite | None) -> RankState:
+def state_of(
+    key: tuple[str, str], by_rank: dict[int, NameSetting], site: CallSite | None
+) -> RankState:
     """Return the finding about a name; the cure is the last line."""
     module, name = key
     at = at_text(*((None, None) if site is None else site.line()))

@@ -224,7 +224,7 @@ DEFAULT_CTAS_PER_SM = 2
 _MOST_KNOWN = 1024  # size of the cost cache
 
 
-class Launched(NamedTuple):
+class LaunchParameters(NamedTuple):
     """Parameters of a launch.
 
     Attributes:
@@ -302,7 +302,7 @@ class KernelCost(NamedTuple):
         }
 
 
-def kernel_cost(statistics: Statistics, device: Device, launched: Launched) -> KernelCost:
+def kernel_cost(statistics: Statistics, device: Device, launched: LaunchParameters) -> KernelCost:
     """Return the cost of a launch with the given statistics.
 
     Args:
@@ -429,7 +429,7 @@ def operations_ps(spec: DeviceSpec, operations: Sequence[int]) -> int:
 
 
 def _units_ps(
-    statistics: Statistics, spec: DeviceSpec, launched: Launched, beside: int
+    statistics: Statistics, spec: DeviceSpec, launched: LaunchParameters, beside: int
 ) -> tuple[int, int]:
     """Return the times of dots, operand reads included, and of vector operations."""
     num_warps, per_flop = launched.num_warps, launched.operand_bytes_per_flop

@@ -14,20 +14,20 @@ from simrank.kernels.compiler.compilation_errors import raising
 from simrank.kernels.compiler.driver import target_of
 from simrank.kernels.compiler.metadata import (
     COMPILER_OPTIONS,
-    Pointer,
+    PointerSignature,
     may_not_fit,
     pointer_of,
     resources,
     warm_kernel,
 )
-from simrank.kernels.machine import Options, PublishedError, Setting, Statistics
+from simrank.kernels.machine import LaunchOptions, PublishedError, RunningLaunch, Statistics
 from simrank.kernels.machine.statistics import profile_of
 from simrank.kernels.races.launch_log import LaunchAccesses, dependence_of, lanes_of
 from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
-from simrank.kernels.running.sample import Form, Forms, sampled
+from simrank.kernels.running.sample import Forms, SampleKey, sampled
 from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.kernels.source.scopes import first_line
@@ -202,10 +202,10 @@ class TritonOperation(Operation):
             self._log = LaunchAccesses(self.launch.name, rank, watched, shared, begins)
         return Grid(self._setting(), self._log, is_sample=checker is None)
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> RunningLaunch:
         launch, device = self.launch, self.stream.device
         shared = device, self.statistics, launch.options, lanes_of(launch.jit, device.memory.space)
-        return Setting(launch.name, launch.grid, *shared)
+        return RunningLaunch(launch.name, launch.grid, *shared)
 
     def _compute(self, grid: Grid) -> None:
         launch, device = self.launch, self.stream.device
@@ -407,7 +407,7 @@ class Launch:
         self.dependence = dependence_of(kernel.jit.src, options)
         num_warps = int(options.get("num_warps") or 4)
         warp_size = target_of(spec).warp_size
-        self.options = Options(
+        self.options = LaunchOptions(
             is_checked=bool(options.get("debug")) or context.strict or precision == "hardware",
             num_warps=num_warps,
             precision=precision,
@@ -461,14 +461,14 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
-    def launched(self) -> costs.Launched:
+    def launched(self) -> costs.LaunchParameters:
         """Return the properties of the launch that its cost depends on."""
-        return costs.Launched(
+        return costs.LaunchParameters(
             self.grid, self.ctas_per_sm, self.options.num_warps, self._num_stages,
             self._num_spilled, self._operand_bytes_per_flop,
         )  # fmt: skip
 
-    def form(self, spec: DeviceSpec) -> Form | None:
+    def form(self, spec: DeviceSpec) -> SampleKey | None:
         """Return all that decides the counts of a launch on memory without values.
 
         None where more may: an argument has values, or is no tensor and no number.
@@ -489,7 +489,7 @@ class Launch:
                 words += [type(value), value]
             else:
                 return None
-        return Form(self.jit, tuple(words), storages)
+        return SampleKey(self.jit, tuple(words), storages)
 
     def ask_compiler(self, spec: DeviceSpec, dot_inputs_bytes: int = 0) -> None:
         """Read the number of programs per SM from the compiler, unless the launch gave it.
@@ -514,7 +514,7 @@ class Launch:
     def forget_arguments(self) -> None:
         """Release the arguments of an ended launch, and so their memory."""
         left = {name: pointer_of(value) or value for name, value in self._bound.items()}
-        kept = (Pointer, bool, int, float, type(None))
+        kept = (PointerSignature, bool, int, float, type(None))
         self._bound = {name: value for name, value in left.items() if isinstance(value, kept)}
         self._seen = {}
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from simrank.calibration.accuracy import TableSeries
     from simrank.collectives.nccl import Communicator
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.machine import Shape
+    from simrank.collectives.nccl.machine import GroupShape
     from simrank.collectives.nccl.pool import Constants
     from simrank.config.cluster import ClusterConfig
-    from simrank.config.foreign.nccl_topology import Found
+    from simrank.config.foreign.nccl_topology import TopologyKey
     from simrank.config.load import ClusterRef
     from simrank.config.tuner import TunerRow
     from simrank.hardware import Cluster
@@ -156,7 +156,7 @@ class Explanation:
     cluster: str
     collective: str
     size_bytes: int
-    shape: Shape
+    shape: GroupShape
     options: tuple[Option, ...]
     steps: str
     volume: str
@@ -257,7 +257,7 @@ def _uncertainties(
     return tuple(sorted(found, key=lambda part: -part.share))
 
 
-def _replaced(config: ClusterConfig, found: Mapping[str, Found]) -> Iterator[Replaced]:
+def _replaced(config: ClusterConfig, found: Mapping[str, TopologyKey]) -> Iterator[Replaced]:
     """Yield the values of a graph beside the cluster's."""
     nccl = config.nccl
     if nccl is None:
@@ -490,7 +490,7 @@ def crossover(  # noqa: PLR0913 - as `predict`
     )
 
 
-def _measured(collective: str, shape: Shape, cluster: str) -> tuple[MeasuredTimes, ...]:
+def _measured(collective: str, shape: GroupShape, cluster: str) -> tuple[MeasuredTimes, ...]:
     """Return the built-in tables of the same calls, without tables of framework loops."""
     found = []
     for name in builtin_tables():

@@ -34,7 +34,7 @@ from simrank.pages import (
     section,
 )
 from simrank.pages.chart import linear_axis
-from simrank.parallel import GridWatcher, Outcome, Part, run_grid, title_of
+from simrank.parallel import GridWatcher, Part, RowOutcome, run_grid, title_of
 from simrank.trace.activity import PHASES
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def command_of(cell: PlanCell, *options: str) -> list[str]:
     return ["simrank", "run", "--shape-only", *given, *cell.program]
 
 
-def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> Outcome:
+def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> RowOutcome:
     cell = cells[index]
     memory_bytes = cell.memory_bytes
     ended, fits = _run(cell, folder), True
@@ -138,13 +138,13 @@ def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> Outcome:
         return _failed(cell, _one_line(ended.report), ended.report)
     found = {**_measures(cell, ended.summary), "memory_bytes": memory_bytes}
     measures = {name: found[name] for name in MEASURES}
-    return Outcome({**cell.columns, **measures, FITS: fits, ERROR: None}, None)
+    return RowOutcome({**cell.columns, **measures, FITS: fits, ERROR: None}, None)
 
 
-def _failed(cell: PlanCell, why: str, report: str, *, fits: bool | None = None) -> Outcome:
+def _failed(cell: PlanCell, why: str, report: str, *, fits: bool | None = None) -> RowOutcome:
     none = dict.fromkeys(MEASURES)
     memory = {"memory_bytes": cell.memory_bytes}
-    return Outcome({**cell.columns, **none, **memory, FITS: fits, ERROR: why}, report)
+    return RowOutcome({**cell.columns, **none, **memory, FITS: fits, ERROR: why}, report)
 
 
 def _run(cell: PlanCell, folder: Path, *options: str) -> _Ended:

@@ -12,7 +12,7 @@ import numpy as np
 
 from simrank import units
 from simrank.collectives.bounds import busbw_factor
-from simrank.collectives.nccl import Communicator, Shape, predict_times
+from simrank.collectives.nccl import Communicator, GroupShape, predict_times
 from simrank.collectives.nccl.evidence import communicator_on
 from simrank.collectives.nccl.machine import shape_on, spec_of
 from simrank.collectives.nccl.prediction import work_of_choice
@@ -217,7 +217,7 @@ def forecast(
     collective: str,
     size_bytes: npt.NDArray[np.int64],
     cluster: Cluster,
-    shape: Shape,
+    shape: GroupShape,
     calibration: str | Constants | None = AUTO,
     **left: Any,  # noqa: ANN401 - algorithms, protocols and rows of a tuner, as `predict_times`
 ) -> Forecast:
@@ -230,7 +230,7 @@ def forecast(
     return Forecast(comm, found, constants, work, np.searchsorted(ENDS_BYTES, size_bytes))
 
 
-def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
+def shape_of(cluster: Cluster, num_ranks: int | None) -> GroupShape:
     """Return the shape of ranks that fill one node after the other; None: of all devices.
 
     Raises:
@@ -241,12 +241,12 @@ def shape_of(cluster: Cluster, num_ranks: int | None) -> Shape:
         raise ValueError(
             f"num_ranks={ranks}: expected 2 to {cluster.num_devices}, the devices of {cluster.name}"
         )
-    return Shape.packed(ranks, cluster.devices_per_node)
+    return GroupShape.packed(ranks, cluster.devices_per_node)
 
 
 def shape_of_ranks(
     cluster: Cluster, ranks: Sequence[int] | None, num_ranks: int | None = None
-) -> Shape:
+) -> GroupShape:
     """Return the shape of the group of some devices; None: of `num_ranks` that fill nodes.
 
     Raises:

@@ -19,7 +19,7 @@ from simrank.planning.predict import collective_of, shape_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.collectives.nccl import Communicator, Shape
+    from simrank.collectives.nccl import Communicator, GroupShape
     from simrank.config.load import ClusterRef
     from simrank.hardware import Cluster
 
@@ -86,7 +86,7 @@ def tune(
 
 
 def _fastest_on(
-    cluster: Cluster, collective: str, shape: Shape, calibration: str | None
+    cluster: Cluster, collective: str, shape: GroupShape, calibration: str | None
 ) -> Communicator:
     """Return ranks whose fastest algorithm is chosen."""
     comm, _ = communicator_on(cluster, collective, shape, spec_of(cluster, shape), calibration)

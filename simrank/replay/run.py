@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RankTimes:
+class ReplayTimes:
     """The times of one rank in a replay.
 
     Attributes:
@@ -56,7 +56,7 @@ class RankTimes:
 
 def replay(
     trace: Trace, cluster: Cluster, *, observers: Sequence[Observer] = (), seed: int = 0
-) -> list[RankTimes]:
+) -> list[ReplayTimes]:
     """Replay a trace; rank r is on device r.
 
     Args:
@@ -86,9 +86,9 @@ def replay(
     return [_times(rank, player, trace) for rank, player in enumerate(players)]
 
 
-def _times(rank: int, player: Player, trace: Trace) -> RankTimes:
+def _times(rank: int, player: Player, trace: Trace) -> ReplayTimes:
     nodes = trace.ranks[rank]
-    return RankTimes(
+    return ReplayTimes(
         rank,
         len(nodes),
         player.end_ps,

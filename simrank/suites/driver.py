@@ -15,7 +15,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest.outcomes import Failed
 
 from simrank.errors import DeadlockError, LivelockError, ranks_text
-from simrank.suites.session import LoneSession, RankSession, World, current_session
+from simrank.suites.session import LoneSession, RankSession, SuiteRanks, current_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ PHASES = ("setup", "call", "teardown")
 _MAX_LINES = 3  # Of a message whose place has been shown in full.
 
 
-class Failure(NamedTuple):
+class RankFailure(NamedTuple):
     """A failure of ranks (none: all): place, reason, text."""
 
     ranks: list[int]
@@ -58,7 +58,7 @@ class RanksRepr(TerminalRepr):
     """
 
     def __init__(
-        self, failures: Sequence[Failure], num_ranks: int, others: Sequence[str] = ()
+        self, failures: Sequence[RankFailure], num_ranks: int, others: Sequence[str] = ()
     ) -> None:
         self._failures = failures
         self._others = others
@@ -91,9 +91,9 @@ class RanksRepr(TerminalRepr):
             tw.line(line)
 
 
-def failures_of(reports: Mapping[int, Any]) -> list[Failure]:
+def failures_of(reports: Mapping[int, Any]) -> list[RankFailure]:
     """Return the failures of ranks, grouped by place and message."""
-    found: dict[tuple[str, int, str], Failure] = {}
+    found: dict[tuple[str, int, str], RankFailure] = {}
     for rank, report in reports.items():
         if not report.failed:
             continue
@@ -106,7 +106,7 @@ def failures_of(reports: Mapping[int, Any]) -> list[Failure]:
         if key in found:
             found[key].ranks.append(rank)
         else:
-            found[key] = Failure([rank], *key, report.longrepr)
+            found[key] = RankFailure([rank], *key, report.longrepr)
     return list(found.values())
 
 
@@ -208,7 +208,7 @@ class Driver:
         self._config = config
         self._num_ranks = num_ranks
         self._settings = settings
-        self._world: World | None = None
+        self._world: SuiteRanks | None = None
         self._num_worlds = 0
         self._is_collected = False
         self._lone: LoneSession | None = None
@@ -249,7 +249,7 @@ class Driver:
         before_s = time.perf_counter()
         self._num_worlds += 1
         self._is_collected = False
-        self._world = World(self._num_ranks, self._args(), self._folder(), self._settings)
+        self._world = SuiteRanks(self._num_ranks, self._args(), self._folder(), self._settings)
         with self._captured():
             self._world.tell(RankSession.parse)
         if self._num_worlds > 1:
@@ -267,7 +267,7 @@ class Driver:
             args.append("--capture=sys")  # Ranks share file descriptors.
         return args
 
-    def _collected(self, item: RanksItem | None = None) -> World:
+    def _collected(self, item: RanksItem | None = None) -> SuiteRanks:
         """Return the ranks, which have collected their tests.
 
         Args:
@@ -575,7 +575,7 @@ def _before_body(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport
     return [report for report in reports if report.when == "setup" and not report.failed]
 
 
-def _report_of_hang(item: RanksItem, world: World, error: Hang | Failed) -> pytest.TestReport:
+def _report_of_hang(item: RanksItem, world: SuiteRanks, error: Hang | Failed) -> pytest.TestReport:
     """Return the report of a body that did not end: a failure, unless the test is marked to."""
     if any(session.is_expected(error) for session in world.sessions):
         report = pytest.TestReport(
@@ -585,7 +585,7 @@ def _report_of_hang(item: RanksItem, world: World, error: Hang | Failed) -> pyte
         return report
     path, line, _ = item.location
     text = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-    shown = RanksRepr([Failure([], path, (line or 0) + 1, text, text)], 0)
+    shown = RanksRepr([RankFailure([], path, (line or 0) + 1, text, text)], 0)
     return pytest.TestReport(
         item.nodeid, item.location, dict(item.keywords), "failed", shown, "call"
     )

@@ -36,7 +36,7 @@ PLACES = (SIMULATED, *REAL)
 _VERDICTS = ("seeds", "checks", "races", "strict", "faults", "delays", "on_failure", "data")
 
 
-class PerRank:
+class RankFixture:
     """Placeholder for a fixture's value that every rank makes itself."""
 
     def __init__(self, name: str) -> None:
@@ -53,10 +53,10 @@ class PerRank:
         )
 
 
-RANK = PerRank("rank")
+RANK = RankFixture("rank")
 
 
-class Asked(NamedTuple):
+class MarkerArguments(NamedTuple):
     """A parsed marker: ranks, places (none: all) and options."""
 
     num_ranks: int
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
     options: dict[str, Any]
 
 
-def asked(node: pytest.Item) -> Asked:
+def asked(node: pytest.Item) -> MarkerArguments:
     """Parse the marker of a test.
 
     Raises:
@@ -81,7 +81,7 @@ def asked(node: pytest.Item) -> Asked:
         raise pytest.UsageError(f"{node.nodeid}: write ranks(n) with a number of ranks, {HELP}")
     if num_ranks < 1:
         raise pytest.UsageError(f"{node.nodeid}: ranks({num_ranks}): expected 1 or more")
-    return Asked(num_ranks, on, options)
+    return MarkerArguments(num_ranks, on, options)
 
 
 def _places_of(nodeid: str, given: Any) -> tuple[str, ...]:

@@ -326,7 +326,7 @@ if TYPE_CHECKING:
 _AT_REST = "has ended the test"
 
 
-class World:
+class SuiteRanks:
     """The ranks of a suite, each with a session.
 
     Args:

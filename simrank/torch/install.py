@@ -16,7 +16,7 @@ from simrank.device.tensors.printing import ADDRESSES, READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
 from simrank.isolation import contracts
-from simrank.isolation.libraries import Library
+from simrank.isolation.libraries import RegisteredLibrary
 from simrank.isolation.mock_patches import PER_THREAD, SharedModule
 from simrank.multiprocessing import children
 from simrank.multiprocessing import spawn as simulated_spawn
@@ -27,7 +27,7 @@ from simrank.torch.cuda.switch import Switch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simrank.isolation.libraries import RankState
+    from simrank.isolation.libraries import LibraryState
     from simrank.ranks import Program
 
 Patches = list[tuple[Any, str, Any]]
@@ -348,10 +348,10 @@ def _of_multiprocessing() -> Patches:
     return found + children.of_module(module)
 
 
-def _state_of(program: Program) -> RankState:
+def _state_of(program: Program) -> LibraryState:
     from simrank.torch.rank_state.turns import TorchState  # noqa: PLC0415 - it needs torch
 
     return TorchState(program)
 
 
-LIBRARY = Library(patches, _state_of)
+LIBRARY = RegisteredLibrary(patches, _state_of)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simrank.distributed.replicas import Step
+from simrank.distributed.replicas import OptimizerStep
 from simrank.engine import user_site
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
@@ -56,7 +56,7 @@ def compare_replicas(program: Program, optimizer: Any) -> None:
             continue
         order = list(steps).index(optimizer) if optimizer in steps else len(steps)
         steps[optimizer] = steps.get(optimizer, 0) + 1
-        step = Step(number, order, steps[optimizer])
+        step = OptimizerStep(number, order, steps[optimizer])
         simulated = model.process_group.simulated
         replicas.note(simulated, program.rank or 0, step, hashes, user_site())
 

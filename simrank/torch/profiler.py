@@ -42,7 +42,7 @@ _NOT_SHOWN = ("wait", "event")
 _CUDA: Any = torch.autograd.DeviceType.CUDA
 
 
-class Entry:
+class HostEvent:
     """An event of the rank's host.
 
     Attributes:
@@ -87,7 +87,7 @@ class Profile(SwitchObserver):
     """
 
     def __init__(self, program: Program) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[HostEvent] = []
         self.calls: set[Any] = set()
         self.facts: dict[str, Any] = {}
         self._rank, self._program = program.rank, program
@@ -113,7 +113,7 @@ class Profile(SwitchObserver):
             return
         shapes = (operation.details or {}).get("shapes", [])
         name = _host_name(operation)
-        entry = Entry(name, shapes, start_ps, is_async=False, kernel=operation)
+        entry = HostEvent(name, shapes, start_ps, is_async=False, kernel=operation)
         entry.end_ps = operation.issue_ps
         self.entries.append(entry)
 
@@ -155,7 +155,7 @@ def record_call(
     if comms is not None:
         record_comms(program, comms)
     shapes = [list(tensor.shape) for tensor in tensors]
-    entry = Entry(name, shapes, clock_ps(program), is_async=True)
+    entry = HostEvent(name, shapes, clock_ps(program), is_async=True)
     entry.end_ps = max(entry.end_ps, program.engine.now_ps)
     for work in works:
         operation = work._operation
@@ -169,7 +169,7 @@ def record_call(
 
 def record_comms(program: Program, facts: dict[str, Any]) -> None:
     """Record torch's operator for calls of nccl and waits for them."""
-    entry = Entry("record_param_comms", [], clock_ps(program), is_async=False)
+    entry = HostEvent("record_param_comms", [], clock_ps(program), is_async=False)
     entry.facts = facts
     for profile in program.local.get(_KEY, ()):
         profile.entries.append(entry)
@@ -218,7 +218,7 @@ _DTYPES = {  # As C++ spells them.
 }  # fmt: skip
 
 
-def _end(entry: Entry, program: Program) -> None:
+def _end(entry: HostEvent, program: Program) -> None:
     entry.end_ps = max(entry.end_ps, program.engine.now_ps)
 
 
@@ -316,7 +316,9 @@ def _stop(self: Any, *error: object) -> bool:
     return False
 
 
-def _events(profiler: Any, entries: Sequence[Entry], rank: int | None) -> Iterator[FunctionEvent]:
+def _events(
+    profiler: Any, entries: Sequence[HostEvent], rank: int | None
+) -> Iterator[FunctionEvent]:
     """Yield torch's events of the host, each with its kernel, and of the device."""
     for number, entry in enumerate(entries):
         event = FunctionEvent(
@@ -404,7 +406,7 @@ def _export(self: Any, path: str, metadata: object = None, use_python_export: bo
     write_text(path, json.dumps(shown))
 
 
-def _trace_of(entries: Sequence[Entry], rank: int) -> Iterator[dict[str, Any]]:
+def _trace_of(entries: Sequence[HostEvent], rank: int) -> Iterator[dict[str, Any]]:
     for number, entry in enumerate(entries):
         category = "user_annotation" if entry.is_scope else "cpu_op"
         arguments: dict[str, Any] = {"External id": number, "Input Dims": entry.shapes}
@@ -448,7 +450,7 @@ def _slice(category: str, name: str, span_ps: tuple[int, int]) -> dict[str, Any]
 
 def _open_scope(program: Program, scope: Any) -> None:
     activation.flush()  # What was computed before belongs to what was open then.
-    scope._simulated = Entry(scope.name, [], clock_ps(program), is_async=False, is_scope=True)
+    scope._simulated = HostEvent(scope.name, [], clock_ps(program), is_async=False, is_scope=True)
     for profile in program.local[_KEY]:
         profile.entries.append(scope._simulated)
 
@@ -457,10 +459,10 @@ def _library_scope(program: Program, name: str | None, number: int) -> None:
     """Record a scope of torch's C++, such as a node of autograd."""
     if not is_recording(program):
         return
-    opened: dict[int, Entry] = program.local.setdefault(_OPEN_SCOPES, {})
+    opened: dict[int, HostEvent] = program.local.setdefault(_OPEN_SCOPES, {})
     if name is not None:
         activation.flush()
-        opened[number] = Entry(name, [], clock_ps(program), is_async=False)
+        opened[number] = HostEvent(name, [], clock_ps(program), is_async=False)
         for profile in program.local[_KEY]:
             profile.entries.append(opened[number])
     elif number in opened:
@@ -469,7 +471,7 @@ def _library_scope(program: Program, name: str | None, number: int) -> None:
 
 
 def _close_scope(program: Program, scope: Any) -> None:
-    entry: Entry | None = getattr(scope, "_simulated", None)
+    entry: HostEvent | None = getattr(scope, "_simulated", None)
     if entry is not None:
         activation.flush()
         entry.end_ps = clock_ps(program)

@@ -36,7 +36,7 @@ _UNEVEN = 1.05  # Assumed: less is not worth a word.
 _FUSED_PER_SIMPLE = 4  # Additions and multiplications that take as long as a comparison.
 
 
-class SourceLine(NamedTuple):
+class KernelLine(NamedTuple):
     """A line of a kernel, or of a device function that it calls.
 
     Attributes:
@@ -52,22 +52,22 @@ class SourceLine(NamedTuple):
     parts_ps: Mapping[str, float]
 
 
-def source_lines(profile: KernelProfile) -> Iterator[SourceLine]:
+def source_lines(profile: KernelProfile) -> Iterator[KernelLine]:
     """Yield the lines of a kernel in order, then lines of called functions in other files."""
     weights = {key: _weights(line) for key, line in profile.lines.items()}
     totals = {part: sum(own[part] for own in weights.values()) for part in PARTS}
     spent = {**profile.parts_ps, "waiting": _waiting_ps(profile)}
 
-    def reported(key: tuple[str, int], source: str) -> SourceLine:
+    def reported(key: tuple[str, int], source: str) -> KernelLine:
         line = profile.lines.get(key)
         if line is None:
-            return SourceLine(key[1], source, {}, {})
+            return KernelLine(key[1], source, {}, {})
         parts_ps = {
             part: spent.get(part, 0) * weights[key][part] / totals[part]
             for part in PARTS
             if totals[part] and weights[key][part]
         }
-        return SourceLine(key[1], source, _texts(line, parts_ps), parts_ps)
+        return KernelLine(key[1], source, _texts(line, parts_ps), parts_ps)
 
     last = profile.first_line + len(profile.source)
     for number, text in enumerate(profile.source, profile.first_line):
@@ -231,11 +231,11 @@ def _kernel(profile: KernelProfile) -> Markup:
     return section(profile.name, *parts)
 
 
-def _code(row: SourceLine) -> Markup:
+def _code(row: KernelLine) -> Markup:
     return element("td", element("code", row.source), style="text-align:left;white-space:pre")
 
 
-def _bars(rows: Sequence[SourceLine]) -> list[Bar]:
+def _bars(rows: Sequence[KernelLine]) -> list[Bar]:
     """Return a bar for each line that takes time, in the order of the source."""
     totals = {row.number: sum(row.parts_ps.values()) for row in rows}
     least = _LEAST_PART * max(totals.values(), default=0.0)

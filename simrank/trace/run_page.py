@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from simrank.pages.document import Markup
     from simrank.trace.summary import (
         CollectiveCost,
-        KernelCost,
+        KernelCalls,
         PeakMemory,
         RankTimes,
-        Steps,
         Summary,
+        TrainingSteps,
     )
 
 _MOST_ROWS = 40  # Bars of one picture: more than fit on a screen.
@@ -111,7 +111,7 @@ def _times(found: Sequence[RankTimes]) -> Markup:
     return _section("Time per rank", unit, _PARTS, rows)
 
 
-def _steps(steps: Steps) -> Markup:
+def _steps(steps: TrainingSteps) -> Markup:
     """Return the section of the last training step: phases of computation, then all waiting."""
     groups = dict.fromkeys(name for step in steps.last for name in step.exposed_by_group_us)
     phases = [
@@ -148,7 +148,7 @@ def _collectives(costs: Sequence[CollectiveCost]) -> Markup:
     return _section("Costliest collectives", unit, ("time of all calls",), rows)
 
 
-def _kernels(costs: Sequence[KernelCost]) -> Markup:
+def _kernels(costs: Sequence[KernelCalls]) -> Markup:
     """Return the section of kernels, with shapes or with the lines that they fuse."""
     unit, scale = _unit([cost.total_us for cost in costs], _US_BY_UNIT)
     rows = []
@@ -159,7 +159,7 @@ def _kernels(costs: Sequence[KernelCost]) -> Markup:
     return _section("Costliest kernels", unit, ("time of all calls",), rows)
 
 
-def _total(cost: CollectiveCost | KernelCost) -> str:
+def _total(cost: CollectiveCost | KernelCalls) -> str:
     calls = "1 call" if cost.num_calls == 1 else f"{cost.num_calls} calls"
     return f"{calls}, {time_text(cost.total_us)}"
 

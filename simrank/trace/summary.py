@@ -74,7 +74,7 @@ class RankStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class TrainingSteps:
     """The training steps of a run.
 
     Attributes:
@@ -131,7 +131,7 @@ class CollectiveCost:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelCost:
+class KernelCalls:
     """All calls of one kernel or copy with one set of shapes.
 
     Attributes:
@@ -251,7 +251,7 @@ class Summary:
             )
         ]
 
-    def steps(self) -> Steps | None:
+    def steps(self) -> TrainingSteps | None:
         """Return the training steps of the run, or None if no optimizer stepped after backward."""
         ends = {rank: activity.steps() for rank, activity in self._activities.items()}
         count = max(map(len, ends.values()), default=0)
@@ -284,7 +284,7 @@ class Summary:
         ]
         alike = list(self._alike(spans, lambda span: (span.flops, span.recomputed_flops)))
         num_ranks = sum(len(ranks) for ranks, _ in alike)
-        return Steps(
+        return TrainingSteps(
             times_us,
             tuple(last),
             sum(span.flops * len(ranks) for ranks, span in alike) / num_ranks,
@@ -326,10 +326,10 @@ class Summary:
         largest = sorted(self._by_bytes_ps.items(), key=lambda entry: (-entry[1], entry[0]))
         return [(name, took_ps / self._kernels_ps) for name, took_ps in largest[:_NUM_COSTLIEST]]
 
-    def costliest_kernels(self) -> list[KernelCost]:
+    def costliest_kernels(self) -> list[KernelCalls]:
         """Return the five kernels that took most time in all."""
         return [
-            KernelCost(name, lines, _shapes_text(self._shapes[number]), calls, us)
+            KernelCalls(name, lines, _shapes_text(self._shapes[number]), calls, us)
             for (name, lines, number), calls, us in _costliest(self._kernels)
         ]
 
@@ -375,7 +375,7 @@ class Rates(NamedTuple):
     peak_flops_per_s: float | None = None
     tokens_per_step: int | None = None
 
-    def of(self, steps: Steps) -> dict[str, float]:
+    def of(self, steps: TrainingSteps) -> dict[str, float]:
         """Return the rates of the last step, by name."""
         step_s, found = steps.times_us[-1] / 1e6, {}
         num_ranks = sum(len(step.ranks) for step in steps.last)
@@ -460,7 +460,7 @@ def not_run_text(not_run: Mapping[int, Sequence[int]]) -> str:
     return "; ".join(parts[:_MAX_NAMED]) + f"; {left} more sets" * (left > 0)
 
 
-def _steps_text(steps: Steps | None, rates: Rates) -> Iterator[str]:
+def _steps_text(steps: TrainingSteps | None, rates: Rates) -> Iterator[str]:
     """Yield the lines of the training steps: times of all, and parts and rates of the last."""
     if steps is None:
         return

@@ -23,7 +23,7 @@ _MARK = b"srk1"
 _CHUNK_BYTES = 1 << 16
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kinds of frames; the first three go to a worker, the rest come from one."""
 
     SETUP = 1
@@ -35,7 +35,7 @@ class Kind(IntEnum):
     RAISED = 7
 
 
-_KINDS = frozenset(Kind)
+_KINDS = frozenset(FrameKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Frame:
         body: A pickle, or nothing.
     """
 
-    kind: Kind
+    kind: FrameKind
     request: int
     body: bytes = b""
 
@@ -93,7 +93,7 @@ class Assembler:
             return None
         body = bytes(memoryview(self._held)[_HEAD.size : end])
         del self._held[:end]
-        return Frame(Kind(kind), request, body)
+        return Frame(FrameKind(kind), request, body)
 
 
 class WorkerChannel:

@@ -43,7 +43,7 @@ SENDS, RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv
 _OWN = os.path.dirname(__file__)
 
 
-class Calls:
+class WorkerCalls:
     """The calls of a worker.
 
     Attributes:

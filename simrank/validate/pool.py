@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
-    from simrank.validate.team import Case
+    from simrank.validate.team import TeamRequest
 
 _KEPT_EVENTS = 1_000
 BACKENDS = ("gloo", "nccl", None)
@@ -351,7 +351,7 @@ def _first_line(error: BaseException) -> str:
 _CAUSE_S = 0.25  # assumed: peers of a rank that dies fail within this, before its end is seen
 
 
-def verdict(team: Team, case: Case) -> PoolError | None:
+def verdict(team: Team, case: TeamRequest) -> PoolError | None:
     """Return the error of a finished case, or None.
 
     A rank that died is the cause of what its peers raised at about that time; a rank that raised
@@ -383,7 +383,7 @@ def verdict(team: Team, case: Case) -> PoolError | None:
     return _hang(team, case, what, end)
 
 
-def _hang(team: Team, case: Case, what: str, end: Sequence[str]) -> PoolError:
+def _hang(team: Team, case: TeamRequest, what: str, end: Sequence[str]) -> PoolError:
     pages = team.pages(case.ranks)
     waits = waits_for(pages)
     end = [*waits_text(waits), *end]

@@ -64,7 +64,7 @@ class Process:
             theirs.callback(os.close, page)
             fcntl.fcntl(self._stacks, fcntl.F_SETFL, os.O_APPEND)
             self.channel = WorkerChannel(ours)
-            self.output = Output(reading, f"[rank {rank}]", echo)
+            self.output = WorkerOutput(reading, f"[rank {rank}]", echo)
             self.page = Page(page)
             on_error.callback(self.close)
             fds = [channel.fileno(), page, self._stacks]
@@ -183,7 +183,7 @@ _KEPT_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 16
 
 
-class Output:
+class WorkerOutput:
     """The output of a worker.
 
     Args:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SEED = 1234
 
 
-class Part(NamedTuple):
+class StatePart(NamedTuple):
     """A part of the process's state.
 
     Attributes:
@@ -47,7 +47,7 @@ class Baseline:
     """A snapshot of the process, and of libraries at their first import."""
 
     def __init__(self) -> None:
-        self._saved: list[tuple[Part, Any]] = []
+        self._saved: list[tuple[StatePart, Any]] = []
         self._libraries: set[str] = set()
         self._descriptors = _Descriptors()
         self._modules: dict[str, dict[str, object]] = {}
@@ -65,7 +65,7 @@ class Baseline:
             if _is_imported(name):
                 self._modules[name] = dict(_callables(sys.modules[name]))
 
-    def _save(self, parts: Iterable[Part]) -> None:
+    def _save(self, parts: Iterable[StatePart]) -> None:
         self._saved += [(part, part.read()) for part in parts]
 
     def restore(self) -> list[str]:
@@ -138,19 +138,21 @@ def _seed() -> None:
 # ---- the process ----
 
 
-def _attribute(owner: Any, name: str) -> Part:  # noqa: ANN401 - a module or an object
+def _attribute(owner: Any, name: str) -> StatePart:  # noqa: ANN401 - a module or an object
     where = getattr(owner, "__name__", type(owner).__name__)
-    return Part(f"{where}.{name}", lambda: getattr(owner, name), lambda v: setattr(owner, name, v))
+    return StatePart(
+        f"{where}.{name}", lambda: getattr(owner, name), lambda v: setattr(owner, name, v)
+    )
 
 
-def _list_of(owner: Any, name: str) -> Part:  # noqa: ANN401 - likewise
+def _list_of(owner: Any, name: str) -> StatePart:  # noqa: ANN401 - likewise
     """Return the part for a list of a module: the list itself, and its items."""
 
     def write(value: tuple[list[Any], list[Any]]) -> None:
         value[0][:] = value[1]
         setattr(owner, name, value[0])
 
-    return Part(
+    return StatePart(
         f"{owner.__name__}.{name}",
         lambda: (getattr(owner, name), list(getattr(owner, name))),
         write,
@@ -209,7 +211,7 @@ def _write_filters(value: tuple[list[Any], list[Any]]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
-def _loggers() -> Part:
+def _loggers() -> StatePart:
     """Return the part for existing loggers; loggers of later imports keep their settings."""
     named = list(logging.root.manager.loggerDict.items())
     known = [logging.root, *(each for _, each in named if isinstance(each, logging.Logger))]
@@ -228,41 +230,43 @@ def _loggers() -> Part:
             logger.disabled, logger.propagate = disabled, propagate
             logger.handlers[:], logger.filters[:] = handlers, filters
 
-    return Part("levels and handlers of loggers", read, write)
+    return StatePart("levels and handlers of loggers", read, write)
 
 
 _PARTS = (
     # First what the rest needs.
-    Part("sys.setrecursionlimit", sys.getrecursionlimit, sys.setrecursionlimit),
-    Part("sys.settrace", sys.gettrace, sys.settrace),
-    Part("sys.setprofile", sys.getprofile, sys.setprofile),
-    Part("signal.setitimer", _are_timers_set, _stop_timers),
-    Part("signal handlers", _handlers, _write_handlers),
-    Part(
+    StatePart("sys.setrecursionlimit", sys.getrecursionlimit, sys.setrecursionlimit),
+    StatePart("sys.settrace", sys.gettrace, sys.settrace),
+    StatePart("sys.setprofile", sys.getprofile, sys.setprofile),
+    StatePart("signal.setitimer", _are_timers_set, _stop_timers),
+    StatePart("signal handlers", _handlers, _write_handlers),
+    StatePart(
         "the signal mask",
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda value: signal.pthread_sigmask(signal.SIG_SETMASK, value),
     ),
-    Part("os.environ", lambda: dict(os.environ), _write_environment),
-    Part("the current folder", _folder, _change_folder),
-    Part("os.umask", _umask, os.umask),
-    Part(
+    StatePart("os.environ", lambda: dict(os.environ), _write_environment),
+    StatePart("the current folder", _folder, _change_folder),
+    StatePart("os.umask", _umask, os.umask),
+    StatePart(
         "the locale",
         lambda: locale.setlocale(locale.LC_ALL),
         lambda value: locale.setlocale(locale.LC_ALL, value),
     ),
-    Part("socket.setdefaulttimeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    Part("gc.enable", gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
-    Part("gc.set_threshold", gc.get_threshold, lambda value: gc.set_threshold(*value)),
-    Part("gc.set_debug", gc.get_debug, gc.set_debug),
-    Part("sys.setswitchinterval", sys.getswitchinterval, sys.setswitchinterval),
+    StatePart("socket.setdefaulttimeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    StatePart("gc.enable", gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
+    StatePart("gc.set_threshold", gc.get_threshold, lambda value: gc.set_threshold(*value)),
+    StatePart("gc.set_debug", gc.get_debug, gc.set_debug),
+    StatePart("sys.setswitchinterval", sys.getswitchinterval, sys.setswitchinterval),
     *(_list_of(sys, name) for name in ("argv", "path", "meta_path", "path_hooks")),
     _list_of(gc, "callbacks"),
     *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr")),
     *(_attribute(sys, name) for name in ("excepthook", "displayhook", "unraisablehook")),
     _attribute(sys, "breakpointhook"),
     _attribute(threading, "excepthook"),
-    Part("warnings.filters", lambda: (warnings.filters, list(warnings.filters)), _write_filters),
+    StatePart(
+        "warnings.filters", lambda: (warnings.filters, list(warnings.filters)), _write_filters
+    ),
     _attribute(warnings, "showwarning"),
     _attribute(logging.root.manager, "disable"),
     _attribute(logging, "raiseExceptions"),
@@ -379,13 +383,13 @@ def _callables(module: ModuleType) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _numpy_parts() -> list[Part]:
+def _numpy_parts() -> list[StatePart]:
     import numpy as np  # noqa: PLC0415 - the case has imported it
 
     return [
-        Part("numpy.seterr", np.geterr, lambda value: np.seterr(**value)),
-        Part("numpy.seterrcall", np.geterrcall, np.seterrcall),
-        Part(
+        StatePart("numpy.seterr", np.geterr, lambda value: np.seterr(**value)),
+        StatePart("numpy.seterrcall", np.geterrcall, np.seterrcall),
+        StatePart(
             "numpy.set_printoptions",
             np.get_printoptions,
             lambda value: np.set_printoptions(**value),
@@ -393,7 +397,7 @@ def _numpy_parts() -> list[Part]:
     ]
 
 
-def _torch_parts() -> list[Part]:
+def _torch_parts() -> list[StatePart]:
     torch: Any = sys.modules["torch"]
     flags = [
         (torch.backends.cuda.matmul, "allow_tf32"),
@@ -402,19 +406,19 @@ def _torch_parts() -> list[Part]:
         (torch.backends.cudnn, "allow_tf32"),
     ]
     return [
-        Part("torch.set_default_device", torch.get_default_device, _write_default_device),
-        Part("modes of torch functions", torch._C._len_torch_function_stack, _pop_modes),
-        Part("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype),
-        Part("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads),
-        Part("torch.set_grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled),
-        Part(
+        StatePart("torch.set_default_device", torch.get_default_device, _write_default_device),
+        StatePart("modes of torch functions", torch._C._len_torch_function_stack, _pop_modes),
+        StatePart("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype),
+        StatePart("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads),
+        StatePart("torch.set_grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled),
+        StatePart(
             "torch.autograd.set_detect_anomaly",
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
             lambda value: torch.set_anomaly_enabled(*value),
         ),
-        Part("torch.inference_mode", torch.is_inference_mode_enabled, _leave),
-        Part("dispatch modes of torch", torch._C._len_torch_dispatch_stack, _leave),
-        Part(
+        StatePart("torch.inference_mode", torch.is_inference_mode_enabled, _leave),
+        StatePart("dispatch modes of torch", torch._C._len_torch_dispatch_stack, _leave),
+        StatePart(
             "torch.use_deterministic_algorithms",
             lambda: (
                 torch.are_deterministic_algorithms_enabled(),
@@ -422,7 +426,7 @@ def _torch_parts() -> list[Part]:
             ),
             lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
         ),
-        Part(
+        StatePart(
             "torch.set_float32_matmul_precision",
             torch.get_float32_matmul_precision,
             torch.set_float32_matmul_precision,
@@ -447,7 +451,7 @@ def _leave(_: object) -> None:
     """Change nothing: a mode that a case entered is left by its own exit alone."""
 
 
-def _autocast(torch: Any, device: str) -> Part:  # noqa: ANN401 - a module
+def _autocast(torch: Any, device: str) -> StatePart:  # noqa: ANN401 - a module
     def read() -> tuple[bool, Any]:
         return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
@@ -455,10 +459,10 @@ def _autocast(torch: Any, device: str) -> Part:  # noqa: ANN401 - a module
         torch.set_autocast_enabled(device, value[0])
         torch.set_autocast_dtype(device, value[1])
 
-    return Part(f"torch.autocast of {device}", read, write)
+    return StatePart(f"torch.autocast of {device}", read, write)
 
 
-_LIBRARY_PARTS: dict[str, Callable[[], list[Part]]] = {
+_LIBRARY_PARTS: dict[str, Callable[[], list[StatePart]]] = {
     "numpy": _numpy_parts,
     "torch": _torch_parts,
 }

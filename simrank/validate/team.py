@@ -28,7 +28,7 @@ from simrank.errors import (
     who_text,
 )
 from simrank.errors.base import add_note
-from simrank.validate.channel import Frame, Kind
+from simrank.validate.channel import Frame, FrameKind
 from simrank.validate.current_call import SENDS, message_key
 from simrank.validate.process import Process
 from simrank.validate.worker import STACKS_SIGNAL
@@ -73,7 +73,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Case:
+class TeamRequest:
     """A request and the answers to it.
 
     Attributes:
@@ -108,7 +108,7 @@ class Case:
 def answer_of(frame: Frame) -> Answer:
     """Return the answer that a frame holds."""
     state, body = pickle.loads(frame.body)
-    if frame.kind == Kind.RETURNED:
+    if frame.kind == FrameKind.RETURNED:
         return Answer(True, body, state, time.monotonic())
     pickled, shown, traceback = pickle.loads(body)
     return Answer(False, pickled or b"", state, time.monotonic(), shown, traceback)
@@ -344,13 +344,13 @@ class Team:
             }
             left_s = max(0.0, deadline - time.monotonic())
             with suppress(OSError):  # It is dead, or stuck: the wait for its start sees that.
-                process.channel.send(Frame(Kind.SETUP, 0, pickle.dumps(body)), left_s)
+                process.channel.send(Frame(FrameKind.SETUP, 0, pickle.dumps(body)), left_s)
 
     def _wait_until_ready(self, deadline: float) -> None:
         ready: set[int] = set()
         while len(ready) < len(self.processes):
             for process, frame in self._events(deadline):
-                if frame.kind == Kind.REFUSED:
+                if frame.kind == FrameKind.REFUSED:
                     raise self._refused(process, frame.body)
                 process.pid = pickle.loads(frame.body)
                 ready.add(process.rank)
@@ -426,7 +426,7 @@ class Team:
 
     def ask(
         self, number: int, ranks: Sequence[int], parcels: Sequence[bytes], timeout_s: float
-    ) -> Case:
+    ) -> TeamRequest:
         """Send a request to some ranks, and wait for the answers.
 
         One that fails shortens the wait for the others: they get a moment to fail, too.
@@ -441,12 +441,12 @@ class Team:
         request = self._num_requests
         started = time.monotonic()
         deadline = started + timeout_s
-        case = Case(number, tuple(ranks), {}, timeout_s)
+        case = TeamRequest(number, tuple(ranks), {}, timeout_s)
         asked = [self.processes[rank] for rank in ranks]
         try:
             for process, parcel in zip(asked, parcels, strict=True):
                 body = pickle.dumps((tuple(ranks), parcel))
-                process.channel.send(Frame(Kind.RUN, request, body), timeout_s)
+                process.channel.send(Frame(FrameKind.RUN, request, body), timeout_s)
         except (OSError, TimeoutError):  # It is dead, or stuck: seen below.
             deadline = min(deadline, time.monotonic() + self._limits.settle_s)
         while not case.is_answered and time.monotonic() < deadline:
@@ -461,7 +461,7 @@ class Team:
                     break
         return case
 
-    def _have_diverged(self, case: Case) -> bool:
+    def _have_diverged(self, case: TeamRequest) -> bool:
         """Look whether a rank has waited for a while for one that never comes."""
         pages = self.pages(case.ranks)
         waits = waits_for(pages)
@@ -473,7 +473,7 @@ class Team:
         )
         return case.has_diverged
 
-    def facts(self, case: Case, *, with_stacks: bool) -> list[WorkerFacts]:
+    def facts(self, case: TeamRequest, *, with_stacks: bool) -> list[WorkerFacts]:
         """Return the facts of each requested rank, and of ranks that ended."""
         known = [p for p in self.processes if p.rank in case.ranks or p.ended]
         if with_stacks:
@@ -523,7 +523,7 @@ class Team:
         deadline = time.monotonic() + self._limits.end_s
         for process in self.processes:
             try:
-                process.channel.send(Frame(Kind.SHUTDOWN, 0), 0.1)
+                process.channel.send(Frame(FrameKind.SHUTDOWN, 0), 0.1)
             except OSError:  # It is gone, or does not read: it is killed below.
                 continue
         while not all(process.ended for process in self.processes):

@@ -17,7 +17,7 @@ from simrank.errors import NoRankError, TooFewDevicesError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from simrank.validate.current_call import Calls
+    from simrank.validate.current_call import WorkerCalls
 
 
 # ---- the process groups of a worker: made and tested once, destroyed without peers ----
@@ -29,10 +29,10 @@ _DTYPES = {
 }
 
 
-class Groups:
+class PoolGroups:
     """The pool's groups in one worker: all ranks, and each set of ranks that a request had."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: WorkerCalls) -> None:
         self._calls = calls
         self._own: dict[tuple[int, ...], Any] = {}
         self._store: Any = None
@@ -177,7 +177,9 @@ class Worker:
         is_leaving: Whether the process ends.
     """
 
-    def __init__(self, rank: int, num_workers: int, backend: str | None, calls: Calls) -> None:
+    def __init__(
+        self, rank: int, num_workers: int, backend: str | None, calls: WorkerCalls
+    ) -> None:
         self.rank = rank
         self.num_workers = num_workers
         self.backend = backend
@@ -186,11 +188,11 @@ class Worker:
         self.reset: Callable[[], object] | None = None
         self.request = 0
         self.is_leaving = False
-        self._groups: Groups | None = None
+        self._groups: PoolGroups | None = None
 
     def join(self, setup: dict[str, Any], listener: int | None) -> None:
         """Make the process groups, and try them."""
-        self._groups = Groups(self.calls)
+        self._groups = PoolGroups(self.calls)
         self._groups.join(setup, listener)
 
     def activate(self, ranks: Sequence[int]) -> None:

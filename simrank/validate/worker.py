@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import BodyError
 from simrank.validate import pickling
-from simrank.validate.channel import Frame, Kind, WorkerChannel
-from simrank.validate.current_call import Calls, Page
+from simrank.validate.channel import Frame, FrameKind, WorkerChannel
+from simrank.validate.current_call import Page, WorkerCalls
 from simrank.validate.reset import Baseline
 from simrank.validate.this_worker import Worker, set_worker
 
@@ -46,17 +46,17 @@ def main(config: dict[str, Any]) -> None:
     channel = WorkerChannel(socket.socket(fileno=config["channel"]))
     frame = channel.receive()
     setup = pickle.loads(frame.body)
-    calls = Calls(page, setup["rank"])
+    calls = WorkerCalls(page, setup["rank"])
     worker = Worker(setup["rank"], setup["num_workers"], setup["backend"], calls)
     set_worker(worker)
     try:
         _prepare(worker, setup, config["listener"])
     except BaseException as error:  # noqa: BLE001 - reported to the pool, which raises it
-        channel.send(Frame(Kind.REFUSED, 0, _raised(error)))
+        channel.send(Frame(FrameKind.REFUSED, 0, _raised(error)))
         return
     baseline = Baseline()
-    channel.send(Frame(Kind.READY, 0, pickle.dumps(os.getpid())))
-    while (request := _next(channel)) is not None and request.kind == Kind.RUN:
+    channel.send(Frame(FrameKind.READY, 0, pickle.dumps(os.getpid())))
+    while (request := _next(channel)) is not None and request.kind == FrameKind.RUN:
         channel.send(_answer(worker, baseline, request))
     calls.stage("ending")
     worker.leave()
@@ -97,12 +97,12 @@ def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
     try:
         value = _run(worker, baseline, frame)
         _end_fork(pid)
-        kind, body = Kind.RETURNED, pickling.result(value)
+        kind, body = FrameKind.RETURNED, pickling.result(value)
     except BaseException as error:  # noqa: BLE001 - reported, with its traceback
         _end_fork(pid, error)
-        kind, body = Kind.RAISED, _raised(error)
+        kind, body = FrameKind.RAISED, _raised(error)
     calls = worker.calls
-    calls.stage("answered" if kind == Kind.RETURNED else "raised")
+    calls.stage("answered" if kind == FrameKind.RETURNED else "raised")
     _flush()
     state = {
         "counts": calls.counts,

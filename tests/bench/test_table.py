@@ -7,7 +7,7 @@ import pytest
 from simrank.bench.run import Row, run
 from simrank.bench.series import series_of
 from simrank.bench.table import (
-    Comparison,
+    SeriesComparison,
     Table,
     comparison_of,
     coverage_line,
@@ -99,7 +99,7 @@ def test_a_series_that_is_not_comparable_has_no_columns_of_a_table():
     text = []
     row = replace(ROW, interval_us=(12.0, 18.0), protocol="LL", cost_level="nccl")
     table = Table(text.append, with_measured=True)
-    table.add(Titled, [row], Comparison("ring is forced"))
+    table.add(Titled, [row], SeriesComparison("ring is forced"))
     table.close()
     head, line, *said = text
     assert not {"interval", "measured", "error"} & set(head.split())
@@ -211,7 +211,7 @@ def test_left_out_errors_have_a_column_of_that_name():
         left_out_interval_us=(15.0, 25.0), error_pct=60.0,
     )  # fmt: skip
     table = Table(text.append, with_measured=True)
-    table.add(Titled, [row], Comparison(basis="with site 'a' left out", is_left_out=True))
+    table.add(Titled, [row], SeriesComparison(basis="with site 'a' left out", is_left_out=True))
     table.close()
     head, line, *said = text
     assert head.splitlines()[2].endswith("measured left out")

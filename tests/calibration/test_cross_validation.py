@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simrank.calibration.accuracy import builtin_tables, mean_errors, table_series
-from simrank.calibration.cross_validation import FITS, Bench, cross_validation_errors
+from simrank.calibration.cross_validation import FITS, FittedSeries, cross_validation_errors
 from simrank.calibration.targets import groups
 from simrank.collectives.nccl import Calibration, predict_times
 
@@ -19,7 +19,7 @@ def series(*names):
 
 def pairs(fit, *names):
     """Return which constants are tried on which table."""
-    found = FITS[fit].errors(Bench(series(*names), series(*names)))
+    found = FITS[fit].errors(FittedSeries(series(*names), series(*names)))
     return sorted((each.fitted_to, each.table) for each in found)
 
 
@@ -43,7 +43,7 @@ def test_the_law_itself_is_found_again_in_sizes_that_were_held_out():
 def test_a_site_that_launches_slower_needs_one_measured_size():
     """That is what moves between sites; the size itself is not among those that are judged."""
     tables = [made(NEBIUS, Calibration()), made(DELL, Calibration(launch_us=30.0))]
-    bench = Bench(tables, tables)
+    bench = FittedSeries(tables, tables)
     for fit, most in (("site", 1.0), ("site-one", 0.03)):
         errors = {each.table: each for each in FITS[fit].errors(bench)}
         assert np.abs(errors[DELL].error).mean() < most
@@ -77,7 +77,7 @@ def test_constants_are_tried_where_they_should_hold(fit, tables, expected):
 
 def test_who_brings_a_table_gets_the_constants_of_others():
     """And not theirs tried on others."""
-    found = FITS["site"].errors(Bench(series(DELL), series(NEBIUS, DELL)))
+    found = FITS["site"].errors(FittedSeries(series(DELL), series(NEBIUS, DELL)))
     assert [(each.fitted_to, each.table) for each in found] == [(NEBIUS, DELL)]
 
 
@@ -85,7 +85,7 @@ def test_who_brings_a_table_gets_the_constants_of_others():
 def test_what_fits_reach_stays_reached():
     """Mean errors in percent of all built-in tables; a change of a law that costs some fails."""
     every = series(*builtin_tables())
-    bench = Bench(every, every)
+    bench = FittedSeries(every, every)
     reached = {
         "table": (7, 11, 6, 4),
         "halves": (8, 15, 8, 4),

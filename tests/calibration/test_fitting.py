@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simrank.calibration.fitting import NAMES, Measured, fit
-from simrank.collectives.nccl import Calibration, Communicator, Shape, predict_times
+from simrank.collectives.nccl import Calibration, Communicator, GroupShape, predict_times
 from simrank.config.calibration import CONSTANTS
 from tests.collectives.nccl.conftest import HOPPER
 
@@ -14,7 +14,7 @@ SIZES = 2 ** np.arange(3, 34)
 
 
 def made_with(spec, calibration, nodes=2, sizes=SIZES, noise=0.0):
-    comm = Communicator(Shape.packed(8 * nodes, 8), spec)
+    comm = Communicator(GroupShape.packed(8 * nodes, 8), spec)
     times = predict_times("all_reduce", sizes, replace(comm, calibration=calibration)).times_us
     return Measured("all_reduce", sizes, times * np.exp(noise), comm)
 

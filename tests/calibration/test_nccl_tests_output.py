@@ -7,7 +7,7 @@ import pytest
 from simrank.calibration.accuracy import measured_series
 from simrank.calibration.measured_text import rows_by_file
 from simrank.calibration.nccl_tests_output import (
-    Ran,
+    CollectiveRun,
     collective_named,
     is_nccl_tests,
     is_time,
@@ -260,7 +260,7 @@ def test_ranks_and_collectives_that_the_bandwidths_contradict_are_refused(said, 
 
 def test_bandwidths_follow_from_the_time():
     """The bus has nccl-tests' factor of the collective."""
-    row = Ran("all_reduce", 4, (2, 2)).row("f", 1 << 20, "float32", 10.0)
+    row = CollectiveRun("all_reduce", 4, (2, 2)).row("f", 1 << 20, "float32", 10.0)
     assert row.algbw_GBps == pytest.approx(104.8576)
     assert row.busbw_GBps == pytest.approx(104.8576 * 1.5)
     assert (row.source, row.ranks_per_host) == ("f", (2, 2))

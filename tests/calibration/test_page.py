@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simrank.calibration.accuracy import table_series
-from simrank.calibration.cross_validation import FITS, Bench
+from simrank.calibration.cross_validation import FITS, FittedSeries
 from simrank.calibration.hold_outs import hold_outs, observed_of
 from simrank.calibration.page import accuracy_page, hold_outs_page, platforms_of, rows_of
 from simrank.calibration.targets import groups
@@ -19,7 +19,7 @@ NEBIUS, DELL, XLA = "h100x16_nebius_ib_allreduce", "h200x16_dell_roce_allreduce"
 @cache
 def errors(fit, *names):
     series = [each for name in names for each in table_series(name)]
-    return FITS[fit].errors(Bench(series, series))
+    return FITS[fit].errors(FittedSeries(series, series))
 
 
 def page(fits, *names):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simrank.calibration.accuracy import SeriesErrors
-from simrank.calibration.targets import Group, groups
+from simrank.calibration.targets import TargetGroup, groups
 
 SIZES = np.array([8, 32 << 10])
 
@@ -54,7 +54,7 @@ def test_loops_and_unknown_cards_have_means_of_their_own():
 
 def test_a_missed_aim_names_who_carries_it():
     """As few as make the difference; with the term that is the largest, and what it should be."""
-    group = Group("mine", [errors("good", 1.1), errors("bad", 2.0)], (28.0, 1.0, 1.0, 1.0))
+    group = TargetGroup("mine", [errors("good", 1.1), errors("bad", 2.0)], (28.0, 1.0, 1.0, 1.0))
     (missed,) = group.missed()
     assert (missed.size_class, missed.num_series) == ("<= 32 KiB", 2)
     assert (missed.error_pct, missed.without_pct) == (pytest.approx(55), pytest.approx(10))
@@ -71,14 +71,14 @@ def test_a_missed_aim_names_who_carries_it():
 def test_a_term_that_cannot_make_up_for_it_is_not_said_to():
     """Where all of it were not enough."""
     of_five = (2, 2, 3, 1, 1)
-    (missed,) = Group("mine", [errors("bad", 3.0, parts=of_five)], (28.0,)).missed()
+    (missed,) = TargetGroup("mine", [errors("bad", 3.0, parts=of_five)], (28.0,)).missed()
     (line,) = list(missed.lines())[1:]
     assert line.endswith("33 % of it D")
 
 
 def test_an_aim_that_is_met_says_nothing():
     """Nor one of sizes that nobody measured."""
-    group = Group("mine", [errors("good", 1.28)], (28.5, 1.0, 1.0, 1.0))
+    group = TargetGroup("mine", [errors("good", 1.28)], (28.5, 1.0, 1.0, 1.0))
     assert not group.missed()
     data = group.to_json()
     assert data["error_pct"] == [pytest.approx(28), None, None, None]
@@ -88,7 +88,7 @@ def test_an_aim_that_is_met_says_nothing():
 def test_what_a_table_says_of_itself_stands_beside_its_error():
     """Its remark; and whose constants were tried."""
     bad = errors("bad", 0.5, fitted_to="other", remark="one card was in use")
-    (missed,) = Group("mine", [bad], (28.0,)).missed()
+    (missed,) = TargetGroup("mine", [bad], (28.0,)).missed()
     (line,) = list(missed.lines())[1:]
     assert line.startswith("other -> bad (all_reduce, 8 ranks) 50 % too fast")
     assert line.endswith("(one card was in use)")

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from simrank.cli import main
-from simrank.collectives.nccl import Communicator, Shape
+from simrank.collectives.nccl import Communicator, GroupShape
 from simrank.collectives.nccl.evidence import constants_on
 from simrank.collectives.nccl.machine import spec_of
 from simrank.hardware import load_cluster
@@ -41,7 +41,7 @@ def test_a_site_takes_one_pasted_size(capsys, monkeypatch):
     data = yaml.safe_load(out[out.index("cluster:") :])
     assert data["source"] == "fitted to standard input"
     cluster = load_cluster("h100_ib")
-    shape = Shape.packed(16, 8)
+    shape = GroupShape.packed(16, 8)
     comm = Communicator(shape, spec_of(cluster, shape))
     pooled = constants_on(cluster, "all_reduce", comm).calibration
     assert data["constants"]["launch_us"] > pooled.launch_us

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simrank.calibration.kernel_fits import LeftOut
+from simrank.calibration.kernel_fits import HeldOutRows
 from simrank.cli import main
 from simrank.cli.compare import CLUSTERS
 from simrank.cli.measured_tables import STDIN, errors_table, texts_of
@@ -229,7 +229,7 @@ def test_each_gpu_of_a_kit_has_a_model_of_its_own():
 def test_a_row_has_the_error_bias_coverage_and_half_interval():
     """Of each size class with rows."""
     logs = np.log([1.0, 1.1, 0.9, 1.0])
-    left = LeftOut("x1", "bfloat16", "own", "x1", np.array([0, 0, 0, 2]), logs)
+    left = HeldOutRows("x1", "bfloat16", "own", "x1", np.array([0, 0, 0, 2]), logs)
     table = errors_table([left], {left.key: {0: 0.1, 2: 0.1}}, ("a", "b", "c"))
     console = Console(width=200)
     with console.capture() as shown:

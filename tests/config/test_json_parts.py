@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.config.json_parts import Part, read_parts
+from simrank.config.json_parts import JsonPart, read_parts
 from simrank.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ def test_what_is_no_json_is_named_with_its_line(text, message):
     assert message in str(caught.value)
 
 
-PART = Part(
+PART = JsonPart(
     "f", 7, "", {"n": 3, "flag": True, "t": 2.5, "s": "x", "o": {"k": 1}, "l": [{"k": 9}, 4]}
 )
 

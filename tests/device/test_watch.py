@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simrank.device.watch import Condition, Poll, Watch, watchers_of
+from simrank.device.watch import Poll, Watch, WatchCondition, watchers_of
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_waits_for_a_value_are_woken_by_that_value(watched):
     watchers.version(storage)
     waits = {}
     for is_exclusive in (False, True):
-        test = Condition(storage, 0, np.dtype(np.int32), "Eq", 1, is_exclusive)
+        test = WatchCondition(storage, 0, np.dtype(np.int32), "Eq", 1, is_exclusive)
         waits[is_exclusive] = [Watch([], test=test) for _ in range(3)]
         for each in waits[is_exclusive]:
             watchers.add(each)

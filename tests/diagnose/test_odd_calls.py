@@ -3,20 +3,20 @@
 import pytest
 
 from simrank.diagnose.odd_calls import OddCalls
-from simrank.diagnose.records import Asked, Frame, Group, Lane, Records
+from simrank.diagnose.records import CallArguments, CallColumns, Group, Records, StackLine
 
 
 def records(*ranks):
     """Return records of calls; a letter is a line, which asks for what its lower case says."""
     letters = sorted({letter for calls in ranks for letter in calls})
     made = Records(groups=[Group("0", "default_pg", tuple(range(len(ranks))))])
-    made.asked = [Asked(letter.lower(), ((1,),), (), ("Float",), ()) for letter in letters]
+    made.asked = [CallArguments(letter.lower(), ((1,),), (), ("Float",), ()) for letter in letters]
     made.asked = [made.asked[letters.index(x)] for x in letters]
-    made.stacks += [(Frame("t.py", ord(letter), "f"),) for letter in letters]
+    made.stacks += [(StackLine("t.py", ord(letter), "f"),) for letter in letters]
     kinds = sorted({letter.lower() for letter in letters})
-    made.asked = [Asked(kind, ((1,),), (), ("Float",), ()) for kind in kinds]
+    made.asked = [CallArguments(kind, ((1,),), (), ("Float",), ()) for kind in kinds]
     for rank, calls in enumerate(ranks):
-        lane = made.lanes[rank] = Lane(rank, "")
+        lane = made.lanes[rank] = CallColumns(rank, "")
         for number, letter in enumerate(calls):
             lane.groups.append(0)
             lane.numbers.append(number)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simrank.diagnose import diagnose, read_records
-from simrank.diagnose.records import Frame, host_text
+from simrank.diagnose.records import StackLine, host_text
 from simrank.errors import FlightRecordError
 from tests.diagnose.formats import FORMS, LINES, write_job
 
@@ -291,17 +291,20 @@ def test_stacks_beside_the_records_tell_where_hosts_are(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     assert read_records([tmp_path]).hosts == {
         1: (
-            Frame("selectors.py", 415, "select"),
-            Frame("data.py", 88, "__next__"),
-            Frame("train.py", 41, "step"),
+            StackLine("selectors.py", 415, "select"),
+            StackLine("data.py", 88, "__next__"),
+            StackLine("train.py", 41, "step"),
         )
     }
 
 
 def test_a_host_s_stack_is_told_by_the_program_s_line():
     """Not by Python's and torch's own below it."""
-    own, below = Frame("train.py", 41, "step"), Frame("torch/distributed/c10d.py", 9, "recv")
-    assert host_text((Frame("selectors.py", 415, "select"), own)) == (
+    own, below = (
+        StackLine("train.py", 41, "step"),
+        StackLine("torch/distributed/c10d.py", 9, "recv"),
+    )
+    assert host_text((StackLine("selectors.py", 415, "select"), own)) == (
         "train.py:41 in step, in select of selectors.py"
     )
     assert host_text((below, own)).startswith("train.py:41 in step, in recv of torch")

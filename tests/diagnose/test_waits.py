@@ -1,14 +1,14 @@
 """Who waits for whom, and which calls do not fit each other."""
 
 import simrank.distributed as dist
-from simrank.diagnose.records import Asked
-from simrank.diagnose.waits import Meeting, Waits, _must_agree
+from simrank.diagnose.records import CallArguments
+from simrank.diagnose.waits import MatchedCalls, Waits, _must_agree
 
 from .jobs import records_of
 
 
 def asked(op, inputs, outputs=None, dtype="Float"):
-    return Asked(op, (inputs,), (outputs or inputs,), (dtype,), (dtype,))
+    return CallArguments(op, (inputs,), (outputs or inputs,), (dtype,), (dtype,))
 
 
 def test_what_must_agree_depends_on_the_operation():
@@ -33,7 +33,7 @@ def test_a_meeting_tells_who_waits_and_who_has_not_come(tmp_path):
             dist.all_reduce(ctx.ones(4))
             ctx.synchronize()
 
-    wait = Waits(records_of(tmp_path, program)).all[Meeting(0, 1)]
+    wait = Waits(records_of(tmp_path, program)).all[MatchedCalls(0, 1)]
     assert (sorted(wait.waiting), set(wait.absent), wait.mismatch) == ([0, 1, 3], {2}, None)
 
 
@@ -69,7 +69,7 @@ def test_a_chain_of_waits_leads_back_to_its_cause(tmp_path):
 
 def test_long_chains_need_no_recursion():
     """Of thousands of pipeline stages."""
-    meetings = [Meeting(0, number) for number in range(5_000)]
+    meetings = [MatchedCalls(0, number) for number in range(5_000)]
 
     class Ring(Waits):
         def __init__(self):

@@ -3,7 +3,7 @@
 import simrank
 import simrank.distributed as dist
 from simrank.distributed.membership import membership
-from simrank.distributed.replicas import Replicas, Step
+from simrank.distributed.replicas import OptimizerStep, Replicas
 
 
 def findings_of(hashes_by_rank, steps=(1,)):
@@ -14,7 +14,7 @@ def findings_of(hashes_by_rank, steps=(1,)):
         dist.init_process_group("nccl")
         group = membership(simrank.ranks.current_program()).default
         for number in steps:
-            replicas.note(group, rank, Step(0, 0, number), hashes_by_rank[rank], None)
+            replicas.note(group, rank, OptimizerStep(0, 0, number), hashes_by_rank[rank], None)
         dist.destroy_process_group()
 
     with simrank.Context("hgx_h100") as ctx:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.engine import Engine
-from simrank.engine.delays import KINDS, Delays, Point
+from simrank.engine.delays import KINDS, DelayPoint, Delays
 
 
 def nowhere():
@@ -39,7 +39,7 @@ def test_a_delay_depends_on_its_own_point_alone(seed):
 )
 def test_delays_are_read_as_they_are_written(seed, points):
     """Text and back."""
-    delays = Delays(seed, only=[Point(*point) for point in points])
+    delays = Delays(seed, only=[DelayPoint(*point) for point in points])
     again = Delays.parse(str(delays))
     assert (again.seed, again.only) == (delays.seed, delays.only)
 
@@ -64,7 +64,7 @@ def test_only_the_listed_points_are_late():
     every = Delays(6)
     lengths = [every.draw("h", 0, nowhere) for _ in range(400)]
     chosen = next(number for number, length in enumerate(lengths) if length)
-    listed = Delays(6, only=[Point("h", 0, chosen)])
+    listed = Delays(6, only=[DelayPoint("h", 0, chosen)])
     assert [listed.draw("h", 0, nowhere) for _ in range(400)] == [
         length if number == chosen else 0 for number, length in enumerate(lengths)
     ]

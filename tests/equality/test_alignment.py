@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from simrank.equality.alignment import Elements, bases, cut_of, cuts, rows_of
+from simrank.equality.alignment import ParameterElements, bases, cut_of, cuts, rows_of
 from simrank.equality.layout import Layout
 from simrank.equality.record import Taped
 
@@ -93,7 +93,7 @@ def test_elements_of_parameters_are_found_by_their_values(name, take):
     """Chunks, rows in any order, and flat parts that are padded with zeros."""
     parameters = {"w": Taped(whole(8, 6)), "v": Taped(whole(8, 6) + 1)}
     part = take(parameters["w"].value)
-    places = Elements(parameters).find(name, part)
+    places = ParameterElements(parameters).find(name, part)
     assert places.shape == part.shape
     every = torch.cat([each.value.flatten() for each in parameters.values()])
     assert torch.equal(torch.where(places >= 0, every[places.clamp(min=0)], 0.0), part)
@@ -102,4 +102,4 @@ def test_elements_of_parameters_are_found_by_their_values(name, take):
 def test_a_value_that_no_parameter_has_is_not_found():
     """It is no part of the single program's."""
     parameters = {"w": Taped(whole(8, 6))}
-    assert Elements(parameters).find("w", whole(8, 6) + 1e-9) is None
+    assert ParameterElements(parameters).find("w", whole(8, 6) + 1e-9) is None

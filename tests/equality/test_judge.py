@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from simrank.equality.judge import Judge
 from simrank.equality.layout import Layout
-from simrank.equality.runs import Options, Runner, run_layout, run_single
+from simrank.equality.runs import Runner, RunOptions, run_layout, run_single
 from tests.equality import programs
 
 # Those of torch's parallel parts that the programs use.
@@ -56,9 +56,9 @@ def judged(folder, program, **settings):
     num_steps = program.num_steps
     key = program.single, num_steps
     if key not in _references:
-        _references[key] = run_single(Options(str(path), num_steps))
+        _references[key] = run_single(RunOptions(str(path), num_steps))
     path.write_text(path.read_text() + program.parallel)
-    options = Options(str(path), num_steps, **settings)
+    options = RunOptions(str(path), num_steps, **settings)
     layout, reference = Layout(program.layout), _references[key]
     ranks = run_layout(options, layout, reference.record).ranks
     return Judge(reference, ranks, layout, Runner(options, reference), options.excluded).judge()

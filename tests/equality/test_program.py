@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
-from simrank.equality.runs import Options
+from simrank.equality.runs import RunOptions
 from simrank.errors import ConfigError, SimrankError
 
 PROGRAM = """
@@ -62,7 +62,7 @@ def checked(folder, changed=None, **sizes):
         program = program.replace(name, line)
     path.write_text(program)
     layouts = [Layout(sizes or {"ep": 2, "dp": 2, "pp": 1})]
-    checks, notes = prepared(Options(str(path)), layouts, folder)
+    checks, notes = prepared(RunOptions(str(path)), layouts, folder)
     assert notes == []
     return checks(0)
 

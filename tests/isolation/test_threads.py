@@ -167,7 +167,7 @@ def test_each_native_thread_of_a_rank_is_set_up_and_tidied(spawn, monkeypatch):
         threading.Thread(target=lambda: 1 // 0, name="another").start()
         threading.excepthook = lambda _: None
 
-    library = libraries.Library(lambda module: [], State)
+    library = libraries.RegisteredLibrary(lambda module: [], State)
     monkeypatch.setattr(libraries, "_libraries", {"json": lambda: library})
     spawn(program, 1)
     assert log == [

@@ -72,7 +72,9 @@ def test_a_triton_gemm_is_never_more_than_5_percent_faster_than_the_library(m, n
     """Whatever its shape, tile and occupancy."""
     device = DEVICES[0]
     counted, num_programs = statistics_of_a_product(device, m, n, k, tile)
-    found = cost.kernel_cost(counted, device, cost.Launched((num_programs, 1, 1), ctas, 4, 3))
+    found = cost.kernel_cost(
+        counted, device, cost.LaunchParameters((num_programs, 1, 1), ctas, 4, 3)
+    )
     library_ps = library_product_ps(device.spec, "bfloat16", (1, m, n, k))
     assert found.duration_ps >= 0.95 * library_ps
 
@@ -391,7 +393,7 @@ def cost_of(num_stages=3, num_spilled=0, num_programs=96, read_bytes=1 << 26):
     storage, extent = _Storage(1, read_bytes, device), machine.Extent(0, count - 1, 2)
     found.count(storage, count, count, extent, writes=False)
     found.count_flops(machine.Dot("bf16", 64, 64, 32), FLOPS >> 8, 64 * 64, 2 * 128 * 32)
-    launched = cost.Launched((num_programs, 1, 1), 2, 4, num_stages, num_spilled)
+    launched = cost.LaunchParameters((num_programs, 1, 1), 2, 4, num_stages, num_spilled)
     return cost.kernel_cost(found, device, launched)
 
 
@@ -410,7 +412,7 @@ def test_what_feeds_no_dot_waits_for_no_stage():
     storage, extent = _Storage(1, 2 * count, device), machine.Extent(0, count - 1, 2)
     found.count(storage, count, count, extent, writes=False)
     found.count_flops(machine.Dot("bf16", 16, 16, 16), 96 * 2 * 16**3, 256, 1024)
-    launched = cost.Launched((96, 1, 1), 2, 4, 3)
+    launched = cost.LaunchParameters((96, 1, 1), 2, 4, 3)
     assert cost.kernel_cost(found, device, launched).limiter == "memory"
 
 
@@ -438,7 +440,7 @@ def product_cost(cluster, per_flop, num_warps=4):
     """Return what a product costs whose warps read so much of shared memory for each operation."""
     device, found = CLUSTERS[cluster][0], machine.Statistics()
     found.count_flops(machine.Dot("bf16", 128, 128, 64), FLOPS, 128 * 128, 2 * 256 * 64)
-    launched = cost.Launched((4096, 1, 1), 2, num_warps, 3, 0, per_flop)
+    launched = cost.LaunchParameters((4096, 1, 1), 2, num_warps, 3, 0, per_flop)
     return cost.kernel_cost(found, device, launched)
 
 
@@ -584,7 +586,7 @@ def test_costs_cover_every_resource(
     if flops:
         found.count_flops(machine.Dot("bf16", 128, 128, 64), flops, 128 * 128)
     found.operations = list(operations)
-    launched = cost.Launched((num_programs, 1, 1), ctas, 4, 3)
+    launched = cost.LaunchParameters((num_programs, 1, 1), ctas, 4, 3)
     taken_s = cost.kernel_cost(found, device, launched).duration_ps / 1e12
     slack = 1 - 1e-9
     assert taken_s >= slack * 4 * count / spec.memory_bandwidth_bytes_per_s
@@ -604,7 +606,9 @@ def test_softmax_between_two_products_takes_its_time(per_sm):
     attention = machine.Statistics()
     attention.count_flops(machine.Dot("fp16", 128, 64, 64), 256 << 30, 128 * 64)
     attention.operations[machine.SPECIAL] = 1 << 30
-    found = cost.kernel_cost(attention, device, cost.Launched((132 * per_sm, 1, 1), per_sm, 4, 3))
+    found = cost.kernel_cost(
+        attention, device, cost.LaunchParameters((132 * per_sm, 1, 1), per_sm, 4, 3)
+    )
     assert 0.3 * found.tensor_ps < found.vector_ps < found.tensor_ps
     shown = (found.arithmetic_ps - found.tensor_ps) / found.vector_ps
     assert {1: 0.99, 2: 0.35, 4: 0.05}[per_sm] < shown < {1: 1.01, 2: 0.5, 4: 0.25}[per_sm]

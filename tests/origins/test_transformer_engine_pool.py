@@ -24,7 +24,7 @@ from simrank.errors import (
     WorkerTimeoutError,
 )
 from simrank.validate import Limits, Options, WorkerPool
-from simrank.validate.channel import Assembler, Frame, Kind
+from simrank.validate.channel import Assembler, Frame, FrameKind
 from simrank.validate.process import MAX_CHARS, MAX_LINES
 
 from . import cases
@@ -49,7 +49,7 @@ def test_a_pool_starts_its_workers_when_they_are_needed(pool):
 def test_a_request_is_a_function_and_its_arguments(pool):
     """2: arguments keep their types; a frame of an unknown kind is an error of its own type."""
     assert pool.run(cases.rank_and, {"dtype": 16}) == [(0, {"dtype": 16}), (1, {"dtype": 16})]
-    unknown = bytearray(bytes(Frame(Kind.RUN, 1)))
+    unknown = bytearray(bytes(Frame(FrameKind.RUN, 1)))
     unknown[4] = 99
     with pytest.raises(ChannelError, match="unknown kind 99"):
         Assembler().feed(bytes(unknown))
@@ -199,9 +199,9 @@ def test_an_asymmetric_failure_is_reported_at_once_on_real_processes(pool):
 def test_a_partial_line_does_not_block_the_pool(pool):
     """b: frames have a known length, and half a frame is kept until the rest arrives."""
     assert pool.run(cases.write, b'{"ok": tru') == [10, 10]
-    assembler, wire = Assembler(), bytes(Frame(Kind.RETURNED, 7, b"result"))
+    assembler, wire = Assembler(), bytes(Frame(FrameKind.RETURNED, 7, b"result"))
     assert assembler.feed(wire[:10]) == []
-    assert assembler.feed(wire[10:]) == [Frame(Kind.RETURNED, 7, b"result")]
+    assert assembler.feed(wire[10:]) == [Frame(FrameKind.RETURNED, 7, b"result")]
 
 
 def test_failures_have_types(pool):

@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 
 from simrank import validate
-from simrank.validate.channel import Frame, Kind
+from simrank.validate.channel import Frame, FrameKind
 from simrank.validate.this_worker import worker
 
 STATE = {"value": 0}
@@ -35,7 +35,7 @@ def answer_another_request_first():
     if validate.rank() == 1:
         state = {"counts": {}, "members": {}, "is_whole": True, "left": []}
         body = pickle.dumps((state, pickle.dumps("another's")))
-        late = bytes(Frame(Kind.RETURNED, worker().request - 1, body))
+        late = bytes(Frame(FrameKind.RETURNED, worker().request - 1, body))
         for fd in channel_fd():
             os.write(fd, late)
         time.sleep(0.1)
@@ -88,7 +88,7 @@ def raise_beside_half_a_frame(rank):
     """Raise on a rank where another has begun to answer, and never ends."""
     if validate.rank() == 0:
         for fd in channel_fd():
-            os.write(fd, bytes(Frame(Kind.RETURNED, worker().request, b"answer"))[:-1])
+            os.write(fd, bytes(Frame(FrameKind.RETURNED, worker().request, b"answer"))[:-1])
         time.sleep(FOREVER_S)
     time.sleep(0.05)
     raise_on([rank])

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.errors import ChannelError
-from simrank.validate.channel import Assembler, Frame, Kind, WorkerChannel
+from simrank.validate.channel import Assembler, Frame, FrameKind, WorkerChannel
 
-frames = st.builds(Frame, st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=99))
+frames = st.builds(
+    Frame, st.sampled_from(FrameKind), st.integers(0, 2**64 - 1), st.binary(max_size=99)
+)
 
 
 @given(sent=st.lists(frames, max_size=5), cuts=st.lists(st.integers(0, 600), max_size=8))
@@ -61,19 +63,19 @@ def ends():
 def test_half_a_frame_is_kept_and_nobody_waits(ends):
     """The partial line of TransformerEngine's gap b."""
     one, other = ends
-    wire = bytes(Frame(Kind.RETURNED, 7, b"result"))
+    wire = bytes(Frame(FrameKind.RETURNED, 7, b"result"))
     one._socket.sendall(wire[:10])
     assert other.arrived() == []
     assert other.arrived() == []
     one._socket.sendall(wire[10:])
-    assert other.arrived() == [Frame(Kind.RETURNED, 7, b"result")]
+    assert other.arrived() == [Frame(FrameKind.RETURNED, 7, b"result")]
 
 
 def test_frames_that_come_together_are_received_one_by_one(ends):
     """In order."""
     one, other = ends
     for number in range(3):
-        one.send(Frame(Kind.RUN, number))
+        one.send(Frame(FrameKind.RUN, number))
     assert [other.receive().request for _ in range(3)] == [0, 1, 2]
 
 
@@ -91,5 +93,5 @@ def test_sending_to_who_does_not_read_ends_in_time(ends):
     """However much it is."""
     started = time.monotonic()
     with pytest.raises(TimeoutError):
-        ends[0].send(Frame(Kind.RUN, 1, bytes(1 << 24)), 0.05)
+        ends[0].send(Frame(FrameKind.RUN, 1, bytes(1 << 24)), 0.05)
     assert time.monotonic() - started < 5

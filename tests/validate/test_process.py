@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from simrank.validate.process import Output, Process, _ended
+from simrank.validate.process import Process, WorkerOutput, _ended
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def ends():
     """An output and the descriptor that writes to it."""
     reading, writing = os.pipe()
     echo = io.StringIO()
-    output = Output(reading, "[rank 3]", echo)
+    output = WorkerOutput(reading, "[rank 3]", echo)
     yield output, writing, echo
     output.close()
     os.close(writing)
@@ -112,7 +112,7 @@ def test_a_new_case_starts_with_nothing(ends):
 def test_the_end_of_the_pipe_is_told():
     """Nobody can write any more."""
     reading, writing = os.pipe()
-    output = Output(reading, "", None)
+    output = WorkerOutput(reading, "", None)
     os.close(writing)
     assert not output.drain()
     output.close()

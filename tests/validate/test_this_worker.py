@@ -22,7 +22,7 @@ from simrank.errors import (  # noqa: E402 - after torch is known to be there
     WorkerTimeoutError,
 )
 from simrank.validate import Limits, Options, WorkerPool, team  # noqa: E402
-from simrank.validate.this_worker import Groups  # noqa: E402
+from simrank.validate.this_worker import PoolGroups  # noqa: E402
 
 from . import gloo_cases as cases  # noqa: E402
 from .conftest import TOKEN, none_left  # noqa: E402
@@ -74,7 +74,7 @@ def test_leaving_destroys_subgroups_first_and_a_failure_keeps_none(monkeypatch):
     dist = types.SimpleNamespace(destroy_process_group=destroy)
     monkeypatch.setitem(sys.modules, "torch.distributed", dist)
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
-    Groups(None).leave()
+    PoolGroups(None).leave()
     assert destroyed == ["other pair", "pair", "world"]
 
 

@@ -4,7 +4,7 @@ Reading order: `constants`, `laws` (times), `tuner` (the choice), `prediction`.
 """
 
 from simrank.collectives.nccl.laws import Calibration, Communicator, Terms
-from simrank.collectives.nccl.machine import Shape
+from simrank.collectives.nccl.machine import GroupShape
 from simrank.collectives.nccl.prediction import Prediction, predict_times
 
-__all__ = ["Calibration", "Communicator", "Prediction", "Shape", "Terms", "predict_times"]
+__all__ = ["Calibration", "Communicator", "GroupShape", "Prediction", "Terms", "predict_times"]

@@ -23,7 +23,7 @@ from simrank.collectives.nccl.constants import (
 )
 from simrank.collectives.nccl.evidence import constants_on
 from simrank.collectives.nccl.laws import Communicator, message_bytes_per_s, message_terms, terms
-from simrank.collectives.nccl.machine import Shape, shape_on, spec_within
+from simrank.collectives.nccl.machine import GroupShape, shape_on, spec_within
 from simrank.collectives.nccl.prediction import predict_times
 from simrank.collectives.nccl.tuner import candidates
 from simrank.units import PS_PER_US
@@ -160,7 +160,7 @@ class NcclLevel:
         comm = Communicator(shape, spec)
         of = comm
         if num_members is not None and shape.num_nodes == 1:
-            of = replace(comm, shape=Shape.packed(num_members, num_members))
+            of = replace(comm, shape=GroupShape.packed(num_members, num_members))
         known = constants_on(self._cluster, collective, of)
         return replace(comm, calibration=known.calibration)
 

@@ -32,7 +32,7 @@ from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.machine import Shape
+    from simrank.collectives.nccl.machine import GroupShape
     from simrank.collectives.nccl.pool import Labels, Pool
     from simrank.config.calibration import CalibrationConfig
     from simrank.hardware import Cluster
@@ -53,7 +53,7 @@ _P2P: Final = ("all_to_all", "all_to_all_v", "gather", "scatter", "sendrecv")
 def communicator_on(
     cluster: Cluster,
     collective: str,
-    shape: Shape,
+    shape: GroupShape,
     spec: NcclSpec,
     word: str | Constants | None = AUTO,
 ) -> tuple[Communicator, Constants]:
@@ -76,7 +76,7 @@ def communicator_on(
     return Communicator(shape, spec, known.calibration), known
 
 
-def _assumed(cluster: Cluster, shape: Shape) -> dict[str, Floats]:
+def _assumed(cluster: Cluster, shape: GroupShape) -> dict[str, Floats]:
     """Return the covariances of the rates that a cluster's file states as assumed."""
     kinds = {each.key: each.kind for each in cluster.provenance}
     rates = {"nccl.ring_bandwidth": "bandwidth_intra"}

@@ -37,7 +37,7 @@ from simrank.collectives.nccl.constants import (
 from simrank.units import PS_PER_US
 
 if TYPE_CHECKING:
-    from simrank.collectives.nccl.machine import Shape
+    from simrank.collectives.nccl.machine import GroupShape
     from simrank.hardware.spec import NcclSpec
 
 Floats = npt.NDArray[np.float64]
@@ -111,7 +111,7 @@ class Communicator:
         calibration: The constants to use.
     """
 
-    shape: Shape
+    shape: GroupShape
     spec: NcclSpec
     calibration: Calibration = UNCALIBRATED
 
@@ -301,7 +301,7 @@ def num_steps(collective: str, num_ranks: int) -> int:
     return 2 * (num_ranks - 1) if collective == "all_reduce" else num_ranks - 1
 
 
-def step_counts(collective: str, algorithm: str, shape: Shape) -> tuple[int, int]:
+def step_counts(collective: str, algorithm: str, shape: GroupShape) -> tuple[int, int]:
     """Return the number of successive steps inside nodes, and between them."""
     nodes, depth = shape.num_nodes, shape.depth
     if algorithm == RING:

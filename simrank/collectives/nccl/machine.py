@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GroupShape:
     """The ranks of one group, as NCCL counts them.
 
     Attributes:
@@ -36,7 +36,7 @@ class Shape:
     fewest: int = 0
 
     @classmethod
-    def packed(cls, num_ranks: int, per_node: int) -> Shape:
+    def packed(cls, num_ranks: int, per_node: int) -> GroupShape:
         """Return the shape of ranks that fill one node after the other."""
         nodes = -(-num_ranks // per_node)
         last = num_ranks - per_node * (nodes - 1)
@@ -62,14 +62,14 @@ class Shape:
 # ---- NCCL's view of some ranks of a cluster ----
 
 
-def shape_on(nodes: IntArray) -> Shape:
+def shape_on(nodes: IntArray) -> GroupShape:
     """Return the shape of ranks, given the node of each."""
     counts = np.unique(nodes, return_counts=True)[1]
     most, fewest = int(counts.max()), int(counts.min())
-    return Shape(len(nodes), most, len(counts), 0 if most == fewest else fewest)
+    return GroupShape(len(nodes), most, len(counts), 0 if most == fewest else fewest)
 
 
-def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
+def spec_of(cluster: Cluster, shape: GroupShape, nics_used: int | None = None) -> NcclSpec:
     """Return NCCL's view of some ranks of a cluster; each rank uses its nearest network cards.
 
     Args:
@@ -91,7 +91,7 @@ def spec_of(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> Ncc
     return spec_within(cluster, shape, nics_used)
 
 
-def spec_within(cluster: Cluster, shape: Shape, nics_used: int | None = None) -> NcclSpec:
+def spec_within(cluster: Cluster, shape: GroupShape, nics_used: int | None = None) -> NcclSpec:
     """Return NCCL's view of the ranks as if all nodes were in one pod."""
     spec = cluster.nccl
     if spec is None:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.machine import Shape
+    from simrank.collectives.nccl.machine import GroupShape
     from simrank.config.tuner import TunerRow
 
 _ONE_CALL, _NOT_REGISTERED = 1, 0
 
 
-def matching(rows: Sequence[TunerRow], collective: str, shape: Shape) -> list[TunerRow]:
+def matching(rows: Sequence[TunerRow], collective: str, shape: GroupShape) -> list[TunerRow]:
     """Return the rows that match a collective on some ranks, for any size."""
     return [
         row

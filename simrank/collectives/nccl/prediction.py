@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Floats
-    from simrank.collectives.nccl.machine import Shape
+    from simrank.collectives.nccl.machine import GroupShape
     from simrank.collectives.nccl.tuner import Candidate
     from simrank.config.tuner import TunerRow
     from simrank.hardware.spec import NcclSpec
@@ -73,7 +73,9 @@ def considered(
 
 
 @lru_cache(maxsize=8)  # A fit changes the constants only, of which these estimates know nothing.
-def _ready_made(collective: str, sizes: bytes, shape: Shape, spec: NcclSpec) -> list[Candidate]:
+def _ready_made(
+    collective: str, sizes: bytes, shape: GroupShape, spec: NcclSpec
+) -> list[Candidate]:
     return tuner.candidates(collective, np.frombuffer(sizes), Communicator(shape, spec))
 
 

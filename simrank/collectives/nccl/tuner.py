@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simrank.collectives.nccl.laws import Communicator, Floats
-    from simrank.collectives.nccl.machine import Shape
+    from simrank.collectives.nccl.machine import GroupShape
     from simrank.hardware.spec import NcclSpec
 
 _GBPS = 1e9
@@ -143,7 +143,7 @@ def _estimate_us(
     return waits + sizes / per_size / 1e3
 
 
-def _is_slow_ring(collective: str, algorithm: str, protocol: str, shape: Shape) -> bool:
+def _is_slow_ring(collective: str, algorithm: str, protocol: str, shape: GroupShape) -> bool:
     is_ring = algorithm == RING and protocol == SIMPLE
     return is_ring and shape.num_nodes > 1 and collective == "all_reduce"
 

@@ -27,13 +27,13 @@ from simrank import units
 from simrank.config.files import read_user_file
 from simrank.config.locate import builtin_names, locate
 from simrank.config.quantity import hint
-from simrank.config.xml_source import Element, parse_xml
+from simrank.config.xml_source import XmlElement, parse_xml
 from simrank.config.yaml_source import read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
     from simrank.config.cluster import ClusterConfig
-    from simrank.config.xml_source import Element
+    from simrank.config.xml_source import XmlElement
 
 
 # ---- NCCL's graph XML (`NCCL_GRAPH_DUMP_FILE`): its search results; start with `read_graph` ----
@@ -78,7 +78,7 @@ class Graph(NamedTuple):
     nets: frozenset[str]
 
 
-class Found(NamedTuple):
+class TopologyKey(NamedTuple):
     """A key of a cluster's block `nccl` that a graph knows.
 
     Attributes:
@@ -108,7 +108,7 @@ def parse_graph(data: bytes, file: str) -> list[Graph]:
     return found
 
 
-def _graph(element: Element) -> Graph:
+def _graph(element: XmlElement) -> Graph:
     channels = element.inside("channel")
     num_channels = element.number("nchannels", 0, _MAX_CHANNELS)
     if len(channels) != num_channels:
@@ -130,13 +130,13 @@ def _graph(element: Element) -> Graph:
     )
 
 
-def keys_of(graphs: list[Graph]) -> dict[str, Found]:
+def keys_of(graphs: list[Graph]) -> dict[str, TopologyKey]:
     """Return the keys of a cluster's block `nccl` that the graphs know, with their sources."""
     ring = next(graph for graph in graphs if graph.pattern == _RING and graph.num_channels)
     found = {"ring_bandwidth": _together(ring), "channels": _doubled(ring)}
     if ring.path != "LOC":  # Between the devices of a node, where there are several.
         wire = "nvlink" if ring.path in _OVER_NVLINK else "pci"
-        found["wire"] = Found(wire, f"typeintra {ring.path}, {_place(ring)}")
+        found["wire"] = TopologyKey(wire, f"typeintra {ring.path}, {_place(ring)}")
     for graph in graphs:
         if graph.pattern == _NVLS and graph.num_channels:
             found["nvls_bandwidth"] = _together(graph)
@@ -145,12 +145,12 @@ def keys_of(graphs: list[Graph]) -> dict[str, Found]:
         source = (
             f"{ring.num_channels} channels x {ring.inter_gbps:g} GB/s over {len(ring.nets)} net"
         )
-        found["nics"] = Found(len(ring.nets), f"the net of its channels, {_place(ring)}")
-        found["nic_bandwidth"] = Found(f"{each:g} GB/s", f"{source}, {_place(ring)}")
+        found["nics"] = TopologyKey(len(ring.nets), f"the net of its channels, {_place(ring)}")
+        found["nic_bandwidth"] = TopologyKey(f"{each:g} GB/s", f"{source}, {_place(ring)}")
     return found
 
 
-def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
+def with_graph(config: ClusterConfig, found: dict[str, TopologyKey]) -> ClusterConfig:
     """Return a cluster whose block `nccl` has the values of a graph.
 
     Raises:
@@ -169,7 +169,7 @@ def with_graph(config: ClusterConfig, found: dict[str, Found]) -> ClusterConfig:
     return config.model_copy(update={"nccl": nccl, "calibration": fitted})
 
 
-def nccl_block(like: str, host: str | None, found: dict[str, Found]) -> dict[str, Any]:
+def nccl_block(like: str, host: str | None, found: dict[str, TopologyKey]) -> dict[str, Any]:
     """Return a block `nccl` with a graph's values, the rest from a built-in cluster.
 
     Args:
@@ -192,15 +192,15 @@ def _parsed(value: str | int) -> object:
     return units.parse_bandwidth(str(value)) if is_rate else value
 
 
-def _together(graph: Graph) -> Found:
+def _together(graph: Graph) -> TopologyKey:
     """Return the bandwidth of all channels of a pattern."""
     text = f"{graph.num_channels} channels x {graph.intra_gbps:g} GB/s, {_place(graph)}"
-    return Found(f"{graph.num_channels * graph.intra_gbps:g} GB/s", text)
+    return TopologyKey(f"{graph.num_channels * graph.intra_gbps:g} GB/s", text)
 
 
-def _doubled(graph: Graph) -> Found:
+def _doubled(graph: Graph) -> TopologyKey:
     number = min(_COPIES * graph.num_channels, _MAX_CHANNELS)
-    return Found(number, f"{graph.num_channels} channels, each made twice, {_place(graph)}")
+    return TopologyKey(number, f"{graph.num_channels} channels, each made twice, {_place(graph)}")
 
 
 def _place(graph: Graph) -> str:
@@ -332,7 +332,7 @@ def parse_topology(data: bytes, file: str, device: str | None = None) -> dict[st
 class _Node:
     """A node of a file, as vertices and links of a cluster."""
 
-    def __init__(self, root: Element) -> None:
+    def __init__(self, root: XmlElement) -> None:
         self._root = root
         self._file = Path(root.file).name
         self._cpus = root.inside("cpu")
@@ -346,7 +346,7 @@ class _Node:
         self._name_of = {id(gpu): f"gpu{number}" for number, (gpu, _) in enumerate(self._gpus)}
         self._links: list[dict[str, Any]] = []
         self._num_switches = 0
-        self._nics: list[Element] = []
+        self._nics: list[XmlElement] = []
 
     def cluster(self, device: str | None) -> dict[str, Any]:
         """Return the cluster YAML of the node."""
@@ -372,9 +372,9 @@ class _Node:
             found["fabric"] = self._fabric()
         return found | {"links": self._links}
 
-    def _sorted_gpus(self) -> list[tuple[Element, Element]]:
+    def _sorted_gpus(self) -> list[tuple[XmlElement, XmlElement]]:
         """Return the devices and the <pci> around them, by their numbers."""
-        found: dict[int, tuple[Element, Element]] = {}
+        found: dict[int, tuple[XmlElement, XmlElement]] = {}
         for pci in self._root.below("pci"):
             for gpu in pci.inside("gpu"):
                 number = gpu.number("dev", 0, 255)
@@ -402,7 +402,7 @@ class _Node:
                 raise self._ask(pci, f"the device of line {self._gpus[0][1].line}", "another")
         return likes[0]
 
-    def _ask(self, pci: Element, expected: str, got: str) -> ConfigError:
+    def _ask(self, pci: XmlElement, expected: str, got: str) -> ConfigError:
         to_fix = f"say what it is most like: simrank convert {self._root.file} --device h100"
         return pci.error("device", expected, got, to_fix)
 
@@ -419,7 +419,7 @@ class _Node:
     def _add_nvlinks(self) -> bool:
         """Add links between devices, and to switches; return whether there are switches."""
         to_switch = [(name, 0) for name in self._name_of.values()]
-        direct: dict[tuple[str, str], tuple[int, Element]] = {}
+        direct: dict[tuple[str, str], tuple[int, XmlElement]] = {}
         for place, (gpu, _) in enumerate(self._gpus):
             self._refuse_xgmi(gpu)
             for wire in gpu.inside("nvlink"):
@@ -443,16 +443,16 @@ class _Node:
             self._link(ends, self._nvlinks(ends[0], count), 0.6, _NVLINK_STEP)
         return bool(rates)
 
-    def _refuse_xgmi(self, gpu: Element) -> None:
+    def _refuse_xgmi(self, gpu: XmlElement) -> None:
         for wire in gpu.inside("xgmi"):
             wire.fail("", "NVIDIA's devices: RCCL's files are not read", "<xgmi>")
 
     def _note_direct(
         self,
-        direct: dict[tuple[str, str], tuple[int, Element]],
+        direct: dict[tuple[str, str], tuple[int, XmlElement]],
         ends: tuple[str, str],
         count: int,
-        wire: Element,
+        wire: XmlElement,
     ) -> None:
         """Note the links of a pair, which stand in the file at both of its ends."""
         if ends[0] == ends[1]:
@@ -481,7 +481,7 @@ class _Node:
         rates = {pci.attributes.get("link_speed") and self._pcie(pci).gbps for _, pci in self._gpus}
         return rates.pop() or None if len(rates) == 1 else None
 
-    def _attach(self, element: Element, above: str, rate: _Rate) -> None:
+    def _attach(self, element: XmlElement, above: str, rate: _Rate) -> None:
         """Join an element's children to the vertex above, with a switch for several."""
         if element.name == "pci":
             rate = min(rate, self._pcie(element), key=lambda each: each.gbps)
@@ -506,7 +506,7 @@ class _Node:
             else:
                 self._attach(end, above, rate)
 
-    def _pcie(self, pci: Element) -> _Rate:
+    def _pcie(self, pci: XmlElement) -> _Rate:
         """Return NCCL's rate of a PCIe link; unknown generations count as the third."""
         text = pci.attributes.get("link_speed", "")
         generation = text.removesuffix(" PCIe").removesuffix(" GT/s").removesuffix(".0")
@@ -517,7 +517,7 @@ class _Node:
         whose = f"in {self._file}" if known else f"which NCCL assumes where {self._file} is silent"
         return _Rate(gbps, f"{'' if known else 'assumed, '}{_NCCL}/topo.cc, {shown}, {whose}")
 
-    def _add_c2c(self, gpu: Element, cpu: str) -> None:
+    def _add_c2c(self, gpu: XmlElement, cpu: str) -> None:
         for wire in gpu.inside("c2c"):
             count, each = (wire.number(key, 1, 10**8) for key in ("count", "bw"))
             rate = _Rate(count * each / 1000, f"{_NCCL}/topo.cc, NVLink-C2C in {self._file}")
@@ -529,7 +529,7 @@ class _Node:
             for first in range(second):
                 self._link((f"cpu{first}", f"cpu{second}"), rate, 0.1, "assumed")
 
-    def _socket_rate(self, cpu: Element) -> _Rate:
+    def _socket_rate(self, cpu: XmlElement) -> _Rate:
         """Return NCCL's rate of a link between two sockets."""
         vendor, arch = (cpu.attributes.get(key, "") for key in ("vendor", "arch"))
         source = f"{_NCCL}/topo.h, {vendor or arch} in {self._file}"
@@ -546,7 +546,7 @@ class _Node:
         least = f"assumed, the least of {_NCCL}/topo.h: {self._file} does not say whose"
         return _Rate(_LEAST_GBPS, source if arch == "arm64" else least)
 
-    def _port(self, net: Element) -> _Rate:
+    def _port(self, net: XmlElement) -> _Rate:
         mbps = net.number("speed", 1, 10**8)
         return _Rate(
             mbps / 8000, f"{mbps} Mb/s of {net.attributes.get('name', 'net')}, {self._file}"

@@ -213,7 +213,7 @@ def produce(  # noqa: PLR0913 - an operation's facts
     return result
 
 
-class Operand(NamedTuple):
+class NumpyOperand(NamedTuple):
     """An operand's numpy value, the type it promotes another one to, and what it reads."""
 
     value: Any
@@ -221,12 +221,12 @@ class Operand(NamedTuple):
     reads: tuple[Tensor, ...]
 
 
-def operand(value: Any, like: Tensor) -> Operand:  # noqa: ANN401 - a tensor or a number
+def operand(value: Any, like: Tensor) -> NumpyOperand:  # noqa: ANN401 - a tensor or a number
     """Return a tensor or a number as an operand beside `like`."""
     if not hasattr(value, "storage"):
         if not isinstance(value, bool | int | float | complex | np.generic):
             raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
-        return Operand(value, promote_scalar(like.dtype, value), ())
+        return NumpyOperand(value, promote_scalar(like.dtype, value), ())
     other: Tensor = value
     if other.dtype.kind == like.dtype.kind and (other.ndim == 0) != (like.ndim == 0):
         dtype = like.dtype if other.ndim == 0 else other.dtype  # A scalar does not widen.
@@ -234,8 +234,8 @@ def operand(value: Any, like: Tensor) -> Operand:  # noqa: ANN401 - a tensor or 
         dtype = promote(like.dtype, other.dtype)
     if other.ndim == 0 and other.cuda_device is None and like.cuda_device is not None:
         other.wait_values()  # As in torch: a host scalar goes with tensors of any device.
-        return Operand(other.array.copy(), dtype, ())
-    return Operand(other.array, dtype, (other,))
+        return NumpyOperand(other.array.copy(), dtype, ())
+    return NumpyOperand(other.array, dtype, (other,))
 
 
 def binary(

@@ -14,7 +14,7 @@ from simrank.equality.precision import cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from simrank.equality.program import Setting, Training
+    from simrank.equality.program import ModelSetting, Training
 
 _QUIET = {
     "report_to": [],
@@ -54,7 +54,7 @@ class HuggingFace:
     trainer: type | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def train(self, setting: Setting, training: Training) -> None:
+    def train(self, setting: ModelSetting, training: Training) -> None:
         """Train the model on the running rank."""
         model = setting.with_values(self.model(setting.sizes))
         rows = [
@@ -89,7 +89,7 @@ def _num_rows(batch: Mapping[str, torch.Tensor]) -> int:
 def _watched(kind: Any, training: Training) -> Any:  # noqa: ANN401 - transformers'
     """Return a kind of Trainer that takes rows in order, and notes losses and gradients."""
 
-    class Watched(kind):  # type: ignore[misc]
+    class WatchedTrainer(kind):  # type: ignore[misc]
         """A Trainer that is watched."""
 
         def __init__(self, **options: Any) -> None:  # noqa: ANN401 - the Trainer's
@@ -122,15 +122,15 @@ def _watched(kind: Any, training: Training) -> Any:  # noqa: ANN401 - transforme
             self.note()
             return super()._mixed_mesh_grad_norm(*args)
 
-    Watched.__name__ = kind.__name__
-    return Watched
+    WatchedTrainer.__name__ = kind.__name__
+    return WatchedTrainer
 
 
 def _watcher(library: Any, trainer: Any, training: Training) -> Any:  # noqa: ANN401
     """Return a callback that tells of the model and of each step."""
     base: Any = library.TrainerCallback
 
-    class Watcher(base):  # type: ignore[misc]
+    class TrainerSteps(base):  # type: ignore[misc]
         """Tells of each step."""
 
         def on_train_begin(self, *_: object, **__: object) -> None:
@@ -147,4 +147,4 @@ def _watcher(library: Any, trainer: Any, training: Training) -> Any:  # noqa: AN
         def on_step_end(self, *_: object, **__: object) -> None:
             training.end(torch.stack(trainer.losses).sum())
 
-    return Watcher()
+    return TrainerSteps()

@@ -11,7 +11,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equality.program import Setting, Training
+    from simrank.equality.program import ModelSetting, Training
 
 _QUIET = {
     "logger": False,
@@ -50,7 +50,7 @@ class Lightning:
     data_axes: Sequence[str] = ("dp",)
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
-    def train(self, setting: Setting, training: Training) -> None:
+    def train(self, setting: ModelSetting, training: Training) -> None:
         """Fit the module on the running rank."""
         module = setting.with_values(self.module())
         library = _library_of(module)
@@ -135,14 +135,14 @@ def _environment(library: str) -> Any:  # noqa: ANN401 - Lightning's
 
 def _watcher(
     library: str,
-    setting: Setting,
+    setting: ModelSetting,
     training: Training,
     pieces: int,
 ) -> Any:  # noqa: ANN401 - Lightning's
     """Return a callback that tells of the model and of each step."""
     base: Any = import_module(library).Callback
 
-    class Watcher(base):  # type: ignore[misc]
+    class LightningSteps(base):  # type: ignore[misc]
         """Tells of each step."""
 
         def __init__(self) -> None:
@@ -173,4 +173,4 @@ def _watcher(
             if not (index + 1) % pieces:
                 training.end(sum(self.losses))
 
-    return Watcher()
+    return LightningSteps()

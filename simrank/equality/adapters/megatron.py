@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equality.program import Setting, Training
+    from simrank.equality.program import ModelSetting, Training
 
 _SIZES = {
     "pp": "pipeline_model_parallel_size",
@@ -65,7 +65,7 @@ class Megatron:
     ddp: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
-    def train(self, setting: Setting, training: Training) -> None:
+    def train(self, setting: ModelSetting, training: Training) -> None:
         """Build the model's chunks on the running rank, and do the steps."""
         if setting.dtype is None:
             raise NotImplementedError("Megatron's own types: its Float16Module is not built")
@@ -109,7 +109,7 @@ class Megatron:
             optimizer.step()
             training.end(torch.stack(losses).mean() if losses else None)
 
-    def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - Megatron's
+    def _configured(self, setting: ModelSetting) -> Any:  # noqa: ANN401 - Megatron's
         sizes = setting.sizes
         given = {
             key: sizes.get(axis, None if axis in _NONE_AT_FIRST else 1)

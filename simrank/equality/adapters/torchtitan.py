@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from simrank.equality.program import Setting, Training
+    from simrank.equality.program import ModelSetting, Training
 
 _DEGREES = {
     "pp": "pipeline_parallel_degree",
@@ -61,7 +61,7 @@ class TorchTitan:
     seq_len: int = 64
     batch: Callable[[int], Batch] | None = None
 
-    def train(self, setting: Setting, training: Training) -> None:
+    def train(self, setting: ModelSetting, training: Training) -> None:
         """Build the trainer on the running rank, and do the steps."""
         if not dist.is_initialized():
             dist.init_process_group("nccl")
@@ -91,7 +91,7 @@ class TorchTitan:
         finally:
             _note.reset(token)
 
-    def _configured(self, setting: Setting) -> Any:  # noqa: ANN401 - torchtitan's
+    def _configured(self, setting: ModelSetting) -> Any:  # noqa: ANN401 - torchtitan's
         config = copy.deepcopy(self.config)
         for axis, key in _DEGREES.items():
             if hasattr(config.parallelism, key):

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
     from simrank.collectives.schedule import IntArray
     from simrank.formats.msccl.lower import Rounds
-    from simrank.formats.msccl.order import Order, PlacedStep
-    from simrank.formats.msccl.program import Program
+    from simrank.formats.msccl.order import ExecutionOrder, PlacedStep
+    from simrank.formats.msccl.program import MscclProgram
 
 SUFFIX = ".xml"
 PREFIX = "msccl:"
-_programs: dict[tuple[str, str], Program] = {}  # By collective and name.
+_programs: dict[tuple[str, str], MscclProgram] = {}  # By collective and name.
 
 
 class Registered(NamedTuple):
@@ -48,7 +48,7 @@ class Registered(NamedTuple):
     world_size: int
 
 
-def schedule_of(program: Program, problem: Problem, rounds: Rounds | None = None) -> Schedule:
+def schedule_of(program: MscclProgram, problem: Problem, rounds: Rounds | None = None) -> Schedule:
     """Return the schedule with which a program solves a problem.
 
     Args:
@@ -83,7 +83,7 @@ def schedule_of(program: Program, problem: Problem, rounds: Rounds | None = None
     )
 
 
-def rounds_of(program: Program) -> Rounds:
+def rounds_of(program: MscclProgram) -> Rounds:
     """Return the rounds of a program after checks of deadlocks and races.
 
     Raises:
@@ -94,7 +94,7 @@ def rounds_of(program: Program) -> Rounds:
     return lower(order)
 
 
-def prove_program(program: Program, problem: Problem | None = None) -> Proof:
+def prove_program(program: MscclProgram, problem: Problem | None = None) -> Proof:
     """Prove a program, as `prove` does a schedule.
 
     Args:
@@ -108,7 +108,7 @@ def prove_program(program: Program, problem: Problem | None = None) -> Proof:
     return prove(schedule_of(program, asked), asked)
 
 
-def program_problem(program: Program, size_bytes: int = 0) -> Problem:
+def program_problem(program: MscclProgram, size_bytes: int = 0) -> Problem:
     """Return the problem of some size that a program solves.
 
     Args:
@@ -168,7 +168,7 @@ def forced_algorithms(given: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[
     return forced
 
 
-def _name(program: Program, stem: str) -> str:
+def _name(program: MscclProgram, stem: str) -> str:
     """Return a name that no other content has."""
     content = replace(program, file="")
     name, number = f"{PREFIX}{stem}", 1
@@ -178,7 +178,7 @@ def _name(program: Program, stem: str) -> str:
     return name
 
 
-def _register(program: Program, rounds: Rounds, registered: Registered) -> None:
+def _register(program: MscclProgram, rounds: Rounds, registered: Registered) -> None:
     def build(problem: Problem, options: Mapping[str, int]) -> Schedule:
         del options
         return schedule_of(program, problem, rounds)
@@ -195,7 +195,7 @@ def _register(program: Program, rounds: Rounds, registered: Registered) -> None:
     register_algorithm(line)
 
 
-def _tables(program: Program, problem: Problem, num_scratch: int) -> Tables:
+def _tables(program: MscclProgram, problem: Problem, num_scratch: int) -> Tables:
     """Return the chunks of a program's buffers."""
     if problem.collective == "all_reduce":
         whole = own = ChunkTable.split(problem.count, program.num_chunks)
@@ -216,7 +216,7 @@ def _tables(program: Program, problem: Problem, num_scratch: int) -> Tables:
 _Chunk: TypeAlias = tuple[int, str, int]
 
 
-def check_races(order: Order) -> None:
+def check_races(order: ExecutionOrder) -> None:
     """Raise for a program whose result depends on the order of two unordered steps.
 
     Raises:
@@ -251,7 +251,7 @@ def check_races(order: Order) -> None:
 class _StepClocks:
     """Vector clocks of steps, kept until the last dependent step has read them."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ExecutionOrder) -> None:
         self._sources: dict[int, list[int]] = {}
         for later, earlier in order.signals.items():
             self._sources.setdefault(later, []).append(earlier)
@@ -277,7 +277,7 @@ class _StepClocks:
             self._kept[number] = clock.copy()
 
 
-def _accesses(order: Order, node: PlacedStep) -> Iterator[tuple[_Chunk, bool]]:
+def _accesses(order: ExecutionOrder, node: PlacedStep) -> Iterator[tuple[_Chunk, bool]]:
     """Yield the chunks that a step touches, and whether it writes them: reads come first."""
     kind = node.step.kind
     ends = []
@@ -291,7 +291,9 @@ def _accesses(order: Order, node: PlacedStep) -> Iterator[tuple[_Chunk, bool]]:
             yield (node.rank, *place), is_write
 
 
-def _race(order: Order, chunk: _Chunk, one: PlacedStep, other: PlacedStep) -> ScheduleError:
+def _race(
+    order: ExecutionOrder, chunk: _Chunk, one: PlacedStep, other: PlacedStep
+) -> ScheduleError:
     rank, buffer, number = chunk
     program = order.program
     what = (

@@ -26,8 +26,8 @@ from simrank.collectives.schedule import Buffer, Op, Round
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from simrank.formats.msccl.order import Order, PlacedStep
-    from simrank.formats.msccl.program import Program, Step
+    from simrank.formats.msccl.order import ExecutionOrder, PlacedStep
+    from simrank.formats.msccl.program import BlockStep, MscclProgram
 
 
 class Rounds(NamedTuple):
@@ -109,7 +109,7 @@ class _Steps:
         )
 
 
-def lower(order: Order) -> Rounds:
+def lower(order: ExecutionOrder) -> Rounds:
     """Return the rounds of a program.
 
     Args:
@@ -125,7 +125,7 @@ class _Lowering:
         order: The program in an order in which its steps can run.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ExecutionOrder) -> None:
         self._order, self._program = order, order.program
         self._memory = _Memory(order.program, order.nodes)
         self._lanes = [len(gpu.blocks) for gpu in self._program.gpus]
@@ -267,7 +267,7 @@ class _Memory:
         nodes: Its steps.
     """
 
-    def __init__(self, program: Program, nodes: Iterable[PlacedStep]) -> None:
+    def __init__(self, program: MscclProgram, nodes: Iterable[PlacedStep]) -> None:
         self._program = program
         self._num_scratch = max(gpu.num_scratch for gpu in program.gpus)
         steps = [node.step for node in nodes]
@@ -310,5 +310,5 @@ class _Memory:
         return steps
 
 
-def _writes_input(step: Step) -> bool:
+def _writes_input(step: BlockStep) -> bool:
     return step.kind.writes and step.dst[0] == "i"

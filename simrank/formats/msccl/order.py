@@ -18,7 +18,7 @@ from simrank.errors import ScheduleError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from simrank.formats.msccl.program import Program, Step, ThreadBlock
+    from simrank.formats.msccl.program import BlockStep, MscclProgram, ThreadBlock
 
 
 class PlacedStep(NamedTuple):
@@ -33,11 +33,11 @@ class PlacedStep(NamedTuple):
 
     rank: int
     block: ThreadBlock
-    step: Step
+    step: BlockStep
     lane: int
 
 
-class Edge(NamedTuple):
+class Dependency(NamedTuple):
     """Something that a step waits for.
 
     Attributes:
@@ -50,7 +50,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Order:
+class ExecutionOrder:
     """The steps of a program in an order in which they can run.
 
     Attributes:
@@ -62,7 +62,7 @@ class Order:
         signals: For each node that depends on another, the number of the node that ends its wait.
     """
 
-    program: Program
+    program: MscclProgram
     nodes: Sequence[PlacedStep]
     sequence: Sequence[int]
     level: Sequence[int]
@@ -70,7 +70,7 @@ class Order:
     signals: dict[int, int]
 
 
-def order_of(program: Program) -> Order:
+def order_of(program: MscclProgram) -> ExecutionOrder:
     """Return the order of a program's steps.
 
     Raises:
@@ -79,21 +79,21 @@ def order_of(program: Program) -> Order:
     nodes = list(_nodes(program))
     messages = _matched(program, nodes)
     signals = _signals(program, nodes)
-    waits: list[list[Edge]] = [[] for _ in nodes]
+    waits: list[list[Dependency]] = [[] for _ in nodes]
     for number, node in enumerate(nodes):
         if node.step.number:
-            waits[number].append(Edge(number - 1, "comes after"))
+            waits[number].append(Dependency(number - 1, "comes after"))
     for number, signal in signals.items():
-        waits[number].append(Edge(signal, "depends on (depid, deps)"))
+        waits[number].append(Dependency(signal, "depends on (depid, deps)"))
     for number, receiver in messages.items():
-        waits[receiver].append(Edge(number, "receives from"))
+        waits[receiver].append(Dependency(number, "receives from"))
     sequence, level = _sorted(waits)
     if len(sequence) < len(nodes):
         raise _deadlock(program, nodes, waits, stuck=set(range(len(nodes))) - set(sequence))
-    return Order(program, nodes, sequence, level, messages, signals)
+    return ExecutionOrder(program, nodes, sequence, level, messages, signals)
 
 
-def describe(program: Program, node: PlacedStep) -> str:
+def describe(program: MscclProgram, node: PlacedStep) -> str:
     """Return the text of a step and its position in the file."""
     where = f" at {program.file}:{node.step.line}" if node.step.line else ""
     return (
@@ -102,7 +102,7 @@ def describe(program: Program, node: PlacedStep) -> str:
     )
 
 
-def _nodes(program: Program) -> Iterator[PlacedStep]:
+def _nodes(program: MscclProgram) -> Iterator[PlacedStep]:
     lane = 0
     for gpu in program.gpus:
         for block in gpu.blocks:
@@ -111,7 +111,7 @@ def _nodes(program: Program) -> Iterator[PlacedStep]:
             lane += 1
 
 
-def _matched(program: Program, nodes: Sequence[PlacedStep]) -> dict[int, int]:
+def _matched(program: MscclProgram, nodes: Sequence[PlacedStep]) -> dict[int, int]:
     """Return the receiving node for each that sends."""
     sent: dict[tuple[int, int, int], list[int]] = {}
     received: dict[tuple[int, int, int], list[int]] = {}
@@ -144,7 +144,7 @@ def _matched(program: Program, nodes: Sequence[PlacedStep]) -> dict[int, int]:
     return messages
 
 
-def _signals(program: Program, nodes: Sequence[PlacedStep]) -> dict[int, int]:
+def _signals(program: MscclProgram, nodes: Sequence[PlacedStep]) -> dict[int, int]:
     """Return the node that ends the wait of each node that depends on another.
 
     A thread block says that it has come to a step only after steps with `hasdep`.
@@ -170,7 +170,7 @@ def _signals(program: Program, nodes: Sequence[PlacedStep]) -> dict[int, int]:
     return signals
 
 
-def _sorted(waits: Sequence[Sequence[Edge]]) -> tuple[list[int], list[int]]:
+def _sorted(waits: Sequence[Sequence[Dependency]]) -> tuple[list[int], list[int]]:
     """Return nodes in an order that respects all waits, as far as there is one, and levels."""
     after: list[list[int]] = [[] for _ in waits]
     missing = np.zeros(len(waits), np.int64)
@@ -190,9 +190,9 @@ def _sorted(waits: Sequence[Sequence[Edge]]) -> tuple[list[int], list[int]]:
 
 
 def _deadlock(
-    program: Program,
+    program: MscclProgram,
     nodes: Sequence[PlacedStep],
-    waits: Sequence[Sequence[Edge]],
+    waits: Sequence[Sequence[Dependency]],
     *,
     stuck: set[int],
 ) -> ScheduleError:

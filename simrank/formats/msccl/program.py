@@ -58,7 +58,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BlockStep:
     """One step of a thread block.
 
     Attributes:
@@ -104,7 +104,7 @@ class ThreadBlock:
     send: int
     recv: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[BlockStep, ...]
     line: int = 0
 
 
@@ -124,7 +124,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Program:
+class MscclProgram:
     """A whole algorithm.
 
     Attributes:

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simrank.config.files import read_user_file
-from simrank.config.xml_source import Element, parse_xml
+from simrank.config.xml_source import XmlElement, parse_xml
 from simrank.formats.msccl.program import (
     BUFFERS,
     COLLECTIVES,
     KINDS,
     PROTOCOLS,
+    BlockStep,
     Gpu,
-    Program,
-    Step,
+    MscclProgram,
     ThreadBlock,
 )
 
@@ -27,7 +27,7 @@ MAX_CHANNELS = 64  # NCCL 2.30 src/include/device.h, MAXCHANNELS.
 _PARENTS = {"algo": ("",), "gpu": ("algo",), "tb": ("gpu",), "step": ("tb",)}
 
 
-def read_msccl(path: str | Path) -> Program:
+def read_msccl(path: str | Path) -> MscclProgram:
     """Read an algorithm from an XML file.
 
     Raises:
@@ -36,7 +36,7 @@ def read_msccl(path: str | Path) -> Program:
     return parse_msccl(read_user_file(path), str(path))
 
 
-def parse_msccl(data: bytes, file: str = "<string>") -> Program:
+def parse_msccl(data: bytes, file: str = "<string>") -> MscclProgram:
     """Read an algorithm from the content of an XML file.
 
     Args:
@@ -49,7 +49,7 @@ def parse_msccl(data: bytes, file: str = "<string>") -> Program:
     return _program(parse_xml(data, file, _PARENTS))
 
 
-def _program(root: Element) -> Program:
+def _program(root: XmlElement) -> MscclProgram:
     collective = COLLECTIVES[root.word("coll", COLLECTIVES)]
     num_chunks = root.number("nchunksperloop", 1, MAX_CHUNKS)
     world_size = root.number("ngpus", 1, MAX_CHUNKS)
@@ -58,7 +58,7 @@ def _program(root: Element) -> Program:
     if collective != "all_reduce" and num_chunks % world_size:
         root.fail("nchunksperloop", f"a multiple of ngpus {world_size}", str(num_chunks))
     num_channels = root.number("nchannels", 1, MAX_CHANNELS, default=MAX_CHANNELS)
-    draft = Program(
+    draft = MscclProgram(
         file=root.file,
         name=root.attributes.get("name", "unnamed"),
         collective=collective,
@@ -75,9 +75,9 @@ def _program(root: Element) -> Program:
     return replace(draft, gpus=gpus, num_channels=num_channels)
 
 
-def _by_id(parent: Element) -> Sequence[Element]:
+def _by_id(parent: XmlElement) -> Sequence[XmlElement]:
     """Return the elements in an element by their ids, which are 0, 1, 2, ... in any order."""
-    found: dict[int, Element] = {}
+    found: dict[int, XmlElement] = {}
     last = len(parent.children) - 1
     for node in parent.children:
         number = node.number("id", 0, last)
@@ -87,7 +87,7 @@ def _by_id(parent: Element) -> Sequence[Element]:
     return [found[number] for number in range(last + 1)]
 
 
-def _gpu(node: Element, program: Program, rank: int) -> Gpu:
+def _gpu(node: XmlElement, program: MscclProgram, rank: int) -> Gpu:
     # In place, a file may count the chunks of the one buffer and give 0 for the other.
     limits = {"i": program.num_inputs, "o": program.num_outputs}
     for buffer, limit in limits.items():
@@ -105,7 +105,7 @@ def _gpu(node: Element, program: Program, rank: int) -> Gpu:
     return Gpu(rank, limits["s"], blocks)
 
 
-def _check_peers(nodes: Sequence[Element], blocks: Sequence[ThreadBlock], end: str) -> None:
+def _check_peers(nodes: Sequence[XmlElement], blocks: Sequence[ThreadBlock], end: str) -> None:
     """Refuse two thread blocks at the same end of one connection: they would share messages."""
     seen: dict[tuple[int, int], int] = {}
     for node, block in zip(nodes, blocks, strict=True):
@@ -118,7 +118,7 @@ def _check_peers(nodes: Sequence[Element], blocks: Sequence[ThreadBlock], end: s
             node.fail(end, "a peer and channel of its own", got)
 
 
-def _block(node: Element, program: Program, place: tuple[int, int]) -> ThreadBlock:
+def _block(node: XmlElement, program: MscclProgram, place: tuple[int, int]) -> ThreadBlock:
     rank, number = place
     send, recv = (node.number(key, -1, program.world_size - 1) for key in ("send", "recv"))
     for key, peer in (("send", send), ("recv", recv)):
@@ -129,7 +129,7 @@ def _block(node: Element, program: Program, place: tuple[int, int]) -> ThreadBlo
     return ThreadBlock(number, send, recv, channel, steps, node.line)
 
 
-def _step(node: Element, position: int) -> Step:
+def _step(node: XmlElement, position: int) -> BlockStep:
     number = node.number("s", 0, MAX_CHUNKS)
     if number != position:
         node.fail("s", f"{position}, its position in the thread block", str(number))
@@ -139,7 +139,7 @@ def _step(node: Element, position: int) -> Step:
         for end in ("src", "dst")
     ]
     depends_on = node.number("depid", -1, MAX_CHUNKS), node.number("deps", -1, MAX_CHUNKS)
-    return Step(
+    return BlockStep(
         number=number,
         type=name,
         src=ends[0],
@@ -151,7 +151,9 @@ def _step(node: Element, position: int) -> Step:
     )
 
 
-def _check_step(node: Element, block: ThreadBlock, step: Step, limits: dict[str, int]) -> None:
+def _check_step(
+    node: XmlElement, block: ThreadBlock, step: BlockStep, limits: dict[str, int]
+) -> None:
     """Refuse a step that leaves its buffers, or has no peer."""
     kind = step.kind
     for is_used, end, (buffer, first) in (
@@ -171,7 +173,7 @@ def _check_step(node: Element, block: ThreadBlock, step: Step, limits: dict[str,
             node.fail("type", expected, step.type)
 
 
-def _check_dependence(node: Element, step: Step, sizes: Sequence[int]) -> None:
+def _check_dependence(node: XmlElement, step: BlockStep, sizes: Sequence[int]) -> None:
     """Refuse a step that waits for one that does not exist."""
     if step.depends_on is None:
         return

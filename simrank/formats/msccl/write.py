@@ -16,7 +16,7 @@ from xml.sax.saxutils import quoteattr
 
 from simrank.collectives.schedule import Op
 from simrank.errors import UnsupportedError
-from simrank.formats.msccl.program import COLLECTIVES, Gpu, Program, Step, ThreadBlock
+from simrank.formats.msccl.program import COLLECTIVES, BlockStep, Gpu, MscclProgram, ThreadBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _LETTERS = "ios"  # In the order of `Buffer`.
 _NOWHERE = (("i", -1), ("o", -1))  # What a nop names.
 
 
-def program_of(schedule: Schedule, problem: Problem) -> Program:
+def program_of(schedule: Schedule, problem: Problem) -> MscclProgram:
     """Return a schedule as a program.
 
     Raises:
@@ -41,7 +41,7 @@ def program_of(schedule: Schedule, problem: Problem) -> Program:
             raise _unsupported(schedule, "steps inside a switch, or between lanes")
         for row in _rows(steps):
             row.add(schedule, gpus)
-    return Program(
+    return MscclProgram(
         file=schedule.algorithm,
         name=f"{schedule.algorithm}_{schedule.collective}",
         collective=schedule.collective,
@@ -53,7 +53,7 @@ def program_of(schedule: Schedule, problem: Problem) -> Program:
     )
 
 
-def xml_of(program: Program) -> str:
+def xml_of(program: MscclProgram) -> str:
     """Return a program as XML."""
     names = {ours: theirs for theirs, ours in COLLECTIVES.items()}
     place = int(program.in_place)
@@ -77,7 +77,7 @@ def xml_of(program: Program) -> str:
     return "\n".join([*lines, "</algo>", ""])
 
 
-def _step_text(step: Step) -> str:
+def _step_text(step: BlockStep) -> str:
     block, number = step.depends_on or (-1, -1)
     return (
         f'      <step s="{step.number}" type="{step.type}" srcbuf="{step.src[0]}" '
@@ -183,7 +183,7 @@ class _Gpu:
     ) -> None:
         """Add a step to the thread block of a peer and channel, with its dependencies."""
         block = self._blocks.setdefault(key, _Block(len(self._blocks)))
-        step = Step(0, kind, src, dst, count)
+        step = BlockStep(0, kind, src, dst, count)
         reads = [(src[0], src[1] + i) for i in range(count)] if step.kind.reads else []
         writes = [(dst[0], dst[1] + i) for i in range(count)] if step.kind.writes else []
         waits: dict[int, int] = {}
@@ -236,17 +236,17 @@ class _Block:
     """
 
     number: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[BlockStep] = field(default_factory=list)
     known: dict[int, int] = field(default_factory=dict)
     knew: list[dict[int, int]] = field(default_factory=list)
 
-    def add(self, step: Step, waits: list[tuple[int, int]]) -> int:
+    def add(self, step: BlockStep, waits: list[tuple[int, int]]) -> int:
         """Add a step with dependencies, and return its number; extra dependencies become nops."""
         for wait in waits[:-1]:
-            self._append(Step(0, "nop", *_NOWHERE, 0, wait))
+            self._append(BlockStep(0, "nop", *_NOWHERE, 0, wait))
         return self._append(replace(step, depends_on=waits[-1] if waits else None))
 
-    def _append(self, step: Step) -> int:
+    def _append(self, step: BlockStep) -> int:
         number = len(self.steps)
         self.steps.append(replace(step, number=number))
         self.knew.append(dict(self.known))

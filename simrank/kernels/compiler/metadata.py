@@ -201,7 +201,7 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
     return Described(signature, constants, attributes)
 
 
-class Pointer(NamedTuple):
+class PointerSignature(NamedTuple):
     """Compilation parameters of a tensor argument, without the tensor.
 
     Attributes:
@@ -215,14 +215,14 @@ class Pointer(NamedTuple):
     block_shape: tuple[int, ...] | None = None
 
 
-def pointer_of(value: object) -> Pointer | None:
+def pointer_of(value: object) -> PointerSignature | None:
     """Return the parameters of a tensor or descriptor argument; None for other arguments."""
-    if isinstance(value, Pointer):
+    if isinstance(value, PointerSignature):
         return value
     if isinstance(value, Tensor):
-        return Pointer(_of_tensor(value), value.data_ptr())
+        return PointerSignature(_of_tensor(value), value.data_ptr())
     if isinstance(value, MockTensor):
-        return Pointer(type_canonicalisation_dict[str(value.dtype).split(".")[-1]], 0)
+        return PointerSignature(type_canonicalisation_dict[str(value.dtype).split(".")[-1]], 0)
     base = getattr(value, "base", None)
     own = None if base is None else pointer_of(base)
     if own is None:

@@ -14,7 +14,7 @@ from simrank.errors.base import Travels
 from simrank.kernels import machine
 from simrank.kernels.compiler.driver import nvidia_target_of
 from simrank.kernels.language.shapes import with_program_axis
-from simrank.kernels.machine import Programs, Setting
+from simrank.kernels.machine import Programs, RunningLaunch
 from simrank.kernels.machine.running import MAX_SHOWN, programs_text
 from simrank.kernels.values.block import Block, Diverged, as_block, as_truth
 from simrank.kernels.values.types import int32, int64
@@ -278,7 +278,7 @@ def _map_columns(
     """Return the results of all elements, and whether the function returns a single value."""
     outer = machine.now()
     ids = outer.ids if num_rows > 1 else outer.ids[:1]
-    setting = Setting(outer.kernel, outer.grid, outer.device, outer.statistics, outer.options)
+    setting = RunningLaunch(outer.kernel, outer.grid, outer.device, outer.statistics, outer.options)
     total = len(columns[0][0])
     owners = np.repeat(ids, total // num_rows)
     copies = len(outer.ids) if num_rows == 1 else 1
@@ -311,7 +311,7 @@ class _Rows(Programs):
 
     counts_scalars = True
 
-    def __init__(self, setting: Setting, ids: Array, copies: int) -> None:
+    def __init__(self, setting: RunningLaunch, ids: Array, copies: int) -> None:
         super().__init__(setting, ids)
         self.copies = copies
 

@@ -31,7 +31,7 @@ class Unmet(NamedTuple):
     wanted: Any
 
 
-class Asked(NamedTuple):
+class AtomicEffect(NamedTuple):
     """The effect of an atomic on the order of programs.
 
     Attributes:
@@ -109,7 +109,7 @@ class ProgramOrder(Protocol):
     def stores(self, storage: Storage, index: Array, values: Array) -> None:
         """Log a store of elements."""
 
-    def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
+    def atomic(self, storage: Storage, index: Array, itemsize: int, asked: AtomicEffect) -> None:
         """Acquire and release through the flags of an atomic."""
 
     def rewrites(self, storage: Storage, index: Array, itemsize: int) -> None:
@@ -314,7 +314,7 @@ class Order:
 # ---- triton's device functions: the attributes in use, and facts that are kept with them ----
 
 
-class Parameter(Protocol):
+class DeviceParameter(Protocol):
     """One parameter of a device function."""
 
     name: str
@@ -335,7 +335,7 @@ class Jit(Protocol):
     raw_src: Sequence[str]
     starting_line_number: int
     arg_names: Sequence[str]
-    params: Sequence[Parameter]
+    params: Sequence[DeviceParameter]
     pre_run_hooks: Sequence[Callable[..., object]]
     run: Callable[..., Any]
     __name__: str
@@ -349,7 +349,7 @@ class Jit(Protocol):
 _NAME = "__simrank_kept__"
 
 
-class Kept(dict[Any, Any]):
+class CachedFacts(dict[Any, Any]):
     """Cached facts about one object, by key; copies of the object start without any."""
 
     def __init__(self, owner: object) -> None:
@@ -365,10 +365,10 @@ class Kept(dict[Any, Any]):
         return dict, ()
 
 
-def kept(owner: object) -> Kept:
+def kept(owner: object) -> CachedFacts:
     """Return the cached facts of a kernel, a function or a class."""
     facts = vars(owner).get(_NAME)
-    if not isinstance(facts, Kept) or not facts.is_of(owner):
-        facts = Kept(owner)
+    if not isinstance(facts, CachedFacts) or not facts.is_of(owner):
+        facts = CachedFacts(owner)
         setattr(owner, _NAME, facts)
     return facts

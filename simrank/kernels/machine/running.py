@@ -30,7 +30,7 @@ class Argument(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Options(NamedTuple):
+class LaunchOptions(NamedTuple):
     """Options of a launch that affect the run of its programs.
 
     Attributes:
@@ -54,7 +54,7 @@ class Options(NamedTuple):
     arguments: dict[int, Argument] = {}  # noqa: RUF012 - never changed
 
 
-class Setting(NamedTuple):
+class RunningLaunch(NamedTuple):
     """The launch that programs belong to: kernel, grid, device, counts.
 
     Attributes:
@@ -70,7 +70,7 @@ class Setting(NamedTuple):
     grid: tuple[int, int, int]
     device: Device
     statistics: Statistics
-    options: Options = Options()
+    options: LaunchOptions = LaunchOptions()
     lanes: Lanes | None = None
 
 
@@ -94,7 +94,7 @@ class Programs:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: RunningLaunch,
         ids: Array,
         *,
         keeps_undo: bool = False,

@@ -369,7 +369,7 @@ class Roof(NamedTuple):
     bytes_per_s: float
 
 
-class Cost(Protocol):
+class ProfiledCost(Protocol):
     """The parts of a launch's cost that a profile keeps."""
 
     @property
@@ -514,7 +514,9 @@ class KernelProfile:
         else:
             line.peer_bytes[peer.index] = line.peer_bytes.get(peer.index, 0) + size_bytes
 
-    def ended(self, num_programs: int, cost: Cost, roof: Roof, rank: int | None = None) -> None:
+    def ended(
+        self, num_programs: int, cost: ProfiledCost, roof: Roof, rank: int | None = None
+    ) -> None:
         """Count a launch.
 
         Args:

@@ -38,7 +38,7 @@ class IllegalAccessError(SimrankError):
         self.program_ids = program_ids
 
 
-class Request:
+class AttemptedAccess:
     """An attempted access, for error messages.
 
     Attributes:
@@ -56,7 +56,7 @@ class Request:
 
 
 def outside(
-    programs: Programs, storage: Storage, request: Request, element: ElementType
+    programs: Programs, storage: Storage, request: AttemptedAccess, element: ElementType
 ) -> IllegalAccessError:
     """Return the error of an access outside of a storage."""
     num_elements = storage.size_bytes // element.itemsize
@@ -204,7 +204,7 @@ def check_bounds(
     """
     num_elements = storage.size_bytes // element.itemsize
     if index.size and (index.min() < 0 or index.max() >= num_elements):
-        raise outside(programs, storage, Request(index, None, what), element)
+        raise outside(programs, storage, AttemptedAccess(index, None, what), element)
 
 
 class Segment(NamedTuple):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simrank.kernels import machine
-from simrank.kernels.machine.protocols import Asked
+from simrank.kernels.machine.protocols import AtomicEffect
 from simrank.kernels.memory.addresses import (
+    AttemptedAccess,
     Element,
-    Request,
     Segment,
     check_bounds,
     element_at,
@@ -231,7 +231,7 @@ def _on_element(
     element, (storage, index) = atomic.element, target
     view = launch_view(programs, storage, element.memory)
     if not 0 <= index < len(view):
-        wrong = Request(np.int64(index), None, "atomic")
+        wrong = AttemptedAccess(np.int64(index), None, "atomic")
         raise outside(programs, storage, wrong, element)
     _require_own(programs, storage)
     before = view[index]
@@ -279,7 +279,7 @@ def _notify(
         hands = changed or (writes and atomic.order.releases)
         if atomic.compute is replaced:
             sync.races.rewrites(storage, np.atleast_1d(index), itemsize)
-        asked = Asked(atomic.order, hands=hands, takes=atomic.wants_old)
+        asked = AtomicEffect(atomic.order, hands=hands, takes=atomic.wants_old)
         sync.races.atomic(storage, np.atleast_1d(index), itemsize, asked)
 
 

@@ -13,7 +13,7 @@ from simrank.device.memory import GRANULE_BYTES, Storage
 from simrank.kernels import machine
 from simrank.kernels.machine import ALL_PROGRAMS, Extent
 from simrank.kernels.memory.addresses import (
-    Request,
+    AttemptedAccess,
     element_at,
     launch_view,
     outside,
@@ -255,7 +255,7 @@ def _gather(
     if low < 0 or high >= len(view):
         if isinstance(base, Anchor):
             return _gather_anywhere(programs, _absolute(base, given, element), active, element)
-        request = Request(given, active, "load")
+        request = AttemptedAccess(given, active, "load")
         is_past = past_end(programs, storage, request, index, element)
         index, high = np.minimum(index, len(view) - 1), len(view) - 1
         low = min(low, high)
@@ -286,7 +286,7 @@ def _gather_one(
         if isinstance(base, Anchor):
             elsewhere = element_at(programs, base.address + index * itemsize, element)
             return _gather_one(programs, *elsewhere, element)
-        raise outside(programs, storage, Request(np.int64(index), None, "load"), element)
+        raise outside(programs, storage, AttemptedAccess(np.int64(index), None, "load"), element)
     total = len(programs.ids)
     programs.statistics.count(storage, total, total, Extent(index, index, itemsize), writes=False)
     if programs.sync is not None:
@@ -356,7 +356,7 @@ def _scatter(
             elsewhere = _absolute(base, index, element)
             _scatter_anywhere(programs, elsewhere, values, element, request)
             return
-        raise outside(programs, storage, Request(lanes, active, "store"), element)
+        raise outside(programs, storage, AttemptedAccess(lanes, active, "store"), element)
     extent = Extent(low, high, element.itemsize, sector_waste(lanes, element.itemsize))
     statistics = programs.statistics
     statistics.count(storage, num_lanes * copies, num_active * copies, extent, writes=True)
@@ -534,7 +534,7 @@ def poison(element: ElementType) -> Value:
 def past_end(
     programs: Programs,
     storage: Storage,
-    request: Request,
+    request: AttemptedAccess,
     index: Array,
     element: ElementType,
 ) -> Array:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from simrank.kernels.machine.protocols import Array, Value
-    from simrank.kernels.ptx.parse import Instruction, Operand
-    from simrank.kernels.ptx.run import Lanes
+    from simrank.kernels.ptx.parse import Instruction, PtxOperand
+    from simrank.kernels.ptx.run import SnippetLanes
     from simrank.kernels.values.types import ElementType
 
 _ELEMENTS: dict[str, ElementType] = {
@@ -88,7 +88,7 @@ def _access(instruction: Instruction) -> _Access:
 
 
 def _pointer(
-    lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array, width: int = 1
+    lanes_of: SnippetLanes, operand: PtxOperand, access: _Access, lanes: Array, width: int = 1
 ) -> Block:
     """Return pointers to `width` consecutive elements per lane.
 
@@ -107,25 +107,25 @@ def _pointer(
     return Block(addresses.reshape(1, -1), types.pointer_to(access.element))
 
 
-def _block(lanes_of: Lanes, operand: Operand, access: _Access, lanes: Array) -> Block:
+def _block(lanes_of: SnippetLanes, operand: PtxOperand, access: _Access, lanes: Array) -> Block:
     bits = lanes_of.read(operand, access.kind, lanes)
     values = read_as(bits, access.kind).astype(access.element.compute)
     return Block(values.reshape(1, -1), access.element)
 
 
 def _write_result(
-    lanes_of: Lanes, operand: Operand, access: _Access, result: Block, lanes: Array
+    lanes_of: SnippetLanes, operand: PtxOperand, access: _Access, result: Block, lanes: Array
 ) -> None:
     values = np.broadcast_to(np.asarray(result.values).reshape(-1), (len(lanes),))
     lanes_of.write(operand, access.kind, bits_of(values, access.kind), lanes)
 
 
-def registers_of(operand: Operand) -> tuple[Operand, ...]:
+def registers_of(operand: PtxOperand) -> tuple[PtxOperand, ...]:
     """Return the registers of an access; several for a vector."""
     return operand.parts if operand.kind == "vector" else (operand,)
 
 
-def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _load(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Load all elements of a vector at once: protocols keep a flag beside the data."""
     access = _access(instruction)
     target, address = instruction.operands[:2]
@@ -142,7 +142,7 @@ def _load(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         _write_result(lanes_of, part, access, Block(column, access.element), lanes)
 
 
-def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _store(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Store all elements of a vector at once."""
     access = _access(instruction)
     address, source = instruction.operands[:2]
@@ -158,7 +158,7 @@ def _store(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         sync.after_signal()
 
 
-def _atomic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _atomic(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     access = _access(instruction)
     operands = list(instruction.operands)
     target = operands.pop(0) if instruction.opcode[0] == "atom" else None
@@ -190,7 +190,7 @@ _ATOMICS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _fence(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _fence(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     del lanes_of, lanes
     programs, parts = machine.now(), instruction.opcode[1:]
     if {"cta", "proxy", "mbarrier_init"} & set(parts):
@@ -201,19 +201,19 @@ def _fence(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
         programs.log.fence(programs.ids)
 
 
-def _barrier(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _barrier(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Check a barrier; it has no effect, since one lane represents all threads of its block."""
     del lanes_of, lanes
     if not {"sync", "arrive", "warp"} & set(instruction.opcode[1:]):
         raise UnsupportedError(f"inline assembly with {instruction.name} is not supported")
 
 
-def _ignore(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _ignore(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Ignore a hint."""
     del lanes_of, instruction, lanes
 
 
-def _wait_for_memory(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _wait_for_memory(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Wait until the program's stores have completed; this orders no other program."""
     del lanes_of, instruction, lanes
     sync = machine.now().sync
@@ -221,21 +221,21 @@ def _wait_for_memory(lanes_of: Lanes, instruction: Instruction, lanes: Array) ->
         sync.drain()
 
 
-def _sleep(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _sleep(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     sync = machine.now().sync
     if sync is not None:
         nanoseconds = lanes_of.values(instruction.operands[0], "u32", lanes)
         sync.charge(int(nanoseconds.max()) * PS_PER_NS)
 
 
-def _trap(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _trap(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     del lanes_of, instruction, lanes
     programs = machine.now()
     shown = programs_text(programs.ids.tolist())
     raise SimrankError(f"kernel '{programs.kernel}' trapped (inline assembly), {shown}")
 
 
-HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
+HANDLERS: dict[str, Callable[[SnippetLanes, Instruction, Array], None]] = {
     "ld": _load, "st": _store, "atom": _atomic, "red": _atomic, "fence": _fence, "membar": _fence,
     "bar": _barrier, "barrier": _barrier, "nanosleep": _sleep, "trap": _trap,
     "prefetch": _ignore, "prefetchu": _ignore, "griddepcontrol": _ignore,
@@ -288,7 +288,7 @@ class _Multimem:
         self.per_register = 2 if self.kind in PACKED else 1
 
 
-def multimem(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def multimem(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Run one instruction on some lanes.
 
     Raises:
@@ -304,7 +304,7 @@ def multimem(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
 
 
 def _pointers(
-    lanes_of: Lanes, operand: Operand, access: _Multimem, lanes: Array, num_registers: int
+    lanes_of: SnippetLanes, operand: PtxOperand, access: _Multimem, lanes: Array, num_registers: int
 ) -> list[Block]:
     """Return pointers of the lanes to the memory of each rank of the team."""
     address = operand.parts[0] if operand.kind == "memory" else operand
@@ -320,7 +320,7 @@ def _pointers(
     ]
 
 
-def _load_reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _load_reduce(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     access = _Multimem(instruction)
     target, address = instruction.operands
     registers = registers_of(target)
@@ -364,7 +364,7 @@ def _concatenated(pointers: list[Block]) -> Block:
     return Block(addresses, pointers[0].element)
 
 
-def _values(lanes_of: Lanes, operand: Operand, access: _Multimem, lanes: Array) -> Block:
+def _values(lanes_of: SnippetLanes, operand: PtxOperand, access: _Multimem, lanes: Array) -> Block:
     columns = [
         np.asarray(read_as(lanes_of.read(part, access.kind, lanes), access.kind))
         for part in registers_of(operand)
@@ -373,7 +373,7 @@ def _values(lanes_of: Lanes, operand: Operand, access: _Multimem, lanes: Array) 
     return Block(stacked.reshape(1, -1).astype(access.element.compute), access.element)
 
 
-def _store_to_ranks(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _store_to_ranks(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     access = _Multimem(instruction)
     address, source = instruction.operands
     values = _values(lanes_of, source, access, lanes)
@@ -388,7 +388,7 @@ def _store_to_ranks(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> 
         sync.after_signal()
 
 
-def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _reduce(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     access = _Multimem(instruction)
     address, source = instruction.operands
     combine = _OPERATIONS.get(access.operation)
@@ -403,7 +403,7 @@ def _reduce(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     modify(_concatenated(pointers), [operand], None, order, combine, wants_old=False)
 
 
-_MULTIMEM: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
+_MULTIMEM: dict[str, Callable[[SnippetLanes, Instruction, Array], None]] = {
     "ld_reduce": _load_reduce,
     "st": _store_to_ranks,
     "red": _reduce,

@@ -11,7 +11,7 @@ import numpy as np
 from simrank.errors import UnsupportedError
 from simrank.kernels import machine
 from simrank.kernels.ptx.parse import Snippet, parse
-from simrank.kernels.ptx.run import Lanes
+from simrank.kernels.ptx.run import SnippetLanes
 from simrank.kernels.running import threads
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to
 from simrank.kernels.values.operators import check_broadcast, with_axes
@@ -85,7 +85,7 @@ def inline_asm_elementwise(
         if tie >= 0:
             outputs[tie][:] = register
     of_lanes = np.arange(num_lanes) * int(pack) // max(math.prod(shape), 1)
-    lanes = Lanes(
+    lanes = SnippetLanes(
         snippet,
         outputs + inputs,
         np.minimum(of_lanes, rows - 1),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from simrank.errors import UnsupportedError
 
 
-class Operand(NamedTuple):
+class PtxOperand(NamedTuple):
     """An operand of an instruction.
 
     Attributes:
@@ -23,7 +23,7 @@ class Operand(NamedTuple):
     kind: str
     name: str = ""
     value: float = 0
-    parts: tuple[Operand, ...] = ()
+    parts: tuple[PtxOperand, ...] = ()
 
 
 class Instruction(NamedTuple):
@@ -39,7 +39,7 @@ class Instruction(NamedTuple):
     guard: str
     is_negated: bool
     opcode: tuple[str, ...]
-    operands: tuple[Operand, ...]
+    operands: tuple[PtxOperand, ...]
 
     @property
     def name(self) -> str:
@@ -132,22 +132,22 @@ def _without_labels(piece: str, labels: dict[str, int], index: int) -> str:
     return rest
 
 
-def _operand(text: str) -> Operand:
+def _operand(text: str) -> PtxOperand:
     if text.startswith("{"):
-        return Operand("vector", parts=tuple(_operand(p.strip()) for p in text[1:-1].split(",")))
+        return PtxOperand("vector", parts=tuple(_operand(p.strip()) for p in text[1:-1].split(",")))
     if text.startswith("["):
         match = _MEMORY.fullmatch(text)
         if match is None:
             raise UnsupportedError(f"inline assembly with the address {text} is not supported")
-        return Operand("memory", value=int(match[2] or "0", 0), parts=(_operand(match[1]),))
+        return PtxOperand("memory", value=int(match[2] or "0", 0), parts=(_operand(match[1]),))
     if "|" in text:
-        return Operand("pair", parts=tuple(_operand(p.strip()) for p in text.split("|")))
+        return PtxOperand("pair", parts=tuple(_operand(p.strip()) for p in text.split("|")))
     if text.startswith("$") and text[1:].isdigit():
-        return Operand("argument", value=int(text[1:]))
+        return PtxOperand("argument", value=int(text[1:]))
     if text.startswith("%") and text[1:].partition(".")[0] in _SPECIALS:
-        return Operand("special", text[1:])
+        return PtxOperand("special", text[1:])
     number = _number(text)
-    return Operand("register", text) if number is None else Operand("number", value=number)
+    return PtxOperand("register", text) if number is None else PtxOperand("number", value=number)
 
 
 def _number(text: str) -> float | None:

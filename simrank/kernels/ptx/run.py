@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
     from simrank.kernels.machine import Programs, Statistics
     from simrank.kernels.machine.protocols import Array, Value
-    from simrank.kernels.ptx.parse import Instruction, Operand, Snippet
+    from simrank.kernels.ptx.parse import Instruction, PtxOperand, Snippet
 
 WARP = 32  # NVIDIA's; AMD has no such instructions
 
 
-def _check(lanes_of: Lanes, instruction: Instruction) -> None:
+def _check(lanes_of: SnippetLanes, instruction: Instruction) -> None:
     if len(lanes_of.rows) != threads.num_threads():
         raise UnsupportedError(
             f"inline assembly with {instruction.name} is not supported in a kernel that does not "
@@ -55,7 +55,7 @@ def _check(lanes_of: Lanes, instruction: Instruction) -> None:
         )
 
 
-def shuffle(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def shuffle(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Give each thread the value of another thread of its warp.
 
     Raises:
@@ -88,7 +88,7 @@ _MODES: dict[str, Callable[[Array, Array, Array], Array]] = {
 }
 
 
-def vote(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def vote(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     """Give each thread a summary of a condition over the threads of its warp.
 
     Raises:
@@ -124,7 +124,7 @@ class _Seen(NamedTuple):
     registers: list[bytes]
 
 
-class Lanes:
+class SnippetLanes:
     """Lanes of one snippet.
 
     Args:
@@ -261,7 +261,7 @@ class Lanes:
             result = self._registers[name] = np.zeros(len(self.rows), np.uint64)
         return result
 
-    def read(self, operand: Operand, kind: str, lanes: Array) -> Array:
+    def read(self, operand: PtxOperand, kind: str, lanes: Array) -> Array:
         """Return the bits of an operand in some lanes.
 
         Args:
@@ -291,11 +291,11 @@ class Lanes:
             return result
         raise UnsupportedError(f"inline assembly reads an operand of the form {operand.kind}")
 
-    def values(self, operand: Operand, kind: str, lanes: Array) -> Value:
+    def values(self, operand: PtxOperand, kind: str, lanes: Array) -> Value:
         """Return an operand in some lanes, as values of a PTX type."""
         return read_as(self.read(operand, kind, lanes), kind)
 
-    def write(self, operand: Operand, kind: str, bits: Array, lanes: Array) -> None:
+    def write(self, operand: PtxOperand, kind: str, bits: Array, lanes: Array) -> None:
         """Write a register, an output, or each part of a vector."""
         if operand.kind == "register":
             if operand.name != "_":
@@ -311,7 +311,7 @@ class Lanes:
         else:
             raise UnsupportedError(f"inline assembly writes an operand of the form {operand.kind}")
 
-    def _argument(self, operand: Operand) -> Array:
+    def _argument(self, operand: PtxOperand) -> Array:
         index = int(operand.value)
         if index >= len(self.arguments):
             raise ValueError(
@@ -333,7 +333,7 @@ def _kind(instruction: Instruction) -> str:
     return kind
 
 
-def _arithmetic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _arithmetic(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     kind, opcode = _kind(instruction), instruction.opcode
     target, *sources = instruction.operands
     result = result_kind(opcode, kind)
@@ -350,7 +350,7 @@ def _arithmetic(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None
     lanes_of.write(target, result, bits_of(compute(opcode, kind, values), result), lanes)
 
 
-def _move(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _move(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     kind = _kind(instruction)
     target, source = instruction.operands
     bits = lanes_of.read(source, kind, lanes)
@@ -359,7 +359,7 @@ def _move(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     lanes_of.write(target, kind, bits, lanes)
 
 
-def _set_predicate(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _set_predicate(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     kind, (_, comparison, *rest) = _kind(instruction), instruction.opcode
     target, first, second, *third = instruction.operands
     compare = COMPARISONS.get(comparison)
@@ -376,7 +376,7 @@ def _set_predicate(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> N
         lanes_of.write(part, "pred", bits_of(value, "pred"), lanes)
 
 
-def _select(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _select(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     kind = _kind(instruction)
     target, first, second, condition = instruction.operands
     truth = lanes_of.values(condition, "pred", lanes)
@@ -384,7 +384,7 @@ def _select(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     lanes_of.write(target, kind, chosen, lanes)
 
 
-def _convert(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
+def _convert(lanes_of: SnippetLanes, instruction: Instruction, lanes: Array) -> None:
     target, *sources = instruction.operands
     source_kind = instruction.opcode[-1]
     own = source_kind if source_kind in TYPES else "b16"
@@ -394,7 +394,7 @@ def _convert(lanes_of: Lanes, instruction: Instruction, lanes: Array) -> None:
     lanes_of.write(target, kind if kind in TYPES else "b16", result, lanes)
 
 
-_HANDLERS: dict[str, Callable[[Lanes, Instruction, Array], None]] = {
+_HANDLERS: dict[str, Callable[[SnippetLanes, Instruction, Array], None]] = {
     "mov": _move,
     "cvta": _move,
     "setp": _set_predicate,

@@ -126,7 +126,7 @@ def places_of(index: Array, itemsize: int) -> Array | range:
     return flat * itemsize
 
 
-class Finding(NamedTuple):
+class ProgramRace(NamedTuple):
     """Two accesses of two programs that nothing orders."""
 
     first: Access

@@ -27,7 +27,7 @@ import numpy as np
 from simrank.device.clocks import ALL_DEVICES, join
 from simrank.device.watch import end_text
 from simrank.engine import user_site
-from simrank.kernels.machine.protocols import Asked
+from simrank.kernels.machine.protocols import AtomicEffect
 from simrank.kernels.races.findings import ProgramFindingError, access_at, created_at
 from simrank.kernels.races.program_checks import Alike, Elements, Launched, Name, Touches
 
@@ -55,7 +55,7 @@ _ENDS = {
 }  # fmt: skip
 
 
-class Wait(NamedTuple):
+class LoopCondition(NamedTuple):
     """The condition of a wait loop: comparison (name of the `ast` operator) and bound."""
 
     comparison: str
@@ -108,7 +108,7 @@ class Passed(NamedTuple):
     """
 
     look: Look
-    wait: Wait
+    wait: LoopCondition
     site: CallSite | None
     began: int | None
 
@@ -178,7 +178,7 @@ class FlagValues:
             del values[:-1]
 
 
-def sure(look: Look, wait: Wait) -> Clock | None:
+def sure(look: Look, wait: LoopCondition) -> Clock | None:
     """Return the clock that a flag carried when it first satisfied a wait, or None if unknown."""
     if not look.values or not wait.is_over(look.values[-1].value):
         return None
@@ -375,7 +375,7 @@ class ProgramClock(Touches):
         super().__init__(known, number, {**self._fenced, number: 1}, behind.num_ended)
         self._before: Clock | None = None  # Clock before the last read of a wait.
         self._look: Look | None = None  # The last read of a single flag.
-        self._wait: Wait | None = None  # Condition of the current wait loop.
+        self._wait: LoopCondition | None = None  # Condition of the current wait loop.
         self._seen: Clock = {}  # Clocks of relaxed reads, which the next fence acquires.
 
     def end(self) -> None:
@@ -422,7 +422,7 @@ class ProgramClock(Touches):
         self._fenced = dict(self._clock)
         self._clock[self._number] += 1
 
-    def atomic(self, storage: Storage, index: Array, itemsize: int, asked: Asked) -> None:
+    def atomic(self, storage: Storage, index: Array, itemsize: int, asked: AtomicEffect) -> None:
         """Acquire and release the flags of an atomic; check and record its writes.
 
         Args:
@@ -482,7 +482,7 @@ class ProgramClock(Touches):
 
     def tested(self, comparison: str, bound: int) -> None:
         """Record the condition of a wait loop before its next iteration."""
-        self._wait = Wait(comparison, bound)
+        self._wait = LoopCondition(comparison, bound)
 
     def passed(self) -> None:
         """Record the end of a wait loop, and reset the clock to the certain part of its flag."""
@@ -529,7 +529,7 @@ class ProgramClock(Touches):
         if self.looks:
             if index.size == 1 and storage.has_values:
                 self._note_value(storage, int(index.reshape(-1)[0]) * itemsize, itemsize)
-            self.atomic(storage, index, itemsize, Asked(None, hands=False))
+            self.atomic(storage, index, itemsize, AtomicEffect(None, hands=False))
         elif index.size:
             self.loaded(storage, Elements(index.reshape(-1) * itemsize, itemsize))
 
@@ -545,7 +545,9 @@ class ProgramClock(Touches):
             low, high = (int(end) * itemsize for end in (index.min(), index.max() + 1))
             self._known.values.forget(storage, low, high)
         if self.signal is not None:
-            self.atomic(storage, index, itemsize, Asked(self.signal, hands=True, takes=False))
+            self.atomic(
+                storage, index, itemsize, AtomicEffect(self.signal, hands=True, takes=False)
+            )
             return
         flat = np.ascontiguousarray(np.broadcast_to(values, index.shape)).reshape(-1)
         elements = Elements(index.reshape(-1) * itemsize, itemsize)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from simrank.engine import CallSite
     from simrank.kernels.machine import Order
     from simrank.kernels.machine.protocols import Array, Jit, Value
-    from simrank.kernels.races.findings import Finding
+    from simrank.kernels.races.findings import ProgramRace
 
 
 class Dependence(NamedTuple):
@@ -206,7 +206,7 @@ class LaunchAccesses:
         )
         return f"{one} where {other}: nothing orders them; races='report' looks at all of them"
 
-    def found(self) -> list[Finding]:
+    def found(self) -> list[ProgramRace]:
         """Return the races that exist without any order between programs."""
         return pairs(self._done, orders=False)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from simrank.device.clocks import join
 from simrank.kernels.machine import ALL_PROGRAMS
-from simrank.kernels.races.findings import Access, Fence, Finding
+from simrank.kernels.races.findings import Access, Fence, ProgramRace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ class _Rows(NamedTuple):
         return _Rows(*(column[chosen] for column in self))
 
 
-def pairs(log: Log, *, orders: bool) -> list[Finding]:
+def pairs(log: Log, *, orders: bool) -> list[ProgramRace]:
     """Return racing accesses of two programs, one pair for two lines and their kinds of access.
 
     Args:
@@ -73,7 +73,7 @@ def pairs(log: Log, *, orders: bool) -> list[Finding]:
         if isinstance(access, Access) and access.order is None and access.size:
             by_storage.setdefault(access.storage, []).append(access)
     has_clocks = orders and any(isinstance(a, Access) and a.order is not None for a in log)
-    found: dict[tuple[CallSite | None, CallSite | None, str, str], Finding] = {}
+    found: dict[tuple[CallSite | None, CallSite | None, str, str], ProgramRace] = {}
     for storage, accesses in by_storage.items():
         if all(access.raw is None for access in accesses):
             continue
@@ -88,7 +88,7 @@ def pairs(log: Log, *, orders: bool) -> list[Finding]:
     return list(found.values())
 
 
-def races_with_atomics(log: Log) -> list[Finding]:
+def races_with_atomics(log: Log) -> list[ProgramRace]:
     """Return races between an atomic and a plain access to one element, one pair for two lines.
 
     Args:
@@ -98,7 +98,7 @@ def races_with_atomics(log: Log) -> list[Finding]:
     for access in log:
         if isinstance(access, Access) and access.size:
             by_storage.setdefault(access.storage, []).append(access)
-    found: dict[tuple[CallSite | None, CallSite | None, str, str], Finding] = {}
+    found: dict[tuple[CallSite | None, CallSite | None, str, str], ProgramRace] = {}
     for storage, accesses in by_storage.items():
         atomics = [access for access in accesses if access.order is not None and access.writes]
         if atomics and any(access.is_plain for access in accesses):
@@ -123,7 +123,7 @@ def _all_bytes(access: Access) -> Array:
     return (access.first[:, None] + np.arange(access.itemsize)).reshape(-1)
 
 
-def _races_in_storage(log: Log, storage: Storage, shared: Array) -> Iterator[Finding]:
+def _races_in_storage(log: Log, storage: Storage, shared: Array) -> Iterator[ProgramRace]:
     """Yield races with atomics at some bytes of a storage."""
     if not len(shared):
         return
@@ -137,7 +137,7 @@ def _races_in_storage(log: Log, storage: Storage, shared: Array) -> Iterator[Fin
         if not isinstance(access, Access) or access.storage is not storage or not access.size:
             continue
         if lanes is None:
-            lanes = Lanes(*_plain_lanes(access), np.zeros(0, np.int64))
+            lanes = AtomicLanes(*_plain_lanes(access), np.zeros(0, np.int64))
             chosen = np.isin(lanes.first, shared)
             of_lanes = segments.of(lanes.owner[chosen])
         else:
@@ -181,7 +181,7 @@ def _joined(rows: list[tuple[Array, ...]]) -> _Lanes:
 
 def _unordered_pairs(
     log: Log, segments: Segments, plain: _Lanes, atomic: _Lanes
-) -> Iterator[Finding]:
+) -> Iterator[ProgramRace]:
     """Yield pairs of a plain access and an atomic to one byte that nothing orders."""
     order = np.argsort(atomic.first, kind="stable")
     atomic = _Lanes(*(column[order] for column in atomic))
@@ -207,9 +207,9 @@ def _unordered_pairs(
             assert isinstance(two, Access), "rows are of accesses"
             owners = int(plain.owner[rows[at]]), int(atomic.owner[other[at]])
             if is_late[at]:
-                yield Finding(one, two, owners)
+                yield ProgramRace(one, two, owners)
             else:
-                yield Finding(two, one, owners[::-1])
+                yield ProgramRace(two, one, owners[::-1])
 
 
 def _unit_bytes(accesses: Iterable[Access]) -> int:
@@ -303,7 +303,7 @@ def _ordered_stores(rows: _Rows, segments: Segments) -> Iterator[tuple[Array, Ar
             yield before[ordered], loads[ordered]
 
 
-def _races(log: Log, rows: _Rows, segments: Segments) -> Iterator[Finding]:
+def _races(log: Log, rows: _Rows, segments: Segments) -> Iterator[ProgramRace]:
     """Yield the pairs of accesses that race, one for each two accesses of the log."""
     rows = rows if segments.has_clocks else _without_similar_rows(log, rows)
     for stores, others in _Units(rows).meetings():
@@ -319,7 +319,7 @@ def _races(log: Log, rows: _Rows, segments: Segments) -> Iterator[Finding]:
         yield from _findings(log, rows, before, after)
 
 
-def _findings(log: Log, rows: _Rows, before: Array, after: Array) -> Iterator[Finding]:
+def _findings(log: Log, rows: _Rows, before: Array, after: Array) -> Iterator[ProgramRace]:
     """Yield one finding for each pair of accesses of the log."""
     keys = rows.access[before] * np.int64(len(log)) + rows.access[after]
     for at in np.unique(keys, return_index=True)[1].tolist():
@@ -327,7 +327,7 @@ def _findings(log: Log, rows: _Rows, before: Array, after: Array) -> Iterator[Fi
         first, second = log[int(rows.access[one])], log[int(rows.access[other])]
         assert isinstance(first, Access), "rows are of accesses"
         assert isinstance(second, Access), "rows are of accesses"
-        yield Finding(first, second, (int(rows.owner[one]), int(rows.owner[other])))
+        yield ProgramRace(first, second, (int(rows.owner[one]), int(rows.owner[other])))
 
 
 class _Units:
@@ -409,7 +409,7 @@ def _at_ends(same_line: Array, values: Array) -> Array:
 # A segment is a stretch of one program in which it neither acquires nor releases.
 
 
-class Lanes(NamedTuple):
+class AtomicLanes(NamedTuple):
     """Lanes of an atomic: first byte, program and segment of each, [n]."""
 
     first: Array
@@ -484,7 +484,7 @@ class Segments:
 
     # ---- Log ----
 
-    def advance(self, done: Access | Fence) -> Lanes | None:
+    def advance(self, done: Access | Fence) -> AtomicLanes | None:
         """Update the clocks for an atomic or a fence.
 
         Returns:
@@ -497,7 +497,7 @@ class Segments:
             return None
         return self._atomic(done)
 
-    def _atomic(self, access: Access) -> Lanes:
+    def _atomic(self, access: Access) -> AtomicLanes:
         """Acquire and release the flag of each lane of an atomic."""
         order = access.order
         assert order is not None, "it is an atomic"
@@ -505,7 +505,7 @@ class Segments:
         if access.by_all_programs():
             first, owners = np.tile(first, len(access.ids)), np.repeat(access.ids, len(first))
         if order.scope == "cta":  # The scope is one program.
-            return Lanes(first, owners, self.of(owners))
+            return AtomicLanes(first, owners, self.of(owners))
         numbers = []
         for begin, owner in zip(first.tolist(), owners.tolist(), strict=True):
             program = self._program(owner)
@@ -520,7 +520,7 @@ class Segments:
             numbers.append(self._segment(owner))
             if order.releases:
                 self._begin_segment(program, {owner: program.clock[owner] + 1})
-        return Lanes(first, owners, np.array(numbers, np.int64))
+        return AtomicLanes(first, owners, np.array(numbers, np.int64))
 
     def _fence(self, owners: Array) -> None:
         """Order later signals of programs after their earlier accesses."""

@@ -14,7 +14,7 @@ from simrank.kernels.values.block import Block, Diverged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simrank.kernels.machine import Setting
+    from simrank.kernels.machine import RunningLaunch
     from simrank.kernels.machine.protocols import Array
     from simrank.kernels.machine.statistics import Counts
     from simrank.kernels.races.launch_log import LaunchAccesses
@@ -58,7 +58,7 @@ class Grid:
     """
 
     def __init__(
-        self, setting: Setting, log: LaunchAccesses | None = None, *, is_sample: bool = False
+        self, setting: RunningLaunch, log: LaunchAccesses | None = None, *, is_sample: bool = False
     ) -> None:
         self._setting = setting
         self.log = log

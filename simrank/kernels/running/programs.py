@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from simrank.device.races import checker_of
-from simrank.device.watch import COMPARE, Condition, Poll, Watch, watchers_of
+from simrank.device.watch import COMPARE, Poll, Watch, WatchCondition, watchers_of
 from simrank.engine import Task, TaskGroup, limits
 from simrank.engine.limits import PollReason
 from simrank.kernels import machine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simrank.device.device import Device
     from simrank.device.memory import Storage
     from simrank.engine import CallSite, Engine
-    from simrank.kernels.machine import Order, Setting
+    from simrank.kernels.machine import Order, RunningLaunch
     from simrank.kernels.machine.protocols import Array, Pointer, Sync, Unmet, Value
     from simrank.kernels.races.happens_before import ProgramClock, ProgramRaces
     from simrank.ranks import Program
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # visible when it arrives: in an order of its own, unless a release or a fence stands between.
 
 
-class Run(Protocol):
+class LaunchRun(Protocol):
     """The interface of a launch to its programs."""
 
     name: str
@@ -71,7 +71,7 @@ class ProgramSync:
         is_free: Whether accesses are part of one that is paid for.
     """
 
-    def __init__(self, run: Run, task: Task, number: int) -> None:
+    def __init__(self, run: LaunchRun, task: Task, number: int) -> None:
         self.programs: Programs | None = None
         self.watch: Watch | None = None
         self.num_effects = 0
@@ -86,8 +86,10 @@ class ProgramSync:
         self._seen: set[int] = set()  # Addresses of what it has loaded from.
         self._num_spins = 0
         self._polls: list[Poll] = []
-        self._test: Condition | None = None  # Of the only thing that it has looked at.
-        self._woken: Condition | None = None  # What others wait for that it was woken by alone.
+        self._test: WatchCondition | None = None  # Of the only thing that it has looked at.
+        self._woken: WatchCondition | None = (
+            None  # What others wait for that it was woken by alone.
+        )
         self._arrived_ps = 0  # When all that it stored to other devices has arrived.
         seed = run.engine.seed
         self._random = random.Random(f"{seed}:{run.rank}:{number}") if seed else None
@@ -310,7 +312,7 @@ class ProgramSync:
         if len(self._polls) == 1:
             storage, low, high, _ = self._polls[0]
             if high - low == dtype.itemsize:
-                self._test = Condition(storage, low, dtype, comparison, bound, changes)
+                self._test = WatchCondition(storage, low, dtype, comparison, bound, changes)
 
     def _pass_on(self) -> None:
         """Wake another program that waits for the same bytes."""
@@ -420,7 +422,7 @@ class ProgramRun:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: RunningLaunch,
         ids: Array,
         operation: Operation,
         occupancy: Occupancy,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simrank.device.memory import Storage, Touched
-    from simrank.kernels.machine import Setting
+    from simrank.kernels.machine import RunningLaunch
     from simrank.kernels.machine.protocols import Array
     from simrank.kernels.machine.statistics import Traffic
 
@@ -57,7 +57,7 @@ class Forms(NamedTuple):
     masked: Callable[[], Callable[[], object]]
 
 
-class Form(NamedTuple):
+class SampleKey(NamedTuple):
     """All that decides the counts of a launch on memory without values.
 
     Attributes:
@@ -93,7 +93,7 @@ _MOST_KNOWN = 10_000  # Assumed: more forms than a program has.
 
 
 def sampled(
-    setting: Setting, forms: Forms, mode: str, touched: Touched | None, form: Form | None
+    setting: RunningLaunch, forms: Forms, mode: str, touched: Touched | None, form: SampleKey | None
 ) -> int:
     """Count a launch as `run_sample` does; a form that is known is not run again.
 
@@ -142,7 +142,7 @@ def _by_number(
     return found
 
 
-def run_sample(setting: Setting, forms: Forms, mode: str, touched: Touched | None) -> int:
+def run_sample(setting: RunningLaunch, forms: Forms, mode: str, touched: Touched | None) -> int:
     """Count all programs of a launch from a sample; return the number of splits.
 
     What it writes is unknown from now on: only some of it would have been written.
@@ -182,7 +182,7 @@ def _forget_values(statistics: Statistics, touched: Touched | None) -> None:
         storage.lose_values()
 
 
-def _check(setting: Setting, forms: Forms, mode: str, some: Array) -> None:
+def _check(setting: RunningLaunch, forms: Forms, mode: str, some: Array) -> None:
     """Raise if the counts of programs depend on values."""
     uncounted = setting._replace(statistics=Statistics())  # No lines are counted.
     own, _ = _counted(uncounted, forms, mode, some, fill=0)
@@ -234,7 +234,7 @@ def _middles(between: int, points: int) -> list[int]:
 
 
 def _counted(
-    setting: Setting, forms: Forms, mode: str, chosen: Array, *, fill: int
+    setting: RunningLaunch, forms: Forms, mode: str, chosen: Array, *, fill: int
 ) -> tuple[Statistics, int]:
     """Return the counts of some programs, with zeros or other numbers as values."""
     statistics = Statistics()

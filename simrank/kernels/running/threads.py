@@ -183,7 +183,7 @@ def spread(result: Array) -> Any:
 # ---- where threads go different ways ----
 
 
-class Divergence:
+class DivergentStatement:
     """Assignments of one divergent statement: each thread keeps its own values.
 
     Attributes:
@@ -225,7 +225,7 @@ class Divergence:
             )
 
 
-class Branch(Divergence):
+class Branch(DivergentStatement):
     """A divergent `if`: yields the sides that run, with their threads."""
 
     def __init__(self, test: Any, names: Sequence[str]) -> None:
@@ -249,7 +249,7 @@ class Branch(Divergence):
         programs.active = self._outer
 
 
-class Rounds(Divergence):
+class DivergentLoop(DivergentStatement):
     """A divergent `for`: threads may run different numbers of rounds."""
 
     def __init__(self, items: Any, names: Sequence[str]) -> None:
@@ -277,7 +277,7 @@ class Rounds(Divergence):
             programs.active = outer
 
 
-class Looping(Divergence):
+class Looping(DivergentStatement):
     """A divergent `while`: threads loop until their own condition fails."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -445,6 +445,6 @@ HELPERS = {
     "__returned": returned,
     "__choose": choose,
     "__branch": Branch,
-    "__rounds": Rounds,
+    "__rounds": DivergentLoop,
     "__looping": Looping,
 }

@@ -37,7 +37,7 @@ from simrank.kernels.values.block import Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from simrank.kernels.machine import Effects, Options
+    from simrank.kernels.machine import Effects, LaunchOptions
     from simrank.kernels.machine.protocols import Jit
     from simrank.kernels.source.substitute import Bound
 
@@ -78,7 +78,7 @@ class _Builder:
     create_barrier = staticmethod(threads.sync_threads)
 
     @property
-    def options(self) -> Options:
+    def options(self) -> LaunchOptions:
         """Options of the launch."""
         return machine.now().options
 

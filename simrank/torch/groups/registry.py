@@ -426,7 +426,7 @@ def make_destroy(original: Any) -> Any:
 _MEETINGS = "meetings of a default group"  # In `World.local`.
 
 
-class Met(NamedTuple):
+class MemberEntry(NamedTuple):
     """A member's entry in the store.
 
     Attributes:
@@ -458,7 +458,7 @@ def meet(program: Program, store: dist.Store, rank: int, size: int) -> Sequence[
     if is_as_started and not world.has_changed:
         state.generation += 1
         state.epoch = state.generation
-        _tell(store, place, rank, Met(rank, state.generation, _number(world)))
+        _tell(store, place, rank, MemberEntry(rank, state.generation, _number(world)))
         return range(size)
     world.has_changed = True
     met = meet_at(place, program, store, rank, size)
@@ -477,20 +477,22 @@ def meet(program: Program, store: dist.Store, rank: int, size: int) -> Sequence[
     return range(size)
 
 
-def meet_at(place: str, program: Program, store: dist.Store, rank: int, size: int) -> list[Met]:
+def meet_at(
+    place: str, program: Program, store: dist.Store, rank: int, size: int
+) -> list[MemberEntry]:
     """Wait for the members of a group in a store, and return them by rank.
 
     Members of several spawns become members of the oldest one's world, unless some of them joined
     as they were started: they do not wait.
     """
     world = world_of(program)
-    _tell(store, place, rank, Met(number_of(program, rank), 0, _number(world)))
+    _tell(store, place, rank, MemberEntry(number_of(program, rank), 0, _number(world)))
     met = [_reported(store, f"{place}/{index}") for index in range(size)]
     oldest = min(each.world for each in met)
     if oldest == max(each.world for each in met) or any(each.generation for each in met):
         return met
     number = join_world(program, world.comm_library.worlds[oldest])
-    _tell(store, f"{place}/world", rank, Met(number, 0, oldest))
+    _tell(store, f"{place}/world", rank, MemberEntry(number, 0, oldest))
     return [_reported(store, f"{place}/world/{index}") for index in range(size)]
 
 
@@ -500,12 +502,12 @@ def _place(store: dist.Store, rank: int, size: int) -> str:
     return f"{here}/{store.add(f'{here}/of rank {rank}', 1)}"
 
 
-def _tell(store: dist.Store, place: str, rank: int, met: Met) -> None:
+def _tell(store: dist.Store, place: str, rank: int, met: MemberEntry) -> None:
     store.set(f"{place}/{rank}", ",".join(map(str, met)))
 
 
-def _reported(store: dist.Store, key: str) -> Met:
-    return Met(*map(int, store.get(key).decode().split(",")))
+def _reported(store: dist.Store, key: str) -> MemberEntry:
+    return MemberEntry(*map(int, store.get(key).decode().split(",")))
 
 
 def _new_epoch(program: Program, store: dist.Store, place: str) -> bytes:

@@ -33,7 +33,7 @@ _POLL_PS = 10_000_000_000  # Source: torch 2.13 TCPStore.cpp, waitForWorkers sle
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
 
-class Table:
+class StoreTable:
     """The contents of a store, shared by the ranks that opened it.
 
     Args:
@@ -119,7 +119,7 @@ class Table:
 class SimulatedStore(dist.Store):
     """One rank's connection to a store."""
 
-    def __init__(self, table: Table, timeout: timedelta = _TIMEOUT) -> None:
+    def __init__(self, table: StoreTable, timeout: timedelta = _TIMEOUT) -> None:
         super().__init__()
         self._table, self._timeout = table, timeout
         table.keep(self)
@@ -260,11 +260,11 @@ def _bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _table(name: str) -> Table:
+def _table(name: str) -> StoreTable:
     """Return the table of a name; a new one if all ranks that opened it have ended."""
-    tables: dict[str, Table] = ports_of(require_rank("a store")).local.setdefault(_KEY, {})
+    tables: dict[str, StoreTable] = ports_of(require_rank("a store")).local.setdefault(_KEY, {})
     if name not in tables or tables[name].is_over:
-        tables[name] = Table(name)
+        tables[name] = StoreTable(name)
     return tables[name]
 
 
@@ -292,7 +292,7 @@ class TCPStore(SimulatedStore):
         if is_master or (folding is not None and folding.running[0] == program.rank):
             is_bound = master_listen_fd is not None
             num_awaited = world_size or 0 if wait_for_workers else 0
-            table = Table(f"TCPStore {host_name}:{port}", num_awaited)
+            table = StoreTable(f"TCPStore {host_name}:{port}", num_awaited)
             port, table = _serve(program, port, table, is_shared=multi_tenant or is_bound)
         else:
             table = _connect(program, (host_name, port), timeout)
@@ -324,7 +324,9 @@ class TCPStore(SimulatedStore):
             )
 
 
-def _serve(program: Program, port: int, table: Table, *, is_shared: bool) -> tuple[int, Table]:
+def _serve(
+    program: Program, port: int, table: StoreTable, *, is_shared: bool
+) -> tuple[int, StoreTable]:
     """Take a port, and return its number and its table.
 
     Args:
@@ -362,14 +364,14 @@ def _is_over(holder: Holder) -> bool:
     return holder.served is not None and holder.served.is_abandoned_by(holder.task)
 
 
-def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Table:
+def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> StoreTable:
     """Wait for a server at a port, and return its table.
 
     Raises:
         DistNetworkError: The time limit passed.
     """
     host_name, port = address
-    waits: Table = ports_of(program).local.setdefault(_WAITS, Table(f"host {host_name}"))
+    waits: StoreTable = ports_of(program).local.setdefault(_WAITS, StoreTable(f"host {host_name}"))
     chosen = None if limit in _DEFAULTS else limit  # A wait that cannot end is reported at once.
     if not waits.wait_for(_key(port), chosen, lambda: _server(program, port) is not None):
         milliseconds = round(limit.total_seconds() * 1000)
@@ -382,7 +384,7 @@ def _connect(program: Program, address: tuple[str, int], limit: timedelta) -> Ta
     return table
 
 
-def _server(program: Program, port: int) -> Table | None:
+def _server(program: Program, port: int) -> StoreTable | None:
     """Return the table at a port of a rank's node, else of the first node that serves it.
 
     What a rank has let go is there for those of its own spawn alone, which may come a little late.
@@ -394,7 +396,7 @@ def _server(program: Program, port: int) -> Table | None:
     for node in (own, *range(num_nodes)):
         for holder in ports.holders(node, port):
             if holder.served is not None and (holder.task.group is spawned or not _is_over(holder)):
-                table: Table = holder.served
+                table: StoreTable = holder.served
                 return table
     return None
 
@@ -405,7 +407,7 @@ def _key(port: int) -> str:
 
 def _opened(program: Program, port: int) -> None:
     """Wake ranks that wait for a server."""
-    waits: Table | None = ports_of(program).local.get(_WAITS)
+    waits: StoreTable | None = ports_of(program).local.get(_WAITS)
     if waits is not None:
         waits.changed(_key(port))
 
@@ -423,7 +425,7 @@ class HashStore(SimulatedStore):
     """Replacement of `torch.distributed.HashStore`, private to the rank."""
 
     def __init__(self) -> None:
-        super().__init__(Table("HashStore"))
+        super().__init__(StoreTable("HashStore"))
 
 
 class PrefixStore(dist.PrefixStore):

@@ -36,7 +36,7 @@ _KEY = "torch's symmetric memory"
 _NAMES = {0: "barrier", 1: "put_signal", 2: "wait_signal"}  # As `csrc/c10d.cpp` numbers them.
 
 
-class Met(NamedTuple):
+class RendezvousResult(NamedTuple):
     """The result of a rendezvous: the members' buffers.
 
     Attributes:
@@ -95,8 +95,8 @@ def _let_races_be_found(storage: Storage) -> None:
 _meetings: WeakKeyDictionary[ProcessGroup, dict[int, _Rendezvous]] = WeakKeyDictionary()
 
 
-def _known(what: str) -> dict[tuple[int, str], Met]:
-    known: dict[tuple[int, str], Met] = require_rank(what).local.setdefault(_KEY, {})
+def _known(what: str) -> dict[tuple[int, str], RendezvousResult]:
+    known: dict[tuple[int, str], RendezvousResult] = require_rank(what).local.setdefault(_KEY, {})
     return known
 
 
@@ -146,7 +146,7 @@ class SymmetricMemoryOwner:
             meetings.pop(number, None)
             simulated.engine.pending.pop(meeting, None)
         where = meeting.where(own)
-        _known("rendezvous")[address, group] = Met(simulated, own, where)
+        _known("rendezvous")[address, group] = RendezvousResult(simulated, own, where)
         return where
 
     def signal(
@@ -246,7 +246,7 @@ def _storage(address: int) -> Storage:
     return found
 
 
-def flags_of(met: Met, channel: int) -> Flags:
+def flags_of(met: RendezvousResult, channel: int) -> Flags:
     """Return the address of a member's flags."""
     pads = [_storage(pad) for pad in met.where.pads]
     return Flags(pads, met.rank, channel, met.where.global_ranks)

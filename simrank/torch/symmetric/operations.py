@@ -88,7 +88,7 @@ class SymmetricKernel(SignalOperation):
             super().begin()
 
 
-class Part(NamedTuple):
+class BufferPart(NamedTuple):
     """Some elements of a member's buffer."""
 
     storage: Storage
@@ -120,10 +120,10 @@ class _Call:
         self.storages = [_storage(address) for address in handle.buffer_ptrs]
         self.parts = [self._part(storage, offset) for storage in self.storages]
 
-    def touches(self, chosen: slice = _ALL) -> list[Part]:
+    def touches(self, chosen: slice = _ALL) -> list[BufferPart]:
         """Return some elements of every member's part, for race checks."""
         pairs = zip(self.storages, self.parts, strict=True)
-        return [Part(storage, part[chosen]) for storage, part in pairs]
+        return [BufferPart(storage, part[chosen]) for storage, part in pairs]
 
     def _part(self, storage: Storage, offset: int) -> Array:
         whole = storage.array(np.dtype(np.uint8))
@@ -332,7 +332,7 @@ def reduce_scatter_out(
     share = shape[dim] // call.size
     chosen = [slice(None)] * len(shape)
     chosen[dim] = slice(call.rank * share, (call.rank + 1) * share)
-    parts = [Part(s, part.reshape(shape)[tuple(chosen)]) for s, part in call.touches()]
+    parts = [BufferPart(s, part.reshape(shape)[tuple(chosen)]) for s, part in call.touches()]
 
     def move() -> None:
         target[...] = _summed([part.array for part in parts]).reshape(target.shape)
@@ -436,7 +436,7 @@ def write_words(stream: Stream, storage: Storage, values: tuple[int, int, int]) 
 
     floor_ps = stream.device.spec.kernel_floor_ps
     operation = _Words(stream, "memset32", write, duration_ps=floor_ps, demands=())
-    written: Any = Part(storage, words)
+    written: Any = BufferPart(storage, words)
     operation.touched = Accesses([], [written])
     stream.submit(operation)
     note_storages(operation, [], [storage], require_rank("memset32"))

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 _FIRST_CHUNK = 64
 
 
-class Place(NamedTuple):
+class TrackPosition(NamedTuple):
     """Positions in two tracks at which the ranks were together."""
 
     ours: int
     theirs: int
 
 
-class Element(NamedTuple):
+class FrameStep(NamedTuple):
     """A step of a frame, without its calls.
 
     Attributes:
@@ -65,7 +65,7 @@ class Element(NamedTuple):
     at: int
 
 
-def elements(events: array[int], index: int) -> Iterator[Element]:
+def elements(events: array[int], index: int) -> Iterator[FrameStep]:
     """Yield the steps from an index on, in the running frame and the frames below it."""
     level = depth = 0
     for at in range(index, len(events)):
@@ -75,12 +75,12 @@ def elements(events: array[int], index: int) -> Iterator[Element]:
             continue
         if kind == CALL:
             if not depth:
-                yield Element(level, event, at)
+                yield FrameStep(level, event, at)
             depth += 1
         elif kind == EXIT and depth:
             depth -= 1
         elif not depth:
-            yield Element(level, event, at)
+            yield FrameStep(level, event, at)
             level -= kind == EXIT
 
 
@@ -95,16 +95,16 @@ class Walk:
 
     def __init__(self, ours: Track, theirs: Track, matters: Callable[[int], bool]) -> None:
         self._a, self._b = ours.events, theirs.events
-        self._first = Place(ours.first, theirs.first)
+        self._first = TrackPosition(ours.first, theirs.first)
         self._arrays = np.array(self._a, np.int64), np.array(self._b, np.int64)
         self._matters = matters
         self._uneven: dict[int, int] = {}
-        self._even: Place | None = None  # Indices, as everything below.
+        self._even: TrackPosition | None = None  # Indices, as everything below.
         self._is_open = False
         self._target = -1  # Of ours, and where theirs is together with it.
         self._found: int | None = None
 
-    def diverged_at(self, start: Place) -> Place | None:
+    def diverged_at(self, start: TrackPosition) -> TrackPosition | None:
         """Return the last common line of two ranks; None where no line explains the divergence."""
         self._walked(start)
         even = self._even
@@ -121,15 +121,15 @@ class Walk:
             found = (ours and goes_on[1]) or (theirs and goes_on[0])
         if not found:
             return None
-        return Place(even.ours + self._first.ours, even.theirs + self._first.theirs)
+        return TrackPosition(even.ours + self._first.ours, even.theirs + self._first.theirs)
 
-    def aligned(self, start: Place, target: int) -> int | None:
+    def aligned(self, start: TrackPosition, target: int) -> int | None:
         """Return the position in another track that corresponds to one here, or None."""
         self._target = target - self._first.ours
         self._walked(start)
         return None if self._found is None else self._found + self._first.theirs
 
-    def _walked(self, start: Place) -> None:
+    def _walked(self, start: TrackPosition) -> None:
         i, j = start.ours - self._first.ours, start.theirs - self._first.theirs
         a, b = self._a, self._b
         while True:
@@ -138,7 +138,7 @@ class Walk:
                 if i <= self._target < i + same:
                     self._found = j + self._target - i
                 if not self._uneven:
-                    self._even = Place(i + same - 1, j + same - 1)
+                    self._even = TrackPosition(i + same - 1, j + same - 1)
             i, j = self._past_calls(a, i + same, 1), self._past_calls(b, j + same, -1)
             if i >= len(a) or j >= len(b):
                 return
@@ -183,7 +183,7 @@ def _common(a: IntArray, b: IntArray) -> int:
         chunk *= 2
 
 
-def _met(a: array[int], i: int, b: array[int], j: int) -> Place | None:
+def _met(a: array[int], i: int, b: array[int], j: int) -> TrackPosition | None:
     """Return the nearest place where both are together again; None where they never are."""
     ours, theirs = elements(a, i), elements(b, j)
     seen_ours: dict[tuple[int, int], tuple[int, int]] = {}
@@ -205,7 +205,7 @@ def _met(a: array[int], i: int, b: array[int], j: int) -> Place | None:
         ]  # fmt: skip
         if met:
             _, at_ours, at_theirs = min(met)
-            return Place(at_ours, at_theirs)
+            return TrackPosition(at_ours, at_theirs)
         step += 1
 
 

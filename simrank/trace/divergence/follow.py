@@ -13,8 +13,8 @@ from simrank.engine.callsite import is_installed, user_frame
 from simrank.engine.report import PendingMessage
 from simrank.errors import CollectiveMismatchError, DivergencePoint, Side
 from simrank.trace.divergence.compare import (
-    Place,
     Swaps,
+    TrackPosition,
     Walk,
     elements,
     line_before,
@@ -25,7 +25,7 @@ from simrank.trace.divergence.track import (
     COMM,
     EXIT,
     LINE,
-    Codes,
+    CodeNumbers,
     Track,
     kind_of,
     line_of,
@@ -70,7 +70,7 @@ class Divergence:
         self.diverged_at: DivergencePoint | None = None
         self._swaps = Swaps()
         self._engine = engine
-        self._codes = Codes()
+        self._codes = CodeNumbers()
         self._tracks: dict[Task, Track] = {}
         self._worlds: dict[Task, World] = {}
         follows = Monitoring if is_there() else Tracing
@@ -250,12 +250,12 @@ class Divergence:
         return Walk(ours, theirs, lambda _: False).aligned(start, position)
 
 
-def _start(ours: Track, theirs: Track) -> Place | None:
+def _start(ours: Track, theirs: Track) -> TrackPosition | None:
     """Return the first place from which two tracks can be compared."""
     for key, mark in ours.marks.items():
         other = theirs.marks.get(key)
         if other is not None and other.stack == mark.stack:
-            return Place(mark.position, other.position)
+            return TrackPosition(mark.position, other.position)
     return None
 
 
@@ -360,7 +360,7 @@ class Monitoring:
         track: Returns the track of the rank that runs, or None.
     """
 
-    def __init__(self, codes: Codes, track: Callable[[], Track | None]) -> None:
+    def __init__(self, codes: CodeNumbers, track: Callable[[], Track | None]) -> None:
         self._codes = codes
         self._track = track
         self._tool = -1
@@ -475,7 +475,7 @@ class Tracing:
         track: Returns the track of the rank that runs, or None.
     """
 
-    def __init__(self, codes: Codes, track: Callable[[], Track | None]) -> None:
+    def __init__(self, codes: CodeNumbers, track: Callable[[], Track | None]) -> None:
         self._codes = codes
         self._track = track
         self._enter = self._entered  # One object: each access to a method makes another.

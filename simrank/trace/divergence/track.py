@@ -184,7 +184,7 @@ class Path(NamedTuple):
     attributes: tuple[str, ...]
 
 
-class Shown(str):
+class ValueText(str):
     """The text of a value that is not kept."""
 
     __slots__ = ()
@@ -207,7 +207,7 @@ def values_of(frame: FrameType, paths: tuple[Path, ...]) -> Values:
         if type(value) in _SHORT:
             reported.append((name, value))
         elif value is not _NOWHERE and not callable(value) and not is_real(value, ModuleType):
-            reported.append((name, Shown(short(value))))
+            reported.append((name, ValueText(short(value))))
     return tuple(reported)
 
 
@@ -229,7 +229,7 @@ def short(value: object) -> str:
     if issubclass(type(value), np.generic):
         value = cast("np.generic", value).item()
     kind = type(value)
-    if kind is Shown:
+    if kind is ValueText:
         return str(value)
     if kind in _SHORT or kind in _LONG:
         text = repr(value)
@@ -308,7 +308,7 @@ class Code:
         }
 
 
-class Codes:
+class CodeNumbers:
     """The numbers of codes and of groups' calls, shared by the ranks of a Context."""
 
     def __init__(self) -> None:
@@ -404,7 +404,7 @@ class Track:
         marks: Where tracks may be compared from, by number of the collective.
     """
 
-    def __init__(self, rank: int, codes: Codes, max_events: int = MAX_EVENTS) -> None:
+    def __init__(self, rank: int, codes: CodeNumbers, max_events: int = MAX_EVENTS) -> None:
         self.rank = rank
         self.events = array("q")
         self.first = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simrank.validate.compare.differences import Tolerance
-    from simrank.validate.compare.program import Issued, Job, Record, Side
+    from simrank.validate.compare.program import Issued, Job, RankRecord, RunSide
 
 RESULTS, ENDINGS, COLLECTIVES, MESSAGES = "results", "endings", "collectives", "messages"
 TOPICS = (ENDINGS, COLLECTIVES, MESSAGES, RESULTS)  # A cause before what it leads to.
@@ -43,7 +43,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Comparison:
+class RunComparison:
     """The result of a comparison.
 
     Attributes:
@@ -60,8 +60,8 @@ class Comparison:
 
     job: Job
     tolerance: Tolerance
-    simulated: Side
-    real: Side | None
+    simulated: RunSide
+    real: RunSide | None
     findings: list[Finding] = field(default_factory=list)
     likeness: dict[int, Likeness] = field(default_factory=dict)
     followed: list[int] = field(default_factory=list)
@@ -80,9 +80,11 @@ class _Seen:
     line: int | None = None
 
 
-def compared(job: Job, simulated: Side, real: Side | None, tolerance: Tolerance) -> Comparison:
+def compared(
+    job: Job, simulated: RunSide, real: RunSide | None, tolerance: Tolerance
+) -> RunComparison:
     """Hold the two sides of a job against each other."""
-    found = Comparison(job, tolerance, simulated, real)
+    found = RunComparison(job, tolerance, simulated, real)
     found.times = list(_times(found))
     found.notes = list(_notes(found))
     if real is None:
@@ -125,7 +127,7 @@ def _grouped(seen: dict[int, list[_Seen]]) -> list[Finding]:
     return sorted(found, key=lambda each: TOPICS.index(each.topic))
 
 
-def _notes(found: Comparison) -> Iterator[str]:
+def _notes(found: RunComparison) -> Iterator[str]:
     """Yield the limits of the comparison."""
     sides = [found.simulated, *([] if found.real is None else [found.real])]
     lost = max(record.num_lost for side in sides for record in side.records)
@@ -136,7 +138,7 @@ def _notes(found: Comparison) -> Iterator[str]:
         yield f"LOCAL_RANK is 0-{per_node - 1} where it is simulated; real ranks share one node"
 
 
-def _times(found: Comparison) -> Iterator[str]:
+def _times(found: RunComparison) -> Iterator[str]:
     """Yield simulated time beside measured time, where one says something of the other."""
     own_us = [each.time_us for each in found.simulated.records if each.time_us is not None]
     if found.job.backend == "gloo":
@@ -175,7 +177,7 @@ def models_of(device: str) -> list[str]:
 # ---- how ranks ended ----
 
 
-def ending_text(record: Record, *, several: bool = False) -> str:
+def ending_text(record: RankRecord, *, several: bool = False) -> str:
     """Return the text of how equal ranks ended."""
     at = at_text(record.file, record.line)
     if record.ending == RAISED:
@@ -189,7 +191,7 @@ def ending_text(record: Record, *, several: bool = False) -> str:
     return "returned"
 
 
-def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
+def _endings(mine: RankRecord, theirs: RankRecord) -> Iterator[_Seen]:
     is_same = _IS_SAME.get(mine.ending)
     if mine.ending == theirs.ending and (is_same is None or is_same(mine, theirs)):
         return
@@ -199,12 +201,12 @@ def _endings(mine: Record, theirs: Record) -> Iterator[_Seen]:
     yield _Seen(ENDINGS, key, text, place.file, place.line)
 
 
-def _is_same_error(mine: Record, theirs: Record) -> bool:
+def _is_same_error(mine: RankRecord, theirs: RankRecord) -> bool:
     """Return whether errors share a class; simrank's errors match their base classes."""
     return mine.error == theirs.error or theirs.error in mine.error_kinds
 
 
-def _is_same_wait(mine: Record, theirs: Record) -> bool:
+def _is_same_wait(mine: RankRecord, theirs: RankRecord) -> bool:
     """Return whether ranks wait in the same operation; unknown for real waits in C++."""
     words = [record.error.partition(" ")[0] for record in (mine, theirs)]
     is_known = " on group " in mine.error and " on group " in theirs.error
@@ -224,7 +226,7 @@ def call_text(call: Issued) -> str:
     return f"{call.op} {shapes}on {group}{at_text(call.file, call.line)}"
 
 
-def _calls(mine: Record, theirs: Record, backend: str) -> Iterator[_Seen]:
+def _calls(mine: RankRecord, theirs: RankRecord, backend: str) -> Iterator[_Seen]:
     """Yield the first collective and the first message that differ.
 
     A failure on one side only is reported as such, and ends its list.
@@ -259,7 +261,7 @@ def _diverged(topic: str, one: Sequence[Issued], other: Sequence[Issued], i: int
     return _Seen(topic, key, text, extra.file, extra.line)
 
 
-def counts_text(records: Sequence[Record]) -> str:
+def counts_text(records: Sequence[RankRecord]) -> str:
     """Return the text of call counts: `7 collectives`, or `7-9 collectives, 1 message`."""
     parts = []
     for topic in (COLLECTIVES, MESSAGES):
@@ -271,7 +273,7 @@ def counts_text(records: Sequence[Record]) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def ops_text(records: Sequence[Record]) -> str:
+def ops_text(records: Sequence[RankRecord]) -> str:
     """Return the text of operations with their counts, most frequent first."""
     ops = Counter(call.op for record in records for call in record.collectives)
     return ", ".join(f"{number} {op}" for op, number in ops.most_common(6))

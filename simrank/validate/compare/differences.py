@@ -29,7 +29,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Array:
+class ComparedArray:
     """A tensor or an array.
 
     Attributes:
@@ -84,17 +84,17 @@ def captured(value: Any) -> Any:  # noqa: ANN401 - any value
     return Opaque(kind, _ADDRESS.sub("", repr(value)))
 
 
-def _of_numpy(value: Any) -> Array | Container:  # noqa: ANN401 - numpy's
+def _of_numpy(value: Any) -> ComparedArray | Container:  # noqa: ANN401 - numpy's
     if value.dtype.kind not in "biufcV" or value.dtype.names:  # Texts, objects, records.
         return Container(type(value).__name__, (("", captured(value.tolist())),))
-    return Array(type(value).__name__, value.dtype.name, np.array(value))
+    return ComparedArray(type(value).__name__, value.dtype.name, np.array(value))
 
 
 def _is_of_torch(value: object) -> bool:
     return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
 
 
-def _of_torch(tensor: Any) -> Array:  # noqa: ANN401 - torch's
+def _of_torch(tensor: Any) -> ComparedArray:  # noqa: ANN401 - torch's
     kind = type(tensor).__name__
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):  # A DTensor: this rank's part of it.
@@ -103,7 +103,7 @@ def _of_torch(tensor: Any) -> Array:  # noqa: ANN401 - torch's
         kind = f"{kind} ({str(tensor.layout).removeprefix('torch.')})"
         tensor = tensor.to_dense()
     tensor = tensor.resolve_conj().resolve_neg()
-    return Array(kind, str(tensor.dtype).removeprefix("torch."), np.array(of_array(tensor)))
+    return ComparedArray(kind, str(tensor.dtype).removeprefix("torch."), np.array(of_array(tensor)))
 
 
 def of_array(tensor: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - torch's
@@ -135,8 +135,8 @@ def _torch() -> Any:  # noqa: ANN401 - a module
     return torch
 
 
-def _of_simrank(tensor: Tensor) -> Array:
-    return Array("Tensor", tensor.dtype.name, np.array(tensor.numpy()))
+def _of_simrank(tensor: Tensor) -> ComparedArray:
+    return ComparedArray("Tensor", tensor.dtype.name, np.array(tensor.numpy()))
 
 
 _KINDS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
@@ -352,7 +352,7 @@ def _compare(one: Any, other: Any, tolerance: Tolerance, place: str, found: Like
     ):
         for (name, mine), (_, theirs) in zip(one.parts, other.parts, strict=True):
             _compare(mine, theirs, tolerance, place + name, found)
-    elif isinstance(one, Array) and isinstance(other, Array):
+    elif isinstance(one, ComparedArray) and isinstance(other, ComparedArray):
         found.num_values += 1
         _compare_arrays(one, other, tolerance, place, found)
     elif not isinstance(one, Container) or not isinstance(other, Container):
@@ -363,12 +363,12 @@ def _compare(one: Any, other: Any, tolerance: Tolerance, place: str, found: Like
             found.differences.append(Difference(place, shown(one), shown(other)))
 
 
-def _as_arrays(one: float, other: float) -> tuple[Array, Array]:
+def _as_arrays(one: float, other: float) -> tuple[ComparedArray, ComparedArray]:
     """Return Python numbers as arrays; values of float32 precision come from `item()`."""
     with np.errstate(over="ignore"):
         is_narrow = all(float(np.float32(each)) == each for each in (one, other))
     dtype = "float32" if is_narrow else "float64"
-    return Array("float", dtype, np.array(one, dtype)), Array(
+    return ComparedArray("float", dtype, np.array(one, dtype)), ComparedArray(
         "float", dtype, np.array(other, dtype)
     )
 
@@ -393,7 +393,7 @@ def _few(names: list[str]) -> str:
 
 
 def _compare_arrays(
-    one: Array, other: Array, tolerance: Tolerance, place: str, found: Likeness
+    one: ComparedArray, other: ComparedArray, tolerance: Tolerance, place: str, found: Likeness
 ) -> None:
     facts = [(a.kind, a.dtype, a.values.shape) for a in (one, other)]
     if facts[0] != facts[1]:
@@ -410,7 +410,7 @@ def _compare_arrays(
         found.most_ulp = max(found.most_ulp, most)
 
 
-def _of_elements(one: Array, other: Array, outside: Any, place: str) -> Difference:  # noqa: ANN401 - an array
+def _of_elements(one: ComparedArray, other: ComparedArray, outside: Any, place: str) -> Difference:  # noqa: ANN401 - an array
     mine, theirs = one.values.reshape(-1), other.values.reshape(-1)
     first = int(np.flatnonzero(outside)[0])
     index = "".join(f"[{each}]" for each in np.unravel_index(first, one.values.shape))
@@ -437,7 +437,7 @@ def _how_far(mine: Any, theirs: Any) -> Iterator[str]:  # noqa: ANN401 - arrays
 
 def shown(value: Any) -> str:  # noqa: ANN401 - a captured value
     """Return a value in a line."""
-    if isinstance(value, Array):
+    if isinstance(value, ComparedArray):
         shape = list(value.values.shape)
         return f"{value.kind} of {value.dtype} {shape}"
     if isinstance(value, Container):
@@ -455,6 +455,6 @@ def brief(value: Any) -> str:  # noqa: ANN401 - a captured value
 def _with_parts(value: Any) -> str:  # noqa: ANN401 - as above
     if isinstance(value, Container):
         return f"{value.kind}({', '.join(name + ' ' + _with_parts(v) for name, v in value.parts)})"
-    if isinstance(value, Array) and value.values.size <= _FEW:
+    if isinstance(value, ComparedArray) and value.values.size <= _FEW:
         return f"{value.values.tolist()} of {value.dtype}"
     return shown(value)

@@ -166,7 +166,7 @@ class SimulatedBench(Bench):
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CaseRun:
     """The outputs and times of one case on one side.
 
     Attributes:
@@ -273,7 +273,7 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _on_device(path: str, device: str, skip: Sequence[str]) -> tuple[str, str, dict[str, Ran]]:
+def _on_device(path: str, device: str, skip: Sequence[str]) -> tuple[str, str, dict[str, CaseRun]]:
     """Run everything on a device; in a worker."""
     import torch  # noqa: PLC0415 - optional, and only in workers
     import triton  # noqa: PLC0415 - likewise
@@ -288,8 +288,8 @@ def _on_device(path: str, device: str, skip: Sequence[str]) -> tuple[str, str, d
     return about, torch.__version__, found
 
 
-def _simulated(path: str, cluster: str, skip: Sequence[str]) -> dict[str, Ran]:
-    found: dict[str, Ran] = {}
+def _simulated(path: str, cluster: str, skip: Sequence[str]) -> dict[str, CaseRun]:
+    found: dict[str, CaseRun] = {}
     with cases_of(path) as runs, Context(cluster, cuda_devices=SIMULATED) as context:
 
         def program(_rank: int) -> None:
@@ -301,7 +301,7 @@ def _simulated(path: str, cluster: str, skip: Sequence[str]) -> dict[str, Ran]:
 
 def _all(
     runs: Mapping[str, Callable[[Any], object]], skip: Sequence[str], make: Callable[[], Any]
-) -> dict[str, Ran]:
+) -> dict[str, CaseRun]:
     found = {}
     for name, run in runs.items():
         if name in skip:
@@ -309,9 +309,9 @@ def _all(
         bench = make()
         try:
             run(bench)
-            found[name] = Ran(bench.results, bench.times_us())
+            found[name] = CaseRun(bench.results, bench.times_us())
         except Exception as error:  # noqa: BLE001 - shown in the case's row
-            found[name] = Ran(error=traceback.format_exception_only(error)[-1].strip())
+            found[name] = CaseRun(error=traceback.format_exception_only(error)[-1].strip())
     return found
 
 
@@ -339,7 +339,7 @@ def cases_of(path: str) -> Iterator[Mapping[str, Callable[[Any], object]]]:
         sys.path[:] = before
 
 
-def row_of(name: str, theirs: Ran, ours: Ran) -> KernelRow:
+def row_of(name: str, theirs: CaseRun, ours: CaseRun) -> KernelRow:
     """Compare the two sides of a case."""
     for side, found in (("gpu", theirs), ("simrank", ours)):
         if found.error:

@@ -36,7 +36,7 @@ from simrank.validate.reset import SEED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from simrank.distributed.flight_recorder import Entry
+    from simrank.distributed.flight_recorder import CallRecord
 
 
 # ---- jobs that run on both sides, and the records of their ranks ----
@@ -138,7 +138,7 @@ class Issued:
 
 
 @dataclass(slots=True)
-class Record:
+class RankRecord:
     """The record of one rank.
 
     Attributes:
@@ -171,7 +171,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Side:
+class RunSide:
     """One of the two runs.
 
     Attributes:
@@ -183,7 +183,7 @@ class Side:
     """
 
     about: str
-    records: list[Record]
+    records: list[RankRecord]
     failure: str = ""
     device: str = ""
     per_node: int | None = None
@@ -194,9 +194,9 @@ class Side:
 _OWN = str(Path(__file__).resolve().parents[2])
 
 
-def recorded(job: Job, rank: int, body: Callable[[], Any]) -> Record:
+def recorded(job: Job, rank: int, body: Callable[[], Any]) -> RankRecord:
     """Run a rank's program, and return its record, exceptions included."""
-    record = Record(rank)
+    record = RankRecord(rank)
     if job.backend == "gloo":  # Which moves host tensors: there is no GPU on either side.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     _seed()
@@ -223,7 +223,7 @@ def _is_simulators(error: SystemExit) -> bool:
     return type(error) is not SystemExit
 
 
-def _note(record: Record, error: BaseException) -> None:
+def _note(record: RankRecord, error: BaseException) -> None:
     record.ending = RAISED
     record.error = type(error).__name__
     ours = type(error).__module__.startswith("simrank")
@@ -324,7 +324,7 @@ class Kept(FlightRecorder):
             }
 
 
-def _of_entry(entry: Entry) -> tuple[Issued, bool]:
+def _of_entry(entry: CallRecord) -> tuple[Issued, bool]:
     facts = entry.as_dict()
     ranks = tuple(int(rank) for rank in entry.log.group.ranks)
     return _issued(facts, ranks), facts["is_p2p"]

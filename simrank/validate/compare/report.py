@@ -23,14 +23,14 @@ from simrank.validate.compare.program import RETURNED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from simrank.validate.compare.comparison import Comparison, Finding
-    from simrank.validate.compare.program import Record, Side
+    from simrank.validate.compare.comparison import Finding, RunComparison
+    from simrank.validate.compare.program import RankRecord, RunSide
 
 _MAX_WAYS = 3
 _WIDTH = 9
 
 
-def text(found: Comparison) -> list[str]:
+def text(found: RunComparison) -> list[str]:
     """Return the lines of a comparison."""
     lines = [f"{found.job.title} on {found.job.num_ranks} ranks, {found.job.backend}"]
     lines += [f"  {name:<{_WIDTH}} {value}" for name, value in facts(found)]
@@ -44,7 +44,7 @@ def text(found: Comparison) -> list[str]:
     return [*lines, *(f"  {line}" for line in details), verdict(found)]
 
 
-def _calls(records: Sequence[Record]) -> list[str]:
+def _calls(records: Sequence[RankRecord]) -> list[str]:
     """Return the calls of ranks in the first rank's order, equal calls once."""
     ranks: dict[str, dict[int, int]] = {}
     for record in records:
@@ -58,7 +58,7 @@ def _calls(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def verdict(found: Comparison) -> str:
+def verdict(found: RunComparison) -> str:
     """Return the last line: whether the sides agree."""
     if found.real is None:
         return "not compared: the real side was skipped"
@@ -75,7 +75,7 @@ def finding_text(finding: Finding) -> str:
     return f"{who_text(finding.ranks)}: {finding.topic}: {first}{finding.text}"
 
 
-def facts(found: Comparison) -> list[tuple[str, str]]:
+def facts(found: RunComparison) -> list[tuple[str, str]]:
     """Return the head of a report, as names and values."""
     reported = [("simulated", _about(found.simulated))]
     if found.real is not None:
@@ -86,11 +86,11 @@ def facts(found: Comparison) -> list[tuple[str, str]]:
     return reported + [("note", line) for line in found.notes]
 
 
-def _about(side: Side) -> str:
+def _about(side: RunSide) -> str:
     return f"{side.about}: {_endings(side.records)}"
 
 
-def _endings(records: Sequence[Record]) -> str:
+def _endings(records: Sequence[RankRecord]) -> str:
     """Return the text of endings: `all returned`, or each ending with its ranks."""
     ways: dict[str, list[int]] = {}
     for record in records:
@@ -106,7 +106,7 @@ def _endings(records: Sequence[Record]) -> str:
     return "; ".join(parts)
 
 
-def _issued(found: Comparison) -> str:
+def _issued(found: RunComparison) -> str:
     counted = f"{counts_text(found.simulated.records)} per rank"
     ops = ops_text(found.simulated.records)
     if ops:
@@ -114,7 +114,7 @@ def _issued(found: Comparison) -> str:
     return counted + _agrees(found, (COLLECTIVES, MESSAGES), found.followed)
 
 
-def _results(found: Comparison) -> str:
+def _results(found: RunComparison) -> str:
     if found.real is None:
         return _values_text(found.simulated.records)
     if found.job.function is None:
@@ -131,7 +131,7 @@ def _results(found: Comparison) -> str:
     )
 
 
-def _agrees(found: Comparison, topics: Iterable[str], ranks: Sequence[int]) -> str:
+def _agrees(found: RunComparison, topics: Iterable[str], ranks: Sequence[int]) -> str:
     if found.real is None:
         return ""
     if any(finding.topic in topics for finding in found.findings):
@@ -142,7 +142,7 @@ def _agrees(found: Comparison, topics: Iterable[str], ranks: Sequence[int]) -> s
     return "; alike" if is_all else f"; alike on {who_text(ranks)}"
 
 
-def _values_text(records: Sequence[Record]) -> str:
+def _values_text(records: Sequence[RankRecord]) -> str:
     """Return the text of returned values, equal ones once."""
     ways: dict[str, list[int]] = {}
     for record in records:
@@ -157,7 +157,7 @@ def _values_text(records: Sequence[Record]) -> str:
 # ---- files ----
 
 
-def to_json(found: Comparison) -> dict[str, Any]:
+def to_json(found: RunComparison) -> dict[str, Any]:
     """Return the content of the JSON file: every fact of the text, and of each rank."""
     sides = (("simulated", found.simulated), ("real", found.real))
     return {
@@ -190,7 +190,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _of_rank(record: Record, *, has_time: bool) -> dict[str, Any]:
+def _of_rank(record: RankRecord, *, has_time: bool) -> dict[str, Any]:
     return {
         "ending": record.ending,
         "error": record.error or None,
@@ -206,7 +206,7 @@ def _of_rank(record: Record, *, has_time: bool) -> dict[str, Any]:
 _COLUMNS = ("ranks", "what", "difference", "line")
 
 
-def _rows(found: Comparison) -> list[list[str]]:
+def _rows(found: RunComparison) -> list[list[str]]:
     rows = []
     for each in found.findings:
         where = "" if each.file is None else f"{each.file}:{each.line}"
@@ -214,7 +214,7 @@ def _rows(found: Comparison) -> list[list[str]]:
     return rows
 
 
-def markdown(found: Comparison) -> str:
+def markdown(found: RunComparison) -> str:
     """Return the report as Markdown."""
     lines = [f"# simrank compare: {found.job.title}", "", f"**{verdict(found)}**", ""]
     lines += [f"- {name}: {value}" for name, value in _all_facts(found)]
@@ -233,12 +233,12 @@ def _cell(content: str) -> str:
     return content.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
-def _all_facts(found: Comparison) -> list[tuple[str, str]]:
+def _all_facts(found: RunComparison) -> list[tuple[str, str]]:
     job = found.job
     return [("ranks", str(job.num_ranks)), ("backend", job.backend), *facts(found)]
 
 
-def page(found: Comparison) -> str:
+def page(found: RunComparison) -> str:
     """Return the report as a page; equal comparisons give equal text."""
     body = [section(verdict(found).capitalize())]
     if found.findings:
@@ -253,11 +253,11 @@ def page(found: Comparison) -> str:
     return document(f"simrank compare: {found.job.title}", _all_facts(found), body)
 
 
-def _failed(found: Comparison) -> list[Side]:
+def _failed(found: RunComparison) -> list[RunSide]:
     return [side for side in (found.simulated, found.real) if side is not None and side.failure]
 
 
-def _rank_rows(found: Comparison) -> Iterable[list[str]]:
+def _rank_rows(found: RunComparison) -> Iterable[list[str]]:
     for rank, mine in enumerate(found.simulated.records):
         theirs = None if found.real is None else found.real.records[rank]
         ended = "-" if theirs is None else ending_text(theirs)

@@ -34,8 +34,8 @@ from simrank.validate.compare.program import (
     Job,
     Kept,
     MissingError,
-    Record,
-    Side,
+    RankRecord,
+    RunSide,
     called,
     executed,
     recorded,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _SETTLE_S = 2.0  # Assumed: ranks that do not wait for one that failed end within this.
 
 
-def simulated(job: Job, cluster: str | None = None) -> Side:
+def simulated(job: Job, cluster: str | None = None) -> RunSide:
     """Run a job on simulated ranks.
 
     Args:
@@ -64,7 +64,7 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
         ConfigError: The cluster or the program is wrong.
         SimrankError: There are too few devices, or the program is no Python.
     """
-    kept, records = Kept(), [Record(rank, WAITS) for rank in range(job.num_ranks)]
+    kept, records = Kept(), [RankRecord(rank, WAITS) for rank in range(job.num_ranks)]
     settings: dict[str, Any] = {"flight_recorder": kept, "cuda_devices": SIMULATED}
     if job.backend == "gloo":
         settings["compute_time"] = "none"
@@ -99,7 +99,7 @@ def simulated(job: Job, cluster: str | None = None) -> Side:
         record.collectives, record.messages = kept.calls.get(record.rank, ([], []))
         record.num_lost = kept.num_lost.get(record.rank, 0)
     built = context.cluster
-    return Side(built.name, records, failure, built.device.name, built.devices_per_node)
+    return RunSide(built.name, records, failure, built.device.name, built.devices_per_node)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _make_group(job: Job) -> None:
     dist.init_process_group(job.backend)
 
 
-def _note_waits(records: list[Record], error: DeadlockError | LivelockError) -> None:
+def _note_waits(records: list[RankRecord], error: DeadlockError | LivelockError) -> None:
     for state in error.waits:
         for rank in state.ranks:
             if state.waits and 0 <= rank < len(records):
@@ -136,7 +136,7 @@ def _note_waits(records: list[Record], error: DeadlockError | LivelockError) -> 
                 record.error, record.file, record.line = state.state, state.file, state.line
 
 
-def real(job: Job, timeout_s: float = 90.0) -> Side:
+def real(job: Job, timeout_s: float = 90.0) -> RunSide:
     """Run a job on real processes of its own.
 
     Raises:
@@ -159,7 +159,7 @@ def pool_for(job: Job, timeout_s: float = 90.0) -> WorkerPool:
     return WorkerPool(job.num_ranks, backend, timeout_s, env=_environment(job), options=options)
 
 
-def real_in(pool: WorkerPool, job: Job) -> Side:
+def real_in(pool: WorkerPool, job: Job) -> RunSide:
     """Run a job on a pool's workers; raises as `real`."""
     about, device, failure = f"{job.backend} processes", "", ""
     facts: Mapping[int, WorkerFacts] = {}
@@ -175,7 +175,7 @@ def real_in(pool: WorkerPool, job: Job) -> Side:
                 raise  # Not the program: what is around it.
             failure, facts = str(error), error.facts
         records = [_read(folder, rank) or _of_facts(facts[rank]) for rank in range(job.num_ranks)]
-    return Side(about, records, failure, device)
+    return RunSide(about, records, failure, device)
 
 
 def check_torch() -> None:
@@ -249,15 +249,15 @@ def _path(folder: str, rank: int) -> Path:
     return Path(folder) / f"{rank}.pickle"
 
 
-def _read(folder: str, rank: int) -> Record | None:
+def _read(folder: str, rank: int) -> RankRecord | None:
     path = _path(folder, rank)
     if not path.exists():
         return None
-    found: Record = pickle.loads(path.read_bytes())
+    found: RankRecord = pickle.loads(path.read_bytes())
     return found
 
 
-def _of_facts(fact: WorkerFacts) -> Record:
+def _of_facts(fact: WorkerFacts) -> RankRecord:
     """Return the record of a real rank that left none."""
     ending = DIED if fact.ended else WAITS
-    return Record(fact.rank, ending, error=fact.doing, file=fact.file, line=fact.line)
+    return RankRecord(fact.rank, ending, error=fact.doing, file=fact.file, line=fact.line)

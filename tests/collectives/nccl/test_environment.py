@@ -2,7 +2,7 @@
 
 import pytest
 
-from simrank.collectives.nccl import Communicator, Shape
+from simrank.collectives.nccl import Communicator, GroupShape
 from simrank.collectives.nccl.environment import only, parse_algorithms, parse_protocols
 from simrank.collectives.nccl.tuner import candidates
 from simrank.errors import ConfigError
@@ -73,7 +73,7 @@ def test_everything_left_out_is_an_error():
 
 def test_collnet_without_switches_that_reduce_is_an_error(hopper):
     """As without NCCL's plugin for them."""
-    comm = Communicator(Shape.packed(16, 8), hopper)
+    comm = Communicator(GroupShape.packed(16, 8), hopper)
     considered = candidates("all_reduce", [8], comm)
     with pytest.raises(ConfigError, match=r"tree LL, .* nvls_tree Simple"):
         only(considered, {"collnet_direct"}, None)
@@ -81,12 +81,12 @@ def test_collnet_without_switches_that_reduce_is_an_error(hopper):
 
 def test_nothing_left_is_an_error(hopper):
     """NVLS of an all_gather: NCCL would fail, too."""
-    considered = candidates("all_gather", [8], Communicator(Shape.packed(8, 8), hopper))
+    considered = candidates("all_gather", [8], Communicator(GroupShape.packed(8, 8), hopper))
     with pytest.raises(ConfigError, match="ring LL, ring LL128, ring Simple"):
         only(considered, {"nvls"}, None)
 
 
 def test_messages_have_no_other_way(hopper):
     """NCCL_ALGO is not about sends and receives."""
-    considered = candidates("all_to_all", [8], Communicator(Shape.packed(8, 8), hopper))
+    considered = candidates("all_to_all", [8], Communicator(GroupShape.packed(8, 8), hopper))
     assert only(considered, {"nvls"}, {"LL"}) == considered

@@ -10,7 +10,7 @@ import yaml
 import simrank
 from simrank.calibration.accuracy import measured_series
 from simrank.calibration.calibrate import calibrate
-from simrank.collectives.nccl import Communicator, Shape
+from simrank.collectives.nccl import Communicator, GroupShape
 from simrank.collectives.nccl.evidence import constants_on, shipped_pool
 from simrank.collectives.nccl.laws import UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
@@ -22,7 +22,7 @@ PLATFORMS = [name for name in builtin_names("clusters") if load_cluster(name).nc
 
 
 def comm_on(cluster, num_ranks):
-    shape = Shape.packed(num_ranks, cluster.devices_per_node)
+    shape = GroupShape.packed(num_ranks, cluster.devices_per_node)
     return Communicator(shape, spec_of(cluster, shape))
 
 

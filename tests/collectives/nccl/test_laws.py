@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.collectives.bounds import bandwidth_bound_ps
-from simrank.collectives.nccl import Calibration, Communicator, Shape
+from simrank.collectives.nccl import Calibration, Communicator, GroupShape
 from simrank.collectives.nccl.laws import (
     message_bytes_per_s,
     message_terms,
@@ -17,7 +17,7 @@ from simrank.collectives.nccl.laws import (
 )
 from tests.collectives.nccl.conftest import HOPPER
 
-ONE, TWO, FOUR = (Shape.packed(8 * nodes, 8) for nodes in (1, 2, 4))
+ONE, TWO, FOUR = (GroupShape.packed(8 * nodes, 8) for nodes in (1, 2, 4))
 CASES = [
     (algorithm, protocol, shape)
     for shape in (ONE, TWO, FOUR)
@@ -89,7 +89,7 @@ def test_gathering_is_half_of_reducing(hopper):
 
 def test_one_gpu_per_node_uses_no_port(hopper):
     """A tree of single GPUs is the network's affair."""
-    alone = Shape(4, 1, 4)
+    alone = GroupShape(4, 1, 4)
     assert volumes("all_reduce", "tree", np.array([1.0]), Communicator(alone, hopper)).port == [0]
 
 
@@ -108,7 +108,7 @@ def test_more_bytes_never_take_less_time(algorithm, protocol, shape, sizes):
 @given(size=st.integers(1, 1 << 34), num_ranks=st.integers(2, 8))
 def test_no_ring_beats_the_bandwidth_bound(protocol, size, num_ranks):
     """Of its own port; NVLS does, for the switch adds."""
-    shape = Shape.packed(num_ranks, 8)
+    shape = GroupShape.packed(num_ranks, 8)
     for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
         bound_ps = bandwidth_bound_ps(
             collective, num_ranks, size_bytes=size, bandwidth_bytes_per_s=HOPPER.ring_bytes_per_s
@@ -133,7 +133,7 @@ def test_a_calibrations_constant_moves_the_time_its_way(hopper, constant, factor
 
 def test_messages_within_a_node_do_not_need_a_network(pcie):
     """all_to_all and sendrecv of two cards."""
-    shape = Shape.packed(2, 2)
+    shape = GroupShape.packed(2, 2)
     for collective in ("all_to_all", "sendrecv", "gather", "scatter"):
         assert terms(collective, "p2p", "Simple", [1 << 20], Communicator(shape, pcie)).total > 0
 
@@ -161,7 +161,7 @@ def test_all_to_all_between_nodes_is_the_networks(hopper):
 
 def test_a_message_between_two_has_more_channels_than_one_among_many(hopper):
     """NCCL divides 32 channels among the peers of a communicator; large ones take them all."""
-    comm = Communicator(Shape.packed(2, 2), hopper)
+    comm = Communicator(GroupShape.packed(2, 2), hopper)
     size = [8 << 20, 1 << 32]
     few, many = (message_terms(size, comm, members).transfer for members in (2, 8))
     assert many[0] == pytest.approx(4 * few[0])
@@ -173,6 +173,6 @@ def test_a_node_sends_one_message_to_the_next_however_many_ranks_share_its_card(
     shared = replace(hopper, nics=1)
     eight, one = (
         message_terms([1 << 30], Communicator(shape, shared), 16).transfer
-        for shape in (TWO, Shape.packed(2, 1))
+        for shape in (TWO, GroupShape.packed(2, 1))
     )
     assert eight[0] == one[0]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from simrank.collectives.nccl import Communicator, Shape, predict_times
+from simrank.collectives.nccl import Communicator, GroupShape, predict_times
 from simrank.collectives.nccl.laws import Calibration
 from simrank.collectives.nccl.plugin import asked_for, deciding, matching, overridden
 from simrank.config.tuner import MAX_BYTES, parse_tuner
 
-ONE = Shape.packed(8, 8)
+ONE = GroupShape.packed(8, 8)
 CHOICES = [("tree", "LL"), ("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")]
 
 

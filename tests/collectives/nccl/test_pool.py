@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simrank.calibration.pool_fit import DATA_SIGMAS, Observed, fit_pool, fit_site
-from simrank.collectives.nccl import Communicator, Shape, laws, pool
+from simrank.collectives.nccl import Communicator, GroupShape, laws, pool
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED
 from simrank.collectives.nccl.machine import spec_of
 from simrank.collectives.nccl.prediction import predict_times, work_of_choice
@@ -27,7 +27,7 @@ CASES = [
 
 def comm_on(cluster, num_ranks):
     built = load_cluster(cluster)
-    shape = Shape.packed(num_ranks, built.devices_per_node)
+    shape = GroupShape.packed(num_ranks, built.devices_per_node)
     return Communicator(shape, spec_of(built, shape))
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simrank.collectives.nccl import Calibration, Communicator, Shape, predict_times
+from simrank.collectives.nccl import Calibration, Communicator, GroupShape, predict_times
 from simrank.collectives.nccl.laws import terms
 
-ONE = Shape.packed(8, 8)
+ONE = GroupShape.packed(8, 8)
 
 
 def test_each_size_has_the_time_of_what_is_chosen_for_it(hopper):
@@ -24,7 +24,7 @@ def test_each_size_has_the_time_of_what_is_chosen_for_it(hopper):
 def test_one_rank_sends_nothing(hopper):
     """A copy is no collective."""
     with pytest.raises(ValueError, match="one rank sends nothing"):
-        predict_times("all_reduce", [8], Communicator(Shape(1, 1, 1), hopper))
+        predict_times("all_reduce", [8], Communicator(GroupShape(1, 1, 1), hopper))
 
 
 def test_a_forced_algorithm_is_taken(hopper):

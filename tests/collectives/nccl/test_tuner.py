@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simrank.collectives.nccl import Communicator, Shape, laws
+from simrank.collectives.nccl import Communicator, GroupShape, laws
 from simrank.collectives.nccl.tuner import candidates
 
-ONE, TWO, FOUR = (Shape.packed(8 * nodes, 8) for nodes in (1, 2, 4))
+ONE, TWO, FOUR = (GroupShape.packed(8 * nodes, 8) for nodes in (1, 2, 4))
 
 
 def names(collective, shape, spec):
@@ -50,8 +50,8 @@ def test_nodes_go_from_trees_to_trees_of_nvls(hopper):
 def test_nvls_takes_three_ranks_and_one_node(hopper):
     """Two ranks have nothing to gain, and between nodes it would take CollNet."""
     nvls, nvls_tree = ("nvls", "Simple"), ("nvls_tree", "Simple")
-    assert nvls not in names("all_reduce", Shape(2, 2, 1), hopper)
-    assert nvls in names("all_reduce", Shape(3, 3, 1), hopper)
+    assert nvls not in names("all_reduce", GroupShape(2, 2, 1), hopper)
+    assert nvls in names("all_reduce", GroupShape(3, 3, 1), hopper)
     assert nvls not in names("all_reduce", TWO, hopper)
     assert nvls_tree in names("all_reduce", TWO, hopper)
     assert nvls_tree not in names("all_reduce", ONE, hopper)
@@ -65,12 +65,12 @@ def test_switches_of_the_network_that_reduce_let_nvls_cross_nodes(hopper):
     assert names("all_reduce", TWO, sharp) == plain | crossing
     assert names("all_reduce", ONE, sharp) == names("all_reduce", ONE, hopper)
     assert names("all_gather", TWO, sharp) == names("all_gather", TWO, hopper)
-    assert best(8 << 20, Shape.packed(96, 8), sharp) == ("nvls", "Simple")
+    assert best(8 << 20, GroupShape.packed(96, 8), sharp) == ("nvls", "Simple")
 
 
 def test_a_rank_without_a_card_of_its_own_halves_collnet_direct(hopper):
     """NCCL's ratio of devices and cards, averaged with one; a chain does not mind."""
-    shape = Shape.packed(96, 8)
+    shape = GroupShape.packed(96, 8)
     every = Communicator(shape, replace(hopper, has_collnet=True))
     third = Communicator(shape, replace(hopper, has_collnet=True, nics=4))
     factors = [laws.collnet_factor("collnet_direct", comm) for comm in (every, third)]
@@ -80,7 +80,7 @@ def test_a_rank_without_a_card_of_its_own_halves_collnet_direct(hopper):
 
 def test_pcie_has_neither_ll128_nor_nvls(pcie):
     """LL128 relies on NVLink's order of 128-byte stores."""
-    found = names("all_reduce", Shape(4, 2, 2), pcie)
+    found = names("all_reduce", GroupShape(4, 2, 2), pcie)
     assert found == {(a, p) for a in ("ring", "tree") for p in ("LL", "Simple")}
 
 

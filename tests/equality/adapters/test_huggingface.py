@@ -10,7 +10,7 @@ if not all(map(importlib.util.find_spec, ("transformers", "accelerate"))):
 
 from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
-from simrank.equality.runs import Options
+from simrank.equality.runs import RunOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 PROGRAM = """
@@ -41,7 +41,7 @@ def judged(folder, layout, more="{}"):
     """Return the verdict on a layout."""
     path = folder / "trained.py"
     path.write_text(PROGRAM.replace("MORE", more))
-    checks, _ = prepared(Options(str(path)), [Layout(layout)], folder)
+    checks, _ = prepared(RunOptions(str(path)), [Layout(layout)], folder)
     return checks(0)
 
 

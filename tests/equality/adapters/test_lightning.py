@@ -10,7 +10,7 @@ if not any(map(importlib.util.find_spec, ("pytorch_lightning", "lightning"))):
 
 from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
-from simrank.equality.runs import Options
+from simrank.equality.runs import RunOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 PROGRAM = """
@@ -56,7 +56,7 @@ def judged(folder, strategy, layout, options=CLIPPED, reduction="mean"):
     text = PROGRAM.replace("LIBRARY", library).replace("STRATEGY", f"lambda sizes: {strategy}")
     path = folder / "lit.py"
     path.write_text(text.replace("OPTIONS", options).replace("REDUCTION", repr(reduction)))
-    checks, _ = prepared(Options(str(path)), [Layout(layout)], folder)
+    checks, _ = prepared(RunOptions(str(path)), [Layout(layout)], folder)
     return checks(0)
 
 

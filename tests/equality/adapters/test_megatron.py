@@ -10,7 +10,7 @@ if importlib.util.find_spec("megatron") is None:
 
 from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
-from simrank.equality.runs import Options
+from simrank.equality.runs import RunOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 PROGRAM = """
@@ -63,7 +63,7 @@ def checked(folder, sizes, *, experts=None, sharded=False, program=PROGRAM):
     """Return the verdict on a layout of a GPT with tied embeddings."""
     path = folder / "gpt.py"
     path.write_text(program.replace("EXPERTS", str(experts)).replace("SHARDED", str(sharded)))
-    checks, _ = prepared(Options(str(path)), [Layout(sizes)], folder)
+    checks, _ = prepared(RunOptions(str(path)), [Layout(sizes)], folder)
     return checks(0)
 
 

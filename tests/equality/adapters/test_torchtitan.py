@@ -10,7 +10,7 @@ if importlib.util.find_spec("torchtitan") is None:
 
 from simrank.equality.judge import prepared
 from simrank.equality.layout import Layout
-from simrank.equality.runs import Options
+from simrank.equality.runs import RunOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 IS_OLD = importlib.util.find_spec("torchtitan.trainer") is None
@@ -44,7 +44,7 @@ def test_a_layout_equals_the_single_model(name, sizes, tmp_path):
     """With every tensor aligned."""
     path = tmp_path / "titan.py"
     path.write_text((OLD if IS_OLD else NEW).replace("NAME", repr(name)))
-    checks, _ = prepared(Options(str(path)), [Layout(sizes)], tmp_path)
+    checks, _ = prepared(RunOptions(str(path)), [Layout(sizes)], tmp_path)
     verdict = checks(0)
     assert verdict.found is None
     assert verdict.tally.count > 200

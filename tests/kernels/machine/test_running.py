@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 
 from simrank.kernels import machine
-from simrank.kernels.machine import Programs, Setting, Statistics, UnmaskableError
+from simrank.kernels.machine import Programs, RunningLaunch, Statistics, UnmaskableError
 from simrank.kernels.machine.running import MAX_SHOWN, first_few, ids_text, waiting_text
 
 
 def programs(grid, ids, **options):
-    return Programs(Setting("kernel", grid, None, Statistics()), np.array(ids), **options)
+    return Programs(RunningLaunch("kernel", grid, None, Statistics()), np.array(ids), **options)
 
 
 def test_nobody_runs_outside_of_a_kernel():

@@ -19,7 +19,7 @@ from ..assembly import launch
 @pytest.fixture
 def programs(ctx):
     """One program on the first device."""
-    setting = machine.Setting("kernel", (1, 1, 1), ctx.devices[0], machine.Statistics())
+    setting = machine.RunningLaunch("kernel", (1, 1, 1), ctx.devices[0], machine.Statistics())
     return machine.Programs(setting, np.array([0]))
 
 

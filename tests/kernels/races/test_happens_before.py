@@ -13,7 +13,7 @@ from simrank.kernels import channels
 from simrank.kernels.algorithms import KernelAlgorithm
 from simrank.kernels.races import happens_before as values_of
 from simrank.kernels.races.findings import ProgramRaceError
-from simrank.kernels.races.happens_before import FlagValues, Look, Wait, races_of
+from simrank.kernels.races.happens_before import FlagValues, Look, LoopCondition, races_of
 
 from .. import published
 
@@ -481,7 +481,7 @@ def flags(*values):
 
 def sure(comparison, bound, *values):
     _, look, _ = flags(*values)
-    clock = values_of.sure(look, Wait(comparison, bound))
+    clock = values_of.sure(look, LoopCondition(comparison, bound))
     return clock if clock is None else set(clock)
 
 
@@ -511,7 +511,7 @@ def test_a_write_that_was_not_seen_makes_what_was_before_unsure():
     known, look, storage = flags(1, 2)
     known.note(storage, 0, (7, 8), {0: {9: 1}})
     look = look._replace(values=known.of(storage, 0))
-    assert values_of.sure(look, Wait("Lt", 1)) == {9: 1}
+    assert values_of.sure(look, LoopCondition("Lt", 1)) == {9: 1}
     known.forget(storage, 0, 4)
     assert known.of(storage, 0) == ()
 

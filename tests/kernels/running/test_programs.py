@@ -12,7 +12,7 @@ import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
 from simrank.errors import DeadlockError
 from simrank.kernels import machine
-from simrank.kernels.machine import Programs, Setting, Statistics
+from simrank.kernels.machine import Programs, RunningLaunch, Statistics
 from simrank.kernels.running.programs import spin
 
 PADS = {}
@@ -387,7 +387,7 @@ def guarded(sync):
         assert guard.again()
         guard.over()
 
-    setting = Setting("k", (1, 1, 1), None, Statistics())
+    setting = RunningLaunch("k", (1, 1, 1), None, Statistics())
     machine.run(Programs(setting, np.array([0]), sync=sync), body)
 
 

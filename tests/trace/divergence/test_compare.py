@@ -6,24 +6,24 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.trace.divergence.compare import Place, Walk, line_before, without_unwinding
+from simrank.trace.divergence.compare import TrackPosition, Walk, line_before, without_unwinding
 from simrank.trace.divergence.track import (
     CALL,
     COMM,
     EXIT,
     LINE,
     RAISED,
-    Codes,
+    CodeNumbers,
     Track,
     encode,
 )
 
-START = Place(0, 0)
+START = TrackPosition(0, 0)
 
 
 def track(text):
     """Return a track: a number is a line, `(` and `)` a call and its end, letters are calls."""
-    made = Track(0, Codes())
+    made = Track(0, CodeNumbers())
     kinds = {"(": encode(CALL, 7), ")": encode(EXIT, 7), "!": encode(EXIT, 7, RAISED)}
     for word in text.split():
         if word.isdecimal():
@@ -40,19 +40,23 @@ def diverged_at(ours, theirs, matters=lambda _: True):
 @pytest.mark.parametrize(
     ("ours", "theirs", "found"),
     [
-        ("1 2 3 a 4 b", "1 2 4", Place(1, 1)),  # A call that the other one has gone past.
+        ("1 2 3 a 4 b", "1 2 4", TrackPosition(1, 1)),  # A call that the other one has gone past.
         ("1 2 3 4 b", "1 2 4 b", None),  # Rejoined, no call in the branch.
-        ("1 2 3 a 4 5 6 b", "1 2 4 a 5 7 c", Place(5, 4)),  # Made up for at 5; parted after.
+        (
+            "1 2 3 a 4 5 6 b",
+            "1 2 4 a 5 7 c",
+            TrackPosition(5, 4),
+        ),  # Made up for at 5; parted after.
         ("1 2 a", "1 2 a", None),
-        ("1 2 a 3 a", "1 2 a 4", Place(2, 2)),  # Never together again.
-        ("1 ( 2 3 a ) 4 5", "1 ( 2 ) 4 6", Place(2, 2)),  # In a call, which both have left.
+        ("1 2 a 3 a", "1 2 a 4", TrackPosition(2, 2)),  # Never together again.
+        ("1 ( 2 3 a ) 4 5", "1 ( 2 ) 4 6", TrackPosition(2, 2)),  # In a call, which both have left.
         ("1 2 1 2 1 3", "1 2 1 3", None),  # A loop of another length, without a call.
     ],
 )
 def test_ranks_parted_for_good_at_the_last_even_place(ours, theirs, found):
     """Whichever of the two is asked about."""
     assert diverged_at(ours, theirs) == found
-    swapped = None if found is None else Place(*reversed(found))
+    swapped = None if found is None else TrackPosition(*reversed(found))
     assert diverged_at(theirs, ours) == swapped
 
 

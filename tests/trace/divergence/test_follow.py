@@ -10,7 +10,7 @@ import simrank.distributed as dist
 from simrank.errors import DeadlockError, LivelockError, SpawnException
 from simrank.trace.divergence import follow
 from simrank.trace.divergence.follow import Tracing, _is_library
-from simrank.trace.divergence.track import EXIT, Codes, Track, encode, kind_of, line_of
+from simrank.trace.divergence.track import EXIT, CodeNumbers, Track, encode, kind_of, line_of
 from tests.trace.divergence import helper
 
 NPROCS = 3
@@ -386,7 +386,7 @@ def test_another_tracer_is_left_alone():
 
 @pytest.fixture
 def track():
-    return Track(0, Codes())
+    return Track(0, CodeNumbers())
 
 
 def traced(track, body, **options):

@@ -8,7 +8,7 @@ import pytest
 from simrank.trace.divergence import track as module
 from simrank.trace.divergence.track import (
     COMM,
-    Codes,
+    CodeNumbers,
     Track,
     is_installed,
     kind_of,
@@ -30,7 +30,7 @@ def fill(track, num_lines):
 
 
 def begun(**options):
-    codes = Codes()
+    codes = CodeNumbers()
     track = Track(0, codes, **options)
     track.begin(codes.code(body.__code__))
     return track
@@ -71,7 +71,7 @@ def test_what_is_kept_beside_the_lines_is_bounded(monkeypatch):
 
 def test_copies_of_a_code_are_one_code():
     """Ranks that execute a module for themselves have copies."""
-    codes = Codes()
+    codes = CodeNumbers()
     copy = body.__code__.replace(co_consts=(None,))
     assert codes.code(copy) is codes.code(body.__code__)
     assert len(codes.known()) == 2
@@ -82,7 +82,7 @@ def test_only_the_user_s_files_are_followed():
     assert not is_installed(__file__)
     assert is_installed("/venv/lib/python3.11/site-packages/numpy/core.py")
     assert is_installed(module.__file__)
-    assert Codes().code(compile("1", "<string>", "eval")) is None
+    assert CodeNumbers().code(compile("1", "<string>", "eval")) is None
 
 
 # ---- what stands at a line: where a statement ends, what decides it, how it is shown ----

@@ -10,7 +10,7 @@ import pytest
 import simrank
 from simrank.errors import ConfigError
 from simrank.validate.compare.differences import (
-    Array,
+    ComparedArray,
     Container,
     Opaque,
     Tolerance,
@@ -133,7 +133,9 @@ def test_other_objects_are_told_by_class_and_repr():
 
 def test_values_are_shown_in_a_line():
     """Small ones whole, long ones cut."""
-    whole = Container("dict", (("['w']", Array("Tensor", "float32", np.zeros(2, np.float32))),))
+    whole = Container(
+        "dict", (("['w']", ComparedArray("Tensor", "float32", np.zeros(2, np.float32))),)
+    )
     assert brief(whole) == "dict(['w'] [0.0, 0.0] of float32)"
     assert len(brief(captured(list(range(99))))) == 80
 

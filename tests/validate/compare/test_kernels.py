@@ -8,7 +8,7 @@ import pytest
 
 from simrank.errors import ConfigError
 from simrank.validate.compare import kernels
-from simrank.validate.compare.kernels import KernelReport, KernelRow, Ran, row_of
+from simrank.validate.compare.kernels import CaseRun, KernelReport, KernelRow, row_of
 from simrank.validate.compare.program import MissingError
 
 CASES = str(Path(__file__).with_name("kernel_cases.py"))
@@ -17,7 +17,7 @@ needs_both = pytest.mark.skipif(not HAS_BOTH, reason="torch or triton is not ins
 
 
 def ran(values, wanted=None, tolerance=1e-5, time_us=1.0):
-    return Ran([(np.asarray(values), wanted, tolerance)], [("k", time_us)])
+    return CaseRun([(np.asarray(values), wanted, tolerance)], [("k", time_us)])
 
 
 def test_each_side_is_held_to_what_was_wanted():
@@ -42,16 +42,16 @@ def test_without_a_wish_the_sides_are_held_to_each_other():
 
 def test_times_are_summed_over_the_launches_of_a_case():
     """None where nothing was measured."""
-    row = row_of("a", Ran([], [("k", 2.0), ("k", 3.0)]), Ran([], [("k", 4.0)]))
+    row = row_of("a", CaseRun([], [("k", 2.0), ("k", 3.0)]), CaseRun([], [("k", 4.0)]))
     assert (row.gpu_us, row.simulated_us) == (5.0, 4.0)
-    assert row_of("a", Ran(), Ran()).gpu_us is None
+    assert row_of("a", CaseRun(), CaseRun()).gpu_us is None
 
 
 def test_what_a_side_raises_is_its_row():
     """And so is another number of outputs."""
-    assert row_of("a", Ran(error="ValueError: x"), Ran()).error == "gpu: ValueError: x"
-    assert row_of("a", Ran(), Ran(error="ValueError: x")).error == "simrank: ValueError: x"
-    assert row_of("a", Ran(), ran([1.0])).error == "the sides expect 0 and 1 outputs"
+    assert row_of("a", CaseRun(error="ValueError: x"), CaseRun()).error == "gpu: ValueError: x"
+    assert row_of("a", CaseRun(), CaseRun(error="ValueError: x")).error == "simrank: ValueError: x"
+    assert row_of("a", CaseRun(), ran([1.0])).error == "the sides expect 0 and 1 outputs"
 
 
 def test_times_of_another_device_are_said_to_be():

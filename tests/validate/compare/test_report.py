@@ -7,7 +7,7 @@ import pytest
 from simrank.validate.compare import report
 from simrank.validate.compare.comparison import compared
 from simrank.validate.compare.differences import Tolerance
-from simrank.validate.compare.program import RAISED, WAITS, Issued, Job, Record, Side
+from simrank.validate.compare.program import RAISED, WAITS, Issued, Job, RankRecord, RunSide
 
 MANY = 200
 
@@ -25,15 +25,17 @@ def call(line):
 def of_many(shift):
     """Return a side of many ranks, each with its own value and other calls than its neighbour."""
     records = [
-        Record(
+        RankRecord(
             rank, value={"x": rank + shift, "y": [0.5] * 3}, collectives=[call(rank % 40 + shift)]
         )
         for rank in range(MANY)
     ]
     records[0].time_us = 5.0
-    records[3] = Record(3, RAISED, error="ValueError", text="bad | <shard>", file="/p/t.py", line=4)
-    records[4] = Record(4, WAITS, error="all_reduce #1 on group 'default_pg'")
-    return Side("hgx_h100", records, "a failure\n  with lines")
+    records[3] = RankRecord(
+        3, RAISED, error="ValueError", text="bad | <shard>", file="/p/t.py", line=4
+    )
+    records[4] = RankRecord(4, WAITS, error="all_reduce #1 on group 'default_pg'")
+    return RunSide("hgx_h100", records, "a failure\n  with lines")
 
 
 @pytest.fixture
