@@ -18,22 +18,21 @@ import torch
 from simrank.ranks.current import in_ranks, rank_program, running_task
 from simrank.torch.cuda.switch import Switch
 from simrank.torch.inductor import forget_other_devices
-from simrank.torch.rank_state.turns import FRAMES
+from simrank.torch.rank_state.turns import FRAMES, ProcessGlobals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from simrank.ranks import Program
+    from simrank.torch.rank_state.turns import Place
 
     Patches = list[tuple[Any, str, Any]]
 
 _NUM_REGIONS = 1 << 20  # Of a rank; `isolate_recompiles=True` takes one.
 _first_regions = itertools.count(_NUM_REGIONS, _NUM_REGIONS)
 
-# Modules, globals that hold the state of a process, or attributes of a class or object among them,
-# and the value at first.
 _PENDING = "_CompilationCallbackHandler__pending_callbacks_counter"
-_PLACES: tuple[tuple[str, str, object], ...] = (
+_PLACES: tuple[Place, ...] = (  # Of the state of a process.
     ("torch._dynamo.callback", f"callback_handler.{_PENDING}", 0),
     ("torch._dynamo.compiled_autograd", "active_disable_ctx", False),
     ("torch._dynamo.compiled_autograd", "compiled_autograd_enabled", False),
@@ -66,19 +65,25 @@ class Frames:
         self._utils: Any = import_module("torch._dynamo.utils")
         frames: Any = import_module("torch._dynamo.eval_frame")
         self._in_c = (self.first_region, False, -1, False, None)
-        self._in_python = {place[:2]: place[2] for place in _PLACES}
-        self._of_frames = vars(frames)
-        self._stance: Any = type(frames._stance)()  # noqa: SLF001 - torch's name
-        self._counters: dict[str, Any] = {}
+        stance = type(frames._stance)()  # noqa: SLF001 - torch's name
         metrics = self._utils._compilation_metrics  # noqa: SLF001 - likewise
-        self._metrics = type(metrics)(maxlen=metrics.maxlen)
+        new_metrics = type(metrics)(maxlen=metrics.maxlen)
+        places = (
+            *_PLACES,
+            ("torch._dynamo.eval_frame", "_stance", stance),
+            ("torch._dynamo.utils", "_compilation_metrics", new_metrics),
+        )
+        self._globals = ProcessGlobals(places, is_new=True)
+        self._counters: dict[str, Any] = {}
 
     def enter(self) -> None:
         """Put the rank's values in place."""
+        self._globals.enter()
         self._swap()
 
     def leave(self) -> None:
         """Put the common values back."""
+        self._globals.leave()
         self._swap()
 
     def _swap(self) -> None:
@@ -90,18 +95,7 @@ class Frames:
             _swapped(bindings, "set_fullgraph_error_on_nested_compile", nested),
             _swapped(bindings, "set_guard_complete_hook", hook),
         )
-        modules, own = sys.modules, self._in_python
-        for module_name, name in own:
-            if (module := modules.get(module_name)) is not None:
-                owner, _, attribute = name.rpartition(".")
-                place: Any = getattr(module, owner) if owner else module
-                value = getattr(place, attribute)
-                _set(place, attribute, own[module_name, name])
-                own[module_name, name] = value
-        names, counters = self._of_frames, self._utils.counters
-        names["_stance"], self._stance = self._stance, names["_stance"]
-        names = vars(self._utils)
-        names["_compilation_metrics"], self._metrics = self._metrics, names["_compilation_metrics"]
+        counters = self._utils.counters
         common = dict(counters)
         counters.clear()
         counters.update(self._counters)
@@ -116,14 +110,6 @@ class Frames:
 def _swapped(owner: Any, name: str, value: Any) -> Any:
     """Set a value of torch's C code, and return the one before; torch 2.12 lacks some."""
     return getattr(owner, name, lambda same: same)(value)
-
-
-def _set(place: Any, name: str, value: object) -> None:
-    """Set an attribute; of a module past its class, which would note it as the program's."""
-    if isinstance(place, type):
-        setattr(place, name, value)
-    else:
-        vars(place)[name] = value
 
 
 def frames_of(program: Program) -> Frames:

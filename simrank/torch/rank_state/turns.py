@@ -267,7 +267,7 @@ class TorchState:
         self._program = program
         self._settings = settings_of(program)
         self._own: torch.Tensor | None = None
-        self._globals = ProcessGlobals()
+        self._globals = ProcessGlobals(NAMES)
         self._registries = _Registries(program)
         turns = program.engine.turns
         if turns.of_hub is None:
@@ -321,8 +321,9 @@ class TorchState:
 
 # ---- Globals of torch's modules that belong to a process ----
 
-# Module, name, and its value before anything sets it.
-NAMES: tuple[tuple[str, str, object], ...] = (
+Place = tuple[str, str, object]  # Module, a global or an attribute of one, and its first value.
+
+NAMES: tuple[Place, ...] = (
     ("torch.distributed._shard.api", "_CURRENT_PROCESS_GROUP", None),
     ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", None),
     ("torch.distributed.debug", "_DEBUG_SERVER_PROC", None),
@@ -334,37 +335,50 @@ NAMES: tuple[tuple[str, str, object], ...] = (
 
 
 class ProcessGlobals:
-    """Globals that one rank has set, and their common values."""
+    """Values that a process has once: a rank's own are in place during its turns.
 
-    def __init__(self) -> None:
+    Args:
+        places: Where they are.
+        is_new: Whether the rank begins with the first values, and not with the common ones.
+    """
+
+    def __init__(self, places: Sequence[Place], *, is_new: bool = False) -> None:
+        self._places = places
         self._own: dict[tuple[str, str], Any] = {}
+        if is_new:
+            self._own = {place[:2]: place[2] for place in places}
         self._common: dict[tuple[str, str], Any] = {}
 
     def enter(self) -> None:
-        """Put the rank's values in place."""
+        """Put the rank's values in place; it takes over the common ones that it has none for."""
         self._common = {}
-        modules = sys.modules
-        for module_name, name, _ in NAMES:
-            module = modules.get(module_name)
-            if module is not None:
+        for module_name, name, _ in self._places:
+            if (module := sys.modules.get(module_name)) is not None:
                 key = module_name, name
-                names = module.__dict__
-                self._common[key] = names.get(name)
+                owner, attribute = _owner_of(module, name)
+                self._common[key] = vars(owner).get(attribute)
                 if key in self._own:
-                    names[name] = self._own[key]
+                    _set(owner, attribute, self._own[key])
 
     def leave(self) -> None:
         """Put the common values back."""
-        modules = sys.modules
-        for module_name, name, first in NAMES:
-            module = modules.get(module_name)
-            if module is None:
-                continue
-            key = module_name, name
-            common = self._common.get(key, first)
-            value = module.__dict__.get(name)
-            if value is not common:
-                self._own[key] = value
-                module.__dict__[name] = common
-            elif key in self._own:
-                del self._own[key]
+        for module_name, name, first in self._places:
+            if (module := sys.modules.get(module_name)) is not None:
+                key = module_name, name
+                owner, attribute = _owner_of(module, name)
+                self._own[key] = vars(owner).get(attribute)
+                _set(owner, attribute, self._common.get(key, first))
+
+
+def _owner_of(module: Any, name: str) -> tuple[Any, str]:
+    """Return the module, or its class or object, that has a value, and the attribute's name."""
+    owner, _, attribute = name.rpartition(".")
+    return (getattr(module, owner) if owner else module), attribute
+
+
+def _set(owner: Any, name: str, value: object) -> None:
+    """Set an attribute; of a module past its class, which would note it as the program's."""
+    if isinstance(owner, type):
+        setattr(owner, name, value)
+    else:
+        vars(owner)[name] = value
