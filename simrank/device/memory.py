@@ -240,6 +240,7 @@ class DeviceMemory:
         """Give a block back; it joins the gaps beside it."""
         block_bytes = self._live.pop(address).size_bytes
         self.used_bytes -= block_bytes
+        assert self.used_bytes >= 0, "no more is freed than was allocated (D2)"
         for tell in self.space.on_memory:
             tell(self.device_index, self.used_bytes, -block_bytes)
         self.space.remove(address)

@@ -173,6 +173,7 @@ class Operation(Handle):
             device.races.ended(self)
         self.touched = None
         assert not self.complete, "an operation ends once"
+        assert self.start_ps >= 0, "an operation begins before it ends (D1)"
         if self._callbacks is None and self._waiters is None:  # As `finish` does: a call less.
             self.complete = True
             self.complete_ps = engine.now_ps
@@ -392,6 +393,7 @@ class Stream:
             operation: Made for this stream.
             cost_ps: Host time of the launch in picoseconds; default: the device's.
         """
+        assert operation.stream is self, "an operation is issued to its own stream (D1)"
         device = self.device
         engine, launches, is_launch = device.engine, device.launches, operation.is_launch
         if is_launch and launches.num_outstanding >= launches.capacity:
@@ -446,6 +448,7 @@ class Stream:
         if operation.is_launch:
             launches = self.device.launches
             launches.num_outstanding -= 1
+            assert launches.num_outstanding >= 0, "a launch ends once (D1)"
             if launches.waiting:
                 launches.let_go_on(1)
         queue = self._queue

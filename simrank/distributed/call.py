@@ -259,6 +259,7 @@ class Call:
 
     def add(self, group_rank: int, operation: CollectiveOperation) -> None:
         """Add a member's part, once it is matched; of the last one, note where all were made."""
+        assert self.operations[group_rank] is None, "a member makes a call once (C5)"
         self.operations[group_rank] = operation
         self._num_made += 1
         if self._represented:
@@ -406,6 +407,7 @@ class Call:
                 end_together(live)
         self._ended[list(group_ranks)] = True
         self._num_ended += len(operations)
+        assert self._num_ended <= self._size, "a member ends a call once (C5)"
         self._close_if_over()
 
     def _close_if_over(self) -> None:
@@ -649,11 +651,13 @@ def _give_back(operation: CollectiveOperation, device: Device) -> None:
     """Release the SMs and the bandwidth of a collective."""
     sms = device.sms
     sms.held -= operation.num_sms
+    assert sms.held >= 0, "no more SMs are given back than were taken (E11)"
     if sms.users:
         device.pool.change(sms)
     if operation.memory_bytes_per_ps:
         hbm = device.hbm
         hbm.held -= operation.memory_bytes_per_ps
+        assert hbm.held >= 0, "no more bandwidth is given back than was taken (E11)"
         operation.memory_bytes_per_ps = 0.0
         if hbm.users:
             device.pool.change(hbm)

@@ -101,6 +101,7 @@ class ProcessGroup:
         self.forms: dict[Hashable, Any] = {}
         self._num_calls = [0] * len(ranks)
         self._index = None if isinstance(ranks, range) else {r: i for i, r in enumerate(ranks)}
+        assert self._index is None or len(self._index) == len(ranks), "a member has one group rank"
         self.has_moved = False
         self.device_indices: list[int] = self.devices.tolist()
         self._streams: dict[tuple[int, int, str], Stream] = {}
