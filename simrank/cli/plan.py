@@ -12,6 +12,7 @@ from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app
 from simrank.cli.results import BenchGrid, GridResults, ShownGrid
 from simrank.config.plan import ERROR, FITS, load_plan
+from simrank.pages.text_table import text_table
 from simrank.parallel import Part, Workers
 from simrank.planning.plan import (
     best_command,
@@ -128,15 +129,7 @@ class _Shown(ShownGrid):
 def _table_text(config: PlanConfig, rows: Sequence[Row]) -> str:
     """Return the rows as text, the best first."""
     columns, lines = table_of(config, rows)
-    widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
-    *_, last = range(len(widths))
-    text = [
-        "  ".join(
-            cell.rjust(width) if number != last else cell
-            for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        for cells in (columns, *lines)
-    ]
+    text = text_table((columns, *lines))
     text += [f"# {remark}" for remark in remarks_of(rows)]
     best = best_command(config, rows)
     if best is not None:

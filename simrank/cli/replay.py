@@ -13,6 +13,7 @@ from simrank import units
 from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks
 from simrank.config.files import write_text
 from simrank.hardware import load_cluster
+from simrank.pages.text_table import text_table
 from simrank.replay.run import read_trace, replay
 from simrank.trace import Timeline
 
@@ -76,16 +77,23 @@ def _cluster(word: str, nodes: int | None, trace: Trace) -> Cluster:
 
 
 def _text(trace: Trace, cluster: Cluster, times: list[ReplayTimes], total_ps: int) -> str:
+    rows = [("rank", "nodes", "time (us)", "calc (us)", "sent (B)", "")]
+    rows += [
+        (
+            f"{each.rank}",
+            f"{each.num_nodes}",
+            f"{each.time_ps / units.PS_PER_US:.2f}",
+            f"{each.calc_ps / units.PS_PER_US:.2f}",
+            f"{each.sent_bytes}",
+            "",
+        )
+        for each in times[:_MAX_SHOWN]
+    ]
     lines = [
         f"{trace.file}: {trace.num_nodes} nodes on {len(times)} ranks of {cluster.name}: "
         f"{units.format_time(total_ps)}",
-        f"{'rank':>6} {'nodes':>8} {'time (us)':>12} {'calc (us)':>12} {'sent (B)':>14}",
-    ]
-    lines += [
-        f"{each.rank:>6} {each.num_nodes:>8} {each.time_ps / units.PS_PER_US:>12.2f} "
-        f"{each.calc_ps / units.PS_PER_US:>12.2f} {each.sent_bytes:>14}"
-        for each in times[:_MAX_SHOWN]
+        *text_table(rows),
     ]
     if len(times) > _MAX_SHOWN:
-        lines.append(f"{'...':>6} {len(times) - _MAX_SHOWN} more ranks; --json has all")
+        lines.append(f"... {len(times) - _MAX_SHOWN} more ranks; --json has all")
     return "\n".join(lines)

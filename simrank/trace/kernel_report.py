@@ -23,6 +23,7 @@ from simrank.pages import (
 )
 from simrank.pages.chart import powers_axis
 from simrank.pages.document import Markup, element
+from simrank.pages.text_table import text_table
 from simrank.units import PS_PER_US, format_size, format_time
 
 if TYPE_CHECKING:
@@ -188,17 +189,12 @@ def report_text(profiles: Sequence[KernelProfile]) -> str:
     for profile in profiles:
         rows = list(source_lines(profile))
         used = [name for name in COLUMNS if any(name in row.texts for row in rows)]
-        widths = {
-            name: max([len(row.texts.get(name, "")) for row in rows] + [len(name)]) for name in used
-        }
-        lines = [
-            *summary(profile),
-            "  ".join([" line", *(name.rjust(width) for name, width in widths.items())]),
+        cells = [
+            (f"{row.number:5d}", *(row.texts.get(name, "") for name in used), row.source)
+            for row in rows
         ]
-        for row in rows:
-            cells = [row.texts.get(name, "").rjust(width) for name, width in widths.items()]
-            lines.append("  ".join([f"{row.number:5d}", *cells, row.source]).rstrip())
-        parts.append("\n".join(lines))
+        lines = text_table([("line", *used, ""), *cells])
+        parts.append("\n".join([*summary(profile), *lines]))
     return "\n\n".join(parts)
 
 
