@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from simrank.faults import Faults
     from simrank.kernels.operation import TritonOperation
     from simrank.multiprocessing import ProcessContext
+    from simrank.ranks.comparisons import Comparisons
     from simrank.ranks.current import SeesSteps
     from simrank.ranks.folding import Folding
     from simrank.trace.divergence import Divergence
@@ -142,6 +143,7 @@ class Context(TorchNames):
         recorder: The recorder of each rank's last calls, or None.
         unjoined: Spawns with join=False that were not joined yet.
         folding: As given.
+        comparisons: Of ranks' numbers, in a folded run; see `simrank.ranks.comparisons`.
         probe: Observes the ranks that run alone, or None; see `simrank.probing`.
 
     Raises:
@@ -198,7 +200,7 @@ class Context(TorchNames):
         self.on_failure = checked_choice("on_failure", on_failure)
         check_carrier(carrier)
         self.carrier = carrier
-        self.folding = _checked_folding(folding, has_values=data)
+        self.folding, self.comparisons = _checked_folding(folding, has_values=data)
         self.compute_time = checked_choice("compute_time", compute_time)
         project = project_settings()
         asked = cuda_devices or project.devices
@@ -554,10 +556,14 @@ def _load(cluster: str | Mapping[str, Any] | Cluster) -> Cluster:
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 
-def _checked_folding(folding: Folding | None, *, has_values: bool) -> Folding | None:
+def _checked_folding(
+    folding: Folding | None, *, has_values: bool
+) -> tuple[Folding | None, Comparisons | None]:
     if folding is not None and has_values:
         raise ValueError("folding needs data=False: ranks that do not run have no numbers")
-    return folding
+    if folding is None:
+        return None, None
+    return folding, _new("simrank.ranks.comparisons", "Comparisons")(folding.world_size)
 
 
 def _delays(delays: Delays | str | int | None) -> Delays | None:

@@ -356,6 +356,46 @@ def _links(fault: DropLink | SlowLink, cluster: Cluster) -> Iterable[tuple[int, 
         yield cluster.link_index(*ends, node=node), _Ends(*ends, node)
 
 
+def faulty_ranks(faults: FaultsRef, cluster: Cluster) -> tuple[int, ...] | None:
+    """Return the ranks that faults make differ from others; None: any rank may.
+
+    They are slow or late ones, and those at the ends of routes over a slow link. A folded run runs
+    them for themselves.
+
+    Raises:
+        ConfigError: A fault is wrong, or names a rank or link that the cluster has not.
+    """
+    listed = load_faults(faults)
+    check_faults(listed, cluster)
+    found: dict[int, None] = {}
+    for fault in listed:
+        match fault:
+            case Slow(ranks=ranks):
+                found |= dict.fromkeys(ranks or ())  # Where all are slow, they are alike.
+            case DelayArrivals(ranks=tuple(ranks)):
+                found |= dict.fromkeys(ranks)
+            case SlowLink():
+                links = [link for link, _ in _links(fault, cluster)]
+                found |= dict.fromkeys(_at_links(links, cluster))
+            case _:
+                return None
+    return tuple(sorted(found))
+
+
+def _at_links(links: Sequence[int], cluster: Cluster) -> list[int]:
+    """Return the devices whose routes, to a neighbour or the next node, go over a link."""
+    devices = np.arange(cluster.num_devices)
+    found = np.zeros(cluster.num_devices, np.bool_)
+    nodes, per_node = cluster.num_nodes, cluster.devices_per_node
+    neighbours = devices - devices % per_node + (devices + 1) % per_node
+    for peers in (neighbours, (devices + per_node) % cluster.num_devices):
+        if nodes == 1 and peers is not neighbours:
+            continue
+        for route in (cluster.paths(devices, peers), cluster.paths(peers, devices)):
+            found |= np.isin(route.links, links).any(axis=1)
+    return np.flatnonzero(found).tolist()
+
+
 def check_faults(faults: Sequence[Fault], cluster: Cluster) -> None:
     """Look whether a cluster has what faults are about.
 

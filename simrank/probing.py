@@ -3,16 +3,17 @@
 A probe runs some ranks alone until the end of their second training step: the other members of
 their groups come to each collective at once. The groups that rank 0 calls on give the axes of the
 layout. Probes of ranks that differ along one axis are compared: their operations, one by one, the
-most memory that they held, and when they ended. A rank that is in no probe can differ unseen.
+most memory that they held, and when they ended. Numbers of ranks record how the program compares
+them (`simrank.ranks.comparisons`): of each class of ranks that it tells apart one is in a probe.
+After the run, classes that it has told apart are compared once more, to the end of the program.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -28,6 +29,7 @@ from simrank.errors import (
     who_text,
 )
 from simrank.ranks import require_rank
+from simrank.ranks.comparisons import Comparisons
 from simrank.ranks.folding import Alone, FoldedAxis, Folding, LayoutAxis, layout_of
 from simrank.units import PS_PER_US, format_size
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from simrank.distributed.group import ProcessGroup, World
     from simrank.distributed.request import Request
     from simrank.engine import CallSite, Task
+    from simrank.ranks.comparisons import Class
 
 _AT_ZERO: Mapping[int, int] = {}
 AUTO, NONE, ALL = "auto", "none", "all"
@@ -46,11 +49,13 @@ MIN_RANKS = 16  # Assumed: fewer run as fast as they can be compared.
 _OUT_OF_MEMORY = "OutOfMemoryError"  # Of simrank, and of torch.
 _NUM_STEPS = 2  # Of training, that a probe runs: what comes back is warm in the second.
 _NUM_DRAWN = 3  # Assumed: ranks to compare besides the first, the second, the last of an axis.
-_MOST_IN_TEXT, _MOST_MODULES = 6, 50  # Assumed: ranks and files that are looked at.
+_MOST_CLASSES = 8  # Assumed: of ranks that comparisons tell apart, one of each is compared.
+_MOST_ALONE = 4  # Assumed: ranks that run for themselves beside a representative.
 _SAME_MEMORY = 0.01  # Assumed: of the peak; the last shard of an uneven tensor is smaller.
 _SAME_TIME = 0.02  # Assumed: of the time of a probe; links to other nodes differ by less.
 _MANY_ROOTED = 3  # Assumed: fewer are of a program's start.
 _MIN_FOLDED = 4  # Assumed: of shorter axes all coordinates would be compared.
+_NUMBERS = re.compile(r"\branks? \d[\d, -]*\b")
 _DESCRIPTIONS = re.compile(r"^mesh_|_(parallel|model_parallel)?_?group$|^default_pg$")
 
 
@@ -78,9 +83,12 @@ class Probe:
 
     Args:
         folding: Which ranks run.
+        comparisons: Where comparisons with their numbers are recorded; None: in the Context's own.
+        is_to_end: Whether they run to the end of the program, and not for two training steps.
 
     Attributes:
         folding: As given.
+        is_whole: Whether they ran to the end of the program.
         groups: Name by global ranks of each group that they have called on.
         made: Global ranks of each group that rank 0 is in.
         rooted: Number of collectives with a root, by the global ranks of their group.
@@ -89,11 +97,17 @@ class Probe:
         peak_bytes: The most memory of each of them.
         end_ps: When they had ended.
         node_size: Devices of a node of the cluster.
+        findings: What their Context found, without the numbers of ranks.
         error: What ended them early, or None.
     """
 
-    def __init__(self, folding: Folding) -> None:
+    def __init__(
+        self, folding: Folding, comparisons: Comparisons | None = None, *, is_to_end: bool = False
+    ) -> None:
         self.folding = folding
+        self._comparisons, self._is_to_end = comparisons, is_to_end
+        self.is_whole = True
+        self.findings: tuple[str, ...] = ()
         self.context: Context | None = None
         self._worlds: list[World] = []
         self.groups: dict[Sequence[int], str] = {}
@@ -112,6 +126,8 @@ class Probe:
     def watch(self, context: Context) -> Context:
         """Watch a Context with this probe's folding, and return it."""
         self.context = context
+        if self._comparisons is not None:
+            context.comparisons = self._comparisons
         context.probe = context.comm_library.follower = self
         context.observe(self)
         return context
@@ -143,7 +159,8 @@ class Probe:
             return
         optimizers.clear()
         self._num_steps[rank] += 1
-        if self._num_steps[rank] >= _NUM_STEPS:
+        if self._num_steps[rank] >= _NUM_STEPS and not self._is_to_end:
+            self.is_whole = False
             raise SystemExit(0)
 
     @property
@@ -158,12 +175,13 @@ class Probe:
         """
         made = [group for world in self._worlds for group in world.groups_of(0)]
         self.made = {tuple(group.ranks) for group in made}
-        if error is not None and self._ended != set(self.folding.running):
+        if error is not None and (self.is_whole or self._ended != set(self.folding.running)):
             self.error = error
             for group in made:
                 self.groups.setdefault(tuple(group.ranks), group.name)
         if self.context is not None:
             self.end_ps, self.node_size = self.context.now_ps, self.context.cluster.devices_per_node
+            self.findings = tuple(_NUMBERS.sub("rank", line) for line in self.context.findings)
             memories = {device.index: device.memory for device in self.context.devices}
             self.peak_bytes = {
                 rank: memories[rank].peak_bytes for rank in self.folding.running if rank in memories
@@ -225,7 +243,9 @@ def _difference(one: Probe, other: Probe) -> str | None:
     """
     for probe in (one, other):
         if probe.error is not None and not probe.is_out_of_memory:
-            return f"ranks {ranks_text(probe.folding.running)} fail alone: {_reason(probe.error)}"
+            ran = probe.folding.running
+            verb = "fails" if len(ran) == 1 else "fail"
+            return f"{who_text(ran)} {verb} alone: {_reason(probe.error)}"
     for (rank, streams), (peer, others) in zip(one.ran.items(), other.ran.items(), strict=True):
         for stream in sorted(streams.keys() | others.keys()):
             ours, theirs = streams.get(stream, []), others.get(stream, [])
@@ -238,6 +258,10 @@ def _difference(one: Probe, other: Probe) -> str | None:
             if len(ours) != len(theirs):
                 more, rest = (rank, ours) if len(ours) > len(theirs) else (peer, theirs)
                 return f"rank {more} runs {rest[min(len(ours), len(theirs))]} too"
+    if one.is_whole and other.is_whole and one.findings != other.findings:
+        found = next(iter(set(one.findings) ^ set(other.findings)), "findings in another order")
+        sides = (ranks_text(probe.folding.running) for probe in (one, other))
+        return f"ranks {' and '.join(sides)}: {found}"
     return _unlike_totals(one, other)
 
 
@@ -275,10 +299,30 @@ class Found:
     Attributes:
         folding: Which run; None: all.
         lines: What was compared, and what keeps axes unfolded.
+        search: The probes; None: there were none.
+        is_compared: Whether ranks were compared, as they are again after the run.
     """
 
     folding: Folding | None
     lines: tuple[str, ...]
+    search: _Search | None = None
+    is_compared: bool = True
+
+    def beside(self, ranks: Sequence[int]) -> Found:
+        """Return the result with some ranks running for themselves, beside representatives."""
+        if self.folding is None or self.search is None:
+            return self
+        return replace(self, folding=self.search.beside(self.folding, ranks))
+
+    def after_run(self, comparisons: Comparisons) -> Found:
+        """Return the folding that suits a program, once it has run; its lines say what is new.
+
+        Args:
+            comparisons: Those of the ranks that ran.
+        """
+        if self.folding is None or self.search is None or not self.is_compared:
+            return self
+        return self.search.after_run(self.folding, comparisons)
 
 
 class _Search:
@@ -289,7 +333,10 @@ class _Search:
         world_size: Number of ranks.
         on_progress: Called with the ranks that are about to be run alone.
         seed: Draws some of the ranks that are compared.
-        also: Further ones.
+
+    Attributes:
+        alone: Ranks that comparisons tell apart and that differ: they run for themselves.
+        lines: Why they do, and which ranks are not compared.
     """
 
     def __init__(
@@ -298,22 +345,23 @@ class _Search:
         world_size: int,
         on_progress: Callable[[Sequence[int]], None],
         seed: int,
-        also: Sequence[int],
     ) -> None:
         self._run = run
         self._world_size = world_size
         self._on_progress = on_progress
         self._axes: list[LayoutAxis] = []
-        self._slices: dict[tuple[FoldedAxis, ...], Probe] = {}
+        self._slices: dict[tuple[tuple[FoldedAxis, ...], bool], Probe] = {}
+        self._comparisons = Comparisons(world_size)
+        self.alone: dict[int, None] = {}
+        self.lines: dict[str, None] = {}
         self.first = self._run_probe(Alone(world_size, 0))
         drawn = np.random.default_rng(seed).integers(world_size, size=_NUM_DRAWN).tolist()
-        compared = dict.fromkeys([self.first.node_size, *also, *drawn])
-        self._compared = [rank for rank in compared if 0 < rank < world_size]
+        self._drawn = dict.fromkeys(r for r in (self.first.node_size, *drawn) if 0 < r < world_size)
 
-    def _run_probe(self, folding: Folding) -> Probe:
+    def _run_probe(self, folding: Folding, *, is_to_end: bool = False) -> Probe:
         """Run ranks alone, and return their operations."""
         self._on_progress(folding.running)
-        probe = Probe(folding)
+        probe = Probe(folding, self._comparisons, is_to_end=is_to_end)
         failed: Exception | None = None
         try:
             self._run(probe)
@@ -323,6 +371,117 @@ class _Search:
             failed = error
         probe.finish(failed)
         return probe
+
+    # ---- ranks that the program's comparisons tell apart ----
+
+    def _classes(self) -> list[Class]:
+        """Return the classes of ranks of which none has run in a probe."""
+        ran = self._ran()
+        found = [each for rank in ran for each in self._comparisons.classes(rank)]
+        return [each for each in found if ran.keys().isdisjoint(each.ranks)]
+
+    def _ran(self) -> dict[int, None]:
+        """Return the ranks that have run in a probe."""
+        ran = [rank for probe in self._slices.values() for rank in probe.folding.running]
+        return dict.fromkeys(sorted({0, *ran}))
+
+    def _compared(self) -> Iterator[int]:
+        """Yield the ranks to compare: drawn ones, and one of each class, as probes find it."""
+        yield from self._drawn
+        for _ in range(_MOST_CLASSES):
+            left = self._classes()
+            if not left:
+                return
+            yield left[0].ranks[0]
+        for each in self._classes():
+            self._not_compared(each)
+
+    def _not_compared(self, each: Class) -> None:
+        text = f"{who_text(each.ranks)}, which {each.line} tells apart, are not compared: there"
+        self.lines[f"{text} are more than {_MOST_CLASSES} classes of ranks"] = None
+
+    def _runs_alone(self, rank: int, taken_as: int, difference: str) -> bool:
+        """Make a differing rank run for itself, if comparisons tell few ranks apart with it.
+
+        Those told apart may be the ranks of its representative, too.
+        """
+        told = [each for runner in self._ran() for each in self._comparisons.classes(runner)]
+        for member in (rank, taken_as):
+            found = [each for each in told if member in each.ranks]
+            each = min(found, key=lambda each: len(each.ranks), default=None)
+            if each is not None and len({*self.alone, *each.ranks}) <= _MOST_ALONE:
+                self.alone |= dict.fromkeys(each.ranks)
+                which = who_text(each.ranks)
+                verb = "runs" if len(each.ranks) == 1 else "run"
+                line = f"{which} {verb} beside a representative, for {each.line}: {difference}"
+                self.lines[line] = None
+                return True
+        return False
+
+    def beside(self, folding: Folding, ranks: Sequence[int]) -> Folding:
+        """Return a folding in which some ranks run for themselves, beside representatives.
+
+        Its axes are as short as the groups of rank 0: each group needs a representative.
+        """
+        if not ranks:
+            return folding
+        groups: list[tuple[str, Sequence[int]]] = []
+        for made in self.first.made:
+            if len(made) > 1 and (stride := made[1] - made[0]) > 0:
+                around = range(0, self._world_size, stride * len(made))
+                groups += [("inner", made), ("outer", around)]
+        found, alone = [], list(ranks)
+        for axis in folding.axes:
+            parts = [
+                part
+                for part in layout_of(self._world_size, groups)
+                if part.name and part.stride % axis.stride == 0
+                if axis.stride * axis.size % (part.stride * part.size) == 0
+            ]
+            if prod(part.size for part in parts) != axis.size:
+                found.append(axis)
+                continue
+            found += [FoldedAxis(axis.name, part.size, part.stride) for part in parts]
+            alone += [at * axis.stride for at in axis.alone]
+        return Folding(self._world_size, found).beside(alone)
+
+    def after_run(self, folding: Folding, comparisons: Comparisons) -> Found:
+        """Compare, to the end, ranks that the program has told apart as it ran; see `Found`."""
+        ran, num_compared = set(folding.running), 0
+        self.lines, difference = {}, None
+        todo = [(comparisons, rank) for rank in folding.running]
+        while todo and difference is None:
+            recorded, runner = todo.pop(0)
+            for each in recorded.classes(runner):
+                rank = each.ranks[0]
+                if not ran.isdisjoint(each.ranks):
+                    continue
+                if num_compared == _MOST_CLASSES:
+                    self._not_compared(each)
+                    continue
+                num_compared += 1
+                ran.add(rank)
+                todo.append((self._comparisons, rank))
+                taken_as = folding.representative(rank)
+                probes = [self._slice_of(member) for member in (taken_as, rank)]
+                found = _difference(*probes)
+                if found is not None and not self._runs_alone(rank, taken_as, found):
+                    difference = found
+                    break
+        for line in comparisons.many(folding.running):
+            text = (
+                f"{line} compares ranks with many values: those that did not run are not compared"
+            )
+            self.lines[text] = None
+        if difference is not None:
+            return Found(None, (f"not folded: {difference}",))
+        return Found(self.beside(folding, list(self.alone)), tuple(self.lines))
+
+    def _slice_of(self, rank: int) -> Probe:
+        """Return the probe of a rank's slice to the end of the program."""
+        return self._slice(_coordinates(self._axes, rank), is_to_end=True)
+
+    # ---- axes ----
 
     def layout(self) -> list[LayoutAxis]:
         """Return the axes along which ranks may do the same: no messages go along them.
@@ -370,15 +529,16 @@ class _Search:
         self._axes[at : at + 1] = found
         return found
 
-    def _slice(self, at: Mapping[int, int] = _AT_ZERO) -> Probe:
+    def _slice(self, at: Mapping[int, int] = _AT_ZERO, *, is_to_end: bool = False) -> Probe:
         """Return the probe at some coordinates, by the stride of an axis; 0 along the others."""
-        key = tuple(FoldedAxis(*axis, first=at.get(axis.stride, 0)) for axis in self._axes)
-        found = self._slices.get(key)
-        if found is None:
-            folding = Folding(self._world_size, key)
-            is_known = folding.running == (0,)
+        axes = tuple(FoldedAxis(*axis, at.get(axis.stride, 0)) for axis in self._axes)
+        found = self._slices.get((axes, is_to_end)) or self._slices.get((axes, False))
+        if found is None or (is_to_end and not found.is_whole):
+            folding = Folding(self._world_size, axes)
+            is_known = folding.running == (0,) and not is_to_end
             is_known &= self.first.error is None or self.first.is_out_of_memory
-            found = self._slices[key] = self.first if is_known else self._run_probe(folding)
+            found = self.first if is_known else self._run_probe(folding, is_to_end=is_to_end)
+            self._slices[axes, is_to_end] = found
         return found
 
     def folded(self, axis: LayoutAxis) -> FoldedAxis:
@@ -388,19 +548,25 @@ class _Search:
         """
         rooted = [ranks for ranks, calls in self.first.rooted.items() if calls >= _MANY_ROOTED]
         is_rooted = any(len({r // axis.stride % axis.size for r in ranks}) > 1 for ranks in rooted)
-        made = FoldedAxis(*axis, 2)
+        made = FoldedAxis(*axis, 1, (0,))
         return made if is_rooted and self._suits_groups(made) else FoldedAxis(*axis)
 
     def are_alike(self, axes: Sequence[LayoutAxis]) -> bool:
         """Return whether the second and the last ranks along all axes at once do as the first."""
         first = self._slice()
-        steps = [{axis.stride: 1 for axis in axes}, {axis.stride: axis.size - 1 for axis in axes}]
-        steps += [_coordinates(axes, rank) for rank in self._compared]
-        return all(_difference(first, self._slice(at)) is None for at in steps)
+        for at in (1, -1):
+            there = {axis.stride: at % axis.size for axis in axes}
+            if _difference(first, self._slice(there)) is not None:
+                return False
+        for rank in self._compared():
+            found = _difference(first, self._slice(_coordinates(axes, rank)))
+            if found is not None and not self._runs_alone(rank, 0, found):
+                return False
+        return True
 
     def fold(self, axis: LayoutAxis) -> tuple[FoldedAxis | None, str]:
         """Return an axis as it can be folded, or None, with what was found."""
-        compared = {rank // axis.stride % axis.size for rank in self._compared}
+        compared = {rank // axis.stride % axis.size for rank in self._compared()}
         places = [0, 1, axis.size - 1, *sorted(compared - {0, 1, axis.size - 1})]
         first, *others = (self._slice({axis.stride: at}) for at in places)
         differences = [_difference(first, other) for other in others]
@@ -408,7 +574,7 @@ class _Search:
         if different is None:
             return self.folded(axis), ""
         if axis.size > _MIN_FOLDED:  # Perhaps only the first one differs: it prints, say.
-            second, made = self._slice({axis.stride: 2}), FoldedAxis(*axis, 2)
+            second, made = self._slice({axis.stride: 2}), FoldedAxis(*axis, 1, (0,))
             are_alike = all(_difference(second, other) is None for other in others)
             if are_alike and self._suits_groups(made):
                 return made, different
@@ -431,46 +597,12 @@ class _Search:
         if len(axes) < 2:
             return None
         last = {axis.stride: axis.size - 1 for axis in axes}
-        for at in (last, *(_coordinates(axes, rank) for rank in self._compared)):
-            there = {axis.stride: min(at[axis.stride], axis.last) for axis in axes}
+        for at in (last, *(_coordinates(axes, rank) for rank in self._compared())):
+            there = {axis.stride: axis.runs_as(at[axis.stride]) for axis in axes}
             found = _difference(self._slice(there), self._slice(at))
             if found is not None:
                 return found
         return None
-
-
-def ranks_in_text(script: str | Path, world_size: int) -> list[int]:
-    """Return the ranks whose numbers a program compares something with, a few at most.
-
-    `rank == 5` makes rank 5 do something else, which no other rank shows. Modules that lie beside
-    the script and that it imports are read, too; what cannot be read or parsed is left out.
-    """
-    found: set[int] = set()
-    todo, seen = [Path(script)], set[Path]()
-    while todo and len(seen) < _MOST_MODULES:
-        path = todo.pop()
-        if path in seen or not path.is_file():
-            continue
-        seen.add(path)
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Compare):
-                for side in (node.left, *node.comparators):
-                    parts = (
-                        side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
-                    )
-                    found.update(
-                        p.value
-                        for p in parts
-                        if isinstance(p, ast.Constant) and type(p.value) is int
-                    )
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            todo += [path.parent / f"{name.replace('.', '/')}.py" for name in names]
-    return sorted(rank for rank in found if 1 < rank < world_size - 1)[:_MOST_IN_TEXT]
 
 
 def _coordinates(axes: Sequence[LayoutAxis | FoldedAxis], rank: int) -> dict[int, int]:
@@ -491,7 +623,6 @@ def find_folding(
     wanted: str = AUTO,
     on_progress: Callable[[Sequence[int]], None] = lambda _: None,
     seed: int = 0,
-    also: Sequence[int] = (),
 ) -> Found:
     """Return the ranks of a program that can represent others.
 
@@ -503,20 +634,20 @@ def find_folding(
             axes with commas: these, without a comparison.
         on_progress: Called with the ranks that are about to be run alone.
         seed: Draws some of the ranks that are compared.
-        also: Further ranks to compare, such as those of `ranks_in_text`.
 
     Raises:
         ConfigError: The layout has no such axis, or the program cannot be read.
     """
-    search = _Search(run, world_size, on_progress, seed, also)
+    search = _Search(run, world_size, on_progress, seed)
     axes = search.layout()
     if not axes and search.first.error is not None:
         return Found(None, (f"not folded: rank 0 fails alone: {_reason(search.first.error)}",))
     if wanted != AUTO:
-        return Found(Folding(world_size, [*_chosen(axes, wanted)]), ())
+        return Found(Folding(world_size, [*_chosen(axes, wanted)]), (), search, is_compared=False)
     left = [each for each in axes if each.size >= _MIN_FOLDED]
     if left and search.are_alike(left):
-        return Found(Folding(world_size, [*map(search.folded, left)]), ())
+        folding = Folding(world_size, [*map(search.folded, left)])
+        return Found(search.beside(folding, list(search.alone)), tuple(search.lines), search)
     folded, lines = [], []
     while left:
         axis = left.pop(0)
@@ -534,7 +665,7 @@ def find_folding(
     if not folded or difference_there is not None:
         last = () if difference_there is None else (f"not folded: {difference_there}",)
         return Found(None, (*lines, *last))
-    return Found(Folding(world_size, folded), tuple(lines))
+    return Found(Folding(world_size, folded), tuple(lines), search)
 
 
 def _chosen(axes: Sequence[LayoutAxis], wanted: str) -> Iterator[FoldedAxis]:

@@ -31,7 +31,7 @@ MAX_CIRCLE_ELSEWHERE = 3
 # Lines of code of each package, without blanks, comments and docstrings. A feature that needs more
 # raises its package's line in the same commit; a deletion lowers it, and makes no room for others.
 BUDGET = {
-    "(top level)": 1922,
+    "(top level)": 2082,
     "bench": 1553,
     "calibration": 2241,
     "cli": 4142,
@@ -50,7 +50,7 @@ BUDGET = {
     "multiprocessing": 1401,
     "pages": 480,
     "planning": 1165,
-    "ranks": 613,
+    "ranks": 910,
     "replay": 235,
     "suites": 1784,
     "torch": 9747,
@@ -135,9 +135,9 @@ def run(walked):
         assert y.sum().item() == 1024.0
 """
 WALKS = {
-    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(61, 301, 181, 41_600, 70)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 59_500, 16)),
-    "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 197, 292, 61_850, 80)),
+    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(62, 305, 181, 41_600, 72)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 78, 251, 59_500, 18)),
+    "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 197, 292, 61_950, 80)),
 }
 # Runs a program twice in one process, and prints the second walk.
 _RECORDER = """

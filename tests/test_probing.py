@@ -7,7 +7,7 @@ import pytest
 import simrank
 import simrank.distributed as dist
 from simrank.errors import ConfigError
-from simrank.probing import Probe, find_folding, ranks_in_text
+from simrank.probing import Probe, find_folding
 from simrank.ranks.folding import Alone, FoldedAxis
 
 CLUSTER = {"name": "h100_ib", "nodes": 4}
@@ -87,7 +87,7 @@ def test_axes_are_folded_along_which_ranks_do_the_same():
 def test_a_first_rank_that_does_more_runs_for_itself():
     """The second represents the others, and the differences are reported."""
     found, _ = _search(_first_reads)
-    assert found.folding.axes == (FoldedAxis("tensor", 8, 1, num_run=2),)
+    assert found.folding.axes == (FoldedAxis("tensor", 8, 1, representative=1, alone=(0,)),)
     assert any("tensor runs for itself: rank 0 runs" in line for line in found.lines)
 
 
@@ -182,12 +182,156 @@ def test_the_last_rank_is_compared_by_memory_and_time_too(do, reason):
     assert any(reason in line for line in found.lines)
 
 
-@pytest.mark.parametrize("rank", [8, _search(_alike)[1][4][0]])
-def test_the_second_node_s_first_rank_and_some_drawn_ones_are_compared(rank):
-    """Along each axis, too."""
-    found, _ = _search(_of_rank(rank, lambda ctx: ctx.ones(4, device="cuda") * 3))
+@pytest.mark.parametrize("odd", [8, _search(_alike)[1][4][0]])
+def test_the_second_node_s_first_rank_and_some_drawn_ones_are_compared(odd):
+    """Along each axis, too; no comparison tells that they differ."""
+    sizes = [1024] * 32
+    sizes[odd] = 64
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        ctx.ones(1024, device="cuda")[: sizes[rank]] * 3
+        dist.all_reduce(ctx.ones(1024, device="cuda"))
+
+    found, _ = _search(program)
     assert found.folding is None
-    assert f"on rank {rank}" in found.lines[0]
+    assert f"rank {odd} 8704 B" in found.lines[0]
+
+
+TRIPLED = {"do": lambda ctx: ctx.ones(4, device="cuda") * 3}
+
+
+@pytest.mark.parametrize("odd", [5, 27])
+def test_a_rank_that_a_comparison_tells_apart_runs_for_itself(odd):
+    """Beside a representative of the others; the line of the comparison is named."""
+    found, _ = _search(_of_rank(odd, TRIPLED["do"]))
+    assert found.folding.running == (0, odd)
+    (line,) = found.lines
+    assert line.startswith(f"rank {odd} runs beside a representative, for test_probing.py:")
+
+
+def test_each_axis_keeps_a_representative_beside_a_rank_that_runs_for_itself():
+    """Of the groups of both its axes, that is."""
+
+    def program(rank, ctx):
+        if rank == 11:
+            TRIPLED["do"](ctx)
+        _alike(rank, ctx)
+
+    found, _ = _search(program)
+    assert found.folding.running == (0, 3, 8, 11)
+
+
+def test_ranks_are_told_apart_by_what_they_compute_of_their_numbers():
+    """Those on the other side of a comparison on rank 0, then of one that only they make."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        if rank % 8 == 3 and rank // 8 == 2:
+            TRIPLED["do"](ctx)
+        dist.all_reduce(ctx.ones(1024, device="cuda"))
+
+    assert _search(program)[0].folding.running == (0, 19)
+
+
+def test_more_classes_than_can_be_compared_are_named():
+    """Each value is a line of its own."""
+    source = "\n".join(f"if rank == {value}: pass" for value in range(2, 20))
+    code = compile(source, "train.py", "exec")
+
+    def program(rank, ctx):
+        exec(code, {"rank": rank})  # noqa: S102 - lines of a program
+        _alike(rank, ctx)
+
+    found, _ = _search(program)
+    assert found.folding.running == (0,)
+    assert "are not compared: there are more than 8 classes of ranks" in found.lines[0]
+    assert "train.py:" in found.lines[0]
+
+
+def _after_run(program):
+    """Return what the search finds, and what it finds once the representatives have run."""
+    found, _ = _search(program)
+    context = simrank.Context(CLUSTER, data=False, folding=found.folding)
+    with context:
+        context.multiprocessing.spawn(program, (context,), 32)
+    return found, found.after_run(context.comparisons)
+
+
+def _trains(late):
+    """Return a program that does something after three steps, of which a probe sees two."""
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        optimizer = Optimizer()
+        for _ in range(3):
+            dist.all_reduce(ctx.ones(1024, device="cuda"))
+            if ctx.probe is not None:
+                ctx.probe.stepped(optimizer)
+        late(rank, ctx)
+
+    return program
+
+
+def _late_kernel(rank, ctx):
+    if rank == 5:
+        TRIPLED["do"](ctx)
+
+
+def _late_leak(rank, ctx):
+    work = dist.all_reduce(ctx.ones(1024, device="cuda"), async_op=True)
+    if rank != 5:
+        ctx.wait(work)
+
+
+def _late_failure(rank, ctx):
+    assert {5: "bad"}.get(rank) is None
+
+
+@pytest.mark.parametrize("late", [_late_kernel, _late_leak, _late_failure])
+def test_what_one_rank_does_after_the_steps_of_a_probe_is_found_after_the_run(late):
+    """It is compared to the end, for the run told it apart."""
+    found, later = _after_run(_trains(late))
+    assert found.folding.running == (0,)
+    assert later.folding.running == (0, 5)
+
+
+def test_a_comparison_without_consequences_leaves_the_ranks_folded():
+    """The first prints, say."""
+
+    def late(rank, ctx):
+        if rank == 0:
+            str(rank)
+
+    found, later = _after_run(_trains(late))
+    assert later.folding.running == found.folding.running == (0,)
+    assert later.lines == ()
+
+
+def test_half_of_the_ranks_that_differ_late_unfold_all():
+    """They are too many to run for themselves."""
+
+    def late(rank, ctx):
+        if rank % 2:
+            TRIPLED["do"](ctx)
+
+    _, later = _after_run(_trains(late))
+    assert later.folding is None
+    assert "on rank" in later.lines[0] or "rank 1 runs" in later.lines[0]
+
+
+def test_a_list_of_many_values_is_named_unless_each_rank_is_in_it():
+    """One rank that is in none of many would have been run."""
+
+    def own_group(rank, ctx):
+        [first for first in range(32) if first == rank]
+
+    def bad_ranks(rank, ctx):
+        any(rank == bad for bad in range(9, 31, 2))
+
+    assert _after_run(_trains(own_group))[1].lines == ()
+    (line,) = _after_run(_trains(bad_ranks))[1].lines
+    assert line.endswith("compares ranks with many values: those that did not run are not compared")
 
 
 def _attention_over_ranks(rank, ctx):
@@ -219,23 +363,5 @@ def _broadcasts(rank, ctx):
 def test_the_root_of_repeated_collectives_runs_beside_a_representative():
     """It ends before the others."""
     found, _ = _search(_broadcasts)
-    assert found.folding.axes == (FoldedAxis("world", 32, 1, num_run=2),)
+    assert found.folding.axes == (FoldedAxis("world", 32, 1, representative=1, alone=(0,)),)
     assert found.lines == ()
-
-
-def test_ranks_whose_numbers_a_program_s_text_compares_are_compared_too(tmp_path):
-    """In the script and in modules beside it that it imports; not 0, 1 and the last one."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import rules\nimport os\nfrom package.deep import x\n"
-        "rank = int(os.environ['RANK'])\n"
-        "if rank == 5 or 9 < rank or rank in (12, 31) or rank != 0 or rank == 40: print(7)"
-    )
-    (tmp_path / "rules.py").write_text("def odd(r): return r % 2 == 1 and not r == 20")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "deep.py").write_text("x = 1 if 2 > 3 else (")
-    assert ranks_in_text(script, 32) == [5, 9, 12, 20]
-    assert ranks_in_text(tmp_path / "missing.py", 32) == []
-    found, _ = _search(_of_rank(5, lambda ctx: ctx.ones(4, device="cuda") * 3), also=[5])
-    assert found.folding is None
-    assert "on rank 5" in found.lines[0]

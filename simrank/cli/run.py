@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from errno import EPIPE
 from functools import partial
 from importlib import import_module
@@ -53,8 +53,10 @@ from simrank.errors import (
     SimrankError,
     SpawnException,
     ranks_text,
+    who_text,
 )
 from simrank.errors.base import add_note
+from simrank.faults import faulty_ranks
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import peak_flops
 from simrank.isolation.output import Output, is_unread, set_output
@@ -62,7 +64,7 @@ from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.probing import AUTO, MIN_RANKS, NONE, Probe, find_folding, ranks_in_text
+from simrank.probing import AUTO, MIN_RANKS, NONE, Found, Probe, find_folding
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
 
     from simrank.hardware.cluster import Cluster
     from simrank.probing import Probe
-    from simrank.ranks.folding import Folding
 
 
 _SHORT_S = 30.0  # Assumed: CPU time of a run that is run again to find a line.
@@ -98,21 +99,24 @@ def folding_of(
     num_ranks: int,
     wanted: str,
     settings: Mapping[str, Any],
-    script: str | None = None,
-) -> Folding | None:
-    """Find the ranks that run, and print how they were found; None: all.
+) -> Found:
+    """Find the ranks that run, and print how they were found.
 
     Args:
         run: Runs the program with a probe, in a Context of its own.
         num_ranks: How many ranks the program has.
         wanted: As `--fold` gives it.
         settings: The other settings of the Context.
-        script: A file whose text may name ranks.
 
     Raises:
-        ConfigError: Another option needs all ranks, or the program has no such axis.
+        ConfigError: Another option needs all ranks, the program has no such axis, or a fault is
+            wrong.
     """
-    in_the_way = [option for name, option in _NEEDS_ALL.items() if settings.get(name) not in _UNSET]
+    given = {name: settings.get(name) for name in _NEEDS_ALL}
+    faulty = faulty_ranks(given["faults"] or (), settings["cluster"])
+    if faulty is not None:
+        given["faults"] = ()
+    in_the_way = [option for name, option in _NEEDS_ALL.items() if given[name] not in _UNSET]
     if settings["data"]:
         in_the_way = ["a run with data; add --shape-only"]
     is_asked_for = wanted not in (AUTO, NONE)
@@ -120,10 +124,8 @@ def folding_of(
         problem = "none, since all ranks have to run"
         got = f"{wanted} beside {in_the_way[0]}"
         raise ConfigError(ConfigProblem("command line", None, "--fold", problem, got))
-    if wanted == NONE or in_the_way or num_ranks == 1:
-        return None
-    if wanted == AUTO and num_ranks < MIN_RANKS:
-        return None
+    if wanted == NONE or in_the_way or num_ranks < (MIN_RANKS if wanted == AUTO else 2):
+        return Found(None, ())
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
 
@@ -131,14 +133,18 @@ def folding_of(
             which = ranks_text(ranks)
             progress.update(task, description=f"ranks {which} alone, to see which do the same")
 
-        also = () if script is None else ranks_in_text(script, num_ranks)
         seed = settings["seed"]
-        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed, also=also)
+        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed)
     for line in found.lines:
         typer.echo(f"simrank: {line}", err=True)
+    if found.folding is not None and faulty:
+        found = found.beside(faulty)
+        verb = "runs" if len(faulty) == 1 else "run"
+        text = f"{who_text(faulty)} {verb} beside representatives, for the faults"
+        typer.echo(f"simrank: {text}", err=True)
     if found.folding is not None:
         typer.echo(f"simrank: {found.folding.describe()}", err=True)
-    return found.folding
+    return found
 
 
 def unfolds(error: SimrankError, wanted: str) -> bool:
@@ -175,6 +181,7 @@ class _Job:
     tokens_per_step: int | None = None
     second_run: bool = True
     start: _Start | None = None
+    folded: list[Found] = field(default_factory=list)  # Until its ranks have run.
 
     def run(self, context: Context) -> None:
         """Run the script, and restart all ranks after a failure, as torchrun.
@@ -207,7 +214,7 @@ class _Job:
 
     def run_alone(self, probe: Probe) -> None:
         """Run the script on one rank, in a Context that a probe watches, without its output."""
-        settings = self.settings | {"folding": probe.folding, "flight_recorder": None}
+        settings = self.settings | {"folding": probe.folding, "flight_recorder": None, "faults": ()}
         self._run_hidden(probe.watch(Context(**settings)))
 
     def run_to_locate(self, failure: SimrankError) -> None:
@@ -412,19 +419,40 @@ def _late_options_named(command: typer.Context, job: _Job) -> Iterator[None]:
 
 
 def _run_folded(job: _Job, fold: str, run: Callable[[], None]) -> None:
-    """Run the script with folded ranks, or with all if they do not fit."""
+    """Run the script with folded ranks; again, with more or all, if they do not fit or differ."""
     settings = job.settings
-    settings["folding"] = folding_of(
-        job.run_alone, job.num_ranks, fold, settings, None if job.as_module else job.program
-    )
-    try:
-        run()
-    except SimrankError as error:
-        if settings["folding"] is None or not unfolds(error, fold):
-            raise
-        settings["folding"] = None
-        run()
+    found = folding_of(job.run_alone, job.num_ranks, fold, settings)
+    settings["folding"] = found.folding
+    job.folded.append(found)
+    is_done = False
+    while not is_done:
+        tried = settings["folding"]
+        try:
+            run()
+        except SimrankError as error:
+            if tried is None or not unfolds(error, fold):
+                raise
+            settings["folding"] = None
+        is_done = settings["folding"] is tried
     sys.stdout.flush()  # Here, where a closed pipe ends it quietly.
+
+
+def _is_final(job: _Job, context: Context) -> bool:
+    """Return whether the ranks that ran represent the others, by all their comparisons.
+
+    Otherwise the settings have the ranks that run, from the start.
+    """
+    if context.comparisons is None or not job.folded:
+        return True
+    found = job.folded.pop().after_run(context.comparisons)
+    for line in found.lines:
+        typer.echo(f"simrank: {line}", err=True)
+    if found.folding is not None and found.folding.running == job.settings["folding"].running:
+        return True
+    job.settings["folding"] = found.folding
+    which = "all ranks run" if found.folding is None else found.folding.describe()
+    typer.echo(f"simrank: again, from the start: {which}", err=True)
+    return False
 
 
 def _run_written(
@@ -524,6 +552,12 @@ def _run_shown(
     finally:
         if trace is not None:
             timeline.write(trace)
+    if _is_final(job, context):
+        _show_summary(job, summary, added, context)
+
+
+def _show_summary(job: _Job, summary: str, added: Summary, context: Context) -> None:
+    """Print what the run took, and what was found."""
     rates = Rates(peak_flops(context.cluster.device, "bfloat16"), job.tokens_per_step)
     facts = (added, context.now_ps, _peaks(context, job.num_ranks), context.cluster.provenance)
     if summary == "json":

@@ -84,8 +84,10 @@ def as_dtype(dtype: Any) -> DType:  # noqa: ANN401 - any value
         return DTYPES[dtype]
     if isinstance(dtype, str) and dtype in ALIASES:
         return ALIASES[dtype]
-    if isinstance(dtype, type) and dtype in _PYTHON:
-        return _PYTHON[dtype]
+    if isinstance(dtype, type):
+        known = next((_PYTHON[kind] for kind in dtype.__mro__ if kind in _PYTHON), None)
+        if known is not None:
+            return known
     try:
         return _BY_NUMPY[np.dtype(dtype)]
     except (KeyError, TypeError):

@@ -14,7 +14,7 @@ from simrank.engine import user_site
 from simrank.engine.callsite import depth_of_user
 from simrank.errors import DistNetworkError
 from simrank.ranks import Program, current_program, require_rank
-from simrank.ranks.current import of_process
+from simrank.ranks.current import comparisons_of, of_process
 from simrank.ranks.ports import node_of, ports_of
 
 if TYPE_CHECKING:
@@ -174,7 +174,10 @@ def get_rank(group: Group = None) -> int:
     """Return this rank in the group; -1 if it is no member."""
     program = require_rank("get_rank")
     chosen = registered_group(group, program)
-    return -1 if chosen is None else chosen.group_rank(program.rank)
+    if chosen is None:
+        return -1
+    rank, recorder = chosen.group_rank(program.rank), comparisons_of(program)
+    return rank if recorder is None else recorder.within_group(rank, chosen.ranks)
 
 
 def get_world_size(group: Group = None) -> int:

@@ -17,7 +17,7 @@ from simrank.errors import RankAborted, SimrankError
 from simrank.errors.base import add_note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
     from simrank.engine.interface import EngineInterface
@@ -346,6 +346,7 @@ class TaskGroup(Handle):
 
     Attributes:
         tasks: In rank order.
+        numbers: Of the tasks, in reports: their places, unless some ranks do not run.
         failed: The tasks whose own exception ended the group (root causes), in order of failure.
         failed_ps: When each of them failed on its host clock, in picoseconds.
         grace_ps: How long the others may run on after the first failure.
@@ -357,7 +358,8 @@ class TaskGroup(Handle):
 
     __slots__ = (
         "_abortion", "_ends", "_guests", "_num_live", "aborting", "before_abort", "engine",
-        "failed", "failed_ps", "grace_ps", "name", "on_abort", "on_death", "stubborn", "tasks",
+        "failed", "failed_ps", "grace_ps", "name", "numbers", "on_abort", "on_death", "stubborn",
+        "tasks",
     )  # fmt: skip
 
     def __init__(self, engine: EngineInterface, name: str, tasks: Iterable[Task]) -> None:
@@ -365,6 +367,7 @@ class TaskGroup(Handle):
         self.engine = engine
         self.name = name
         self.tasks = list(tasks)
+        self.numbers: Sequence[int] = range(len(self.tasks))
         self.failed: list[Task] = []
         self.failed_ps: dict[Task, int] = {}
         self.grace_ps = 0

@@ -55,10 +55,10 @@ class Main:
 
 def execute(program: Program, main: Main, name: str = "__main__") -> None:
     """Execute a script as the main module of the running program."""
-    own = private_modules(program)
+    own, code = private_modules(program), main.code
     names = {"__name__": name, **main.names}
     if own is not None:  # What it defines may be pickled by name.
-        own.main = main
+        own.main, code = main, own.compared(code)
         if own.before_code is not None:
             own.before_code()
         module = ModuleType(name)
@@ -67,7 +67,7 @@ def execute(program: Program, main: Main, name: str = "__main__") -> None:
             own.put(each, module)
         names = module.__dict__
         finalizers.keep_script(program, names)
-    exec(main.code, names)  # noqa: S102 - that is what running a script means
+    exec(code, names)  # noqa: S102 - that is what running a script means
 
 
 def has_file() -> bool:

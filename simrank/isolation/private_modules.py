@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.isolation import finalizers
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import comparisons_of, rank_program
 from simrank.ranks.program_modules import KNOWING, is_programs_own, is_programs_own_file
 
 if TYPE_CHECKING:
@@ -114,6 +114,11 @@ class PrivateModules:
         self._coming: dict[str, int] = {}  # Packages that are being imported -> turns before.
         self._came: dict[str, int] = {}  # Packages that the rank was first to import, likewise.
         self._num_turns = 0
+
+    def compared(self, code: CodeType) -> CodeType:
+        """Return the code as the rank runs it: in folded runs it records comparisons of numbers."""
+        recorder = comparisons_of(self._program)
+        return code if recorder is None else recorder.recording(code)
 
     def _look_again(self) -> None:
         """Take in the packages that have joined."""
@@ -437,7 +442,8 @@ class _OncePerRank(Loader):
             else:
                 if self._key not in _codes:
                     _codes[self._key] = read(self.inner, *self._key)
-                exec(_codes[self._key], module.__dict__)  # noqa: S102 - that is what an import does
+                code = self._own.compared(_codes[self._key])
+                exec(code, module.__dict__)  # noqa: S102 - that is what an import does
         except Exception:  # It registers with an extension, say, once in a process.
             if not self._own.share_first(self._key[0].partition(".")[0]):
                 raise

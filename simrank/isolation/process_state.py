@@ -28,7 +28,13 @@ from simrank.engine.collector import is_looking
 from simrank.engine.task import SwitchObserver
 from simrank.errors import UnsupportedError
 from simrank.isolation import threads
-from simrank.ranks.current import current_program, of_process, rank_program, running_task
+from simrank.ranks.current import (
+    comparisons_of,
+    current_program,
+    of_process,
+    rank_program,
+    running_task,
+)
 from simrank.ranks.lifecycle import end_at_once, pid_of, rank_with, stopped
 from simrank.ranks.ports import FIRST_MASTER_PORT, ports_of
 
@@ -167,7 +173,7 @@ _OF_EACH_RANK = frozenset(
 )  # fmt: skip
 
 
-def _torchrun_variables(program: Program) -> dict[str, str]:
+def _torchrun_variables(program: Program) -> dict[bytes, bytes]:
     """Return the variables that torchrun sets for a rank."""
     rank = program.started_rank
     assert rank is not None, "only ranks have them"
@@ -181,14 +187,12 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
         own = Path(folder) / str(rank)
         own.mkdir(parents=True, exist_ok=True)
         files["TORCHELASTIC_ERROR_FILE"] = str(own.absolute() / "error.json")
-    return files | {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank % per_node),
+    world, environment = program.world_size, os.environ
+    encode: Callable[[str], bytes] = environment.encodekey  # type: ignore[assignment]
+    texts = files | {
         "WORLD_SIZE": str(program.world_size),
         "LOCAL_WORLD_SIZE": str(min(per_node, program.world_size - first_of_node)),
-        "GROUP_RANK": str(rank // per_node),
         "GROUP_WORLD_SIZE": str(-(-program.world_size // per_node)),
-        "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(program.world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(
@@ -198,6 +202,18 @@ def _torchrun_variables(program: Program) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": str(restarts[1]),
         "TORCHELASTIC_RUN_ID": "simrank",
     }
+    numbers = {
+        "RANK": (rank, world, 1), "LOCAL_RANK": (rank % per_node, per_node, 1),
+        "GROUP_RANK": (rank // per_node, world, per_node), "ROLE_RANK": (rank, world, 1),
+    }  # fmt: skip
+    recorder = comparisons_of(program)
+    encoded = {encode(name): encode(text) for name, text in texts.items()}
+    for name, (number, size, stride) in numbers.items():
+        plain = encode(str(number))
+        encoded[encode(name)] = (
+            plain if recorder is None else recorder.as_bytes(number, size, stride)
+        )
+    return encoded
 
 
 class _Environment(MutableMapping[Any, Any]):
@@ -216,8 +232,7 @@ class _Environment(MutableMapping[Any, Any]):
             return self._shared
         own = program.local.get("environ")
         if own is None:
-            encode = os.environ.encodekey
-            added = {encode(k): encode(v) for k, v in _torchrun_variables(program).items()}
+            added = _torchrun_variables(program)
             assert added.keys() <= _OF_EACH_RANK, "all that differs is known"
             own = program.local["environ"] = {**self._from_parent(program), **added}
         return own

@@ -268,7 +268,7 @@ def _how_to_install(error: BaseException) -> str:
 
 def _failure(group: TaskGroup) -> BaseException:
     """Build spawn's error from the root causes: the first one, at equal times the lowest rank."""
-    rank_of = {task: rank for rank, task in enumerate(group.tasks)}  # As they were started.
+    rank_of = dict(zip(group.tasks, group.numbers, strict=True))  # As they were started.
     rank_of |= {task: task.rank or 0 for task in group.failed if task not in rank_of}
     failed = sorted(group.failed, key=lambda task: (group.failed_ps[task], rank_of[task]))
     errors: dict[int, BaseException] = {}

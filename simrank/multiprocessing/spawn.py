@@ -20,7 +20,7 @@ from simrank.multiprocessing.arguments import check_picklable, per_rank
 from simrank.multiprocessing.processes import KeepsUnjoined, ProcessContext
 from simrank.multiprocessing.tracebacks import show_reports_first
 from simrank.ranks import Program, current_program, default_context, set_program
-from simrank.ranks.current import ContextOfProgram, running_as
+from simrank.ranks.current import ContextOfProgram, comparisons_of, running_as
 from simrank.ranks.extensions import SpawnPlan, extensions, plan_spawn
 from simrank.ranks.lifecycle import first_pid
 
@@ -256,6 +256,7 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
         tasks.append(task)
         programs.append(program)
     group = TaskGroup(engine, f"spawn of {getattr(plan.fn, '__name__', str(plan.fn))}", tasks)
+    group.numbers = range(nprocs) if folding is None else folding.running
     first_pid(group)
     recorder = context.comm_library.recorder
     if recorder is not None:
@@ -274,7 +275,10 @@ def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
 
     def run() -> None:
         fn, args = call()
-        (fn if plan.resolve is None else plan.resolve(fn))(program.rank, *args)
+        rank, recorder = program.rank, comparisons_of(program)
+        if recorder is not None and rank is not None:
+            rank = recorder.within_group(rank, range(plan.nprocs))
+        (fn if plan.resolve is None else plan.resolve(fn))(rank, *args)
 
     wrapped: Callable[[], None] = run
     for extension in extensions("wrap_rank"):

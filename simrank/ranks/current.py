@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simrank.errors import NoRankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from types import CodeType
 
     from simrank.engine import Engine, EngineInterface, Task
     from simrank.hardware.cluster import Cluster
@@ -33,6 +34,25 @@ class SeesSteps(Protocol):
         """Note that the next training step begins."""
 
 
+class RecordsComparisons(Protocol):
+    """Records how a program compares numbers of ranks; see `simrank.ranks.comparisons`.
+
+    Attributes:
+        world_size: Number of ranks of the run.
+    """
+
+    world_size: int
+
+    def within_group(self, value: int, ranks: Sequence[int]) -> int:
+        """Return a group rank that records its comparisons, of a group with these members."""
+
+    def as_bytes(self, number: int, size: int, stride: int = 1) -> bytes:
+        """Return `rank // stride % size` as text that records its comparisons."""
+
+    def recording(self, code: CodeType) -> CodeType:
+        """Return the code of a module whose `int(...)` keeps such numbers."""
+
+
 class ContextOfProgram(Protocol):
     """The part of a Context that this layer uses; the Context itself is defined above."""
 
@@ -43,6 +63,10 @@ class ContextOfProgram(Protocol):
     @property
     def faults(self) -> InjectsFaults | None:
         """Return the injected faults, or None."""
+
+    @property
+    def comparisons(self) -> RecordsComparisons | None:
+        """Return the record of comparisons with numbers of ranks, or None."""
 
     @property
     def probe(self) -> SeesSteps | None:
@@ -211,6 +235,14 @@ def in_ranks(simulated: Callable[..., Any], original: Callable[..., Any]) -> Cal
         return (original if rank_program() is None else simulated)(*args, **kwargs)
 
     return call
+
+
+def comparisons_of(program: Program) -> RecordsComparisons | None:
+    """Return the record of comparisons of a rank's Context; None where all ranks run."""
+    recorder = program.context.comparisons
+    if recorder is None or program.rank is None or recorder.world_size != program.world_size:
+        return None
+    return recorder
 
 
 def require_program(call: str) -> Program:

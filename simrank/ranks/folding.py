@@ -1,9 +1,9 @@
 """Folding: of ranks that do the same, some run and represent the others.
 
-A layout has axes, such as data and tensor parallelism. Along a folded axis the first coordinates
-run, and the last of these represents all that follow: those arrive at each collective as it does,
-at its time and with its values. What replicas send over links that they share with ranks that run
-is counted (see `Folding.replicas`).
+A layout has axes, such as data and tensor parallelism. Along a folded axis one coordinate runs and
+represents the others: those arrive at each collective as it does, at its time and with its values.
+Some coordinates may run beside it, for themselves. What replicas send over links that they share
+with ranks that run is counted (see `Folding.replicas`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.errors import FoldingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class FoldedAxis(NamedTuple):
@@ -26,24 +26,33 @@ class FoldedAxis(NamedTuple):
         name: What users call it.
         size: How many coordinates it has.
         stride: Distance in ranks from one coordinate to the next.
-        num_run: How many of them run; the last of these represents those that follow.
-        first: The first that runs; it represents those before it.
+        representative: The coordinate that runs and represents the others.
+        alone: Coordinates that run for themselves.
     """
 
     name: str
     size: int
     stride: int
-    num_run: int = 1
-    first: int = 0
-
-    @property
-    def last(self) -> int:
-        """Return the last coordinate that runs."""
-        return self.first + self.num_run - 1
+    representative: int = 0
+    alone: tuple[int, ...] = ()
 
     def coordinate(self, rank: int) -> int:
         """Return the coordinate of a rank."""
         return rank // self.stride % self.size
+
+    def runs_as(self, at: int) -> int:
+        """Return the coordinate that runs for another one."""
+        return at if at in self.alone else self.representative
+
+    def beside(self, coordinates: Iterable[int]) -> FoldedAxis:
+        """Return the axis with further coordinates that run for themselves."""
+        alone = {*self.alone, *coordinates}
+        first = (self.representative, *range(self.size))
+        free = next((at for at in first if at not in alone), None)
+        if free is None:  # All run.
+            free = self.size - 1
+            alone.discard(free)
+        return self._replace(representative=free, alone=tuple(sorted(alone)))
 
 
 class Folding:
@@ -62,7 +71,8 @@ class Folding:
         self.axes = tuple(sorted(axes, key=lambda axis: -axis.stride))
         inner = 1
         for axis in reversed(self.axes):
-            if axis.stride % inner or not 0 <= axis.first <= axis.last < axis.size:
+            coordinates = (axis.representative, *axis.alone)
+            if axis.stride % inner or not all(0 <= at < axis.size for at in coordinates):
                 raise FoldingError(f"axis {axis} does not fit on an axis within it")
             inner = axis.stride * axis.size
         if world_size % inner:
@@ -83,8 +93,16 @@ class Folding:
         """Return the representative of a rank: itself if it runs."""
         for axis in self.axes:
             at = axis.coordinate(rank)
-            rank += (min(max(at, axis.first), axis.last) - at) * axis.stride
+            rank += (axis.runs_as(at) - at) * axis.stride
         return rank
+
+    def beside(self, ranks: Sequence[int]) -> Folding:
+        """Return a folding in which some ranks run for themselves, beside a representative each.
+
+        Along each axis their coordinates run, so that each group keeps a representative of its own.
+        """
+        axes = [axis.beside({axis.coordinate(rank) for rank in ranks}) for axis in self.axes]
+        return Folding(self.world_size, axes if ranks else self.axes)
 
     def runs(self, rank: int) -> bool:
         """Return whether a rank runs."""
@@ -143,15 +161,15 @@ class Folding:
         return f"{len(self.running)} of {self.world_size} ranks run (folded: {axes})"
 
 
-def _steps(axis: FoldedAxis, at: set[int]) -> range:
+def _steps(axis: FoldedAxis, at: set[int]) -> list[int]:
     """Return the distances along an axis at which replicas of a group lie."""
-    first, last = min(at), max(at)
-    if first == last:
-        return range(1, axis.size - last) if first == axis.last else range(0)
-    extent = last + 1
-    if first or axis.num_run > 1 or axis.size % extent:
-        return range(0)
-    return range(extent, axis.size, extent)
+    first, extent = min(at), max(at) + 1
+    if at == {axis.representative}:
+        return [to - first for to in range(axis.size) if to not in (first, *axis.alone)]
+    if len(at) == 1 or first or axis.representative >= extent or axis.size % extent:
+        return []
+    taken = {coordinate // extent for coordinate in axis.alone}
+    return [step for step in range(extent, axis.size, extent) if step // extent not in taken]
 
 
 class Alone(Folding):

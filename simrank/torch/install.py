@@ -192,6 +192,7 @@ def _address_of(value: object) -> int | None:
 def _of_distributed() -> Patches:
     from simrank.torch.cuda.bindings import nccl_versions  # noqa: PLC0415 - it needs torch
     from simrank.torch.groups import group, registry, stores  # noqa: PLC0415 - it needs torch
+    from simrank.torch.groups.identity import compared_coordinates, compared_group_rank  # noqa: PLC0415 - it needs torch
 
     c10d: Any = import_module("torch.distributed.distributed_c10d")
     dist: Any = import_module("torch.distributed")
@@ -228,6 +229,10 @@ def _of_distributed() -> Patches:
         if owner.default_pg_nccl_timeout is None:
             replaced.append((owner, "default_pg_nccl_timeout", default_timeout("nccl")))
     replaced += stores.waiting_methods()
+    in_group = compared_group_rank(c10d.get_group_rank)
+    replaced += [(owner, "get_group_rank", in_group) for owner in (c10d, dist)]
+    mesh: Any = import_module("torch.distributed.device_mesh").DeviceMesh
+    replaced.append((mesh, "get_coordinate", compared_coordinates(mesh.get_coordinate)))
     for name in ("TCPStore", "FileStore", "HashStore", "PrefixStore"):
         original = getattr(dist, name)
         patch = stores.dispatching(original, getattr(stores, name))

@@ -83,8 +83,12 @@ def test_random_programs_take_the_same_time_folded(run, seed):
         for _ in range(draw.randint(3, 12))
     ]
     _, data, tensor = shape
-    dp = FoldedAxis("dp", data, tensor, draw.randint(1, min(2, data)))
-    tp = FoldedAxis("tp", tensor, 1, draw.randint(1, min(2, tensor)))
+    dp, tp = (
+        FoldedAxis(name, size, stride).beside(
+            draw.sample(range(size), draw.randint(0, min(2, size - 1)))
+        )
+        for name, size, stride in (("dp", data, tensor), ("tp", tensor, 1))
+    )
     axes = draw.choice(([dp], [tp], [dp, tp]))
     options = {"cluster": cluster, "data": False}
     whole = run(_program, 16, shape, calls, **options)
@@ -94,7 +98,7 @@ def test_random_programs_take_the_same_time_folded(run, seed):
 
 def _run(run, program, num_run):
     """Run the first few of eight ranks, of which the last represents the others."""
-    folding = Folding(8, [FoldedAxis("dp", 8, 1, num_run=num_run)])
+    folding = Folding(8, [FoldedAxis("dp", 8, 1, num_run - 1, tuple(range(num_run - 1)))])
     run(program, 8, data=False, folding=folding)
 
 

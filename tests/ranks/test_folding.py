@@ -17,14 +17,14 @@ def test_the_first_along_each_folded_axis_runs():
 
 def test_the_last_that_runs_stands_for_those_that_follow():
     """The first may do more than the others, for itself."""
-    folding = Folding(8, [FoldedAxis("dp", 8, 1, num_run=2)])
+    folding = Folding(8, [FoldedAxis("dp", 8, 1, representative=1, alone=(0,))])
     assert folding.running == (0, 1)
     assert [folding.representative(rank) for rank in range(8)] == [0, 1, 1, 1, 1, 1, 1, 1]
 
 
 def test_another_slice_than_the_first_may_run():
     """It represents the first, too."""
-    folding = Folding(8, [FoldedAxis("dp", 8, 1, first=3)])
+    folding = Folding(8, [FoldedAxis("dp", 8, 1, representative=3)])
     assert folding.running == (3,)
     assert folding.representative(0) == folding.representative(7) == 3
 
@@ -38,7 +38,9 @@ def test_members_of_a_group_stand_for_others_of_it():
 
 def test_a_group_without_the_stand_in_is_refused():
     """Nobody in it would know when the member comes."""
-    folding = Folding(8, [FoldedAxis("dp", 4, 2), FoldedAxis("tp", 2, 1, num_run=2)])
+    folding = Folding(
+        8, [FoldedAxis("dp", 4, 2), FoldedAxis("tp", 2, 1, representative=1, alone=(0,))]
+    )
     with pytest.raises(FoldingError, match="has rank 3 without rank 1, its representative"):
         folding.represented((0, 3))
 
@@ -65,7 +67,7 @@ def test_messages_have_twins_of_the_same_direction():
 
 def test_who_runs_for_itself_has_no_replicas():
     """The second coordinate has those of the others."""
-    folding = Folding(8, [FoldedAxis("dp", 4, 2, num_run=2)])
+    folding = Folding(8, [FoldedAxis("dp", 4, 2, representative=1, alone=(0,))])
     assert folding.replicas((0, 1)) == []
     assert folding.replicas((2, 3)) == [[4, 5], [6, 7]]
 
@@ -75,7 +77,7 @@ def test_who_runs_for_itself_has_no_replicas():
     [
         (12, [FoldedAxis("dp", 8, 1)]),
         (16, [FoldedAxis("dp", 4, 3), FoldedAxis("tp", 4, 1)]),
-        (16, [FoldedAxis("dp", 4, 1, num_run=5)]),
+        (16, [FoldedAxis("dp", 4, 1, 0, (4,))]),
     ],
 )
 def test_axes_that_do_not_fit_are_refused(world_size, axes):

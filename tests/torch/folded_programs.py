@@ -43,7 +43,8 @@ def ddp():
 
 def tensor():
     """Split layers in nodes, and shard them over nodes."""
-    mesh = init_device_mesh("cuda", (4, 4), mesh_dim_names=("dp", "tp"))
+    shape = (int(os.environ["WORLD_SIZE"]) // 4, 4)
+    mesh = init_device_mesh("cuda", shape, mesh_dim_names=("dp", "tp"))
     with torch.device("meta"):
         layers = [nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH))]
         model = nn.Sequential(*layers)

@@ -147,7 +147,7 @@ def test_ranks_that_waited_for_other_groups_are_not_alike():
 
 def test_ranks_that_did_not_run_are_said():
     """As what they were taken: in the text, and whole in the data."""
-    summary = Summary(Folding(16, [FoldedAxis("dp", 4, 4), FoldedAxis("tp", 4, 1, 2)]))
+    summary = Summary(Folding(16, [FoldedAxis("dp", 4, 4), FoldedAxis("tp", 4, 1, 1, (0,))]))
     not_run = summary_json(summary, 0, {})["not_run"]
     assert not_run == {"0": [4, 8, 12], "1": [2, 3, *(r for r in range(5, 16) if r % 4)]}
     text = summary_text(summary, 0, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -12,10 +13,10 @@ from simrank.distributed.backends import NCCL
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.isolation.package_state import cure
 from simrank.ranks import require_rank
-from simrank.ranks.current import current_program
+from simrank.ranks.current import comparisons_of, current_program
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from simrank.distributed.group import ProcessGroup
@@ -99,7 +100,11 @@ class IdentifiedGroup(dist.ProcessGroup):
     def rank(self) -> int:
         """Return the group rank."""
         check_owner(self)
-        return self._rank
+        program = rank_program()
+        recorder = None if program is None else comparisons_of(program)
+        if recorder is None:
+            return self._rank
+        return recorder.within_group(self._rank, self.simulated.ranks)
 
     def size(self) -> int:
         """Return the number of members."""
@@ -279,6 +284,40 @@ def check_owner(group: IdentifiedGroup) -> None:
         f"rank {program.rank} uses a process group of rank {group.owner}, {group!r}: processes "
         f"have their own; it is held by {where}{fix}"
     )
+
+
+def compared_group_rank(original: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
+    """Wrap `get_group_rank`: in folded runs a rank's own number records its comparisons."""
+
+    @functools.wraps(original)
+    def get_group_rank(group: Any, global_rank: int) -> int:
+        found, program = original(group, global_rank), rank_program()
+        recorder = None if program is None else comparisons_of(program)
+        if recorder is None or program is None or int(global_rank) != program.rank:
+            return found
+        return recorder.within_group(found, group.simulated.ranks)
+
+    return get_group_rank
+
+
+def compared_coordinates(
+    original: Callable[[Any], tuple[int, ...] | None],
+) -> Callable[[Any], tuple[int, ...] | None]:
+    """Wrap `DeviceMesh.get_coordinate`: coordinates record their comparisons in folded runs."""
+
+    @functools.wraps(original)
+    def get_coordinate(self: Any) -> tuple[int, ...] | None:
+        found, program = original(self), rank_program()
+        recorder = None if program is None else comparisons_of(program)
+        if found is None or recorder is None:
+            return found
+        ranks = self.mesh.numpy()
+        own = tuple(found)
+        lines = (ranks[(*own[:dim], slice(None), *own[dim + 1 :])] for dim in range(len(own)))
+        pairs = zip(own, lines, strict=True)
+        return type(found)(recorder.within_group(at, tuple(line.tolist())) for at, line in pairs)
+
+    return get_coordinate
 
 
 class OfGroups(dict[Any, Any]):
