@@ -15,6 +15,7 @@ from simrank.device import AddressSpace, Device, Network, Operation
 from simrank.device import Event as EventType  # The plain names are torch's, on the Context.
 from simrank.device import Stream as StreamType
 from simrank.device.device import Devices, preload
+from simrank.device.stated_values import StatedValues, as_stated
 from simrank.device.tensors.memory_leaks import held_memory
 from simrank.device.tensors.namespace import TorchNames
 from simrank.distributed import Work
@@ -69,7 +70,7 @@ class Context(TorchNames):
         data: False runs shape-only: device tensors above 64 KiB have no values.
         unknown: What a torch program without data reads where a tensor has no value (`.item()`, a
             copy to the host, a mask); each such line is counted in the summary. None: it raises
-            UnknownValueError.
+            UnknownValueError. `StatedValues` states a value per line, and the routing of experts.
         checks: The mistakes that fail a run. "default": races among the first 5,000 operations of
             a program without Triton kernels, and messages that are never received, at the end of
             the block; Works that were not waited for are findings. "all": all of `races="error"`,
@@ -158,7 +159,7 @@ class Context(TorchNames):
         *,
         seed: int = 0,
         data: bool = True,
-        unknown: float | None = None,
+        unknown: float | StatedValues | None = None,
         checks: str = "default",
         races: str | None = None,
         strict: bool | None = None,
@@ -189,7 +190,7 @@ class Context(TorchNames):
         self.engine.explain_hang = partial(explain_hang, self.engine, self.comm_library)
         self._space = AddressSpace()
         self.has_values = data
-        self.unknown = unknown
+        self.unknown = as_stated(unknown)
         self._checker = self.comm_library.races = _race_checker(
             self.engine, level.races, self.stop_race_checks
         )

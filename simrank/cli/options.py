@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,11 +11,15 @@ from typer.core import TyperCommand
 from simrank.config.checks import LEVELS
 from simrank.config.project import CHOICES, REAL, SIMULATED, project_settings
 from simrank.config.quantity import choice_text, hint
+from simrank.device.routing import Routing
+from simrank.device.stated_values import StatedValues
 from simrank.engine.task import carrier_choices
 from simrank.errors import ConfigError, ConfigProblem, UnsupportedError
 from simrank.multiprocessing.tracebacks import shows_all_frames
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from simrank.hardware.cluster import Cluster
 
 
@@ -182,28 +187,54 @@ TokensPerStep = Annotated[
     typer.Option(min=1, help="Tokens of a training step of all ranks, for rates in the summary."),
 ]
 Unknown = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--unknown",
-        help="With --shape-only: what a torch program reads without values: zero, ones, a number.",
+        help="With --shape-only: what is read without values: zero, ones, 0.5, train.py:12=3.",
+    ),
+]
+RoutingText = Annotated[
+    str | None,
+    typer.Option(
+        "--routing", help="With --shape-only: tokens per expert: balanced, zipf:1.2 or a seed."
     ),
 ]
 _STATED = {"zero": 0.0, "zeros": 0.0, "ones": 1.0, "one": 1.0}
 
 
-def stated_value(text: str | None, *, shape_only: bool) -> float | None:
-    """Return the number that `--unknown` states.
+def stated_values(
+    texts: Sequence[str] | None, routing: str | None, *, shape_only: bool
+) -> StatedValues:
+    """Return the values that `--unknown` and `--routing` state.
 
     Raises:
-        typer.BadParameter: The text is not a number, or the run has all values.
+        typer.BadParameter: A text states none, or the run has all values.
     """
-    if text is not None and not shape_only:
-        raise typer.BadParameter(
-            "a run with data has no unknown values; to fix: add --shape-only",
-            param_hint="--unknown",
-        )
-    if text is None or text in _STATED:
-        return None if text is None else _STATED[text]
+    for given, name in ((texts, "--unknown"), (routing, "--routing")):
+        if given and not shape_only:
+            raise typer.BadParameter(
+                "a run with data has no unknown values; to fix: add --shape-only", param_hint=name
+            )
+    value, at = None, {}
+    for text in texts or ():
+        place, _, number = text.rpartition("=")
+        if place:
+            file, colon, line = place.rpartition(":")
+            if not colon or not line.isdecimal():
+                problem = f"{place!r} is no line: expected FILE:LINE, as in train.py:12=3"
+                raise typer.BadParameter(problem, param_hint="--unknown")
+            at[f"{Path(file).name}:{line}"] = _stated_number(number)
+        else:
+            value = _stated_number(number)
+    try:
+        return StatedValues(value, at, None if routing is None else Routing.parse(routing))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--routing") from None
+
+
+def _stated_number(text: str) -> float:
+    if text in _STATED:
+        return _STATED[text]
     try:
         return float(text)
     except ValueError:

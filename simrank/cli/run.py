@@ -37,6 +37,7 @@ from simrank.cli.debugging import (
     show_records,
     variables_text,
 )
+from simrank.cli.folding import folding_of, unfolds
 from simrank.cli.hash_seeds import check_hash_seeds
 from simrank.cli.options import CHOICES_OF, LaunchCommand, check_words
 from simrank.cli.prediction_options import Changed, with_changes
@@ -48,15 +49,11 @@ from simrank.errors import (
     ConfigError,
     ConfigProblem,
     DeadlockError,
-    FoldingError,
     ProcessException,
     SimrankError,
     SpawnException,
-    ranks_text,
-    who_text,
 )
 from simrank.errors.base import add_note
-from simrank.faults import faulty_ranks
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import peak_flops
 from simrank.isolation.output import Output, is_unread, set_output
@@ -64,7 +61,6 @@ from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.probing import AUTO, MIN_RANKS, NONE, Found, Probe, find_folding
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -72,90 +68,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from simrank.hardware.cluster import Cluster
-    from simrank.probing import Probe
+    from simrank.probing import Found, Probe
 
 
 _SHORT_S = 30.0  # Assumed: CPU time of a run that is run again to find a line.
-
-
-# ---- `simrank run --fold`: the ranks of a program that run and represent others ----
-
-# Options that observe or change single ranks: all have to run then.
-_NEEDS_ALL = {
-    "faults": "--faults",
-    "delays": "--delays",
-    "checks": "--checks all",
-    "races": "--races",
-    "strict": "--strict",
-    "divergence": "--divergence",
-    "replicas": "--replicas",
-    "flight_recorder": "--flight-recorder",
-}
-_UNSET = ((), None, "off", False, "default")
-
-
-def folding_of(
-    run: Callable[[Probe], None],
-    num_ranks: int,
-    wanted: str,
-    settings: Mapping[str, Any],
-) -> Found:
-    """Find the ranks that run, and print how they were found.
-
-    Args:
-        run: Runs the program with a probe, in a Context of its own.
-        num_ranks: How many ranks the program has.
-        wanted: As `--fold` gives it.
-        settings: The other settings of the Context.
-
-    Raises:
-        ConfigError: Another option needs all ranks, the program has no such axis, or a fault is
-            wrong.
-    """
-    given = {name: settings.get(name) for name in _NEEDS_ALL}
-    faulty = faulty_ranks(given["faults"] or (), settings["cluster"])
-    if faulty is not None:
-        given["faults"] = ()
-    in_the_way = [option for name, option in _NEEDS_ALL.items() if given[name] not in _UNSET]
-    if settings["data"]:
-        in_the_way = ["a run with data; add --shape-only"]
-    is_asked_for = wanted not in (AUTO, NONE)
-    if in_the_way and is_asked_for:
-        problem = "none, since all ranks have to run"
-        got = f"{wanted} beside {in_the_way[0]}"
-        raise ConfigError(ConfigProblem("command line", None, "--fold", problem, got))
-    if wanted == NONE or in_the_way or num_ranks < (MIN_RANKS if wanted == AUTO else 2):
-        return Found(None, ())
-    with progress_bar() as progress:
-        task = progress.add_task("", total=None)
-
-        def show(ranks: Sequence[int]) -> None:
-            which = ranks_text(ranks)
-            progress.update(task, description=f"ranks {which} alone, to see which do the same")
-
-        seed = settings["seed"]
-        found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed)
-    for line in found.lines:
-        typer.echo(f"simrank: {line}", err=True)
-    if found.folding is not None and faulty:
-        found = found.beside(faulty)
-        verb = "runs" if len(faulty) == 1 else "run"
-        text = f"{who_text(faulty)} {verb} beside representatives, for the faults"
-        typer.echo(f"simrank: {text}", err=True)
-    if found.folding is not None:
-        typer.echo(f"simrank: {found.folding.describe()}", err=True)
-    return found
-
-
-def unfolds(error: SimrankError, wanted: str) -> bool:
-    """Return whether a run failed because its ranks were folded by default; print the reason."""
-    errors = [error, *(error.errors.values() if isinstance(error, SpawnException) else ())]
-    reason = next((each for each in errors if isinstance(each, FoldingError)), None)
-    if reason is None or wanted != AUTO:
-        return False
-    first = str(reason).partition("\n")[0]
-    typer.echo(f"simrank: all ranks run, from the start: {first}", err=True)
-    return True
 
 
 # ---- `simrank run`: a script once per rank, where torchrun would stand ----
@@ -341,6 +257,7 @@ def run_command(
     strict: options.IsStrict = None,
     shape_only: Annotated[bool, typer.Option(help="Large device tensors have no values.")] = False,
     unknown: options.Unknown = None,
+    routing: options.RoutingText = None,
     fold: options.Fold = "auto",
     default_device: options.DefaultDevice = None,
     on_failure: options.OnFailure = "abort",
@@ -362,13 +279,7 @@ def run_command(
 ) -> None:
     """Run PROGRAM once per simulated rank, in one process, with torchrun's options."""
     built = _checked_cluster(command.params)
-    stated = options.stated_value(unknown, shape_only=shape_only)
-    settings = {"cluster": built, "seed": seed, "data": not shape_only, "unknown": stated}
-    settings |= {"checks": checks, "races": races, "strict": strict, "on_failure": on_failure}
-    settings |= {"watchdog_s": watchdog, "time_limit_s": time_limit, "carrier": carrier}
-    settings |= {"private": private or None, "compute_time": compute_time, "faults": faults or ()}
-    settings["cuda_devices"] = options.cuda_devices(devices, has_values=not shape_only)
-    settings |= {"default_device": _device(built, default_device), "replicas": replicas}
+    settings = _settings(command.params, built)
     num_ranks, max_ps = options.num_ranks(built, nproc_per_node), _max_delay_ps(max_delay)
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
@@ -401,6 +312,28 @@ def _checked_cluster(given: Mapping[str, Any]) -> Cluster:
     options.check_program(given["program"], as_module=given["as_module"])
     changed = with_changes(given["cluster"], given["changed"])
     return load_cluster(changed, options.num_nodes(given["nnodes"]))
+
+
+_GIVEN = {  # Settings of a Context as options give them, by the option's name.
+    "seed": "seed", "checks": "checks", "races": "races", "strict": "strict",
+    "on_failure": "on_failure", "watchdog": "watchdog_s", "time_limit": "time_limit_s",
+    "carrier": "carrier", "compute_time": "compute_time", "replicas": "replicas",
+}  # fmt: skip
+
+
+def _settings(given: Mapping[str, Any], built: Cluster) -> dict[str, Any]:
+    """Return the settings of a Context that the options state, but for its recorders."""
+    shape_only = given["shape_only"]
+    settings = {setting: given[option] for option, setting in _GIVEN.items()}
+    return settings | {
+        "cluster": built,
+        "data": not shape_only,
+        "unknown": options.stated_values(given["unknown"], given["routing"], shape_only=shape_only),
+        "private": given["private"] or None,
+        "faults": given["faults"] or (),
+        "cuda_devices": options.cuda_devices(given["devices"], has_values=not shape_only),
+        "default_device": _device(built, given["default_device"]),
+    }
 
 
 @contextmanager

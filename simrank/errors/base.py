@@ -286,7 +286,9 @@ class UnknownValueError(UninitializedValueError):
             f"{reader}{at} reads {tensor}, which has no values in a run without data: "
             f"they were lost in `{self.lost_by}`{made}\n"
             "  to fix: state a value, for all of them with --unknown 0 (Context(unknown=0)), for "
-            "one with simrank.torch.assume(tensor, value); or run with data",
+            f"this line with --unknown {read_at or 'train.py:12'}=0, for experts that a router "
+            "chooses with --routing balanced, for one tensor with simrank.torch.assume(tensor, "
+            "value); or run with data",
         )
 
 

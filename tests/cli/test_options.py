@@ -9,27 +9,42 @@ import typer
 
 from simrank.cli import options
 from simrank.cli.options import FLAGS, WITH_VALUE, check_words, num_ranks
+from simrank.device.routing import Routing
+from simrank.device.stated_values import StatedValues
 from simrank.errors import ConfigError, UnsupportedError
 from simrank.hardware.load import load_cluster
 
 
 @pytest.mark.parametrize(
-    ("text", "shape_only", "expected"),
-    [(None, False, None), ("zero", True, 0.0), ("ones", True, 1.0), ("2.5", True, 2.5)],
+    ("texts", "routing", "expected"),
+    [
+        (None, None, StatedValues()),
+        (["zero"], None, StatedValues(0.0)),
+        (["ones"], "balanced", StatedValues(1.0, routing=Routing.parse("balanced"))),
+        (["2.5", "src/moe.py:12=3"], None, StatedValues(2.5, {"moe.py:12": 3.0})),
+        (["a.py:1=ones", "a.py:2=-1"], None, StatedValues(None, {"a.py:1": 1.0, "a.py:2": -1.0})),
+    ],
 )
-def test_unknown_states_a_number(text, shape_only, expected):
-    """A word or a number."""
-    assert options.stated_value(text, shape_only=shape_only) == expected
+def test_unknown_states_numbers_for_the_run_and_for_lines(texts, routing, expected):
+    """Words and numbers; the file by its name, as reports have it."""
+    assert options.stated_values(texts, routing, shape_only=True) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "shape_only", "message"),
-    [("frog", True, "known words: zero, ones"), ("1", False, "add --shape-only")],
+    ("texts", "routing", "shape_only", "message"),
+    [
+        (["frog"], None, True, "known words: zero, ones"),
+        (["a.py=3"], None, True, "expected FILE:LINE"),
+        (["a.py:1=frog"], None, True, "known words: zero, ones"),
+        (None, "even", True, "expected balanced, zipf"),
+        (["1"], None, False, "add --shape-only"),
+        (None, "balanced", False, "add --shape-only"),
+    ],
 )
-def test_unknown_is_refused_where_it_means_nothing(text, shape_only, message):
+def test_unknown_is_refused_where_it_means_nothing(texts, routing, shape_only, message):
     """A text that is not a number, and a run that has all values."""
     with pytest.raises(typer.BadParameter, match=message):
-        options.stated_value(text, shape_only=shape_only)
+        options.stated_values(texts, routing, shape_only=shape_only)
 
 
 # ---- torchrun's options at `simrank run`: none is passed over in silence ----

@@ -262,7 +262,10 @@ def _enable(context: Any) -> None:
     global _is_enabling  # noqa: PLW0603 - queries meanwhile are torch's own
     _is_enabling = True
     if not context.has_values:
-        unknown_values.guard(enabled.patches)
+        from simrank.torch.devices import routed_experts, saved_storages  # noqa: PLC0415 - few runs
+
+        for part in (unknown_values, saved_storages, routed_experts):
+            part.guard(enabled.patches)
     try:
         with for_real():  # In one go: a poll would let the next turn do the same again.
             cuda.enable(

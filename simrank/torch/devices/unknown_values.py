@@ -87,7 +87,7 @@ _sites = _Sites()
 lacking: list[bool] = []  # Not empty while devices lack values.
 number_of_site = _sites.number
 _TOLIST = ".tolist()"
-_KEY = "reads of unknown values"
+KEY = "reads of unknown values"
 
 
 def limits() -> tuple[int, int]:
@@ -149,21 +149,26 @@ def read(op: str, tensor: str, lost_by: str, site: int) -> float:
     context: Any = require_program("a tensor's values").context
     reader = user_site()
     where = None if reader is None else str(reader.line())
-    value = _READ_BY_TORCH.get(_caller(), context.unknown)
+    value = _READ_BY_TORCH.get(_caller(), context.unknown.of_line(where))
     if value is None:
         what = tensor.replace("c10::", "")
         raise UnknownValueError(_READS.get(op, op), what, where, (lost_by, _sites.line(site)))
-    _count(context, f"{value:g} instead of an unknown value: {_READS.get(op, op)} at {where}")
+    context.engine.remarks.pop(_not_read(where), None)
+    count(context, f"{value:g} instead of an unknown value: {_READS.get(op, op)} at {where}")
     return float(value)
 
 
-def _count(context: Any, reading: str) -> None:
+def _not_read(line: str | None) -> str:
+    return f"no unknown value was read at {line}, for which --unknown states one"
+
+
+def count(context: Any, reading: str, key: str = KEY) -> None:
     """Count a reading, for the summary of the run."""
-    counts: Counter[str] = context.program.local.setdefault(_KEY, Counter())
-    remarks: dict[str, None] = context.engine.remarks
-    remarks.pop(f"read {reading}, {counts[reading]} times", None)
+    counts: Counter[str] = context.program.local.setdefault(key, Counter())
+    verb, remarks = "read " if key == KEY else "", context.engine.remarks
+    remarks.pop(f"{verb}{reading}, {counts[reading]} times", None)
     counts[reading] += 1
-    remarks[f"read {reading}, {counts[reading]} times"] = None
+    remarks[f"{verb}{reading}, {counts[reading]} times"] = None
 
 
 def _caller() -> tuple[str, str]:
@@ -207,15 +212,14 @@ def guard(patches: Ledger) -> None:
     storage: Any = torch.UntypedStorage
     for name in ("__getitem__", "tolist", "_write_file"):
         patches.replace(storage, name, _checked(getattr(storage, name), f"a storage's {name}"))
-    writer: Any = torch._C.PyTorchFileWriter  # noqa: SLF001 - the class behind torch.save
-    original = writer.write_record
+    patches.replace(Switch(_note_stated), "is_on", True)
 
-    def write_record(self: Any, name: str, data: Any, *rest: Any) -> Any:
-        if isinstance(data, torch.UntypedStorage):
-            _check(data, "torch.save")
-        return original(self, name, data, *rest)
 
-    patches.replace(writer, "write_record", write_record)
+def _note_stated(is_on: bool) -> None:
+    """Say which lines with a stated value have not read it yet."""
+    context: Any = require_program("a run without values").context if is_on else None
+    for line in () if context is None else context.unknown.at:
+        context.engine.remarks[_not_read(line)] = None
 
 
 def _set_lacking(is_lacking: bool) -> None:
@@ -267,5 +271,5 @@ def _has_bytes(tensor: torch.Tensor) -> bool:
 
 def counted(context: Any) -> Counter[str]:
     """Return the number of readings of stated values, by value, operation and line."""
-    found: Counter[str] = context.program.local.get(_KEY, Counter())
+    found: Counter[str] = context.program.local.get(KEY, Counter())
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 import simrank
 import simrank.torch
+from simrank.device.stated_values import StatedValues
 from simrank.errors import UnknownValueError
 from tests.torch.collectives import all_gather_single
 from tests.torch.devices.valueless_programs import PROGRAMS, WORLD
@@ -118,8 +118,6 @@ READINGS = {
     "in place": lambda: torch.zeros(4, device="cuda").add_(_small_but_unknown()).sum().item(),
     "pinned": lambda: float(torch.empty(512, 512, pin_memory=True).copy_(_big())[0, 0]),
     "offloaded arithmetic": lambda: (_big().cpu() * 2).sum().item(),
-    "save": lambda: torch.save(_big(), io.BytesIO()),
-    "save from the host": lambda: torch.save(_big().cpu(), io.BytesIO()),
     "storage": lambda: _big().cpu().untyped_storage()[0],
 }
 
@@ -156,6 +154,47 @@ def test_a_stated_value_is_read_and_counted(run, name):
     counted = unknown_values.counted(context)
     assert counted
     assert all("test_unknown_values.py" in line for line in counted)
+
+
+def test_a_line_has_a_value_of_its_own(run):
+    """All others have that of the run; a line that read none is named."""
+    found = []
+
+    def program(_rank):
+        torch.cuda.set_device(0)
+        found.append(_small_but_unknown().item())
+        found.append(_small_but_unknown().item())
+
+    read, unread = program.__code__.co_firstlineno + 2, _big.__code__.co_firstlineno
+    name = "test_unknown_values.py"
+    stated = StatedValues(1.0, {f"{name}:{read}": 5.0, f"{name}:{unread}": 2.0})
+    context = run(program, unknown=stated)
+    assert found == [5.0, 1.0]
+    remarks = [each for each in context.engine.remarks if "no unknown value" in each]
+    assert remarks == [
+        f"no unknown value was read at {name}:{unread}, for which --unknown states one"
+    ]
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True, "capturable": True}])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam])
+def test_an_optimizer_takes_a_rate_that_is_an_unknown_tensor(run, kind, options):
+    """It has no Meta kernel for such a rate, and needs none: it writes what it was given."""
+
+    def program(_rank):
+        torch.cuda.set_device(0)
+        weight = torch.nn.Parameter(_big())
+        optimizer = kind([weight], lr=torch.tensor(1e-3, device="cuda"), **options)
+        optimizer.param_groups[0]["lr"] = _small_but_unknown()
+        (weight * weight).sum().backward()
+        optimizer.step()
+        with pytest.raises(UnknownValueError):
+            weight[0, 0].item()
+        seen.append(True)
+
+    seen = []
+    run(program)
+    assert seen == [True]
 
 
 def test_what_is_known_lives(run):

@@ -91,6 +91,7 @@ class MetaCall {
       }
     }
     if (run_without_outputs(op, arguments)) return true;
+    if (op.schema().returns().empty()) { stack_.clear(); return true; }  // It writes arguments: their shapes stay.
     stack_ = arguments;
     if (!info.kernel) return false;
     try {
