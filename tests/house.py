@@ -31,33 +31,33 @@ MAX_CIRCLE_ELSEWHERE = 3
 # Lines of code of each package, without blanks, comments and docstrings. A feature that needs more
 # raises its package's line in the same commit; a deletion lowers it, and makes no room for others.
 BUDGET = {
-    "(top level)": 2082,
-    "bench": 1553,
-    "calibration": 2241,
-    "cli": 4142,
-    "collectives": 5041,
+    "(top level)": 2088,
+    "bench": 1559,
+    "calibration": 2256,
+    "cli": 4228,
+    "collectives": 5082,
     "config": 4085,
-    "device": 4581,
-    "diagnose": 2139,
-    "distributed": 6320,
-    "engine": 2718,
-    "equality": 5952,
-    "errors": 869,
-    "formats": 1625,
-    "hardware": 1411,
-    "isolation": 4911,
-    "kernels": 13_152,
-    "multiprocessing": 1401,
-    "pages": 480,
-    "planning": 1165,
-    "ranks": 910,
+    "device": 4646,
+    "diagnose": 2145,
+    "distributed": 6306,
+    "engine": 2723,
+    "equality": 5962,
+    "errors": 871,
+    "formats": 1629,
+    "hardware": 1415,
+    "isolation": 4968,
+    "kernels": 13_157,
+    "multiprocessing": 1402,
+    "pages": 491,
+    "planning": 1169,
+    "ranks": 919,
     "replay": 235,
-    "suites": 1784,
-    "torch": 9747,
+    "suites": 1786,
+    "torch": 9909,
     "tp": 549,
-    "trace": 2330,
-    "validate": 5782,
-    "tests": 72_796,
+    "trace": 2335,
+    "validate": 5786,
+    "tests": 74_582,
 }
 MAX_GROWTH, MAX_FALL = 0.03, 0.05
 MEND_LINES = 50  # A mend of these many lines needs no budget, in the smallest package.
@@ -135,8 +135,8 @@ def run(walked):
         assert y.sum().item() == 1024.0
 """
 WALKS = {
-    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(62, 305, 181, 41_600, 72)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 78, 251, 59_500, 18)),
+    "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(60, 302, 181, 41_600, 71)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 59_500, 16)),
     "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 197, 292, 61_950, 80)),
 }
 # Runs a program twice in one process, and prints the second walk.

@@ -273,14 +273,7 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
 def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
     """Return the program of a rank, wrapped by the extensions."""
 
-    def run() -> None:
-        fn, args = call()
-        rank, recorder = program.rank, comparisons_of(program)
-        if recorder is not None and rank is not None:
-            rank = recorder.within_group(rank, range(plan.nprocs))
-        (fn if plan.resolve is None else plan.resolve(fn))(rank, *args)
-
-    wrapped: Callable[[], None] = run
+    wrapped: Callable[[], None] = partial(_call, plan, program, call)
     for extension in extensions("wrap_rank"):
         wrapped = extension.wrap_rank(plan, program, wrapped)
 
@@ -303,6 +296,15 @@ def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
             default.world.comm_library.leaks.rank_returned(program.rank or 0, default.name)
 
     return body
+
+
+def _call(plan: SpawnPlan, program: Program, call: Call) -> None:
+    """Call what a rank runs, with its number."""
+    fn, args = call()
+    rank, recorder = program.rank, comparisons_of(program)
+    if recorder is not None and rank is not None:
+        rank = recorder.within_group(rank, range(plan.nprocs))
+    (fn if plan.resolve is None else plan.resolve(fn))(rank, *args)
 
 
 def end_daemons(program: Program) -> None:

@@ -13,7 +13,7 @@ from simrank.distributed.backends import NCCL
 from simrank.errors import SimrankError, UnsupportedError
 from simrank.isolation.package_state import cure
 from simrank.ranks import require_rank
-from simrank.ranks.current import comparisons_of, current_program
+from simrank.ranks.current import comparisons_of, current_program, rank_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -140,7 +140,7 @@ def test_messages_within_a_node_do_not_need_a_network(pcie):
 
 def test_messages_between_racks_reach_a_quarter_of_a_card(hopper):
     """As all-to-all of 128 GB300 in two racks did."""
-    racks, nodes = Shape.packed(128, 64), Shape.packed(32, 16)
+    racks, nodes = GroupShape.packed(128, 64), GroupShape.packed(32, 16)
     spec = replace(hopper, nics=64)
     slow, fast = (
         terms("all_to_all", "p2p", "Simple", [1 << 30], Communicator(each, spec)).transfer[0]
