@@ -272,7 +272,6 @@ def _start(plan: SpawnPlan, call: Call) -> TaskGroup:
 
 def _body(plan: SpawnPlan, program: Program, call: Call) -> Callable[[], None]:
     """Return the program of a rank, wrapped by the extensions."""
-
     wrapped: Callable[[], None] = partial(_call, plan, program, call)
     for extension in extensions("wrap_rank"):
         wrapped = extension.wrap_rank(plan, program, wrapped)

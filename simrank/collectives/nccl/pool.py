@@ -129,7 +129,7 @@ class Labels(NamedTuple):
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """What its tables are counted by: operation and platform on the span, and the network."""
+        """The names that its tables are counted by: operation, platform and network on its span."""
         over = f"{self.operation} on {self.span}"
         found = over, f"{PLATFORM} {self.platform} on {self.span}"
         return found if self.network is None else (*found, f"{over} over {self.network}")
