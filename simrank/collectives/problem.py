@@ -20,6 +20,7 @@ COLLECTIVES = (
 GATHERED = ("gather", "scatter")  # Of lists on the root; no benchmark is made of them.
 ROOTED = ("broadcast", "reduce", *GATHERED)
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+COPYING = ("all_gather", "all_to_all")  # Without a root.
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from simrank.collectives import DataPlayer, Problem
 from simrank.collectives.nccl.cost_level import ANY, NO_SWITCH, Tuning
 from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.collectives.nccl.tuner import nvls_reduces
-from simrank.collectives.problem import GATHERED
+from simrank.collectives.problem import COPYING, GATHERED
 from simrank.collectives.time_network import NOT_ARRIVED, NOT_KNOWN
 from simrank.collectives.traffic import link_bytes, memory_bytes
 from simrank.device.dtypes import DTYPES
@@ -427,10 +427,49 @@ class DataMover:
             return
         if len(ending) == len(operations):
             inputs = [operation.request.values() for operation in ending]
-            outputs = [operation.request.target.array.reshape(-1) for operation in ending]
         else:
-            inputs, outputs = self._partial(operations, ending, snapshots)
+            inputs = self._partial(operations, ending, snapshots)
+            if self.problem.collective in COPYING:
+                self._copy(inputs, ending)
+                return
+        written = {o.group_rank: o.request.target.array.reshape(-1) for o in ending}
+        # The players write outputs after all reads, so that one array does for all ranks whose
+        # output is not used.
+        unused = np.empty(self.schedule.output.num_elements, inputs[0].dtype)
+        outputs = [written.get(rank, unused) for rank in range(len(inputs))]
         self.player.play(inputs, outputs=outputs, reduce_op=self.reduce_op)
+
+    def _copy(self, inputs: Sequence[Values], ending: Sequence[CollectiveOperation]) -> None:
+        """Write to the ranks that end now their part of each rank's input.
+
+        Nothing is reduced, so that the result does not depend on the schedule, and ranks that do
+        not run cost no step of it.
+        """
+        for operation in ending:
+            rank, at = operation.group_rank, 0
+            out = operation.request.target.array.reshape(-1)
+            for values, start, size in zip(inputs, *self._parts(rank), strict=True):
+                part = values[start : start + size]
+                out[at : at + len(part)] = part
+                at += size
+
+    def _parts(self, rank: int) -> tuple[list[int], list[int]]:
+        """Return where in each rank's input a member's part of a copy begins, and its elements."""
+        num_ranks = self.problem.world_size
+        if self.problem.collective == "all_gather":
+            sizes = self.problem.splits or (self.problem.count,) * num_ranks
+            return [0] * num_ranks, list(sizes)
+        sends = self._sends
+        if sends is None:
+            return [rank * self.problem.count] * num_ranks, [self.problem.count] * num_ranks
+        starts: list[int] = sends[:, :rank].sum(axis=1).tolist()
+        return starts, sends[:, rank].tolist()
+
+    @cached_property
+    def _sends(self) -> IntArray | None:
+        """The split sizes of an exchange, by sender and receiver; None: they are even."""
+        splits, num_ranks = self.problem.splits, self.problem.world_size
+        return None if splits is None else np.reshape(splits, (num_ranks, num_ranks))
 
     def _move_partly(self, ending: Sequence[CollectiveOperation]) -> bool:
         """Move what some elements have no values of, or return False: it is all unknown.
@@ -484,22 +523,19 @@ class DataMover:
         operations: Sequence[CollectiveOperation | None],
         ending: Sequence[CollectiveOperation],
         snapshots: dict[int, Values],
-    ) -> tuple[list[Values], list[Values]]:
-        """Return inputs and outputs of all ranks of which only those of `ending` are real.
+    ) -> list[Values]:
+        """Return the inputs of all ranks, where only those of `ending` end.
 
-        The others' outputs go to copies; ranks that have not arrived contribute zeros, which by
-        causality reach no rank that ends now.
+        Ranks that have not arrived contribute zeros, which by causality reach no rank that ends
+        now.
         """
         dtype = ending[0].inputs.array.dtype
         by_rank = {operation.group_rank: operation for operation in ending}
         for rank, live in by_rank.items():
             snapshots[rank] = live.request.values().copy()
-        inputs, outputs = [], []
+        zeros = np.zeros(self.schedule.input.num_elements, dtype)
+        inputs = []
         for rank, operation in enumerate(operations):
-            if rank in by_rank:
-                inputs.append(snapshots[rank])
-                outputs.append(by_rank[rank].outputs.array.reshape(-1))
-                continue
             if rank in snapshots:
                 inputs.append(snapshots[rank])
             elif (
@@ -509,9 +545,8 @@ class DataMover:
             elif operation is not None and operation.start_ps >= 0:
                 inputs.append(operation.request.values())
             else:
-                inputs.append(np.zeros(self.schedule.input.num_elements, dtype))
-            outputs.append(np.zeros(self.schedule.output.num_elements, dtype))
-        return inputs, outputs
+                inputs.append(zeros)
+        return inputs
 
 
 def _knows(buffer: Buffer) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.collectives import DataPlayer
 from simrank.errors import DeadlockError, FoldingError, SpawnException
 from simrank.ranks.folding import FoldedAxis, Folding
 from tests.quick import slow_after
@@ -132,6 +133,42 @@ def test_split_sizes_of_who_does_not_run_are_what_the_others_expect(run):
 
     _run(run, program, 2)
     assert done == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["gather", "uneven gather", "exchange", "uneven exchange"])
+def test_copies_among_ranks_that_do_not_run_play_no_schedule(run, monkeypatch, kind):
+    """Each rank has each other's part; a step for each pair of ranks would take n squared."""
+    monkeypatch.delattr(DataPlayer, "play")
+    found = {}
+
+    def program(rank, ctx):
+        dist.init_process_group("nccl")
+        as_run = min(rank, 1)  # Rank 1 represents ranks 2 to 7.
+        sizes = [2, 3, 3, 3, 3, 3, 3, 3] if "uneven" in kind else [2] * 8
+        if kind.endswith("gather"):
+            x = ctx.full((sizes[rank],), float(rank), device="cuda")
+            parts = [ctx.zeros(size, device="cuda") for size in sizes]
+            dist.all_gather(parts, x)
+            found[rank] = [part.tolist() for part in parts]
+        else:
+            sends = [as_run + size for size in sizes]
+            takes = [min(peer, 1) + sizes[rank] for peer in range(8)]
+            x = ctx.tensor(
+                [10.0 * as_run + min(peer, 1) for peer in range(8) for _ in range(sends[peer])]
+            )
+            got = ctx.zeros(sum(takes), device="cuda")
+            dist.all_to_all_single(got, x.to("cuda"), takes, sends)
+            found[rank] = [got.tolist(), takes]
+
+    _run(run, program, 2)
+    for rank in (0, 1):
+        if kind.endswith("gather"):
+            sizes = [2] + [3 if "uneven" in kind else 2] * 7
+            assert found[rank] == [[float(min(peer, 1))] * sizes[peer] for peer in range(8)]
+        else:
+            got, takes = found[rank]
+            parts = [[10.0 * min(peer, 1) + rank] * size for peer, size in enumerate(takes)]
+            assert got == [value for part in parts for value in part]
 
 
 def test_a_message_to_a_rank_that_does_not_run_is_refused(run):
