@@ -211,7 +211,7 @@ def test_the_first_benchmark_shows_intervals_and_measured_times_and_draws_the_pi
     assert f"# Mean absolute error against measured times, {site}: {errors}" in auto
     for page in ("README.md", "docs/index.md"):  # The caption of the picture.
         assert errors in " ".join((ROOT / page).read_text().split()), page
-    assert "constants fitted to 106 series of 25 sites (platform hopper: " in auto
+    assert "constants fitted to 119 series of 31 sites (all_reduce on one node: " in auto
     assert "# No 90% interval and no error: ring is forced" in ring
     assert not {"measured", "error", "left"} & set(ring.splitlines()[2].split())
     body = re.search(r"<svg (viewBox.*?</svg>)", (folder / "hgx_h100.html").read_text(), re.DOTALL)[
