@@ -134,10 +134,26 @@ def run(walked):
             ctx.cuda.synchronize()
         assert y.sum().item() == 1024.0
 """
+ROW = """
+import contextlib, io, tempfile
+from pathlib import Path
+from simrank.cli import main
+
+text = "cluster: hgx_h100\\ncollectives: [all_reduce]\\nalgorithms: [ring]\\nsizes: [1 MiB]\\n"
+
+def run(walked):
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+        path = Path(folder, "row.yaml")
+        path.write_text(text)
+        with walked(), contextlib.suppress(SystemExit):
+            main(["bench", str(path)])
+    assert "1048576" in out.getvalue()
+"""
 WALKS = {
     "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(60, 302, 181, 41_600, 71)),
     "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 59_500, 16)),
     "kernels: one launch of a copy": ("triton", KERNEL, Walk(47, 197, 292, 62_050, 80)),
+    "bench: one row of a YAML file": ("", ROW, Walk(132, 825, 240, 58_500, 6_600)),
 }
 # Runs a program twice in one process, and prints the second walk.
 _RECORDER = """
