@@ -300,12 +300,15 @@ def _series(
         raise ConfigError(ConfigProblem(table, None, "", expected, str(num_ranks)))
     nodes = -(-num_ranks // built.devices_per_node) if machine is None else machine.nodes
     is_known_where = len(per_host) > 1 or asked_nodes is not None
-    is_spread = is_known_where and sum(per_host) == num_ranks
+    is_listed = sum(per_host) == num_ranks
+    if is_listed and max(per_host) > built.devices_per_node:
+        expected = f"{built.devices_per_node} ranks on a node of {built.name} at most"
+        got = f"a host with {max(per_host)}"
+        to_fix = "another cluster, or a file with so many devices: `device: {count: ...}`"
+        raise ConfigError(ConfigProblem(table, None, "", expected, got, to_fix))
+    is_spread = is_known_where and is_listed
     if is_spread:
         nodes = len(per_host)
-        if max(per_host) > built.devices_per_node:
-            expected = f"{built.devices_per_node} ranks on a node of {built.name} at most"
-            raise ConfigError(ConfigProblem(table, None, "", expected, str(max(per_host))))
     has_fabric = len(built.topology.vertices) > built.topology.num_node_vertices
     if built.num_nodes < nodes and has_fabric:
         built = load_cluster(cluster, nodes)

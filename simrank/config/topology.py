@@ -98,6 +98,10 @@ def _clusters_of_nodes(name: str) -> str:
     return f"take a cluster with a fabric: {', '.join(alike or joined)}"
 
 
+# Of a device: p4d, p4de and p5 nodes of AWS have up to four cards of 100G for each.
+_MOST_CARDS = 4
+
+
 class _Expansion:
     """Resolution of the ends of all links, with their problems."""
 
@@ -114,6 +118,7 @@ class _Expansion:
         self._declare([f"gpu{index}" for index in range(config.device.count)], ("device",))
         self._declare(config.switches, ("switches",))
         self._declare(config.nics, ("nics",))
+        self._check_cards()
         num_node = len(self._index)
         for number, link in enumerate(config.links):
             self._link(link, ("links", number))
@@ -147,6 +152,13 @@ class _Expansion:
     def _ends_above(self, vertex: int) -> bool:
         """Return whether some wire has both ends from a vertex on."""
         return any(min(ends) >= vertex for ends in self._wires)
+
+    def _check_cards(self) -> None:
+        """Note more network cards for collectives than any known node has."""
+        nccl, most = self._config.nccl, _MOST_CARDS * self._config.device.count
+        if nccl is not None and nccl.nics is not None and nccl.nics > most:
+            expected = f"at most {most} network cards, {_MOST_CARDS} for each device"
+            self.problems.append(self._source.problem(("nccl", "nics"), expected, str(nccl.nics)))
 
     def _declare(self, names: list[str] | tuple[str, ...], key_path: KeyPath) -> None:
         for name in names:

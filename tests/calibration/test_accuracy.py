@@ -119,6 +119,18 @@ def test_nine_of_ten_measured_times_are_within_the_uncalibrated_spread(is_p2p):
         assert np.percentile(shares, 90, method="higher") == pytest.approx(within, rel=0.05)
 
 
+def test_more_ranks_on_a_host_than_the_clusters_nodes_have_are_refused():
+    """Sixteen on one host are no two nodes of eight."""
+    hosts = "".join(f"#  Rank {rank} Group 0 Pid 1 on a device {rank}\n" for rank in range(16))
+    text = (
+        f"# all_reduce_perf\n# nThread 1 nGpus 1 minBytes 8\n{hosts} 8 2 float sum -1 40.12 0 0 0\n"
+    )
+    with pytest.raises(
+        ConfigError, match="8 ranks on a node of h100_ib at most, got a host with 16"
+    ):
+        measured_series({"pasted": text}, "h100_ib")
+
+
 def test_no_call_takes_less_than_the_launches_of_its_host_thread():
     """`-g 8`: eight A100 take 39 us a call, 18 us with a process each; large sizes hide it."""
     hosts = "".join(f"#  Rank {rank} Group 0 Pid 1 on a device {rank}\n" for rank in range(8))

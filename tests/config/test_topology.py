@@ -2,9 +2,9 @@
 
 import pytest
 
-from simrank.config.cluster import (
-    expand_range,
-)
+from simrank.config.cluster import expand_range
+from simrank.errors import ConfigError
+from simrank.hardware import load_cluster
 
 from .clusters import complaint
 
@@ -31,3 +31,10 @@ def test_a_second_link_between_two_vertices_is_refused(tmp_path):
 def test_ranges_name_vertices(text, names):
     """Both ends count; nonsense names nothing."""
     assert expand_range(text) == names
+
+
+def test_more_network_cards_than_four_for_each_device_are_refused():
+    """No known node has more; all of them would carry collectives."""
+    assert load_cluster({"name": "h100_ib", "nccl": {"nics": 32}}).nccl.nics == 32
+    with pytest.raises(ConfigError, match="at most 32 network cards, 4 for each device, got 64"):
+        load_cluster({"name": "h100_ib", "nccl": {"nics": 64}})

@@ -428,7 +428,7 @@ def _p2p_work(collective: str, sizes: Floats, comm: Communicator) -> NominalTime
         return message_work(sizes, comm, shape.num_ranks)
     n, peers, remote = shape.num_ranks, shape.num_local - 1, shape.num_ranks - shape.num_least
     port = spec.ring_bytes_per_s_of(shape.num_local) / _PER_US
-    sharing = max(shape.num_least / max(spec.nics, 1), 1.0)  # Ranks that share one network card.
+    sharing = shape.num_least / max(spec.nics, 1)  # Ranks of one card; below 1: cards of a rank.
     return _exchange_work(
         peers / n * sizes / port, remote / n * sizes * sharing, (peers - 1, remote), comm
     )

@@ -138,13 +138,22 @@ def test_messages_within_a_node_do_not_need_a_network(pcie):
         assert terms(collective, "p2p", "Simple", [1 << 20], Communicator(shape, pcie)).total > 0
 
 
+def test_two_cards_of_a_rank_halve_the_time_of_its_exchange(hopper):
+    """As they do that of a ring."""
+    one, two = (
+        terms("all_to_all", "p2p", "Simple", [1 << 30], Communicator(TWO, replace(hopper, nics=n)))
+        for n in (8, 16)
+    )
+    assert one.transfer == pytest.approx(2 * two.transfer)
+
+
 def test_messages_between_racks_reach_a_quarter_of_a_card(hopper):
     """As all-to-all of 128 GB300 in two racks did."""
     racks, nodes = GroupShape.packed(128, 64), GroupShape.packed(32, 16)
-    spec = replace(hopper, nics=64)
     slow, fast = (
         terms("all_to_all", "p2p", "Simple", [1 << 30], Communicator(each, spec)).transfer[0]
         for each in (racks, nodes)
+        for spec in (replace(hopper, nics=each.num_local),)
     )
     assert slow == pytest.approx(4 * fast)
 
