@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
+from time import process_time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -96,6 +97,8 @@ class Probe:
         ran: Their operations, by rank and stream.
         peak_bytes: The most memory of each of them.
         end_ps: When they had ended.
+        rank_s: CPU time of each of them from the first collective on, in seconds: ranks share what
+            precedes it, such as imports.
         node_size: Devices of a node of the cluster.
         findings: What their Context found, without the numbers of ranks.
         error: What ended them early, or None.
@@ -117,6 +120,7 @@ class Probe:
         self.ran: dict[int, dict[int, list[_Ran]]] = {rank: {} for rank in folding.running}
         self.peak_bytes: dict[int, int] = {}
         self.end_ps = 0
+        self.rank_s = self._begin_s = 0.0
         self.node_size = 0
         self.error: Exception | None = None
         self._stepped: dict[int, WeakSet[object]] = {}  # Optimizers, in a step that still runs.
@@ -193,6 +197,7 @@ class Probe:
     def collective(self, group: ProcessGroup, rank: int, request: Request) -> None:
         """Note the group of a collective, and whether it has a root."""
         ranks = tuple(group.ranks)
+        self._begin_s = self._begin_s or process_time()
         self.groups.setdefault(ranks, group.name)
         if rank == 0 and request.signature.root is not None:
             self.rooted[ranks] += 1
@@ -219,7 +224,9 @@ class Probe:
         """Note nothing."""
 
     def on_operation(self, operation: Operation) -> None:
-        """Note an operation of the rank."""
+        """Note an operation of the rank, and the time."""
+        if self._begin_s:
+            self.rank_s = (process_time() - self._begin_s) / len(self.folding.running)
         streams = self.ran.get(-1 if operation.rank is None else operation.rank)
         if streams is None or operation.kind == "event":
             return
@@ -308,6 +315,11 @@ class Found:
     search: _Search | None = None
     is_compared: bool = True
 
+    @property
+    def rank_s(self) -> float:
+        """CPU time of one rank, in seconds, for two training steps; 0 if it is not known."""
+        return 0.0 if self.search is None else self.search.rank_s
+
     def beside(self, ranks: Sequence[int]) -> Found:
         """Return the result with some ranks running for themselves, beside representatives."""
         if self.folding is None or self.search is None:
@@ -337,6 +349,7 @@ class _Search:
     Attributes:
         alone: Ranks that comparisons tell apart and that differ: they run for themselves.
         lines: Why they do, and which ranks are not compared.
+        rank_s: The least CPU time of a rank in a probe, in seconds; 0: it is not known.
     """
 
     def __init__(
@@ -354,6 +367,7 @@ class _Search:
         self._comparisons = Comparisons(world_size)
         self.alone: dict[int, None] = {}
         self.lines: dict[str, None] = {}
+        self.rank_s = 0.0
         self.first = self._run_probe(Alone(world_size, 0))
         drawn = np.random.default_rng(seed).integers(world_size, size=_NUM_DRAWN).tolist()
         self._drawn = dict.fromkeys(r for r in (self.first.node_size, *drawn) if 0 < r < world_size)
@@ -370,7 +384,13 @@ class _Search:
         except SimrankError as error:
             failed = error
         probe.finish(failed)
+        if probe.error is None and probe.rank_s:
+            self.rank_s = min(self.rank_s or inf, probe.rank_s)
         return probe
+
+    def run_again(self) -> None:
+        """Run rank 0 once more: what the first probe has imported and timed costs no more."""
+        self._run_probe(Alone(self._world_size, 0))
 
     # ---- ranks that the program's comparisons tell apart ----
 
@@ -474,7 +494,7 @@ class _Search:
             )
             self.lines[text] = None
         if difference is not None:
-            return Found(None, (f"not folded: {difference}",))
+            return Found(None, (f"not folded: {difference}",), self)
         return Found(self.beside(folding, list(self.alone)), tuple(self.lines))
 
     def _slice_of(self, rank: int) -> Probe:
@@ -631,7 +651,7 @@ def find_folding(
             `probe.watch(Context(..., data=False, folding=probe.folding))`.
         world_size: Number of ranks.
         wanted: "auto": axes along which ranks that were compared do the same. "all", or names of
-            axes with commas: these, without a comparison.
+            axes with commas: these, without a comparison. "none": rank 0 alone is timed.
         on_progress: Called with the ranks that are about to be run alone.
         seed: Draws some of the ranks that are compared.
 
@@ -639,6 +659,9 @@ def find_folding(
         ConfigError: The layout has no such axis, or the program cannot be read.
     """
     search = _Search(run, world_size, on_progress, seed)
+    if wanted == NONE:
+        search.run_again()
+        return Found(None, (), search)
     axes = search.layout()
     if not axes and search.first.error is not None:
         return Found(None, (f"not folded: rank 0 fails alone: {_reason(search.first.error)}",))
@@ -664,7 +687,7 @@ def find_folding(
     difference_there = search.corner(folded)
     if not folded or difference_there is not None:
         last = () if difference_there is None else (f"not folded: {difference_there}",)
-        return Found(None, (*lines, *last))
+        return Found(None, (*lines, *last), search)
     return Found(Folding(world_size, folded), tuple(lines), search)
 
 

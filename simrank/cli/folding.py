@@ -33,6 +33,8 @@ _NEEDS_ALL = {
     "replicas": "--replicas",
     "flight_recorder": "--flight-recorder",
 }
+_MANY_RANKS = 64  # Assumed: fewer run within seconds.
+_MIB_PER_RANK = 1  # Measured: torch's DDP of eight layers, 64 to 128 ranks; more layers take more.
 _UNSET = ((), None, "off", False, "default")
 
 
@@ -42,7 +44,7 @@ def folding_of(
     wanted: str,
     settings: Mapping[str, Any],
 ) -> Found:
-    """Find the ranks that run, and print how they were found.
+    """Find the ranks that run, and print how they were found, or what a run of all ranks takes.
 
     Args:
         run: Runs the program with a probe, in a Context of its own.
@@ -66,14 +68,18 @@ def folding_of(
         problem = "none, since all ranks have to run"
         got = f"{wanted} beside {in_the_way[0]}"
         raise ConfigError(ConfigProblem("command line", None, "--fold", problem, got))
-    if wanted == NONE or in_the_way or num_ranks < (MIN_RANKS if wanted == AUTO else 2):
+    if in_the_way and wanted == AUTO:
+        wanted = NONE
+    is_small = num_ranks < {AUTO: MIN_RANKS, NONE: _MANY_RANKS}.get(wanted, 2)
+    if is_small or settings["data"]:
         return Found(None, ())
     with progress_bar() as progress:
         task = progress.add_task("", total=None)
 
         def show(ranks: Sequence[int]) -> None:
             which = ranks_text(ranks)
-            progress.update(task, description=f"ranks {which} alone, to see which do the same")
+            why = "for its time" if wanted == NONE else "to see which do the same"
+            progress.update(task, description=f"ranks {which} alone, {why}")
 
         seed = settings["seed"]
         found = find_folding(run, num_ranks, wanted=wanted, on_progress=show, seed=seed)
@@ -86,7 +92,29 @@ def folding_of(
         typer.echo(f"simrank: {text}", err=True)
     if found.folding is not None:
         typer.echo(f"simrank: {found.folding.describe()}", err=True)
+    else:
+        show_limits(found, num_ranks)
     return found
+
+
+def show_limits(found: Found, num_ranks: int) -> None:
+    """Print the least time and memory that many ranks take, where all of them run."""
+    if num_ranks < _MANY_RANKS:
+        return
+    least = [f"{_MIB_PER_RANK * num_ranks} MiB of memory ({_MIB_PER_RANK} MiB per rank)"]
+    if found.rank_s:
+        how = f"{found.rank_s:.2g} s per rank, for two training steps"
+        least.append(f"{_duration(found.rank_s * num_ranks)} of CPU time ({how})")
+    text = f"all {num_ranks} ranks run, and take at least {' and '.join(least)}"
+    typer.echo(f"simrank: {text}", err=True)
+
+
+def _duration(seconds: float) -> str:
+    """Return `21 min`: a time in its largest unit of which it has two."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def unfolds(error: SimrankError, wanted: str) -> bool:

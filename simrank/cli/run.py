@@ -37,7 +37,7 @@ from simrank.cli.debugging import (
     show_records,
     variables_text,
 )
-from simrank.cli.folding import folding_of, unfolds
+from simrank.cli.folding import folding_of, show_limits, unfolds
 from simrank.cli.hash_seeds import check_hash_seeds
 from simrank.cli.options import CHOICES_OF, LaunchCommand, check_words
 from simrank.cli.prediction_options import Changed, with_changes
@@ -366,6 +366,7 @@ def _run_folded(job: _Job, fold: str, run: Callable[[], None]) -> None:
             if tried is None or not unfolds(error, fold):
                 raise
             settings["folding"] = None
+            show_limits(found, job.num_ranks)
         is_done = settings["folding"] is tried
     sys.stdout.flush()  # Here, where a closed pipe ends it quietly.
 
@@ -385,6 +386,8 @@ def _is_final(job: _Job, context: Context) -> bool:
     job.settings["folding"] = found.folding
     which = "all ranks run" if found.folding is None else found.folding.describe()
     typer.echo(f"simrank: again, from the start: {which}", err=True)
+    if found.folding is None:
+        show_limits(found, job.num_ranks)
     return False
 
 

@@ -454,7 +454,7 @@ class DataMover:
                 at += size
 
     def _parts(self, rank: int) -> tuple[list[int], list[int]]:
-        """Return where in each rank's input a member's part of a copy begins, and its elements."""
+        """Return the first element and the size of a member's part of each rank's input."""
         num_ranks = self.problem.world_size
         if self.problem.collective == "all_gather":
             sizes = self.problem.splits or (self.problem.count,) * num_ranks

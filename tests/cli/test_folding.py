@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 FOLDED_SCRIPT = """
@@ -48,6 +50,16 @@ def test_all_ranks_run_with_data(fold):
     """Each has numbers of its own."""
     _, out, _ = fold(data=True)
     assert out.count("rank") == 16
+
+
+@pytest.mark.parametrize("options", [("--fold", "none"), ("--divergence",)])
+def test_many_ranks_that_all_run_say_first_what_they_take(fold, options):
+    """Measured on one of them; fewer end before that matters."""
+    _, _, err = fold("--nnodes", "8", *options)
+    first = err.partition("\n")[0]
+    assert re.match(r"simrank: all 64 ranks run, and take at least 64 MiB .* of CPU time", first)
+    _, _, err = fold("--nnodes", "4", *options)
+    assert "at least" not in err
 
 
 @pytest.mark.parametrize(
