@@ -303,7 +303,7 @@ def _series(
     is_listed = sum(per_host) == num_ranks
     if is_listed and max(per_host) > built.devices_per_node:
         expected = f"{built.devices_per_node} ranks on a node of {built.name} at most"
-        got = f"a host with {max(per_host)}"
+        got = str(max(per_host))
         to_fix = "another cluster, or a file with so many devices: `device: {count: ...}`"
         raise ConfigError(ConfigProblem(table, None, "", expected, got, to_fix))
     is_spread = is_known_where and is_listed

@@ -34,7 +34,9 @@ def test_rows_have_the_promised_columns():
     assert [list(row) for row in rows] == [COLUMNS] * 4
     assert rows[0]["measured_us"] is None
     assert (rows[0]["protocol"], rows[0]["cost_level"]) == ("LL", "nccl")
-    assert rows[0]["calibration"].startswith("fitted to 106 series of 25 sites (platform hopper")
+    assert rows[0]["calibration"].startswith(
+        "fitted to 119 series of 31 sites (all_reduce on one node"
+    )
     low_us, high_us = rows[0]["interval_us"]
     assert low_us < rows[0]["time_us"] < high_us
     assert json.loads(json.dumps(rows))[0] == {**rows[0], "interval_us": [low_us, high_us]}

@@ -158,5 +158,5 @@ def test_a_table_is_predicted_without_its_site(capsys):
     status, out, _ = run(capsys, "h100x8_aws_p5_allreduce")
     assert status == 0
     assert "h100x8_aws_p5_allreduce" in out
-    assert "30 (21) +-32 69%" in out
+    assert "31 (21) +-33 69%" in out
     assert "the site is left out of the constants" in out

@@ -36,11 +36,12 @@ def test_the_table_is_sorted_and_names_the_command_of_the_best(plan, cli, tmp_pa
     files = [tmp_path / name for name in ("r.json", "r.csv", "r.html")]
     status, out, err = cli("plan", plan, "--json", files[0], "--csv", files[1], "--html", files[2])
     assert status == 0
-    _, what, columns, best, rest, whole_runs, last = out.splitlines()
+    _, what, columns, best, rest, stack, whole_runs, last = out.splitlines()
     assert what == "# 2 runs of: train.py {gib} {how}"
     assert columns.split()[:4] == ["cluster", "nproc_per_node", "gib", "how"]
     assert best.split()[2] == "1"
     assert rest.endswith("does not fit: allocates 100.0 GiB of 79.2")
+    assert stack.startswith("# Times are those of torch 2.11 and newer")
     assert whole_runs.startswith("# No optimizer has stepped")
     options = "--shape-only --cluster hgx_h100 --nproc-per-node 1"
     assert last == f"# The best: cd {tmp_path} && simrank run {options} train.py 1 works"
