@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 import simrank
 from simrank.torch.devices import costs, rank_devices
@@ -45,6 +44,9 @@ def test_an_operator_without_a_formula_is_one_that_is_known_to_move_its_bytes(mo
 
     `SIMRANK_UPDATE=1` writes the list again.
     """
+    # Changes torch's flags where it is imported: here, in a process of slow tests.
+    from torch.testing._internal.common_methods_invocations import op_db
+
     by_bytes, others, refusals = set(), set(), set()
     charge = costs.cost_of
 
