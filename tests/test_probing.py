@@ -250,7 +250,7 @@ def test_more_classes_than_can_be_compared_are_named():
 
 
 def _after_run(program):
-    """Return what the search finds, and what it finds once the representatives have run."""
+    """Return the folding before the representatives run, and the one after."""
     found, _ = _search(program)
     context = simrank.Context(CLUSTER, data=False, folding=found.folding)
     with context:

@@ -105,3 +105,6 @@ TREE_CORRECTION: Final = (
      0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 )
 # fmt: on
+
+# Ranks of one node: more are a rack that NVLink joins. Boards have up to 16 GPUs.
+MOST_OF_A_BOARD: Final = 16

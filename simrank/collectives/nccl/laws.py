@@ -59,7 +59,6 @@ P2P_NET_CHUNK_BYTES = 128 << 10  # Source: NVIDIA/nccl v2.30.7, NCCL_P2P_NET_CHU
 P2P_NET_CHUNK_US = 2.0
 # Of a card, by messages between racks: all-to-all of 128 GB300 in two racks, one site.
 P2P_RACK_SHARE = 0.25
-_MOST_OF_A_BOARD = 16  # Ranks of a node: more are a rack.
 P2P_MAX_CHANNELS = 32  # Source: NVIDIA/nccl v2.30.7, NCCL_MAX_NCHANNELS of p2p.
 
 
@@ -484,7 +483,7 @@ def _exchange_work(
     """
     spec, between, card, pause = comm.spec, 0.0, 0 * card_bytes, 0 * card_bytes
     if comm.shape.num_nodes > 1:
-        share = P2P_RACK_SHARE if comm.shape.num_local > _MOST_OF_A_BOARD else 1.0
+        share = P2P_RACK_SHARE if comm.shape.num_local > constants.MOST_OF_A_BOARD else 1.0
         card = card_bytes / (share * spec.nic_bytes_per_s / _PER_US)
         if peers[1] == 1:
             pause = card_bytes / P2P_NET_CHUNK_BYTES * P2P_NET_CHUNK_US

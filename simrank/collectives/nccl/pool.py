@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from simrank.collectives.nccl.constants import MOST_OF_A_BOARD
 from simrank.collectives.nccl.laws import CONSTANTS, UNCALIBRATED, Calibration
 from simrank.config.files import configs_dir, write_text, written_whole
 from simrank.errors import ConfigError, ConfigProblem
@@ -70,7 +71,6 @@ KINDS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
 _ALIKE: Final = {"all_to_all_v": "all_to_all"}  # Of uneven messages: the same kernels.
 _MESSAGES: Final = ("all_to_all", "sendrecv", "gather", "scatter")
 ONE, NODES, RACKS = "one node", "several nodes", "racks"
-_MOST_OF_A_BOARD: Final = 16  # Ranks of a node: more are a rack that NVLink joins.
 _ONE_SITE_WIDTH: Final = 1.5  # Of the noise where one site has such tables. Assumed.
 FIT, NOISE = "fit", "noise"
 UNKNOWN: Final = "unknown"
@@ -154,7 +154,7 @@ def labels_in(spec: NcclSpec, collective: str, num_ranks: int, num_nodes: int) -
         platform = "pcie"
     operation = _ALIKE.get(collective, collective)
     if num_nodes > 1:
-        span = RACKS if num_ranks > num_nodes * _MOST_OF_A_BOARD else NODES
+        span = RACKS if num_ranks > num_nodes * MOST_OF_A_BOARD else NODES
         return Labels(platform, spec.network or UNKNOWN, None, operation, span=span)
     group = next((str(most) for most in (2, 4, 8) if num_ranks <= most), "more")
     return Labels(platform, None, group, operation)

@@ -106,11 +106,6 @@ def nvls_reduces(dtype: str, redop: str) -> bool:
     return False
 
 
-# All-reduces of 128 GB200 and GB300 in two racks take as long as trees and rings do, three times
-# what this tree over the switches would take: assumed to be possible for nodes of one board only.
-_MOST_NVLS_TREE_RANKS = 16
-
-
 def _is_possible(algorithm: str, comm: Communicator) -> bool:
     shape, spec = comm.shape, comm.spec
     has_switch = spec.nvls_bytes_per_s > 0 and shape.num_least >= _MIN_NVLS_RANKS
@@ -118,8 +113,10 @@ def _is_possible(algorithm: str, comm: Communicator) -> bool:
         return spec.has_collnet and shape.num_nodes > 1
     if algorithm == NVLS:  # Between nodes it takes CollNet.
         return has_switch and (shape.num_nodes == 1 or spec.has_collnet)
+    # All-reduces of 128 GB200 and GB300 in two racks take as long as trees and rings do, three
+    # times what this tree over the switches would take: assumed to be possible for one board only.
     if algorithm == NVLS_TREE:
-        return has_switch and shape.num_nodes > 1 and shape.num_least <= _MOST_NVLS_TREE_RANKS
+        return has_switch and shape.num_nodes > 1 and shape.num_least <= constants.MOST_OF_A_BOARD
     if algorithm == PAT:
         return shape.num_local == 1
     return True

@@ -46,7 +46,7 @@ def diverged_at(ours, theirs, matters=lambda _: True):
             "1 2 3 a 4 5 6 b",
             "1 2 4 a 5 7 c",
             TrackPosition(5, 4),
-        ),  # Made up for at 5; parted after.
+        ),  # Equal again at 5; different after that.
         ("1 2 a", "1 2 a", None),
         ("1 2 a 3 a", "1 2 a 4", TrackPosition(2, 2)),  # Never together again.
         ("1 ( 2 3 a ) 4 5", "1 ( 2 ) 4 6", TrackPosition(2, 2)),  # In a call, which both have left.
