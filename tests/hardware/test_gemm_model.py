@@ -8,7 +8,7 @@ import pytest
 from simrank.config.locate import builtin_clusters
 from simrank.hardware import kernel_ps, load_cluster
 from simrank.hardware.gemm_model import NO_RELATIVE, OWN, SIBLING, product_model, product_ps
-from simrank.hardware.gemm_rows import ANY, read_rows
+from simrank.hardware.gemm_rows import ANY, measured_devices, read_fits, read_rows
 from simrank.hardware.spec import START_US
 
 H100 = load_cluster("hgx_h100").device
@@ -97,3 +97,27 @@ def test_dtypes_without_rows_or_peak_have_no_model():
     gb300 = load_cluster("gb300_nvl72").device
     peaks = [product_model(each, "nvfp4").machine.peak_flops for each in (b200, gb300)]
     assert peaks == [9000e12, 15000e12]
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "b200_sxm", "b300_sxm", "gb200"])
+def test_block_scaled_products_take_what_products_with_one_scale_take(name):
+    """Where a device has both kernels: nine of ten within a factor of 1.5, half within 20 %."""
+    machine = measured_devices()[name].machine_in("fp8")
+    block, plain = (read_fits()[kind, name] for kind in ("fp8_block", "fp8"))
+    sizes, times_us = read_rows("fp8_block")[name]
+    kept = ~block.falls_back(sizes)
+    factors = np.abs(np.log(plain.time_us(machine, sizes[kept], "fp8") / times_us[kept]))
+    assert np.mean(factors < np.log(1.5)) > 0.89
+    assert np.median(factors) < np.log(1.2)
+
+
+def test_a_fallback_is_not_lent_to_a_later_generation():
+    """Ada has no block-scaled kernel: L40S's 163 us are no floor of a Blackwell card."""
+    ada, blackwell = (
+        product_model(load_cluster(name).device, "fp8_block")
+        for name in ("rtx_4090_pcie", "rtx_pro_6000_pcie")
+    )
+    small = (1, 16, 1024, 1024)
+    assert ada.time_us(small) > 150
+    assert blackwell.time_us(small) < 15
+    assert (blackwell.kind, blackwell.relation) == ("fp8", NO_RELATIVE)
