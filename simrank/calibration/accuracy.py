@@ -18,7 +18,7 @@ from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.problem import REDUCING
 from simrank.config.locate import builtin_names, locate
-from simrank.config.measured import MachineConfig, load_machine
+from simrank.config.measured import THREADS, MachineConfig, load_machine
 from simrank.config.quantity import DTYPES, NCCL_ALGORITHMS
 from simrank.config.wires import ASSUMED
 from simrank.config.yaml_source import read_text
@@ -132,6 +132,7 @@ class TableSeries:
         remark: Likewise.
         gpus_per_thread: GPUs that a host thread launches on: no call takes less than its launches.
         site: Where it was measured; "": not known.
+        launch: What ran a rank: processes or threads; "": not known.
     """
 
     table: str
@@ -142,6 +143,7 @@ class TableSeries:
     remark: str = ""
     gpus_per_thread: int = 1
     site: str = ""
+    launch: str = ""
 
     def errors(self, calibration: Calibration = UNCALIBRATED, fitted_to: str = "") -> SeriesErrors:
         """Predict it, with a calibration's constants, which were fitted to some table."""
@@ -339,7 +341,10 @@ def _series(
     if rows[0].is_graph or (machine is not None and machine.cuda_graph):
         launched = 1  # A graph is launched once.
     site = "" if machine is None else machine.site or ""
-    return TableSeries(table, built.name, mode, measured, is_known, remark, launched, site)
+    launch = rows[0].launch or ("" if machine is None else machine.launch or "")
+    if launched > 1:
+        launch = THREADS
+    return TableSeries(table, built.name, mode, measured, is_known, remark, launched, site, launch)
 
 
 def _forced(

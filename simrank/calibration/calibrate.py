@@ -103,7 +103,7 @@ def calibrate(series: Sequence[TableSeries], *, library: str = "unknown") -> Cal
         found,
         errors,
         data,
-        tuple(map(_doubt, observed)),
+        tuple(map(doubt, observed)),
         np.array([_interval(each, found, fitted) for each in observed]),
         np.array([np.isin(range(len(_MIDDLES)), each.classes) for each in observed]),
     )
@@ -116,7 +116,7 @@ def _interval(observed: Observed, found: Calibration, fitted: SiteFit) -> Floats
     return constants.half_widths(middle.work(found), np.arange(len(_MIDDLES)))
 
 
-def _doubt(observed: Observed) -> str | None:
+def doubt(observed: Observed) -> str | None:
     """Return why a series may be of another machine or in another unit, or None.
 
     Its median time is outside of what is predicted for such a machine by far, or a single one is.

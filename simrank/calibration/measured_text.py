@@ -31,7 +31,7 @@ from simrank.calibration.nccl_tests_output import (
     without_marks,
 )
 from simrank.config.json_parts import read_parts
-from simrank.config.measured import parse_measured
+from simrank.config.measured import PROCESSES, THREADS, parse_measured
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ def _ran(collective: str, config: JsonPart) -> CollectiveRun:
     if not 1 <= each * len(hosts) <= MAX_RANKS:
         raise config.error("devices", f"1 to {MAX_RANKS} ranks", f"{each * len(hosts)}")
     per_host = tuple(each * hosts.count(host) for host in dict.fromkeys(hosts))
-    return CollectiveRun(collective, each * len(hosts), per_host, gpus)
+    launch = PROCESSES if each == 1 else THREADS
+    return CollectiveRun(collective, each * len(hosts), per_host, gpus, launch=launch)
 
 
 def _rows(run: JsonPart, ran: CollectiveRun) -> Iterator[MeasuredRow]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simrank.collectives.bounds import busbw_factor
 from simrank.collectives.nccl.environment import parse_algorithms, parse_protocols
 from simrank.config.json_parts import is_time
-from simrank.config.measured import MeasuredRow
+from simrank.config.measured import PROCESSES, THREADS, MeasuredRow
 from simrank.config.quantity import (
     COLLECTIVE_ALIASES,
     COLLECTIVES,
@@ -74,6 +74,7 @@ class CollectiveRun(NamedTuple):
         algorithms: What NCCL had to choose from (NCCL_ALGO); empty: everything.
         protocols: Likewise (NCCL_PROTO).
         is_graph: Whether calls were launched as a CUDA graph.
+        launch: What runs a rank: processes or threads; "": the source does not say.
     """
 
     collective: str
@@ -83,6 +84,7 @@ class CollectiveRun(NamedTuple):
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     is_graph: bool = False
+    launch: str = ""
 
     def row(self, file: str, size_bytes: int, dtype: str, time_us: float) -> MeasuredRow:
         """Return a measured size; its bandwidths follow from its time."""
@@ -102,6 +104,7 @@ class CollectiveRun(NamedTuple):
             algorithms=self.algorithms,
             protocols=self.protocols,
             is_graph=self.is_graph,
+            launch=self.launch,
         )
 
     def check_bandwidth(self, size_bytes: int, printed: Bandwidths, place: RowPosition) -> None:
@@ -113,7 +116,7 @@ class CollectiveRun(NamedTuple):
         Raises:
             ConfigError: It is that of another number of ranks, or of another collective.
         """
-        if not printed.busbw > 0 or self._explains(printed, size_bytes, self.num_ranks):
+        if self._explains(printed, size_bytes, self.num_ranks):
             return
         factor = busbw_factor(self.collective, self.num_ranks)
         expected = f"{factor:.4g} times algbw, as {self.collective} has on {self.num_ranks} ranks"
@@ -122,6 +125,8 @@ class CollectiveRun(NamedTuple):
         if fits:
             got += f", as on {' to '.join(dict.fromkeys([f'{fits[0]:,}', f'{fits[-1]:,}']))} ranks"
         to_fix = "set --num-ranks and --collective"
+        if printed.busbw == 0:
+            got, to_fix = f"{got}, as of a rank alone", "build nccl-tests with MPI=1"
         raise ConfigError(ConfigProblem(place.file, place.line, "busbw", expected, got, to_fix))
 
     def _explains(self, printed: Bandwidths, size_bytes: int, num_ranks: int) -> bool:
@@ -160,7 +165,9 @@ _COLUMNS = "size, count, type, redop, root, time, algbw, busbw, #wrong"
 _AFTER_TIME = 3  # With the time: algbw and busbw; where nothing is checked, pages leave errors out.
 # Some sites lose the `#` on the way; a line of ranks then still says Pid.
 _RANK = re.compile(
-    r"^\s*(?:#\s+|(?=Rank\s.*\bPid\b))Rank\s+(\d+)\b(?:.*\bon\s+(\S+)\s+device\b)?", re.IGNORECASE
+    r"^\s*(?:#\s+|(?=Rank\s.*\bPid\b))Rank\s+(\d+)\b"
+    r"(?:.*?\bPid\s+(?P<pid>\d+))?(?:.*\bon\s+(?P<host>\S+)\s+device\b)?",
+    re.IGNORECASE,
 )
 _HEADING = re.compile(r"^\s*#?\s*size\s+count\s+type\b.*time\b", re.IGNORECASE)
 _LINE = re.compile(r"^\s*\d+\s+\d+\s+[a-z]\w*\s+\S+\s", re.ASCII | re.MULTILINE)
@@ -256,7 +263,7 @@ def _ran(
         expected = f"lines `#  Rank  0 ...` to {ranks - 1}" if listed else "lines `#  Rank  0 ...`"
         got = f"{len(listed)} of them" if listed else "none"
         raise ConfigError(ConfigProblem(file, None, "", expected, got, f"--num-ranks {ranks}"))
-    hosts = [match[2] for match in found if match[2]]
+    hosts = [match["host"] for match in found if match["host"]]
     per_host = tuple(hosts.count(host) for host in dict.fromkeys(hosts))
     if num_ranks is not None and num_ranks != sum(per_host):
         per_host = ()  # Part of the list was cut off, or another number is asked for.
@@ -271,7 +278,15 @@ def _ran(
         _left(parse_algorithms, said["algorithms"], name, file),
         _left(parse_protocols, said["protocols"], name, file),
         int(said["graph"] or said["-G"] or 0) > 0,
+        _launch([(match["host"], match["pid"]) for match in found]),
     )
+
+
+def _launch(processes: list[tuple[str | None, str | None]]) -> str:
+    """Return whether ranks that are listed with hosts and Pids are processes or threads."""
+    if len(processes) < 2 or any(pid is None for _, pid in processes):
+        return ""
+    return PROCESSES if len(set(processes)) == len(processes) else THREADS
 
 
 def _left(

@@ -64,6 +64,7 @@ class Observed(NamedTuple):
         labels: What its effects are of, site and series included.
         gpus_per_thread: GPUs that a host thread launches on.
         device: The cluster whose devices were measured.
+        launch: What ran a rank: processes or threads; "": not known.
     """
 
     collective: str
@@ -74,6 +75,7 @@ class Observed(NamedTuple):
     labels: Labels
     gpus_per_thread: int = 1
     device: str = ""
+    launch: str = ""
 
     def part(self, which: npt.NDArray[np.bool_]) -> Observed:
         """Return some of its times."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import simrank
-from simrank.calibration.accuracy import builtin_tables, measured_series
+from simrank.calibration.accuracy import DIRECT, builtin_tables, measured_series
+from simrank.calibration.contribution import contribution
 from simrank.calibration.cross_validation import FITS, FittedSeries
 from simrank.calibration.hold_outs import (
     DEVICE,
@@ -43,12 +46,13 @@ from simrank.collectives.nccl.evidence import shipped_pool
 from simrank.collectives.nccl.size_classes import NAMES
 from simrank.config.files import write_text
 from simrank.config.project import POOLED
+from simrank.config.yaml_source import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from simrank.calibration.accuracy import SeriesErrors, TableSeries
-    from simrank.calibration.hold_outs import LeftOut
+    from simrank.calibration.hold_outs import LeftOut, Score
     from simrank.calibration.targets import TargetGroup
     from simrank.collectives.nccl.laws import Floats
 
@@ -57,6 +61,10 @@ if TYPE_CHECKING:
 
 _KINDS = (SITE, NETWORK, ONE_SIZE, DEVICE, OPERATION, GROUP)
 _CELLS = "cells: MAE (of NCCL's own constants) +-half the 90% interval, coverage, in percent"
+_LOOPS = (
+    "loops of a framework: errors in percent, of NCCL's own constants in parentheses; its time "
+    "around each call is measured but not predicted, so that no interval holds"
+)
 _TESTS = (
     "!: coverage of 85 % is rejected (binomial test over units), or the error is above that of "
     "NCCL's own constants (bootstrap over units)"
@@ -83,7 +91,8 @@ def show_tables(
 ) -> None:
     """Show how well pooled constants without their sites predict measured series."""
     noises = shipped_pool().noises
-    found = [without_its_site(observed_of(each)) for each in series]
+    found = [without_its_site(observed_of(each)) for each in series if each.mode == DIRECT]
+    loops = [each for each in series if each.mode != DIRECT]
     shown = Table(box=None, pad_edge=False)
     for column in ("table, collective, ranks", "predicted as"):
         shown.add_column(column, overflow="fold")
@@ -92,9 +101,75 @@ def show_tables(
     for left in found:
         ((words, _),) = rows_of([left])
         shown.add_row(left.observed.labels.series, words, *_pooled_cells([left], noises))
+    for loop in loops:
+        cells = [cell and cell.text_of_errors() for cell in _loop_scores(loop, noises)]
+        name = f"{loop.table} {loop.measured.collective} {loop.measured.comm.shape.num_ranks}"
+        shown.add_row(name, f"a loop of {loop.mode}", *(cell or "-" for cell in cells))
     show(shown)
-    typer.echo(f"\n{_CELLS}; the site is left out of the constants")
+    if found:
+        typer.echo(f"\n{_CELLS}; the site is left out of the constants")
+    if loops:
+        typer.echo(f"\n{_LOOPS}")
+    _say_unknown_launch(found)
     _write(found, noises, json_file, html)
+
+
+def show_contribution(word: str, show: Callable[[Table], None]) -> None:
+    """Show whether a table can be shipped, and what it would change."""
+    path = Path(word)
+    found = contribution(path, read_text(path))
+    noises = shipped_pool().noises
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("series, constants", overflow="fold")
+    for column in NAMES:
+        shown.add_column(column, justify="right", no_wrap=True)
+    for before, after in zip(found.left, found.again, strict=True):
+        name = before.observed.labels.series
+        shown.add_row(f"{name}, as shipped", *_pooled_cells([before], noises))
+        cells = [score([after], noises, number) for number in range(len(NAMES))]
+        errors = ["-" if each is None else each.text_of_errors() for each in cells]
+        shown.add_row(f"{name}, fitted to it, too", *errors)
+    show(shown)
+    typer.echo(f"\n{_CELLS}\n")
+    for name, (before_sites, after_sites) in found.evidence.items():
+        typer.echo(f"sites with tables of {name}: {before_sites} -> {after_sites}")
+    middle, most = (100 * float(np.quantile(found.shifts, share)) for share in (0.5, 1.0))
+    typer.echo(
+        f"predictions of {len(found.shifts)} shipped series change by {middle:.1f} % (median) to "
+        f"{most:.1f} %"
+    )
+    for doubt in found.doubts:
+        typer.echo(f"warning: {doubt}", err=True)
+    if found.is_written:
+        typer.echo(f"wrote {found.table}: the log as a table")
+    machine = found.table.with_suffix(".yaml").name
+    typer.echo(
+        f"to contribute: a pull request with {found.table.name} and {machine} in configs/measured; "
+        "the constants are fitted again there"
+    )
+
+
+def _loop_scores(loop: TableSeries, noises: Floats) -> list[Score | None]:
+    left = without_its_site(observed_of(loop))
+    return [score([left], noises, number) for number in range(len(NAMES))]
+
+
+def _say_unknown_launch(found: Sequence[LeftOut]) -> None:
+    """Say of which tables nothing tells whether ranks were processes or threads."""
+    of = [
+        each.observed.labels.series
+        for each in found
+        if each.observed.labels.network is not None
+        and not each.observed.launch
+        and (each.observed.classes == 0).any()
+    ]
+    if of:
+        typer.echo(
+            f"launch not stated: {', '.join(of)}: times up to 32 KiB between nodes depend on "
+            "whether ranks are processes or threads; their intervals are half as wide again\n"
+            "  to fix: `launch: processes` (mpirun, torchrun) or `launch: threads` (-t 8) in the "
+            "table's YAML file"
+        )
 
 
 def _finish(
@@ -183,6 +258,10 @@ def accuracy(
         str | None, typer.Option("--json", help="Write means, targets and rows as JSON.")
     ] = None,
     html: Annotated[str | None, typer.Option(help="Write an HTML page of charts.")] = None,
+    contribute: Annotated[
+        bool,
+        typer.Option("--contribute", help="Check a table to ship, and say what it would change."),
+    ] = False,
 ) -> None:
     """Compare predicted times with measured tables: errors and coverage per size class.
 
@@ -190,30 +269,27 @@ def accuracy(
     a network, a device, an operation or a group size, and compared with what was left out. A TABLE
     is predicted by constants that were not fitted to its site.
 
-    A negative bias is too fast. For each missed target the tables with the largest errors are
-    listed, with the largest term of the law.
+    A negative bias is too fast. Of each missed target the worst tables are listed.
 
     Other cross-validation modes (--fit) print MAE and bias. none: NCCL's own constants. table:
-    fitted to the table itself (optimistic). halves: fitted to every second size, evaluated on the
-    remaining sizes. site: fitted to a table of another site with the same topology. site-one: the
-    same, with the launch refitted to one small size. nodes: fitted to another number of nodes.
-    collective: fitted to all_reduce, evaluated on all_gather and reduce_scatter. all: one line per
-    mode, takes half a minute. Loops of torch and XLA have separate means, since they include the
-    framework's time. Constants for your own TABLE are fitted to it and to the built-in tables.
+    fitted to the table itself (optimistic). halves: to every second size, for the others. site: to
+    a table of another site with the same topology; site-one: and one small size. nodes: to another
+    number of nodes. collective: to all_reduce, for the others. all: a line per mode, in a minute.
 
     gemm: errors of matrix products per dtype, device and size class, in half a minute: MAE, bias,
     share of the rows inside the 90% interval, and half of the interval. `own`: each (n, k) pair is
-    predicted by the device's other pairs; `sibling`: by another device of the architecture; `no
-    relative`: by a rule with constants of other architectures. XLA's rows were measured elsewhere.
-    attention: likewise, by phase; whole combinations of heads and width are left out.
+    predicted by the device's other pairs; `sibling`: by another of the architecture; `no relative`:
+    by a rule with constants of other architectures. attention: likewise, by phase.
+
+    --contribute: check TABLE or a log and the YAML file beside it (cluster, nodes, library, mode,
+    site, launch), say which evidence it adds and by how much predictions would change.
 
     kit.json (`simrank compare --kit`): the errors of the predictions that were in the kit.
     """
-    if table in ("gemm", "attention"):
+    if contribute or table in ("gemm", "attention"):
         _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks, nodes=nodes)
         _refuse(json=json_file, html=html)
-        _show(gemm_errors() if table == "gemm" else attention_errors())
-        return None
+        return _show_alone(table, contribute=contribute)
     check_writable(json_file, html)
     evidence = None if fit else evidence_in(table)
     if evidence is not None:
@@ -227,6 +303,15 @@ def accuracy(
     if name == POOLED:
         return show_tables(bench.tried, _show, json_file, html)
     return _show_fits(name, bench, json_file, html)
+
+
+def _show_alone(table: str | None, *, contribute: bool) -> None:
+    """Show what a table would change, or the errors of products or attention."""
+    if not contribute:
+        return _show(gemm_errors() if table == "gemm" else attention_errors())
+    if table is None:
+        raise bad_option("--contribute", "a table or a log", "none")
+    return show_contribution(table, _show)
 
 
 def _show_fits(name: str, bench: FittedSeries, json_file: str | None, html: str | None) -> None:
@@ -250,7 +335,7 @@ def _refuse(**options: object) -> None:
     """Raise ConfigError for options that would change nothing beside such a table."""
     for name, value in options.items():
         if value is not None:
-            expected = "no such option with gemm, attention or a kit's result"
+            expected = "no such option with gemm, attention, --contribute or a kit's result"
             raise bad_option(f"--{name.replace('_', '-')}", expected, str(value))
 
 

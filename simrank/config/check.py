@@ -47,7 +47,13 @@ from simrank.config.faults import (
 )
 from simrank.config.load import cluster_from_yaml, read_cluster
 from simrank.config.locate import locate
-from simrank.config.measured import MODES, MachineConfig, load_measured, machine_from_source
+from simrank.config.measured import (
+    LAUNCHES,
+    MODES,
+    MachineConfig,
+    load_measured,
+    machine_from_source,
+)
 from simrank.config.plan import is_plan, load_plan
 from simrank.config.quantity import (
     ALL,
@@ -55,10 +61,12 @@ from simrank.config.quantity import (
     COLLECTIVES,
     DTYPE_ALIASES,
     DTYPES,
+    NCCL_ALGORITHM_ALIASES,
     NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
     NCCL_HOSTS,
     NCCL_NETWORKS,
+    NCCL_PROTOCOL_ALIASES,
     NCCL_PROTOCOLS,
     NCCL_WIRES,
     REDOP_ALIASES,
@@ -340,12 +348,13 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (ResidualConfig, "error_pct"): {"type": "number"},
     (ResidualConfig, "interval_pct"): {"type": "number"},
     (MachineConfig, "mode"): {"enum": [*MODES]},
+    (MachineConfig, "launch"): {"enum": [*LAUNCHES]},
     (NcclConfig, "architecture"): {"enum": [*NCCL_ARCHITECTURES]},
     (NcclConfig, "wire"): {"enum": [*NCCL_WIRES], "default": "nvlink"},
     (NcclConfig, "host"): {"enum": [*NCCL_HOSTS], "default": "intel"},
     (NcclConfig, "network"): {"enum": [*NCCL_NETWORKS]},
-    (NcclConfig, "algorithms"): _words(NCCL_ALGORITHMS, {}),
-    (NcclConfig, "protocols"): _words(NCCL_PROTOCOLS, {}),
+    (NcclConfig, "algorithms"): _words(NCCL_ALGORITHMS, NCCL_ALGORITHM_ALIASES),
+    (NcclConfig, "protocols"): _words(NCCL_PROTOCOLS, NCCL_PROTOCOL_ALIASES),
     (DeviceConfig, "clocks"): {"enum": [*CLOCKS], "default": BOOST},
     (LinkConfig, "bandwidth"): _by_direction("450 GB/s", "Rate, per direction."),
     (LinkConfig, "latency"): _by_direction("1 us", "Time that the first byte takes."),

@@ -13,12 +13,11 @@ from pydantic import BeforeValidator, Field
 from simrank.config.model import Model
 from simrank.config.quantity import (
     MEASURED_DEVICES,
-    NCCL_ALGORITHMS,
     NCCL_ARCHITECTURES,
     NCCL_HOSTS,
     NCCL_NETWORKS,
-    NCCL_PROTOCOLS,
     NCCL_WIRES,
+    AlgorithmNames,
     Bandwidth,
     BandwidthPerDirection,
     Count,
@@ -30,13 +29,13 @@ from simrank.config.quantity import (
     Memory,
     Name,
     Power,
+    ProtocolNames,
     Share,
     Size,
     Text,
     Time,
     one_of,
     reject,
-    words_of,
 )
 
 MAX_RANGE = 65_536  # Assumed: vertices that one entry such as `nic0..7` may name.
@@ -318,12 +317,8 @@ class NcclConfig(Sourced):
     nics: Count | None = None
     nic_bandwidth_bytes_per_s: Bandwidth | None = Field(default=None, alias="nic_bandwidth")
     nic_latency_ps: Time | None = Field(default=None, alias="nic_latency")
-    algorithms: Annotated[tuple[str, ...] | None, words_of(NCCL_ALGORITHMS, {}, example="ring")] = (
-        None
-    )
-    protocols: Annotated[tuple[str, ...] | None, words_of(NCCL_PROTOCOLS, {}, example="Simple")] = (
-        None
-    )
+    algorithms: AlgorithmNames = None
+    protocols: ProtocolNames = None
     collnet: Flag = False
     network: Annotated[str, one_of(NCCL_NETWORKS, {})] | None = None
 

@@ -10,6 +10,7 @@ gpus_per_thread: 8    # as nccl-tests -g 8: one host thread launches on eight GP
 algorithms: [nvls]    # NCCL_ALGO; left out: NCCL chose
 protocols: [Simple]   # NCCL_PROTO; left out: NCCL chose
 cuda_graph: true      # nccl-tests -G: calls were launched as a graph; left out: they were not
+launch: processes     # of a rank each, as mpirun and torchrun; threads: as nccl-tests -t 8
 in_place: true        # left out: out of place
 site: azure           # tables of one site are left out together
 mode: back_to_back    # or torch, xla: loops of a framework, with its overhead around each call
@@ -30,13 +31,12 @@ from simrank.config.quantity import (
     COLLECTIVES,
     DTYPE_ALIASES,
     DTYPES,
-    NCCL_ALGORITHMS,
-    NCCL_PROTOCOLS,
+    AlgorithmNames,
     Count,
     Flag,
+    ProtocolNames,
     Text,
     one_of,
-    words_of,
 )
 from simrank.config.yaml_source import read_text, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
@@ -81,6 +81,7 @@ class MeasuredRow:
         algorithms: What NCCL had to choose from (NCCL_ALGO); empty: everything.
         protocols: Likewise (NCCL_PROTO).
         is_graph: Whether calls were launched as a CUDA graph.
+        launch: What runs a rank: processes or threads; "": not said.
     """
 
     system: str
@@ -97,6 +98,7 @@ class MeasuredRow:
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     is_graph: bool = False
+    launch: str = ""
 
 
 def load_measured(path: str | Path) -> list[MeasuredRow]:
@@ -231,6 +233,7 @@ def _append_row(
 # ---- the measured machine of a published table: a YAML file beside it; see `load_machine` ----
 
 MODES = ("back_to_back", "torch", "xla")
+PROCESSES, THREADS = LAUNCHES = ("processes", "threads")
 
 
 class MachineConfig(Model):
@@ -249,6 +252,7 @@ class MachineConfig(Model):
         protocols: Likewise (NCCL_PROTO).
         cuda_graph: Whether calls were launched as a CUDA graph, so that host launches cost nothing.
         in_place: Whether the results were written over the operands.
+        launch: What runs a rank, a process or a thread of one; None: not known.
         remark: What else a reader of the errors has to know.
     """
 
@@ -260,14 +264,11 @@ class MachineConfig(Model):
     library: Text
     mode: Annotated[str, one_of(MODES, {})]
     site: Text | None = None
-    algorithms: Annotated[tuple[str, ...] | None, words_of(NCCL_ALGORITHMS, {}, example="ring")] = (
-        None
-    )
-    protocols: Annotated[tuple[str, ...] | None, words_of(NCCL_PROTOCOLS, {}, example="Simple")] = (
-        None
-    )
+    algorithms: AlgorithmNames = None
+    protocols: ProtocolNames = None
     cuda_graph: Flag = False
     in_place: Flag = False
+    launch: Annotated[str, one_of(LAUNCHES, {})] | None = None
     remark: Text | None = None
 
 

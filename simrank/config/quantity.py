@@ -444,6 +444,18 @@ NCCL_ALGORITHMS = (
     "pat",
 )
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
+# As NCCL_ALGO and NCCL_PROTO are written, and NCCL's log prints them.
+_OF_NCCL = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+NCCL_ALGORITHM_ALIASES = dict(zip(_OF_NCCL, NCCL_ALGORITHMS, strict=True)) | {
+    each.upper(): each for each in NCCL_ALGORITHMS
+}
+NCCL_PROTOCOL_ALIASES = {"ll": "LL", "ll128": "LL128", "simple": "Simple", "SIMPLE": "Simple"}
+AlgorithmNames = Annotated[
+    tuple[str, ...] | None, words_of(NCCL_ALGORITHMS, NCCL_ALGORITHM_ALIASES, example="ring")
+]
+ProtocolNames = Annotated[
+    tuple[str, ...] | None, words_of(NCCL_PROTOCOLS, NCCL_PROTOCOL_ALIASES, example="Simple")
+]
 
 DtypeName = Annotated[str, one_of(DTYPES, DTYPE_ALIASES)]
 RedopName = Annotated[str, one_of(REDOPS, REDOP_ALIASES)]

@@ -255,6 +255,29 @@ def test_ranks_and_collectives_that_the_bandwidths_contradict_are_refused(said, 
     assert (small.num_ranks, large.num_ranks) == (1024, 1024)
 
 
+def test_ranks_alone_are_refused():
+    """Processes that did not find each other reduce nothing: a bus bandwidth of 0."""
+    text = "268435456 67108864 float sum -1 1266.2 212.00 0.00 0"
+    with pytest.raises(ConfigError, match=r"got 0 times, as of a rank alone\n  to fix: build ncc"):
+        parse_nccl_tests(text, "out.txt", "all_reduce", 8)
+    small = parse_nccl_tests("8 2 float sum -1 21.1 0.00 0.00 0", "out.txt", "all_reduce", 8)
+    assert small[0].time_us == 21.1
+
+
+@pytest.mark.parametrize(
+    ("pids", "launch"),
+    [((7, 8), "processes"), ((7, 7), "threads"), ((None, None), "")],
+)
+def test_processes_and_threads_are_told_by_their_pids(pids, launch):
+    """A list of ranks without them says nothing."""
+    ranks = "".join(
+        f"#  Rank {rank}{'' if pid is None else f' Pid {pid}'} on host device {rank}\n"
+        for rank, pid in enumerate(pids)
+    )
+    (row,) = parse_nccl_tests(ranks + "8 2 float sum -1 9 0 0 0", "out.txt", "all_reduce")
+    assert row.launch == launch
+
+
 # ---- what all sizes of a run share ----
 
 

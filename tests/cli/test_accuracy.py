@@ -1,12 +1,13 @@
 """`simrank accuracy`: how far the cost models are from what was measured."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from simrank.calibration.cross_validation import FITS
 from simrank.cli import main
-from simrank.config.locate import builtin_names
+from simrank.config.locate import builtin_names, locate
 
 
 def run(capsys, *args):
@@ -160,3 +161,45 @@ def test_a_table_is_predicted_without_its_site(capsys):
     assert "h100x8_aws_p5_allreduce" in out
     assert "31 (21) +-33 69%" in out
     assert "the site is left out of the constants" in out
+
+
+def test_loops_of_a_framework_are_named_and_have_no_interval(capsys):
+    """Their overhead is measured and not predicted."""
+    status, out, _ = run(capsys, "xla_h100x8")
+    assert status == 0
+    assert "a loop of xla" in out
+    assert "+-" not in out
+    assert "no interval holds" in out
+
+
+@pytest.mark.parametrize(("launch", "is_asked"), [("", True), ("launch: processes\n", False)])
+def test_small_times_between_nodes_ask_for_the_launch(capsys, tmp_path, launch, is_asked):
+    """Without it their interval is half as wide again."""
+    table = tmp_path / "mine.csv"
+    table.write_text(Path(locate("measured", "h100x16_nebius_ib_allreduce")).read_text())
+    machine = "cluster: h100_ib\nnodes: 2\nlibrary: NCCL 2.28.7\nmode: back_to_back\n"
+    table.with_suffix(".yaml").write_text(machine + launch)
+    status, out, _ = run(capsys, str(table))
+    assert status == 0
+    assert ("launch not stated: mine all_reduce 16" in out) == is_asked
+    width = int(out.partition("+-")[2].partition(" ")[0])
+    assert (width > 40) == is_asked
+
+
+def test_a_contribution_says_what_it_would_change(capsys, tmp_path):
+    """One site more for its operation and network; nothing is written of a CSV table."""
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "system,op,nranks,bytes,dtype,time_us,algbw_GBps,busbw_GBps,source\n"
+        + "".join(
+            f"mine,all_reduce,16,{size},float32,{time_us},1,1,me\n"
+            for size, time_us in ((8, 30), (1 << 20, 95), (1 << 28, 1500))
+        )
+    )
+    machine = "cluster: h100_ib\nnodes: 2\nlibrary: NCCL 2.28.7\nmode: back_to_back\n"
+    table.with_suffix(".yaml").write_text(machine + "site: mine\nlaunch: processes\n")
+    status, out, _ = run(capsys, "--contribute", str(table))
+    assert status == 0
+    assert "sites with tables of all_reduce on several nodes over ib: 4 -> 5" in out
+    assert "a pull request with mine.csv and mine.yaml in configs/measured" in out
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.csv", "mine.yaml"]

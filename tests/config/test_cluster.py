@@ -200,8 +200,8 @@ def test_every_key_is_explained(model):
     ("keys", "message"),
     [
         (
-            "protocols: [simple]",
-            r"nccl.protocols\[0\]: expected one of LL, LL128, Simple, got simple",
+            "protocols: [smple]",
+            r"nccl.protocols\[0\]: expected one of LL, LL128, Simple, got smple",
         ),
         ("protocols: []", r"nccl.protocols: expected a list such as \[Simple\]"),
         ("algorithms: [rings]", r"nccl.algorithms\[0\]: expected .*ring"),

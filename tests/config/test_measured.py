@@ -105,3 +105,18 @@ def test_every_wrong_key_is_named_with_its_line(tmp_path):
         load_machine(tmp_path / "table.csv")
     assert [problem.line for problem in caught.value.problems] == [2, 4]
     assert "one of back_to_back, torch, xla" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("NVLSTree", "nvls_tree"), ("NVLS_TREE", "nvls_tree"), ("CollNetDirect", "collnet_direct")],
+)
+def test_algorithms_may_be_spelled_as_nccl_does(tmp_path, written, read):
+    """As NCCL_ALGO takes them, and as its log prints them."""
+    table = tmp_path / "own.csv"
+    table.with_suffix(".yaml").write_text(
+        "cluster: h100_ib\nnodes: 2\nlibrary: NCCL 2.28.7\nmode: back_to_back\n"
+        f"algorithms: {written}\nprotocols: [SIMPLE]\n"
+    )
+    machine = load_machine(table)
+    assert (machine.algorithms, machine.protocols) == ((read,), ("Simple",))
