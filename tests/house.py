@@ -56,7 +56,7 @@ BUDGET = {
     "torch": 9909,
     "tp": 549,
     "trace": 2335,
-    "validate": 5786,
+    "validate": 6009,
     "tests": 74_582,
 }
 MAX_GROWTH, MAX_FALL = 0.03, 0.05

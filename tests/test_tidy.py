@@ -55,6 +55,7 @@ TESTED_ELSEWHERE = {
     "isolation/package_changes.py": "torch/test_package_state.py",
     "isolation/package_state.py": "torch/test_package_state.py",
     "isolation/extension.py": "isolation/test_private_modules.py",
+    "isolation/torch_settings.py": "torch/rank_state/test_settings.py",
     "torch/dynamo.py": "torch/test_compiling.py",
     "torch/devices/main_program.py": "torch/devices/test_first_use.py",
     "torch/rank_state/sharding.py": "torch/rank_state/test_caches.py",

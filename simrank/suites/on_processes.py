@@ -146,7 +146,8 @@ class _Pool:
         start_s = (limits(config)[1] - _END_S) / timeout_factor()
         echo = sys.stdout if config.getoption("capture") == "no" else None
         # A test is run once: what makes it pass at the second time is no business of its pool.
-        options = Options(limits=Limits(start_s=start_s), retry=False, echo=echo)
+        limits_ = Limits(start_s=start_s)
+        options = Options(limits=limits_, retry=False, echo=echo, shares_modules=True)
         self._pool = WorkerPool(num_ranks, REAL[place], limit_s, options=options)
         self._loaded: set[tuple[int, str]] = set()
 

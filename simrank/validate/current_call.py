@@ -66,6 +66,11 @@ class WorkerCalls:
         self._ranks: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
         self._libraries: tuple[str, ...] = (_OWN,)
 
+    def move_to(self, pid: int) -> None:
+        """Publish from another process: a fork of the worker, or the worker again."""
+        self._pid = pid
+        self._page.write({**self._page.read(), "pid": pid})
+
     def stage(self, name: str) -> None:
         """Publish that this worker is in no collective, but at some stage of its life."""
         self._stage = name
@@ -264,7 +269,6 @@ class Page:
         if os.fstat(fd).st_size < SIZE_BYTES:
             os.ftruncate(fd, SIZE_BYTES)
         self._map = mmap.mmap(fd, SIZE_BYTES)
-        self._version = 0
 
     def write(self, record: dict[str, Any]) -> None:
         """Publish a record of plain data; the longest values are dropped if it does not fit."""
@@ -273,10 +277,10 @@ class Page:
             record = dict(record)
             del record[max(record, key=lambda key: len(json.dumps(record[key])))]
             body = json.dumps(record).encode()
-        self._version += 2
-        _HEAD.pack_into(self._map, 0, self._version - 1, 0)
+        version = (_HEAD.unpack_from(self._map, 0)[0] | 1) + 1  # A fork may have written the last.
+        _HEAD.pack_into(self._map, 0, version - 1, 0)
         self._map[_HEAD.size : _HEAD.size + len(body)] = body
-        _HEAD.pack_into(self._map, 0, self._version, len(body))
+        _HEAD.pack_into(self._map, 0, version, len(body))
 
     def read(self) -> dict[str, Any]:
         """Return the last record; empty if its writer died during the write."""

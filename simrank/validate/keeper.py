@@ -38,7 +38,7 @@ def main(config: dict[str, Any]) -> None:
     Args:
         config: What `process.Process` passes: descriptors, the search path, the parent's id.
     """
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     reading, writing = os.pipe()  # A byte comes when a child ends.
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -84,9 +84,14 @@ def _watch(worker: int, lifeline: int, child_ended: int, parent: int) -> int:
 
 
 def _end_descendants(worker: int) -> None:
-    """Kill the worker's group, and every orphan, until there is no child left."""
+    """Kill the worker's group, then every orphan."""
     with suppress(OSError):
         os.killpg(worker, signal.SIGKILL)
+    end_children()
+
+
+def end_children() -> None:
+    """Kill the children of this process, orphans among them, until there is none."""
     for _ in range(_MAX_ROUNDS):
         for pid in _children():
             with suppress(OSError):
@@ -117,7 +122,18 @@ def _be_worker(config: dict[str, Any], keeper: int) -> None:
     sys.path[:] = config["path"]
     from simrank.validate import worker  # noqa: PLC0415 - the keeper itself imports no simrank
 
-    worker.main(config)
+    functions = worker.Descendants(adopt_orphans, die_with_parent, end_children)
+    worker.main(config, functions)
+
+
+def die_with_parent() -> None:
+    """End this process with the one that forked it, which has one thread."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants whose parents end."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -90,6 +90,9 @@ class Options:
         echo: Where the pool says what it does, and workers' output is copied as it comes; or None.
         preload: Modules that workers import before the first request.
         port: Of the process groups' store; 0: a free one.
+        shares_modules: Whether cases share modules as they leave them, like the tests of a session;
+            False: a worker without process groups runs each case in a fork of itself, others put
+            functions, classes and values back.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -97,6 +100,7 @@ class Options:
     echo: TextIO | None = None
     preload: Sequence[str] = ()
     port: int = 0
+    shares_modules: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class Setup:
         preload: Modules that workers import before their first request.
         port: Of the store of the process groups; 0: a free one.
         echo: Where what workers print is copied, or None.
+        shares_modules: As in `Options`.
     """
 
     num_workers: int
@@ -135,3 +140,4 @@ class Setup:
     preload: Sequence[str]
     port: int
     echo: TextIO | None
+    shares_modules: bool = False

@@ -133,13 +133,19 @@ def _parcel(value: object) -> bytes:
 
 def unpacked(data: bytes) -> Any:  # noqa: ANN401 - what was packed
     """Unpickle a value of the pool in a worker, with its modules imported."""
+    return _Unpickler(io.BytesIO(import_modules(data))).load()
+
+
+def import_modules(data: bytes) -> bytes:
+    """Import the modules of a packed value, and return its pickle."""
     body, files, main = pickle.loads(data)
     if main:
         mp_spawn.prepare(main)  # A second time does nothing: it is the main module by then.
     for name, place in files.items():
         if name not in sys.modules:
             _import(name, place)
-    return _Unpickler(io.BytesIO(body)).load()
+    found: bytes = body
+    return found
 
 
 def _place(name: str) -> str | list[str] | None:

@@ -97,7 +97,8 @@ class WorkerPool:
         self._resources = ExitStack()
         self._lock = threading.Lock()
         self._is_closed = False
-        self._finalizer = weakref.finalize(self, _end, self._teams, self._resources, os.getpid())
+        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, self._teams, self._resources, self._owner)
 
     def run(
         self,
@@ -132,6 +133,11 @@ class WorkerPool:
         with self._lock:
             if self._is_closed:
                 raise PoolError("the pool is closed")
+            if os.getpid() != self._owner:
+                raise PoolError(
+                    f"the pool belongs to process {self._owner}, of which this is a fork"
+                    "\n  to fix: make a pool in the fork"
+                )
             self._case += 1
             self._name = getattr(fn, "__qualname__", str(fn))
             if fresh:
@@ -200,7 +206,11 @@ class WorkerPool:
             self._team()
 
     def close(self) -> None:
-        """End the workers in bounded time, then the entered contexts."""
+        """End the workers in bounded time, then the entered contexts; in a fork, do neither."""
+        if os.getpid() != self._owner:
+            self._is_closed = True
+            self._finalizer.detach()
+            return
         with self._lock:
             self._is_closed = True
             try:
@@ -215,7 +225,8 @@ class WorkerPool:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close it; at once, if the program was interrupted."""
-        if kind is not None and not issubclass(kind, Exception):
+        is_owner = os.getpid() == self._owner
+        if kind is not None and not issubclass(kind, Exception) and is_owner:
             self._end_team("", at_once=True)  # Interrupted: no worker is asked to leave.
         self.close()
 
@@ -262,6 +273,7 @@ class WorkerPool:
             options.preload,
             options.port,
             options.echo,
+            options.shares_modules,
         )
 
     def _attempt(

@@ -113,11 +113,15 @@ class Process:
         return True
 
     def ask_stacks(self, number: int) -> None:
-        """Request the stacks of all threads, which are written without the interpreter's lock."""
+        """Request the stacks of all threads, which are written without the interpreter's lock.
+
+        Of the process that runs the case: the worker, or its fork.
+        """
         os.ftruncate(self._stacks, 0)
-        if self.pid and not self.has_ended():
+        pid = self.page.read().get("pid", self.pid)
+        if pid and not self.has_ended():
             with suppress(OSError):
-                os.kill(self.pid, number)
+                os.kill(pid, number)
 
     def stacks(self) -> str:
         """Return the stacks that were requested or written by a crash; empty without any."""

@@ -1,26 +1,40 @@
 """Reset of a worker's process between cases: each case starts as in a fresh worker.
 
-The state of a process is a table of parts, `_PARTS`: each reads a value and writes it back. What
-cannot be written back is named, and the pool replaces the worker. The seeds are those of
+Workers without process groups run each case in a fork (`worker`): nothing of it is left. The others
+keep their process: functions and classes of all modules are compared with what they were and put
+back; the rest of a process is a table of parts, `_PARTS`, each of which reads a value and writes it
+back. What cannot be written back is named, and the pool replaces the worker. The seeds are those of
 TransformerEngine's pool: a case gives the same numbers alone and after other cases.
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import functools
 import gc
 import io
 import locale
 import logging
 import os
 import random
+import resource
 import signal
 import socket
 import sys
 import threading
+import tracemalloc
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,13 +58,17 @@ class StatePart(NamedTuple):
 
 
 class Baseline:
-    """A snapshot of the process, and of libraries at their first import."""
+    """A snapshot of the process, and of modules at their first import.
 
-    def __init__(self) -> None:
+    Args:
+        shares_modules: Whether modules stay as a case left them.
+    """
+
+    def __init__(self, *, shares_modules: bool = False) -> None:
         self._saved: list[tuple[StatePart, Any]] = []
         self._libraries: set[str] = set()
         self._descriptors = _Descriptors()
-        self._modules: dict[str, dict[str, object]] = {}
+        self._code = _Code(shares_modules=shares_modules)
         self._threads = set(threading.enumerate())
         self._save((*_PARTS, _loggers()))
         self.look()
@@ -61,15 +79,13 @@ class Baseline:
             if library not in self._libraries and _is_imported(library):
                 self._libraries.add(library)
                 self._save(parts())
-        for name in _PATCHABLE - self._modules.keys():
-            if _is_imported(name):
-                self._modules[name] = dict(_callables(sys.modules[name]))
+        self._code.look()
 
     def _save(self, parts: Iterable[StatePart]) -> None:
         self._saved += [(part, part.read()) for part in parts]
 
     def restore(self) -> list[str]:
-        """Write the state back and seed the random generators of Python, numpy and torch.
+        """Write all but code back, and seed the random generators of Python, numpy and torch.
 
         The state of a library that a case is the first to import, inside a function, is saved as
         that case left it.
@@ -78,7 +94,6 @@ class Baseline:
             What a case left behind that only a new process is free of.
         """
         left = []
-        self._restore_modules()  # First: the rest calls them.
         for part, value in self._saved:
             try:
                 if not _is_same(part.read(), value):
@@ -92,27 +107,48 @@ class Baseline:
         left += [
             f"thread {thread.name!r}"
             for thread in threading.enumerate()
-            if thread not in self._threads and not thread.daemon
+            if thread not in self._threads and not _is_of_a_library(thread)
         ]
-        _seed()
+        left += [f"a child process, pid {pid}" for pid in children_of(os.getpid())]
+        seed()
         return left
 
-    def _restore_modules(self) -> None:
-        """Put back functions and classes that a case replaced in modules that tests often patch."""
-        for name, known in self._modules.items():
-            module = sys.modules.get(name)
-            if module is None:
-                continue
-            now = vars(module)
-            for key, value in known.items():
-                if now.get(key) is not value and not _is_own_change(name, now.get(key)):
-                    setattr(module, key, value)
+    def restore_code(self) -> list[str]:
+        """Put back functions, classes and simple values that a case replaced in any module.
+
+        Returns:
+            What cannot be put back.
+        """
+        return self._code.restore()
 
 
-def _is_own_change(module: str, value: object) -> bool:
-    """Return whether torch itself replaced one of its functions at an import."""
-    of = getattr(value, "__module__", None)
-    return module.partition(".")[0] == "torch" and str(of).partition(".")[0] in {"torch", "simrank"}
+def _is_of_a_library(thread: threading.Thread) -> bool:
+    """Return whether an installed library made a daemon thread: they stay for all cases."""
+    target: Any = getattr(thread, "_target", None) or type(thread).run
+    of = str(getattr(target, "__module__", ""))
+    file = getattr(sys.modules.get(of), "__file__", None) or ""
+    return thread.daemon and "site-packages" in file
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the running children of a process, but those of Python's own services.
+
+    Children that have ended are reaped. Nothing where there is no /proc.
+    """
+    services = {
+        getattr(getattr(sys.modules.get(f"multiprocessing.{name}"), f"_{name}", None), key, None)
+        for name, key in (("resource_tracker", "_pid"), ("forkserver", "_forkserver_pid"))
+    }
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    running = []
+    for child in set(found) - services:
+        with suppress(ChildProcessError):
+            if os.waitpid(child, os.WNOHANG) == (0, 0):
+                running.append(child)
+    return running
 
 
 def _is_imported(name: str) -> bool:
@@ -123,7 +159,8 @@ def _is_same(one: object, other: object) -> bool:
     return one is other or (type(one) is type(other) and bool(one == other))
 
 
-def _seed() -> None:
+def seed() -> None:
+    """Seed the random generators of Python, numpy and torch."""
     random.seed(SEED)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -233,6 +270,60 @@ def _loggers() -> StatePart:
     return StatePart("levels and handlers of loggers", read, write)
 
 
+_C = ctypes.CDLL(None)  # fegetround is in libm, which every interpreter loads.
+
+
+def _limits() -> Iterator[StatePart]:
+    """Yield a part for each limit of the process; a hard limit that was lowered stays."""
+    for name in dir(resource):
+        if name.startswith("RLIMIT_"):
+            number = getattr(resource, name)
+            yield StatePart(
+                f"resource.{name}",
+                functools.partial(resource.getrlimit, number),
+                functools.partial(resource.setrlimit, number),
+            )
+
+
+def _schedule() -> Iterator[StatePart]:
+    """Yield the parts of what the kernel runs the process on, where it has them."""
+    yield StatePart(
+        "the priority",
+        lambda: os.getpriority(os.PRIO_PROCESS, 0),
+        lambda value: os.setpriority(os.PRIO_PROCESS, 0, value),
+    )
+    if sys.platform == "linux":
+        yield StatePart(
+            "the processors",
+            lambda: os.sched_getaffinity(0),
+            lambda value: os.sched_setaffinity(0, value),
+        )
+        yield StatePart(
+            "the scheduling policy",
+            lambda: os.sched_getscheduler(0),
+            lambda value: os.sched_setscheduler(0, value, os.sched_param(0)),
+        )
+
+
+def _loop_policy() -> Any:  # noqa: ANN401 - asyncio's
+    """Return asyncio's policy, where a case has imported it."""
+    events: Any = sys.modules.get("asyncio.events")
+    return getattr(events, "_event_loop_policy", None)
+
+
+def _write_loop_policy(value: Any) -> None:  # noqa: ANN401 - asyncio's
+    events: Any = sys.modules["asyncio.events"]
+    events._event_loop_policy = value
+
+
+def _write_tracing(is_on: bool) -> None:
+    tracemalloc.start() if is_on else tracemalloc.stop()
+
+
+def _leave(_: object) -> None:
+    """Change nothing: the worker is replaced."""
+
+
 _PARTS = (
     # First what the rest needs.
     StatePart("sys.setrecursionlimit", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -248,6 +339,15 @@ _PARTS = (
     StatePart("os.environ", lambda: dict(os.environ), _write_environment),
     StatePart("the current folder", _folder, _change_folder),
     StatePart("os.umask", _umask, os.umask),
+    *_limits(),
+    *_schedule(),
+    StatePart("the rounding mode", _C.fegetround, _C.fesetround),
+    StatePart("asyncio.set_event_loop_policy", _loop_policy, _write_loop_policy),
+    StatePart("tracemalloc.start", tracemalloc.is_tracing, _write_tracing),
+    StatePart("faulthandler.enable", faulthandler.is_enabled, _leave),
+    StatePart(
+        "sys.set_asyncgen_hooks", sys.get_asyncgen_hooks, lambda v: sys.set_asyncgen_hooks(*v)
+    ),
     StatePart(
         "the locale",
         lambda: locale.setlocale(locale.LC_ALL),
@@ -367,20 +467,119 @@ _WITH_DESCRIPTOR = (
 
 # ---- modules and libraries ----
 
-# Modules that tests patch, and that are cheap to compare.
-_PATCHABLE = frozenset({
-    "builtins", "copy", "json", "logging", "math", "multiprocessing", "os", "pathlib", "pickle",
-    "posixpath", "random", "shutil", "signal", "socket", "subprocess", "tempfile", "threading",
-    "time", "warnings", "numpy", "numpy.random", "torch", "torch.cuda", "torch.distributed",
-    "torch.distributed.distributed_c10d", "torch.nn.functional",
-})  # fmt: skip
+_CODE = (
+    FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, WrapperDescriptorType,
+    type, property, classmethod, staticmethod,
+)  # fmt: skip
+_SIMPLE = (bool, int, float, str, bytes)
+_NOTHING = object()
 
 
-def _callables(module: ModuleType) -> Iterator[tuple[str, object]]:
-    """Yield the functions and classes of a module."""
-    for name, value in list(vars(module).items()):
-        if type(value) in {FunctionType, BuiltinFunctionType, type}:
-            yield name, value
+class _Code:
+    """Functions, classes and simple values of all modules, and the attributes of the classes."""
+
+    def __init__(self, *, shares_modules: bool) -> None:
+        self._shares_modules = shares_modules
+        self._modules: dict[str, _Namespace] = {}
+        self._classes: dict[int, _Namespace] = {}
+
+    def look(self) -> None:
+        """Remember modules that were imported since."""
+        if self._shares_modules:
+            return
+        for name, module in list(sys.modules.items()):
+            if name in self._modules or type(module) is not ModuleType:
+                continue
+            found = _Namespace(module, name, dict(vars(module)))
+            self._modules[name] = found
+            for value in found.known.values():
+                if issubclass(type(value), type) and vars(value).get("__module__") == name:
+                    self._classes[id(value)] = _Namespace(value, name, dict(vars(value)))
+
+    def restore(self) -> list[str]:
+        """Put back what is another object now; return the names of the rest."""
+        left: list[str] = []
+        is_known = self._modules.__contains__
+        for each in (*self._modules.values(), *self._classes.values()):
+            if each.differs():
+                left += each.restore(is_known)
+        return left
+
+
+class _Namespace:
+    """A module or a class, and what its names were.
+
+    Args:
+        owner: The module or class.
+        module: The module's name.
+        known: What its names were.
+    """
+
+    def __init__(self, owner: Any, module: str, known: dict[str, object]) -> None:  # noqa: ANN401
+        self.known = known
+        self._values = list(known.values())
+        self._now: Any = vars(owner)
+        self._owner = owner
+        self._library = module.partition(".")[0]
+        # Values of other libraries are caches and counts; a program's own are reset.
+        is_library = _is_installed(owner) or self._library == "simrank"
+        self._is_simple_reset = self._library == "numpy" or not is_library
+
+    def differs(self) -> bool:
+        """Return whether a name is another object now; of lists, since C compares their objects."""
+        try:
+            return list(self._now.values()) != self._values
+        except Exception:  # noqa: BLE001 - a new object's own comparison
+            return True
+
+    def restore(self, is_known: Callable[[object], bool]) -> list[str]:
+        """Put back what a case replaced; take what a library changed itself as known.
+
+        Args:
+            is_known: Whether a module was there before the case.
+        """
+        left = []
+        now = dict(self._now)
+        for key, found in now.items():
+            value = self.known.get(key, _NOTHING)
+            if found is value:
+                continue
+            if self._is_put_back(value, found) and not self._is_own(found, is_known):
+                try:
+                    if value is _NOTHING:
+                        delattr(self._owner, key)
+                    else:
+                        setattr(self._owner, key, value)
+                except Exception as error:  # noqa: BLE001 - what a metaclass raises is reported
+                    left.append(f"{self._owner.__name__}.{key} ({type(error).__name__}: {error})")
+        for key in self.known.keys() - now.keys():
+            if isinstance(self.known[key], _CODE):
+                setattr(self._owner, key, self.known[key])
+        self.known = dict(self._now)  # In its order, with caches as they are now.
+        self._values = list(self.known.values())
+        return left
+
+    def _is_put_back(self, value: object, found: object) -> bool:
+        """Return whether a case changed a name, and no cache was filled."""
+        if isinstance(value, _CODE) or callable(value):
+            return True
+        if value is _NOTHING:
+            return isinstance(found, _CODE)
+        is_simple = value is None or isinstance(value, _SIMPLE)
+        is_set = isinstance(found, (*_SIMPLE, *_CODE)) or found is None
+        return self._is_simple_reset and is_simple and is_set
+
+    def _is_own(self, found: object, is_known: Callable[[object], bool]) -> bool:
+        """Return whether a library replaced one of its own, in a module that was imported since."""
+        of = getattr(found, "__module__", None)
+        library = str(of).partition(".")[0]
+        return library == "simrank" or (library == self._library and not is_known(of))
+
+
+def _is_installed(owner: object) -> bool:
+    """Return whether a module, or that of a class, is in site-packages."""
+    module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
+    return "site-packages" in str(getattr(module, "__file__", None))
 
 
 def _numpy_parts() -> list[StatePart]:
@@ -398,41 +597,22 @@ def _numpy_parts() -> list[StatePart]:
 
 
 def _torch_parts() -> list[StatePart]:
+    from simrank.isolation.torch_settings import settings  # noqa: PLC0415 - it needs torch
+
     torch: Any = sys.modules["torch"]
-    flags = [
-        (torch.backends.cuda.matmul, "allow_tf32"),
-        (torch.backends.cudnn, "benchmark"),
-        (torch.backends.cudnn, "deterministic"),
-        (torch.backends.cudnn, "allow_tf32"),
-    ]
     return [
         StatePart("torch.set_default_device", torch.get_default_device, _write_default_device),
         StatePart("modes of torch functions", torch._C._len_torch_function_stack, _pop_modes),
-        StatePart("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype),
         StatePart("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads),
         StatePart("torch.set_grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled),
-        StatePart(
-            "torch.autograd.set_detect_anomaly",
-            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            lambda value: torch.set_anomaly_enabled(*value),
-        ),
         StatePart("torch.inference_mode", torch.is_inference_mode_enabled, _leave),
         StatePart("dispatch modes of torch", torch._C._len_torch_dispatch_stack, _leave),
-        StatePart(
-            "torch.use_deterministic_algorithms",
-            lambda: (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
-            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
-        ),
-        StatePart(
-            "torch.set_float32_matmul_precision",
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
         *(_autocast(torch, device) for device in ("cpu", "cuda")),
-        *(_attribute(owner, name) for owner, name in flags),
+        *(
+            StatePart(".".join(each.names), each.get, each.put)
+            for each in settings()
+            if "nvfuser" not in each.names[0]  # No-ops, whose getters warn.
+        ),
     ]
 
 
@@ -445,10 +625,6 @@ def _pop_modes(depth: int) -> None:
     torch: Any = sys.modules["torch"]
     while torch._C._len_torch_function_stack() > depth:
         torch._C._pop_torch_function_stack()
-
-
-def _leave(_: object) -> None:
-    """Change nothing: a mode that a case entered is left by its own exit alone."""
 
 
 def _autocast(torch: Any, device: str) -> StatePart:  # noqa: ANN401 - a module

@@ -341,6 +341,7 @@ class Team:
                 "authkey": bytes(mp_process.current_process().authkey),
                 "preload": list(setup.preload),
                 "reset": setup.reset,
+                "shares_modules": setup.shares_modules,
             }
             left_s = max(0.0, deadline - time.monotonic())
             with suppress(OSError):  # It is dead, or stuck: the wait for its start sees that.

@@ -1,26 +1,33 @@
 """The main program of a worker: it waits for a request, runs it, answers, and waits again.
 
-Reading starts at `main`. By then standard output is the pool's pipe, the channel is open,
+A worker without process groups runs each request in a fork of itself, which has nothing of the
+requests before; one with groups keeps its process and resets it (`reset`). Reading starts at
+`main`. By then standard output is the pool's pipe, the channel is open,
 and torch has not been imported.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextvars
+import ctypes
 import faulthandler
 import os
 import pickle
+import resource
+import select
 import signal
 import socket
 import sys
 import traceback
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.errors import BodyError
 from simrank.validate import pickling
 from simrank.validate.channel import Frame, FrameKind, WorkerChannel
 from simrank.validate.current_call import Page, WorkerCalls
-from simrank.validate.reset import Baseline
+from simrank.validate.reset import Baseline, seed
 from simrank.validate.this_worker import Worker, set_worker
 
 if TYPE_CHECKING:
@@ -28,14 +35,33 @@ if TYPE_CHECKING:
 
 # Its stacks are written by C code, without the interpreter's lock: a rank in a loop, or in a C
 # call.
+# As they are before a case replaces them.
+_WRITE, _EXIT, _STREAMS = os.write, os._exit, (sys.__stdout__, sys.__stderr__)
+_C = ctypes.CDLL(None)
+_LEAVE_S = 5.0  # Assumed: for functions that a case registered with atexit.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 3) + 3
 
 
-def main(config: dict[str, Any]) -> None:
+class Descendants(NamedTuple):
+    """Functions for the descendants of a process.
+
+    Attributes:
+        adopt: Makes this process the parent of those whose parents end.
+        follow: Ends this process with the one that forked it.
+        end: Kills all children.
+    """
+
+    adopt: Callable[[], None]
+    follow: Callable[[], None]
+    end: Callable[[], None]
+
+
+def main(config: dict[str, Any], descendants: Descendants) -> None:
     """Run as a worker until the pool ends it, or is gone.
 
     Args:
         config: As for `keeper.main`.
+        descendants: The keeper's functions for processes that descend from this one.
     """
     for fd in config["worker_fds"]:
         os.set_inheritable(fd, False)
@@ -54,10 +80,19 @@ def main(config: dict[str, Any]) -> None:
     except BaseException as error:  # noqa: BLE001 - reported to the pool, which raises it
         channel.send(Frame(FrameKind.REFUSED, 0, _raised(error)))
         return
-    baseline = Baseline()
+    answered = os.pipe()  # A fork writes a byte once it has answered.
+    os.set_blocking(answered[0], False)
+    shares_modules = setup["shares_modules"]
+    baseline = Baseline(shares_modules=shares_modules)
+    forks = worker.backend is None and not shares_modules
     channel.send(Frame(FrameKind.READY, 0, pickle.dumps(os.getpid())))
+    if forks:
+        descendants.adopt()
     while (request := _next(channel)) is not None and request.kind == FrameKind.RUN:
-        channel.send(_answer(worker, baseline, request))
+        if forks and _has_one_thread():
+            _answer_in_fork(worker, baseline, request, channel, answered, descendants)
+        else:
+            channel.send(_answer(worker, baseline, request))
     calls.stage("ending")
     worker.leave()
 
@@ -91,16 +126,93 @@ def _prepare(worker: Worker, setup: dict[str, Any], listener: int | None) -> Non
     calls.stage("idle")
 
 
-def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
+def _has_one_thread() -> bool:
+    """Return whether a fork is safe: no other thread holds a lock that would never be released."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:  # No /proc: nothing tells of the threads of C libraries.
+        return False
+
+
+def _answer_in_fork(
+    worker: Worker,
+    baseline: Baseline,
+    frame: Frame,
+    channel: WorkerChannel,
+    answered: tuple[int, int],
+    descendants: Descendants,
+) -> None:
+    """Run a request in a fork of this process, which answers; end as it does if it does not.
+
+    The modules of the function are imported here: later forks have them.
+    """
+    calls = worker.calls
+    calls.stage("importing the request's modules")
+    with suppress(BaseException):  # The fork raises it again, and answers with it.
+        pickling.import_modules(pickle.loads(frame.body)[1])
+    calls.watch_torch()
+    _flush()
+    child = os.fork()
+    if child == 0:
+        descendants.follow()
+        calls.move_to(os.getpid())
+        channel.send(_answer(worker, baseline, frame, in_fork=True))
+        _WRITE(answered[1], b".")
+        with suppress(BaseException):  # What the case registered.
+            atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter does at its end
+        _flush()
+        _EXIT(0)
+    status = _wait_for(child, answered[0])
+    descendants.end()
+    calls.move_to(os.getpid())
+    try:
+        os.read(answered[0], 1)
+    except BlockingIOError:
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            _end_by(-code)
+        os._exit(code)
+
+
+def _wait_for(child: int, answered: int) -> int:
+    """Wait for the end of a fork; once it has answered, in bounded time. Return its wait status."""
+    with suppress(OSError):  # A kernel without such descriptors: nothing is bounded.
+        ended = os.pidfd_open(child)
+        ready, _, _ = select.select([ended, answered], [], [])
+        if ended not in ready and not select.select([ended], [], [], _LEAVE_S)[0]:
+            os.kill(child, signal.SIGKILL)
+        os.close(ended)
+    return os.waitpid(child, 0)[1]
+
+
+def _end_by(number: int) -> None:
+    """End this process by a signal, without a report of its own: the fork has written its."""
+    faulthandler.disable()
+    with suppress(OSError, ValueError):  # SIGKILL has no handler.
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), number)
+    signal.pause()
+
+
+def _answer(worker: Worker, baseline: Baseline, frame: Frame, *, in_fork: bool = False) -> Frame:
     """Run a request; every end of it but the process's own is an answer."""
     pid = os.getpid()
+    context = contextvars.copy_context()  # What it sets there ends with it.
+    failed: BaseException | None = None
+    value: Any = None
     try:
-        value = _run(worker, baseline, frame)
-        _end_fork(pid)
-        kind, body = FrameKind.RETURNED, pickling.result(value)
+        value = context.run(_run, worker, baseline, frame, in_fork=in_fork)
     except BaseException as error:  # noqa: BLE001 - reported, with its traceback
-        _end_fork(pid, error)
-        kind, body = FrameKind.RAISED, _raised(error)
+        failed = error
+    left = baseline.restore_code()  # What follows calls it.
+    _end_fork(pid, failed)
+    try:
+        kind, body = FrameKind.RETURNED, pickling.result(value)
+    except BaseException as error:  # noqa: BLE001 - likewise
+        failed = failed or error
+    if failed is not None:
+        kind, body = FrameKind.RAISED, _raised(failed)
     calls = worker.calls
     calls.stage("answered" if kind == FrameKind.RETURNED else "raised")
     _flush()
@@ -108,16 +220,19 @@ def _answer(worker: Worker, baseline: Baseline, frame: Frame) -> Frame:
         "counts": calls.counts,
         "members": calls.members,
         "is_whole": worker.are_groups_whole(),
-        "left": baseline.restore(),
+        "left": [] if in_fork else [*left, *baseline.restore()],
     }
     _flush()
     return Frame(kind, frame.request, pickle.dumps((state, body)))
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # The case closed it, or its descriptor.
+    """Write out what was printed, to streams of the case's own, too, and by C libraries."""
+    streams: tuple[Any, ...] = (*_STREAMS, sys.stdout, sys.stderr)
+    for stream in {id(each): each for each in streams}.values():
+        with suppress(Exception):  # Closed, of None, or of the case's own making.
             stream.flush()
+    _C.fflush(None)
 
 
 def _end_fork(pid: int, error: BaseException | None = None) -> None:
@@ -137,12 +252,11 @@ def _end_fork(pid: int, error: BaseException | None = None) -> None:
     elif error is not None:
         traceback.print_exception(error)
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(code if isinstance(code, int) else 1)
 
 
-def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN401 - its result
+def _run(worker: Worker, baseline: Baseline, frame: Frame, *, in_fork: bool) -> Any:  # noqa: ANN401 - its result
     calls = worker.calls
     calls.begin()
     worker.request = frame.request
@@ -153,8 +267,11 @@ def _run(worker: Worker, baseline: Baseline, frame: Frame) -> Any:  # noqa: ANN4
     worker.activate(active)
     calls.stage("resetting")
     baseline.look()
-    baseline.restore()
-    worker.drop_groups()
+    if in_fork:
+        seed()
+    else:
+        baseline.restore()  # What the modules of the function have changed.
+        worker.drop_groups()
     if worker.reset is not None:
         worker.reset()
     calls.stage("running")

@@ -75,13 +75,9 @@ def die_after_another_raised(rank):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def raise_with(text):
-    STATE["raised"] = STATE.get("raised", 0) + 1
+def raise_with(text, path=os.devnull):
+    mark(path)
     raise ValueError(text)
-
-
-def num_raised():
-    return STATE["raised"]
 
 
 def raise_beside_half_a_frame(rank):
@@ -189,6 +185,12 @@ def print_much(num_bytes):
     return os.getpid()
 
 
+def keeper():
+    """Return the process id of this worker's keeper; a case runs in a fork of the worker."""
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def set_state(value):
     STATE["value"] += value
     return STATE["value"]
@@ -207,8 +209,8 @@ def facts():
     return os.environ.get("SPOILED"), os.getcwd(), list(sys.argv), random.random()
 
 
-def start_descendants(folder):
-    """Start a child, and a grandchild in a session of its own; return their ids."""
+def start_descendants(path):
+    """Start a child, and a grandchild in a session of its own; add the ids of all, and go on."""
     program = (
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],\n"
@@ -217,7 +219,17 @@ def start_descendants(folder):
         "time.sleep(600)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    return [os.getpid(), child.pid, int(child.stdout.readline())]
+    pids = os.getppid(), os.getpid(), child.pid, int(child.stdout.readline())
+    with Path(path).open("a") as file:
+        file.write(" ".join(map(str, pids)) + "\n")
+    sleep()
+
+
+def descendants(path, num_workers):
+    """Return the ids that workers have written, once all have."""
+    while not path.exists() or path.read_text().count("\n") < num_workers:
+        time.sleep(0.01)
+    return [[int(pid) for pid in line.split()] for line in path.read_text().splitlines()]
 
 
 def unpicklable():
@@ -234,7 +246,7 @@ def raise_stubborn():
 
 
 def fork(how):
-    """Make a child that does not end by itself; return how it ended, and who this is."""
+    """Make a child that does not end by itself; return how it ended, and whose fork this is."""
     child = os.fork()
     if child == 0:
         if how == "raises":
@@ -242,7 +254,7 @@ def fork(how):
         if how == "exits":
             sys.exit(3)
         return "an answer of the fork"
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.getpid()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.getppid()
 
 
 def leave(code):
@@ -269,7 +281,7 @@ def mark_and_sleep(path):
 
 
 def descriptors():
-    return sorted(os.listdir("/proc/self/fd")), os.getsid(0), os.getpgid(0), os.getpid()
+    return sorted(os.listdir("/proc/self/fd")), os.getsid(0), os.getpgid(0), os.getppid()
 
 
 def write_to(fd):

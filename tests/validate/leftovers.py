@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import ctypes
+import decimal
 import gc
 import io
+import json
 import locale
 import logging
+import multiprocessing
 import os
+import pickle
 import random
+import re
+import resource
+import shutil
 import signal
 import socket
+import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
+import tracemalloc
 import warnings
 from pathlib import Path
 
 import numpy as np
 
 KEPT = []
+OWN_COUNT = 0
+VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
 
 
 def state():
     """Return the state that a case can see, as plain data."""
     return {
-        "descriptors": sorted(map(os.readlink, _links())),
-        "standard": [os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2)],
+        "descriptors": sorted(map(_kind, _links())),
+        "standard": [_kind(f"/proc/self/fd/{fd}") for fd in (0, 1, 2)],
         "alarm": signal.getitimer(signal.ITIMER_REAL),
         "handlers": {n: str(signal.getsignal(n)) for n in (2, 10, 14, 15)},
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
@@ -46,7 +62,32 @@ def state():
         "tracing": (sys.gettrace(), sys.getprofile()),
         "patched": [f.__module__ for f in (time.sleep, os.getcwd, random.random, print, open)],
         "environment": sorted(os.environ),
+        **_more_state(),
     }
+
+
+def _more_state():
+    return {
+        "classes": (json.JSONEncoder.default.__module__, Path.exists.__module__),
+        "functions": [f.__module__ for f in (json.dumps, np.linalg.norm, shutil.copy)],
+        "limits": (resource.getrlimit(resource.RLIMIT_NOFILE), tempfile.tempdir),
+        "processors": (sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)),
+        "rounding": ctypes.CDLL(None).fegetround(),
+        "contexts": (decimal.getcontext().prec, VARIABLE.get()),
+        "policy": type(asyncio.get_event_loop_policy()).__name__,
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "children": len(multiprocessing.active_children()),
+        "tracing memory": tracemalloc.is_tracing(),
+        "own": (OWN_COUNT, own_function.__module__, sys.dont_write_bytecode),
+    }
+
+
+def own_function():
+    """Stand for a program's own function."""
+
+
+def _kind(link):
+    return re.sub(r"\d+", "", os.readlink(link))  # A new process has pipes of other numbers.
 
 
 def _links():
@@ -123,7 +164,88 @@ def _hooks():
     sys.settrace(lambda *_: None)
 
 
+def _patch_what_answers_are_made_of():
+    json.dumps = pickle.dumps = pickle.loads = socket.socket.sendall = lambda *_, **__: None
+    traceback.TracebackException = os.getpid = os._exit = struct.pack = None
+
+
+def _patch_classes():
+    json.JSONEncoder.default = Path.exists = Other.method
+    np.linalg.norm = shutil.copy = Other.method
+
+
+class Policy(asyncio.DefaultEventLoopPolicy):
+    """A policy of the program's."""
+
+
+class Other:
+    """A class of the program's."""
+
+    def method(self, *_):
+        """Take the place of another one."""
+
+
+def _count():
+    global OWN_COUNT, own_function  # noqa: PLW0603 - this is what is tested
+    OWN_COUNT += 1
+    own_function = Other.method
+
+
+def _start_a_child():
+    KEPT.append(subprocess.Popen(["sleep", "600"]))
+
+
+def _start_a_fork():
+    if os.fork() == 0:
+        time.sleep(600)
+
+
+def _limit_files():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+
+
+def _lower_a_hard_limit():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+
+class _Stream:
+    def write(self, _):
+        """Drop the text."""
+
+
+class _FailingStream(_Stream):
+    def flush(self):
+        """Fail."""
+        raise RuntimeError("flush")
+
+
+def _start_a_daemon():
+    threading.Thread(target=time.sleep, args=(600,), name="daemon", daemon=True).start()
+
+
 CHANGES = {
+    "what answers are made of is patched": _patch_what_answers_are_made_of,
+    "classes are patched": _patch_classes,
+    "a function is another one of its module": lambda: setattr(json, "dumps", json.loads),
+    "globals of the program are set": _count,
+    "a child is left": _start_a_child,
+    "a fork is left": _start_a_fork,
+    "a daemon thread is left": _start_a_daemon,
+    "files are limited": _limit_files,
+    "files are limited for good": _lower_a_hard_limit,
+    "one processor is left": lambda: os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]),
+    "the process is nice": lambda: os.nice(3),
+    "rounding is down": lambda: ctypes.CDLL(None).fesetround(0x400),
+    "decimals are short": lambda: setattr(decimal.getcontext(), "prec", 3),
+    "a context variable is set": lambda: VARIABLE.set(1),
+    "a policy of asyncio is set": lambda: asyncio.set_event_loop_policy(Policy()),
+    "memory is traced": tracemalloc.start,
+    "files are made elsewhere": lambda: setattr(tempfile, "tempdir", "/"),
+    "no bytecode is written": lambda: setattr(sys, "dont_write_bytecode", True),
+    "sys.stderr is None": lambda: setattr(sys, "stderr", None),
+    "sys.stdout has no flush": lambda: setattr(sys, "stdout", _Stream()),
+    "sys.stdout fails to flush": lambda: setattr(sys, "stdout", _FailingStream()),
     "standard output is another file": _point_output_at_a_file,
     "standard output is closed": lambda: os.close(1),
     "sys.stdout is replaced": _replace_output,
@@ -149,8 +271,23 @@ CHANGES = {
 }
 
 
-def change(name):
-    CHANGES[name]()
+# What a process that stays cannot be rid of.
+FOR_GOOD = (
+    "a child is left",
+    "a fork is left",
+    "a daemon thread is left",
+    "files are limited for good",
+)
+
+
+def change(*names):
+    for name in names:
+        CHANGES[name]()
+
+
+def change_and_raise(*names):
+    change(*names)
+    raise ValueError("after the changes")
 
 
 def leave_a_thread():

@@ -9,11 +9,12 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from simrank.errors import WorkerDiedError
+from simrank.errors import PoolError, WorkerDiedError
 from simrank.validate import Options, WorkerPool
 
 from . import cases
@@ -22,13 +23,23 @@ from .conftest import TOKEN, holders, none_left
 HERE = Path(__file__).parent
 START = f"""
 import os, signal, sys, threading, time
+from pathlib import Path
 sys.path.insert(0, {str(HERE.parent)!r})
-from simrank.validate import WorkerPool
+from simrank.validate import Options, WorkerPool
 from validate import cases
 
 def started(token):
+    # Returns a pool whose workers have run a case.
     pool = WorkerPool(2, None, env={{{TOKEN!r}: token}})
-    pool.run(cases.start_descendants, "")
+    pool.run(os.getppid)
+    return pool
+
+
+def busy(token, path):
+    # Returns a pool whose workers run a case that has descendants.
+    pool = WorkerPool(2, None, env={{{TOKEN!r}: token}}, options=Options(retry=False))
+    threading.Thread(target=pool.run, args=(cases.start_descendants, path), daemon=True).start()
+    cases.descendants(Path(path), 2)
     return pool
 """
 
@@ -52,24 +63,39 @@ def killed_when_ready(process):
     process.stdout.close()
 
 
-def test_descendants_of_all_kinds_are_there_before_they_are_killed(token):
-    """The check itself: it sees a worker, its child, and a grandchild in a session of its own."""
-    with WorkerPool(1, None, env={TOKEN: token}) as one:
-        pids = one.run(cases.start_descendants, "")[0]
+def _start_descendants(pool, path):
+    """Run a case that has descendants, until it is cut off."""
+    with suppress(PoolError):
+        pool.run(cases.start_descendants, str(path))
+
+
+def test_descendants_of_all_kinds_are_there_before_they_are_killed(token, tmp_path):
+    """The check itself: a worker, its fork, its child, and a grandchild in its own session."""
+    one = WorkerPool(1, None, env={TOKEN: token}, options=Options(retry=False))
+    with one:
+        threading.Thread(target=_start_descendants, args=(one, tmp_path / "pids")).start()
+        (pids,) = cases.descendants(tmp_path / "pids", 1)
         assert set(pids) < set(holders(token)), "the keeper is among them, too"
-        assert os.getsid(pids[2]) == pids[2]
+        assert os.getsid(pids[3]) == pids[3]
+        os.kill(pids[0], signal.SIGKILL)
     assert none_left(token) == []
+
+
+def test_what_a_case_started_ends_with_it(token, tmp_path):
+    """Its fork is killed: the worker dies likewise, and nothing is left; the pool lives on."""
+    with WorkerPool(2, None, env={TOKEN: token}, options=Options(retry=False)) as two:
+        threading.Thread(target=_start_descendants, args=(two, tmp_path / "pids")).start()
+        found = cases.descendants(tmp_path / "pids", 2)
+        os.kill(found[0][1], signal.SIGKILL)
+        assert two.run(cases.add, 1, 2) == [3, 3]
+        assert not {pid for pids in found for pid in pids} & set(holders(token))
 
 
 def test_no_rank_survives_a_pool_whose_process_is_killed(token, tmp_path):
     """SIGKILL: nobody can clean up; the lifelines close, and no rank need read its channel."""
     path = str(tmp_path / "asked")
     body = f"""
-        pool = started(sys.argv[1])
-        case = (cases.mark_and_sleep, {path!r})
-        threading.Thread(target=pool.run, args=case, daemon=True).start()
-        while not os.path.exists({path!r}) or len(open({path!r}).read().split()) < 2:
-            time.sleep(0.01)
+        pool = busy(sys.argv[1], {path!r})
         print("ready", flush=True)
         time.sleep(600)
     """
@@ -125,7 +151,7 @@ def test_a_pool_made_in_a_short_lived_thread_keeps_its_workers():
     with made[0] as two:
         pids = list(two.pids)
         time.sleep(0.7)  # Longer than a keeper takes to look for its parent.
-        assert two.run(os.getpid) == pids
+        assert two.run(os.getppid) == pids
 
 
 @pytest.mark.slow
@@ -133,14 +159,14 @@ def test_a_fork_that_ends_does_not_end_the_pool_of_its_parent(token):
     """It has a copy of the pool, and no right to it."""
     body = """
         pool = started(sys.argv[1])
-        pids = pool.run(os.getpid)
+        pids = pool.run(os.getppid)
         child = os.fork()
         if child == 0:
             del pool
             sys.exit(0)
         os.waitpid(child, 0)
         time.sleep(0.3)
-        print("ready" if pool.run(os.getpid) == pids else "wrong", flush=True)
+        print("ready" if pool.run(os.getppid) == pids else "wrong", flush=True)
         time.sleep(600)
     """
     killed_when_ready(program(token, body))
@@ -154,17 +180,6 @@ def test_a_process_that_simply_ends_leaves_no_rank(token):
     process.stdout.close()
     assert process.returncode == 0
     assert none_left(token) == []
-
-
-def test_what_a_crashed_rank_started_is_killed_with_it(token):
-    """While the pool lives on."""
-    options = Options(retry=False)
-    with WorkerPool(2, None, env={TOKEN: token}, options=options) as two:
-        pids = two.run(cases.start_descendants, "")[1]
-        with pytest.raises(WorkerDiedError):
-            two.run(cases.end, 1, "SIGKILL")
-        assert none_left(token) == []
-        assert not set(pids) & set(holders(token))
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def _ends():
 
 
 def program(rank, world_size, queue):
-    queue.put((rank, world_size, os.environ.get("SPAWN_TEST"), os.getpid()))
+    queue.put((rank, world_size, os.environ.get("SPAWN_TEST"), os.getppid()))
 
 
 def failing(rank, ranks):

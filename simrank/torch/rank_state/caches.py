@@ -14,9 +14,10 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from simrank.isolation.private_modules import private_modules
+from simrank.isolation.torch_settings import Setting
 from simrank.ranks.current import rank_program
 from simrank.torch import unsupported
-from simrank.torch.rank_state.settings import Setting, noting
+from simrank.torch.rank_state.settings import noting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,9 @@ from torch.nn.modules.module import (
 )
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
+from simrank.isolation.torch_settings import settings
 from simrank.ranks import current
-from simrank.torch.rank_state.settings import settings, settings_of
+from simrank.torch.rank_state.settings import settings_of
 
 
 @pytest.fixture(autouse=True)
