@@ -14,6 +14,7 @@ from simrank.kernels.language import (
     control,
     dots,
     elementwise,
+    hints,
     libdevice,
     reductions,
     shapes,
@@ -29,6 +30,7 @@ CORE: dict[str, Callable[..., Any]] = {
     **access.FUNCTIONS,
     **dots.FUNCTIONS,
     **control.FUNCTIONS,
+    **hints.FUNCTIONS,
     "range": control.Range,
     "static_range": control.static_range,
 }

@@ -390,24 +390,6 @@ def absolute(x: Operand) -> Block:
     return Block(np.abs(block.values), block.element)
 
 
-def _hint(name: str) -> Callable[[Operand, Any], Any]:
-    """Return a compiler hint with one value per dim, which changes no element."""
-
-    def hint(input: Operand, values: Any) -> Any:
-        given = values if isinstance(values, list | tuple) else (values,)
-        for place, value in enumerate(given):
-            if type(value) is not int:
-                kind = type(value).__name__
-                raise TypeError(
-                    f"values element {place} must have type `constexpr[int]`, got {kind}"
-                )
-        if max(len(as_block(input).shape), 1) != len(given):
-            raise ValueError(f"Shape of input to {name} does not match the length of values")
-        return input
-
-    return hint
-
-
 def expect_zero(x: Block, mask: Operand) -> Block:
     """Return x, with zero where the mask is false."""
     return where(mask, x, 0)
@@ -444,5 +426,4 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": where,
     "cast": cast,
     "expect_zero": expect_zero,
-    **{name: _hint(name) for name in ("multiple_of", "max_contiguous", "max_constancy")},
 }
