@@ -99,7 +99,7 @@ def _install_graph_bench(owner: Any) -> None:
 
 def _install_tuners(module: ModuleType) -> None:
     """Patch autotuners: each program keeps its own results."""
-    from simrank.kernels.compiler import tuning  # noqa: PLC0415 - it needs triton
+    from simrank.kernels import tuning  # noqa: PLC0415 - it needs triton
 
     owner: Any = module
     tuning.install(owner.Autotuner)

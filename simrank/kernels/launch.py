@@ -104,7 +104,8 @@ def recorded_launches(mode: str = "auto") -> Iterator[LaunchRecorder]:
     """Record the launches within a block, and run those that name no mode in one.
 
     Args:
-        mode: "auto" or "tasks"; every kernel can run in either.
+        mode: "auto" or "tasks", in which every kernel can run, or "shuffled", in which kernels
+            whose programs wait, publish or read clocks run as in "auto".
     """
     recorder = LaunchRecorder(mode)
     _recorders.append(recorder)
@@ -146,8 +147,8 @@ def launch(
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", "launch_pdl", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
-    for recorder in _recorders:
-        options.setdefault("mode", recorder.mode)
+    if _recorders:
+        options = _modes(jit) | options
     given = dict(options)
     bound = arguments.by_name(jit, args, kwargs)
     stream = current_stream()
@@ -179,6 +180,14 @@ def launch(
         filled = dict.fromkeys([*(tensor.storage for tensor in writes), *operation.reaches])
         library.in_flight(operation, list(used), list(filled))
     return operation
+
+
+def _modes(jit: Jit) -> dict[str, Any]:
+    """Return the mode that a recorder gives a launch without one, as an option."""
+    for recorder in _recorders:
+        if recorder.mode != "shuffled" or not bind(jit).effects.needs_tasks:
+            return {"mode": recorder.mode}
+    return {}
 
 
 def _record(jit: Jit, bound: dict[str, Any], options: dict[str, Any]) -> None:

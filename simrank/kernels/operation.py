@@ -386,8 +386,7 @@ class Launch:
         self._constants = {name: bound[name] for name in constants}
         effects = kernel.effects
         if self.mode == "auto":
-            needs_tasks = effects.waits or effects.publishes or effects.times
-            self.chosen_mode = "tasks" if needs_tasks else "batched"
+            self.chosen_mode = "tasks" if effects.needs_tasks else "batched"
         elif effects.waits and self.mode != "tasks":
             raise ValueError(
                 f"kernel '{self.name}' waits for other programs, so mode={self.mode!r} could "

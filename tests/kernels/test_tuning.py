@@ -67,3 +67,26 @@ def test_what_nobody_has_found_yet_is_no_attribute():
     tuner = triton.autotune(configs=[triton.Config({"BLOCK": 16})], key=[])(add.fn)
     with pytest.raises(AttributeError, match="'Autotuner' object has no attribute 'best_config'"):
         tuner.best_config  # noqa: B018 - asked for
+
+
+def accumulate(**options):
+    """Return an autotuned kernel that adds to its output."""
+    configs = [triton.Config({"BLOCK": size}) for size in (128, 256)]
+    return triton.autotune(configs=configs, key=["n"], **options)(add.fn)
+
+
+@pytest.mark.parametrize(
+    ("options", "findings"), [({}, 1), ({"restore_value": ["y"]}, 0), ({"reset_to_zero": ["y"]}, 0)]
+)
+def test_a_kernel_that_adds_to_what_its_measurements_left_is_a_finding(options, findings):
+    """As on a GPU the result is too large; the finding says why, and what mends it."""
+    tuned = accumulate(**options)
+    with simrank.Context.for_ranks(1) as ctx:
+        x, y = ctx.ones(500), ctx.zeros(500)
+        tuned[grid](x, y, 500)
+        assert (y.sum().item() == 500) == (not findings)
+    assert len(ctx.findings) == findings
+    for text in ctx.findings:
+        assert "autotune of kernel 'add' ran a configuration 4 times" in text
+        assert "each run changed 'y' again" in text
+        assert "reset_to_zero=['y']) where callers pass zeros, else restore_value=['y']" in text

@@ -277,6 +277,11 @@ class Effects:
         self.threads = threads
         self.times = times
 
+    @property
+    def needs_tasks(self) -> bool:
+        """Whether each program must be a task of its own."""
+        return self.waits or self.publishes or self.times
+
     def add(self, other: Effects) -> None:
         """Add the effects of another function."""
         for name in self.__slots__:
