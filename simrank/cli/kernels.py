@@ -7,10 +7,13 @@ may assert what it likes. What kernels store to, and what it returns, is compare
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import typer
 from rich.console import Console
@@ -21,6 +24,7 @@ from simrank.config.files import write_text
 from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.device import Tensor
+from simrank.device.memory import PATTERN
 from simrank.errors import ConfigError, ConfigProblem, SpawnException, UnsupportedError
 from simrank.multiprocessing.script import names_of, program_imports, run_script
 from simrank.multiprocessing.spawn import spawn_in
@@ -143,18 +147,30 @@ def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
     return on_rank
 
 
-# ---- `simrank kernels check`: compile a file's kernels, run both modes, search for races ----
+# ---- `simrank kernels check`: compile a file's kernels, run its cases in all modes ----
 
-MODES = {"lockstep": "auto", "tasks": "tasks"}  # In the user's words, and as launches have them.
+# In the user's words, and as launches have them. Shuffled programs find atomics whose order counts.
+MODES = {"lockstep": "auto", "tasks": "tasks", "shuffled": "shuffled"}
 _KNOWN = ("rank", "ctx", "world_size")
+_TIME = re.compile(r" at t=[\d.,]+ \w+")
+_OF_ORDER = "the result depends on the order in which programs run"
+_MANY_ROUNDINGS, _LARGEST_ROUNDING = 32, 0.02  # assumed: of atomics on one element
 
 
 class _Run(NamedTuple):
-    """A case in one mode: values by name, launches, errors."""
+    """A case in one mode.
+
+    Attributes:
+        values: Stored and returned values by name.
+        launches: Its launches.
+        problems: Its error, and the findings of its Context.
+        failed: Whether it raised, so that its values are not compared.
+    """
 
     values: dict[str, np.ndarray[Any, Any]]
     launches: list[RecordedLaunch]
     problems: list[str]
+    failed: bool
 
 
 @group.command("check", epilog=EXIT_STATUS)
@@ -169,10 +185,14 @@ def check(
         int, typer.Option("--nproc-per-node", "--nproc_per_node", help="Ranks of each case.")
     ] = 1,
     rtol: Annotated[
-        float, typer.Option(help="Tolerance between both modes, relative to the largest value.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="Tolerance between modes, relative to the largest value. Default: rounding of "
+            "floats; 0 for integers."
+        ),
+    ] = None,
 ) -> None:
-    """Compile the kernels of a file, run its cases in both modes, and report differences."""
+    """Compile the kernels of a file, run its cases in all modes, and report all findings."""
     _triton()
     with program_imports(Path(file).absolute().parent):
         names = names_of(file)
@@ -181,8 +201,8 @@ def check(
         num_problems = 0
         for name, case in cases.items():
             runs = {mode: _run(case, cluster, nproc, mode) for mode in MODES}
-            problems = [f"{m}: {text}" for m, run in runs.items() for text in run.problems]
-            if not problems:
+            problems = _merged(runs)
+            if not any(run.failed for run in runs.values()):
                 problems += _differences(runs, rtol)
             launches += [launched for run in runs.values() for launched in run.launches]
             num_problems += _show(name, problems, f"{len(runs['lockstep'].launches)} launch(es)")
@@ -230,27 +250,71 @@ def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
     wanted = inspect.signature(case).parameters
     values: dict[str, np.ndarray[Any, Any]] = {}
     problems: list[str] = []
-    with (
-        recorded_launches(MODES[mode]) as seen,
-        Context(cluster, races="report", cuda_devices=SIMULATED) as context,
-    ):
+    context = Context(cluster, races="report", cuda_devices=SIMULATED)
 
-        def on_rank(rank: int) -> None:
-            given = {"rank": rank, "ctx": context, "world_size": nproc}
-            returned = case(**{name: given[name] for name in wanted})
-            context.synchronize()
-            values.update(_arrays(f"rank {rank}: result", returned))
+    def on_rank(rank: int) -> None:
+        given = {"rank": rank, "ctx": context, "world_size": nproc}
+        returned = case(**{name: given[name] for name in wanted})
+        context.synchronize()
+        values.update(_arrays(f"rank {rank}: result", returned))
 
+    with recorded_launches(MODES[mode]) as seen:
         try:
-            spawn_in(context.program, on_rank, (), nproc, is_users=False)
-            for name, tensor in _written(seen.launches):
-                values[name] = tensor.numpy()
+            with context:
+                spawn_in(context.program, on_rank, (), nproc, is_users=False)
+                values.update((name, t.numpy()) for name, t in _written(seen.launches))
         except Exception as error:  # noqa: BLE001 - any exception of a case is shown
             problems.append(_text(error))
-        problems += [str(race) for race in context.races]
+    failed = bool(problems)
+    problems += _unwritten(values, _handed_on(seen.launches))
+    problems += [textwrap.dedent(text) for text in context.findings if text.strip() not in problems]
     if not seen.launches and not problems:
         problems.append("no kernel was launched")
-    return _Run(values, seen.launches, problems)
+    return _Run(values, seen.launches, problems, failed)
+
+
+def _handed_on(launches: Sequence[RecordedLaunch]) -> set[str]:
+    """Return the names of `_written` of what another kernel loads: part of it may stay unused."""
+    from simrank.kernels.source.analyse import loaded_by_jit  # noqa: PLC0415 - it needs triton
+
+    loaded = {
+        launched.bound[name].storage
+        for launched in launches
+        for name in loaded_by_jit(launched.jit) - launched.written.keys()
+        if isinstance(launched.bound.get(name), Tensor)
+    }
+    return {name for name, tensor in _written(launches) if tensor.storage in loaded}
+
+
+def _unwritten(values: dict[str, np.ndarray[Any, Any]], passed_over: set[str]) -> Iterator[str]:
+    """Yield the floats that hold the pattern of fresh memory, which arithmetic keeps."""
+    for name, array in values.items():
+        if name in passed_over or array.dtype.kind in "iub" or not array.size:
+            continue
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        is_fresh = (raw.reshape(array.size, -1) == PATTERN).all(axis=1)
+        if is_fresh.any():
+            yield (
+                f"{name}: {np.count_nonzero(is_fresh)} of {array.size} elements, first "
+                f"{int(is_fresh.argmax())}, were never written or computed from such memory: NaN "
+                "here, anything on a GPU\n  to fix: store all elements, or begin with zeros"
+            )
+
+
+def _merged(runs: dict[str, _Run]) -> list[str]:
+    """Return the problems of all modes, each once, with its modes unless all have it.
+
+    Problems are equal if they differ in simulated times only.
+    """
+    found: dict[str, tuple[str, list[str]]] = {}
+    for mode, run in runs.items():
+        for text in run.problems:
+            modes = found.setdefault(_TIME.sub("", text), (text, []))[1]
+            modes += [mode] if mode not in modes else []
+    return [
+        text if len(modes) == len(runs) else f"{', '.join(modes)}: {text}"
+        for text, modes in found.values()
+    ]
 
 
 def _text(error: BaseException) -> str:
@@ -288,32 +352,55 @@ def _written(launches: Sequence[RecordedLaunch]) -> Iterator[tuple[str, Tensor]]
             yield f"rank {rank}: '{name}'{which} of {kernel}", tensor
 
 
-def _differences(runs: dict[str, _Run], rtol: float) -> list[str]:
-    """Return the differences between the modes."""
-    (first, ours), (second, theirs) = runs.items()
+def _differences(runs: dict[str, _Run], rtol: float | None) -> list[str]:
+    """Return the differences of each further mode from the first, of each value once."""
+    (first, ours), *rest = runs.items()
+    found: dict[str, str] = {}
+    for second, theirs in rest:
+        for name, text in _between(first, ours, second, theirs, rtol):
+            found.setdefault(name, text)
+    return [*found.values()]
+
+
+def _between(
+    first: str, ours: _Run, second: str, theirs: _Run, rtol: float | None
+) -> Iterator[tuple[str, str]]:
+    """Yield the names of values that differ between two modes, with a text."""
     if ours.values.keys() != theirs.values.keys():
-        only = sorted(ours.values.keys() ^ theirs.values.keys())
-        return [f"only one mode has {', '.join(only)}"]
-    found = []
+        only = ", ".join(sorted(ours.values.keys() ^ theirs.values.keys()))
+        yield only, f"only one of {first} and {second} has {only}"
+        return
     for name, values in ours.values.items():
         other = theirs.values[name]
         if values.shape != other.shape or values.dtype != other.dtype:
-            found.append(f"{name}: {values.dtype}{values.shape} in {first}, "
+            yield name, (f"{name}: {values.dtype}{values.shape} in {first}, "
                          f"{other.dtype}{other.shape} in {second}")  # fmt: skip
             continue
+        allowed = _rounding(values.dtype) if rtol is None else rtol
         wide = [np.asarray(v).astype(np.float64).ravel() for v in (values, other)]
         with np.errstate(all="ignore"):
             largest = np.abs(wide[0][np.isfinite(wide[0])]).max(initial=0.0)
             apart = np.abs(wide[0] - wide[1])
             is_same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
-            differs = np.flatnonzero(~is_same & ~(apart <= rtol * largest))
+            differs = np.flatnonzero(~is_same & ~(apart <= allowed * largest))
         if len(differs):
             at = differs[0]
-            found.append(
-                f"{name} differs in {len(differs)} of {values.size} elements, first in {at}: "
-                f"{wide[0][at]:.9g} in {first}, {wide[1][at]:.9g} in {second}"
+            why = f": {_OF_ORDER}" if second == "shuffled" else ""
+            yield (
+                name,
+                (
+                    f"{name} differs in {len(differs)} of {values.size} elements, first in {at}: "
+                    f"{wide[0][at]:.9g} in {first}, {wide[1][at]:.9g} in {second}{why}"
+                ),
             )
-    return found
+
+
+def _rounding(dtype: np.dtype[Any]) -> float:
+    """Return the relative difference that sums of floats in another order may have."""
+    if dtype.kind in "iub":
+        return 0.0
+    eps = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    return min(_MANY_ROUNDINGS * eps, _LARGEST_ROUNDING)
 
 
 def _compiled(

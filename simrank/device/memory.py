@@ -35,7 +35,7 @@ _FIRST = 1 << 47
 VALUES_UP_TO_BYTES = 64 * 1024  # Shape-only device tensors above this size have no values.
 # torch's integers, above this size: token ids, routes and pickled objects steer a program.
 INTEGERS_UP_TO_BYTES = 8 << 20
-_PATTERN = 0xFF  # A NaN in every floating type, -1 in signed integers: garbage that shows.
+PATTERN = 0xFF  # A NaN in every floating type, -1 in signed integers: garbage that shows.
 _NUM_LARGEST = 5
 
 _void = mmap.mmap(-1, mmap.PAGESIZE)
@@ -318,7 +318,7 @@ class Storage:
         elif self.has_values:
             self._bytes = _host_bytes(size_bytes)
             if fresh:
-                self._bytes.fill(_PATTERN)
+                self._bytes.fill(PATTERN)
         else:
             self._bytes = _void_bytes(size_bytes)
 

@@ -1,5 +1,6 @@
 """`simrank kernels`: what is emulated, and what the lines of kernels did."""
 
+import re
 import sys
 
 import pytest
@@ -157,7 +158,7 @@ def last(out):
 def case_last(ctx):
     import simrank.kernels.launch as launch
     mode = launch._recorders[-1].mode
-    y = ctx.full((2,), 0.5 if mode == "auto" else 0.25)
+    y = ctx.full((2,), 0.25 if mode == "tasks" else 0.5)
     last[(1,)](y)
 """
 TUNED = """
@@ -230,10 +231,10 @@ def test_what_is_wrong_is_said_case_by_case_and_the_status_is_one(checked):
     code, out, _ = checked(WRONG)
     assert code == 1
     text = out.replace("\n  ", "\n")
-    assert "case_assertion: 2 problem(s)\nlockstep: AssertionError: not three" in text
+    assert "case_assertion: 1 problem(s)\nAssertionError: not three" in text
     assert "case_race: " in out
     assert "nothing orders two programs" in out
-    assert "case_of_nothing: 2 problem(s)\nlockstep: no kernel was launched" in text
+    assert "case_of_nothing: 1 problem(s)\nno kernel was launched" in text
     assert "not checked: no case launches kernel 'unused'" in out
     assert "kernel 'scale'" not in out
 
@@ -274,6 +275,93 @@ def test_what_fits_one_target_and_not_another_is_said_with_how_much_there_is(che
     assert code == 1
     assert "product for sm_90: compiles" in out
     assert "out of resource: shared memory, Required: 131072, Hardware limit: 101376" in out
+
+
+FOUND = """
+@triton.jit
+def scattered(index, o, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(o + tl.load(index + at), at)
+
+@triton.jit
+def summed(x, o, N: tl.constexpr):
+    tl.store(o, tl.sum(tl.load(x + tl.arange(0, N)), 0))
+
+@triton.jit
+def ticket(counter, o):
+    tl.store(o + tl.atomic_add(counter, 1), tl.program_id(0))
+
+@triton.jit
+def added(x, o, N: tl.constexpr):
+    tl.atomic_add(o, tl.sum(tl.load(x + tl.program_id(0) * N + tl.arange(0, N)), 0))
+
+@triton.jit
+def partial_sums(x, partial, N: tl.constexpr):
+    at = tl.program_id(0)
+    tl.store(partial + at, tl.sum(tl.load(x + at * N + tl.arange(0, N)), 0))
+
+def case_two_lanes(ctx):
+    scattered[(1,)](ctx.zeros(64, dtype="int32"), ctx.zeros(4, dtype="int32"), N=64)
+
+def case_past_the_end(ctx):
+    summed[(1,)](ctx.ones(50), ctx.zeros(1), N=64)
+
+def case_tickets(ctx):
+    ticket[(8,)](ctx.zeros(1, dtype="int32"), ctx.zeros(8, dtype="int32"))
+
+def case_sum_in_any_order(ctx):
+    added[(64,)](ctx.randn(4096), ctx.zeros(1), N=64)
+
+def case_never_written(ctx):
+    x, y = ctx.ones(1000), ctx.empty(1000)
+    scale[(3,)](x, y, 1000, BLOCK=256)
+
+def case_accumulated(ctx):
+    added[(1,)](ctx.ones(64), ctx.empty(1), N=64)
+
+def case_spare_memory(ctx):
+    x, partial, o = ctx.ones(256), ctx.empty(64), ctx.empty(1)
+    partial_sums[(4,)](x, partial, N=64)
+    summed[(1,)](partial, o, N=4)
+    assert o.item() == 256
+"""
+
+
+@pytest.mark.slow
+def test_findings_of_a_plain_run_are_problems_of_a_case(checked):
+    """Lanes, ends of tensors, orders of programs and memory that nothing wrote; each named once."""
+    code, out, _ = checked(FOUND)
+    assert code == 1
+    text = dict(re.findall(r"^case_(\w+): (.*(?:\n  .*)*)", out, re.MULTILINE))
+    assert "1 problem(s)\n  kernel 'scattered', program 0: lanes 0 and 1" in text["two_lanes"]
+    assert "1 problem(s)\n  load past the end in kernel 'summed'" in text["past_the_end"]
+    assert "the result depends on the order in which programs run" in text["tickets"]
+    assert "'y' of scale: 232 of 1000 elements, first 768, were never" in text["never_written"]
+    assert "'o' of added: 1 of 1 elements, first 0, were never" in text["accumulated"]
+    for name in ("sum_in_any_order", "spare_memory"):
+        assert text[name] in ("1 launch(es)", "2 launch(es)")
+
+
+@pytest.mark.slow
+def test_a_lost_message_of_a_case_is_its_problem(checked):
+    """The end of the Context raises it; the further cases run."""
+    code, out, _ = checked(
+        FINE
+        + """
+def case_message(ctx, rank):
+    import simrank.distributed as dist
+    dist.init_process_group("nccl")
+    x, y = ctx.ones(256), ctx.empty(256)
+    if rank == 0:
+        dist.send(x, 1)
+    scale[(1,)](x, y, 256, BLOCK=256)
+""",
+        "--nproc-per-node",
+        "2",
+    )
+    assert code == 1
+    assert "case_scale: 2 launch(es)" in out
+    assert "lost message (proved)" in out
 
 
 @pytest.mark.parametrize(
