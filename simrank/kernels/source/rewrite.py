@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from triton.language import core
 
-from simrank.kernels.language.control import device_assert
+from simrank.kernels.language.control import Range, device_assert
 from simrank.kernels.running.programs import spin, waiting
 from simrank.kernels.source.unsupported import is_unrolled
 from simrank.kernels.source.waits import is_for_value, is_pure_spin, kind_of_look
@@ -44,20 +44,30 @@ def assigned_in(body: Iterable[ast.stmt]) -> list[str]:
 
 def checked_loop(
     node: ast.For | ast.While, names: Sequence[str], fresh: str
-) -> tuple[ast.stmt, ...]:
-    """Add type checks to a loop; return two statements before it and those after it.
+) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """Add type checks to a loop; return the statements before it and those after it.
 
     Args:
-        node: The loop; it is modified.
+        node: The loop; it is modified. A `for` whose iterable is a plain `range`, that of
+            `tl.static_range`, is unrolled by the compiler, and not checked.
         names: Names that its body assigns.
         fresh: Prefix of names that the kernel does not use.
     """
-    before, left = f"{fresh}_before", f"{fresh}_left"
-    note = _assign(before, _type_call(_TYPES, _names(names)))
-    start = _assign(left, _load(before))
+    before, left, over = f"{fresh}_before", f"{fresh}_left", f"{fresh}_over"
     compare = _assign(left, _type_call(_CARRIED, _load(left), _locals()))
     node.body.append(ast.If(_load(left), [compare], []))
-    return note, start, *_forget(before, names)
+    start = _assign(left, _load(before))
+    forget = _forget(before, names)
+    if isinstance(node, ast.While) or is_unrolled(node) is False:
+        return [_assign(before, _type_call(_TYPES, _names(names))), start], forget
+    keep = _assign(over, node.iter)
+    node.iter = ast.copy_location(_load(over), node.iter)
+    note = _assign(before, _type_call(_TYPES, _names(names), _load(over)))
+    return [keep, note, start], [_if_dynamic(before, forget)]
+
+
+def _if_dynamic(before: str, then: list[ast.stmt]) -> ast.stmt:
+    return ast.If(ast.Compare(_load(before), [ast.IsNot()], [ast.Constant(None)]), then, [])
 
 
 def checked_branch(
@@ -81,8 +91,7 @@ def checked_branch(
             body.append(ast.If(_load(before), [compare], []))
     leaves = any(isinstance(part, ast.Return) for part in ast.walk(node))
     alone = [] if leaves else [name for name in names if not all(name in side for side in sides)]
-    is_dynamic = ast.Compare(_load(before), [ast.IsNot()], [ast.Constant(None)])
-    forget = [ast.If(is_dynamic, _forget(before, alone), [])] if alone else []
+    forget = [_if_dynamic(before, _forget(before, alone))] if alone else []
     return keep, note, *forget
 
 
@@ -117,9 +126,12 @@ def _names(names: Sequence[str]) -> ast.expr:
 
 
 def _types(names: Sequence[str], *given: Any) -> _Types | None:
-    """Return the types of defined names; None before a branch on a compile-time constant."""
+    """Return the types of defined names.
+
+    None before a branch on a compile-time constant, and before a loop that is unrolled.
+    """
     *test, scope = given
-    if test and type(test[0]) is not Block:
+    if test and type(test[0]) not in (Block, Range):
         return None
     return {name: _type_of(scope[name]) for name in names if name in scope}
 
@@ -331,22 +343,26 @@ class Rewriter(ast.NodeTransformer):
         waits, traits = self.is_wait(node), spin_traits(node)
         names = assigned_in(node.body)
         self.generic_visit(node)
-        around = self._around_loop(node, names)
+        before, after = self._around_loop(node, names)
         loop = self.spinning(node, traits) if waits else [node]
-        return [*around[:2], *loop, *around[2:]]
+        return [*before, *loop, *after]
 
     def visit_For(self, node: ast.For) -> Any:
         """Check the types of loop-carried variables, unless the compiler unrolls the loop."""
         names, unrolls = assigned_in(node.body), is_unrolled(node)
         self.generic_visit(node)
-        around = () if unrolls else self._around_loop(node, names)
-        return [*around[:2], node, *around[2:]]
+        before, after = ([], []) if unrolls else self._around_loop(node, names)
+        return [*before, node, *after]
 
-    def _around_loop(self, node: ast.For | ast.While, names: list[str]) -> tuple[ast.stmt, ...]:
+    def _around_loop(
+        self, node: ast.For | ast.While, names: list[str]
+    ) -> tuple[list[ast.stmt], list[ast.stmt]]:
         if not names or not self._checks_types:
-            return ()
-        parts = checked_loop(node, names, self.fresh())
-        return tuple(ast.copy_location(part, node) for part in parts)
+            return [], []
+        before, after = checked_loop(node, names, self.fresh())
+        for part in (*before, *after):
+            ast.copy_location(part, node)
+        return before, after
 
     def visit_If(self, node: ast.If) -> Any:
         """Check the types of variables that the sides assign."""

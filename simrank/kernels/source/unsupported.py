@@ -104,15 +104,18 @@ class Refusals:
 _Hit = tuple[ast.AST, str]
 
 
-def is_unrolled(node: ast.For) -> bool:
-    """Return whether the compiler unrolls a loop."""
+def is_unrolled(node: ast.For) -> bool | None:
+    """Return whether the compiler unrolls a loop; None if its source does not say it."""
     function = node.iter.func if isinstance(node.iter, ast.Call) else None
-    return getattr(function, "attr", getattr(function, "id", "")) == "static_range"
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name == "static_range" if name in ("range", "static_range") else None
 
 
 def _is_loop(node: ast.AST) -> bool:
     """Return whether a node is a loop that the compiler does not unroll."""
-    return not is_unrolled(node) if isinstance(node, ast.For) else isinstance(node, ast.While)
+    if isinstance(node, ast.For):
+        return is_unrolled(node) is False
+    return isinstance(node, ast.While)
 
 
 def _outside_of_ifs(node: ast.AST, *, in_loop: bool) -> Iterator[_Hit]:

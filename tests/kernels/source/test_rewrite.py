@@ -49,13 +49,11 @@ def run(text, **names):
     place, node = next((i, n) for i, n in enumerate(tree.body) if hasattr(n, "body"))
     if isinstance(node, ast.If):
         sides = [assigned_in(side) for side in (node.body, node.orelse)]
-        before, behind = slice(0, 2), checked_branch(node, sides, "__x")
+        parts = checked_branch(node, sides, "__x")
+        before, after = parts[:2], parts[2:]
     else:
-        before, behind = (
-            slice(0, 2),
-            checked_loop(node, assigned_in(node.body), "__x"),
-        )
-    tree.body[place : place + 1] = [*behind[before], node, *behind[2:]]
+        before, after = checked_loop(node, assigned_in(node.body), "__x")
+    tree.body[place : place + 1] = [*before, node, *after]
     function = ast.parse("def f(): pass\n")
     function.body[0].body = [*tree.body, ast.parse("found = dict(locals())").body[0]]
     function.body[0].body.append(ast.Return(ast.Name("found", ast.Load())))
@@ -151,3 +149,47 @@ def test_what_a_loop_assigns_is_kept_for_those_that_left_it():
         "def kernel(x):\n    for i in x:\n        b = i\n        a = b\n        b = a\n"
     )
     assert "('b', 'a')" in text
+
+
+@triton.jit
+def first_round_assigns(x, out, K: tl.constexpr, N: tl.constexpr, HOW: tl.constexpr):
+    at = tl.arange(0, N)
+    for k in (tl.static_range if HOW else tl.range)(0, K):
+        value = tl.load(x + k * N + at)
+        if k == 0:  # noqa: SIM108 - what the test is about
+            y = value
+        else:
+            y = y + value
+    tl.store(out + at, y)
+
+
+@triton.jit
+def first_round_assigns_by_a_name(x, out, K: tl.constexpr, N: tl.constexpr, HOW: tl.constexpr):
+    at = tl.arange(0, N)
+    for k in HOW(0, K):
+        value = tl.load(x + k * N + at)
+        if k == 0:  # noqa: SIM108 - what the test is about
+            y = value
+        else:
+            y = y + value
+    tl.store(out + at, y)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "unrolled", "dynamic"),
+    [
+        (first_round_assigns, True, False),
+        (first_round_assigns_by_a_name, tl.static_range, tl.range),
+    ],
+)
+def test_a_loop_that_a_constant_chooses_is_unrolled_or_not(on_rank, kernel, unrolled, dynamic):
+    """The first round of an unrolled one assigns; of another, what it assigns is local to it."""
+
+    def body(ctx, how):
+        x, out = ctx.ones(4 * 16), ctx.zeros(16)
+        kernel[(1,)](x, out, K=4, N=16, HOW=how)
+        assert out.tolist() == [4.0] * 16
+
+    on_rank(lambda ctx: body(ctx, unrolled))
+    with pytest.raises(NameError, match="local variable 'y' where it is not"):
+        on_rank(lambda ctx: body(ctx, dynamic))
