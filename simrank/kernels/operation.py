@@ -28,7 +28,7 @@ from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
 from simrank.kernels.running.programs import Occupancy, ProgramRun
 from simrank.kernels.running.sample import Forms, SampleKey, sampled
-from simrank.kernels.source.analyse import loaded_by_jit, written_by_jit
+from simrank.kernels.source.analyse import effects_with, loaded_by_jit, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.kernels.source.scopes import first_line
 from simrank.ranks import current_program, require_program, running_as
@@ -359,6 +359,7 @@ class Launch:
         is_assumed: Whether that number is assumed.
         options: How its programs run.
         parts: Of which storages its arguments are parts; see `Statistics`.
+        effects: What other programs see of its programs.
         dependence: Whether it, or the launch behind it, may begin before the one in front ends.
     """
 
@@ -384,7 +385,7 @@ class Launch:
         self._num_spilled, self._operand_bytes_per_flop = 0, 0.0  # As far as is known.
         constants = {parameter.name for parameter in kernel.jit.params if parameter.is_constexpr}
         self._constants = {name: bound[name] for name in constants}
-        effects = kernel.effects
+        self.effects = effects = effects_with(kernel.effects, self._constants.values())
         if self.mode == "auto":
             self.chosen_mode = "tasks" if effects.needs_tasks else "batched"
         elif effects.waits and self.mode != "tasks":

@@ -158,12 +158,13 @@ def expand_dims(block: Operand, axis: Any) -> Block:
     axes = [int(a) for a in axis] if isinstance(axis, list | tuple) else [int(axis)]
     values = with_program_axis(block)
     num_dims = values.ndim - 1 + len(axes)
-    dims = sorted(a % num_dims if -num_dims <= a < num_dims else -1 for a in axes)
-    if -1 in dims:
-        raise ValueError(f"invalid axis {axis}. Expected {-num_dims} <= axis < {num_dims}")
+    for given in axes:
+        if not -num_dims <= given < num_dims:
+            raise ValueError(f"invalid axis {given}. Expected {-num_dims} <= axis < {num_dims}")
+    dims = [given % num_dims for given in axes]
     if len(set(dims)) != len(dims):
-        raise ValueError(f"expand_dims received duplicate axes: {axis}")
-    for dim in dims:
+        raise ValueError(f"expand_dims received duplicate axes, normalized axes = {dims}")
+    for dim in sorted(dims):
         values = np.expand_dims(values, dim + 1)
     return Block(values, block.element, block.base)
 

@@ -82,6 +82,8 @@ def compute(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Value:
         return value_of_all
     if opcode[0] in ("mul", "mad"):
         return _multiplied(opcode, kind, values)
+    if opcode[0] == "shf":
+        return _funnel_shifted(opcode, *values)
     integer = _INTEGER.get(opcode[0])
     if integer is None or is_float(kind):
         raise UnsupportedError(
@@ -104,6 +106,15 @@ def _multiplied(opcode: tuple[str, ...], kind: str, values: list[Array]) -> Valu
         product = first * second
     result: Value = product + added[0] if added else product
     return result
+
+
+def _funnel_shifted(opcode: tuple[str, ...], low: Array, high: Array, by: Array) -> Array:
+    """Shift the 64 bits of two registers: left to the high half, or right to the low half."""
+    amount = by & 31 if "wrap" in opcode else np.minimum(by, 32)
+    whole = high.astype(np.uint64) << np.uint64(32) | low
+    if "l" in opcode:
+        return (whole << amount.astype(np.uint64) >> np.uint64(32)).astype(np.uint32)
+    return (whole >> amount.astype(np.uint64)).astype(np.uint32)
 
 
 def result_kind(opcode: tuple[str, ...], kind: str) -> str:
@@ -166,6 +177,17 @@ def _extract(value: Array, start: Array, length: Array) -> Array:
     return np.array(result, value.dtype)
 
 
+def _inserted(field: Array, into: Array, start: Array, length: Array) -> Array:
+    """Insert the low bits of a value into another."""
+    bits = 8 * into.dtype.itemsize
+    result = []
+    lanes = (field.tolist(), into.tolist(), start.tolist(), length.tolist())
+    for own, kept, first, count in zip(*lanes, strict=True):
+        mask = (((1 << (count & 0xFF)) - 1) << (first & 0xFF)) & ((1 << bits) - 1)
+        result.append(kept & ~mask | (own << (first & 0xFF)) & mask)
+    return np.array(result, into.dtype)
+
+
 def _logic(first: Array, second: Array, third: Array, table: Array) -> Array:
     """Apply a boolean function of three operands, given by its table of eight bits."""
     result = np.zeros_like(first)
@@ -197,8 +219,8 @@ _INTEGER: dict[str, Callable[..., Array]] = {
     "rem": lambda a, b: (a - _divided(a, b) * b).astype(a.dtype),
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "not": np.invert, "neg": np.negative, "abs": np.abs, "shl": _shift_left, "shr": _shift_right,
-    "popc": _popc, "clz": _clz, "brev": _reversed, "bfe": _extract, "lop3": _logic,
-    "prmt": bytes_of_both,
+    "popc": _popc, "clz": _clz, "brev": _reversed, "bfe": _extract, "bfi": _inserted,
+    "lop3": _logic, "prmt": bytes_of_both,
     "sad": lambda a, b, c: c + np.where(a < b, b - a, a - b),
 }  # fmt: skip
 _FLOAT: dict[str, Callable[..., Array]] = {

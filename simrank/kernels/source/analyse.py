@@ -27,7 +27,7 @@ from simrank.kernels.source.substitute import is_device_function
 from simrank.kernels.source.waits import READS, is_wait, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from simrank.kernels.machine.protocols import Jit
@@ -61,7 +61,22 @@ def effects_of_value(value: Any) -> Effects | None:
     jit = as_jit(value)
     if jit is not None:
         return effects_of_jit(jit)
+    if getattr(value, "__name__", "") in _CLOCKS:
+        return Effects(times=True)
     return _effects_of_dispatcher(value) if _is_dispatcher(value) else None
+
+
+def effects_with(own: Effects, constants: Iterable[Any]) -> Effects:
+    """Return a kernel's effects and those of functions among its compile-time constants."""
+    functions = [value for value in constants if callable(value)]
+    if not functions:
+        return own
+    result = Effects()
+    for effects in (own, *map(effects_of_value, functions)):
+        if effects is not None:
+            result.add(effects)
+    result.threads = own.threads  # Decides how the kernel was rewritten.
+    return result
 
 
 def _is_dispatcher(value: Any) -> bool:

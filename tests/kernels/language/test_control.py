@@ -237,6 +237,47 @@ def test_the_timer_moves_with_what_a_program_does(on_rank):
     on_rank(body)
 
 
+another_name = globaltimer
+
+
+@triton.jit
+def looked_at(CLOCK: tl.constexpr):
+    return CLOCK()
+
+
+@triton.jit
+def timed_by(out, x, CLOCK: tl.constexpr, HOW: tl.constexpr):
+    begin = looked_at(CLOCK) if HOW == "callee" else CLOCK()
+    total = tl.sum(tl.load(x + tl.arange(0, 1024)))
+    end = looked_at(CLOCK) if HOW == "callee" else CLOCK()
+    tl.store(x, total)
+    tl.store(out + tl.program_id(0), end - begin)
+
+
+@triton.jit
+def timed_by_another_name(out, x, CLOCK: tl.constexpr, HOW: tl.constexpr):
+    begin = another_name()
+    total = tl.sum(tl.load(x + tl.arange(0, 1024)))
+    end = another_name()
+    tl.store(x, total)
+    tl.store(out + tl.program_id(0), end - begin)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "how"),
+    [(timed_by, "parameter"), (timed_by, "callee"), (timed_by_another_name, "")],
+)
+def test_a_timer_that_is_handed_over_or_renamed_moves_too(on_rank, kernel, how):
+    """As a compile-time constant, to a device function, or under another name."""
+
+    def body(ctx):
+        out, x = ctx.zeros(2, dtype=simrank.int64), ctx.zeros(1024)
+        kernel[(2,)](out, x, CLOCK=globaltimer, HOW=how)
+        assert min(out.tolist()) > 0
+
+    on_rank(body)
+
+
 def test_kernels_ask_about_their_device(on_rank):
     """The launch's warps, the SM, and simulated time."""
 

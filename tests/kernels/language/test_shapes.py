@@ -1,5 +1,7 @@
 """Blocks made and reshaped, outside of a kernel: no program need run."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,15 @@ def test_what_is_split_is_joined_again():
         (lambda: shapes.broadcast_to(of_programs(4), 8), "expanded size of the tensor"),
         (lambda: shapes.trans(of_programs(4)), "0- or 1-dimensional"),
         (lambda: shapes.split(of_programs(4)), "must have size 2"),
-        (lambda: shapes.expand_dims(of_programs(4), 3), "invalid axis"),
+        (lambda: shapes.expand_dims(of_programs(4), 3), "invalid axis 3. Expected -2 <= axis < 2"),
+        (
+            lambda: shapes.expand_dims(of_programs(4), (0, 5)),
+            "invalid axis 5. Expected -3 <= axis < 3",
+        ),
+        (
+            lambda: shapes.expand_dims(of_programs(4), (0, -3)),
+            re.escape("expand_dims received duplicate axes, normalized axes = [0, 0]"),
+        ),
     ],
 )
 def test_shapes_that_the_compiler_refuses_are_refused(make, words):

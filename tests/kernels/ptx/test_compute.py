@@ -23,6 +23,12 @@ CASES = {
     "popc.b32 $0, $1;": lambda v: v.bit_count(),
     "clz.b32 $0, $1;": lambda v: 32 - v.bit_length(),
     "bfe.u32 $0, $1, 4, 8;": lambda v: v >> 4 & 255,
+    "bfi.b32 $0, $1, 0x707, 8, 4;": lambda v: 0x007 | (v & 15) << 8,
+    "shf.l.wrap.b32 $0, $1, $1, 7;": lambda v: v << 7 | v >> 25,
+    "shf.l.wrap.b32 $0, $1, 5, 36;": lambda v: 5 << 4 | v >> 28,
+    "shf.l.clamp.b32 $0, $1, 5, 36;": lambda v: v,
+    "shf.r.wrap.b32 $0, $1, 5, 4;": lambda v: v >> 4 | 5 << 28,
+    "shf.r.clamp.b32 $0, $1, 5, 40;": lambda v: 5,
     "lop3.b32 $0, $1, 0xF0F0F0F0, 0x0F0F0F0F, 0xCA;": lambda v: (
         (v & 0xF0F0F0F0) | (~v & 0x0F0F0F0F)
     ),
