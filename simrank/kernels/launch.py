@@ -16,9 +16,9 @@ from triton.compiler.compiler import LazyDict
 from simrank.device import Tensor, current_stream
 from simrank.device.memory import Accesses
 from simrank.kernels import arguments, library_tensors
-from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, warm_kernel
+from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, check_constants, warm_kernel
 from simrank.kernels.operation import Launch, TritonOperation
-from simrank.kernels.source.analyse import written_by_jit
+from simrank.kernels.source.analyse import effects_with, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
 
@@ -147,18 +147,19 @@ def launch(
     names = ("debug", "num_ctas_per_sm", "launch_cooperative_grid", "launch_pdl", *COMPILER_OPTIONS)
     options: dict[str, Any] = {name: kwargs[name] for name in names if name in kwargs}
     options |= {name: kwargs.pop(name) for name in ("mode", "precision") if name in kwargs}
-    if _recorders:
-        options = _modes(jit) | options
-    given = dict(options)
     bound = arguments.by_name(jit, args, kwargs)
+    if _recorders:
+        options = _modes(jit, bound) | options
+    given = dict(options)
     stream = current_stream()
     launched = Launch(
         bind(jit), grid_sizes(grid, {**bound, **kwargs}), bound, options, stream.device.spec
     )
     written = written_by_jit(jit)
+    check_constants(jit, bound, kwargs, stream.device.spec, written)
     reads = arguments.on_device(bound.values())
     writes = arguments.on_device(value for name, value in bound.items() if name in written)
-    waits = launched.chosen_mode == "tasks" and bind(jit).effects.waits
+    waits = launched.chosen_mode == "tasks" and launched.effects.waits
     operation = TritonOperation(stream, launched, Accesses(reads, writes, waits))
     if library is not None:
         operation.phase = library.phase()
@@ -182,10 +183,11 @@ def launch(
     return operation
 
 
-def _modes(jit: Jit) -> dict[str, Any]:
+def _modes(jit: Jit, bound: dict[str, Any]) -> dict[str, Any]:
     """Return the mode that a recorder gives a launch without one, as an option."""
+    needs_tasks = effects_with(bind(jit).effects, bound.values()).needs_tasks
     for recorder in _recorders:
-        if recorder.mode != "shuffled" or not bind(jit).effects.needs_tasks:
+        if recorder.mode != "shuffled" or not needs_tasks:
             return {"mode": recorder.mode}
     return {}
 

@@ -29,7 +29,7 @@ from simrank.kernels.machine.protocols import kept
 from simrank.kernels.values.types import element_type, of_memory, type_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Container, Hashable, Mapping
 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import CompiledKernel
@@ -44,7 +44,11 @@ _REGISTERS_ARE_GIVEN_IN = 256  # registers per warp
 _MAX_CTAS = {80: 32, 89: 24, 90: 32, 100: 32, 103: 32}
 _MAX_WARPS = {80: 64, 89: 48, 90: 64, 100: 64, 103: 64}
 _WORTH_COMPILING = 0.5  # Assumed: share of the limit; other dots and layouts use some too.
-COMPILER_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+COMPILER_OPTIONS = (
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "enable_reflect_ftz",
+    "arch",
+)  # fmt: skip
+_AS_EMULATED = {"enable_fp_fusion": False}  # As numpy, which fuses no product with a sum.
 
 
 class Resources(NamedTuple):
@@ -90,7 +94,7 @@ def resources(
     key = ("resources", *described.key, repr(chosen), target.arch)
     facts = kept(jit)
     if key not in facts:
-        compiled = _compile(jit, described, chosen, target)
+        compiled = _compile(jit, described, _AS_EMULATED | chosen, target)
         facts[key] = _resources(compiled, int(target.arch))
     resources: Resources = facts[key]
     _check_fits(resources.shared_bytes, int(target.arch))
@@ -109,7 +113,7 @@ def problem_of(
     facts = kept(jit)
     if key not in facts:
         try:
-            compiled = _compile(jit, described, chosen, target)
+            compiled = _compile(jit, described, _AS_EMULATED | chosen, target)
             if target.backend == "cuda":
                 _check_fits(int(compiled.metadata.shared), int(target.arch))
         except Exception as error:  # noqa: BLE001 - any stage of the compiler may fail
@@ -120,12 +124,39 @@ def problem_of(
     return problem
 
 
+def check_constants(
+    jit: Jit,
+    bound: Mapping[str, Any],
+    options: Mapping[str, Any],
+    spec: DeviceSpec,
+    written: Container[str],
+) -> None:
+    """Compile a kernel whose source stores through a `tl.const` pointer, perhaps unreached.
+
+    Args:
+        jit: The kernel.
+        bound: Its arguments by name.
+        options: Options of the launch.
+        spec: The device.
+        written: Names of the parameters that the source may store through.
+
+    Raises:
+        CompilationError: Triton's error: the store is not on a side that constants leave out.
+    """
+    if not any(parameter.name in written and parameter.is_const for parameter in jit.params):
+        return
+    described = _signature(jit, bound)
+    if described is not None:
+        chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+        _compile(jit, described, _AS_EMULATED | chosen, target_of(spec))
+
+
 def _compile(
     jit: Jit, described: Described, chosen: dict[str, Any], target: GPUTarget
 ) -> CompiledKernel:
     signature, constants, attributes = described
     source = ASTSource(fn=jit, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=target, options={**chosen, "enable_fp_fusion": False})
+    return triton.compile(source, target=target, options=chosen)
 
 
 class Described(NamedTuple):
@@ -151,6 +182,8 @@ def warm_kernel(
     jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], spec: DeviceSpec
 ) -> CompiledKernel:
     """Compile a kernel for a device before its launch, and return triton's object.
+
+    Options that are not given are triton's defaults, its knobs included.
 
     Raises:
         UnsupportedError: The device is not NVIDIA's, or an argument has no plain type.
@@ -188,7 +221,7 @@ def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
         if pointer is not None and pointer.block_shape is not None:
             signature[name] = f"tensordesc<{pointer.type}{list(pointer.block_shape)}>"
         elif pointer is not None:
-            signature[name] = "*" + pointer.type
+            signature[name] = ("*k" if parameter.is_const else "*") + pointer.type
             number = pointer.address
         elif isinstance(value, bool | int | float):
             annotated = parameter.annotation_type

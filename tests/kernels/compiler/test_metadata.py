@@ -461,6 +461,109 @@ def test_a_warmed_kernel_takes_an_option_that_is_an_argument_by_position(run):
     run(body, 1)
 
 
+@triton.jit
+def scaled_and_moved(x):
+    tl.store(x, tl.exp2(tl.load(x)) * 1.5 + 1.0)
+
+
+@pytest.mark.slow
+def test_options_and_knobs_of_the_compiler_reach_the_assembly(run, monkeypatch):
+    """Fusion of products, flushing of small numbers, and the architecture."""
+    language, runtime = triton.knobs.language, triton.knobs.runtime
+
+    def body(rank, ctx):
+        x = ctx.ones(16)
+
+        def assembly(stage="ptx", **options):
+            launched = scaled_and_moved[(1,)](x, **options)
+            warm = scaled_and_moved.warmup(x, grid=(1,), **options)
+            assert launched.asm[stage] == warm.asm[stage]
+            return warm.asm[stage]
+
+        for fuses in (True, False):
+            assert ("fma.rn.f32" in assembly(enable_fp_fusion=fuses)) == fuses
+            with monkeypatch.context() as patch:
+                patch.setattr(language, "default_fp_fusion", fuses)
+                assert ("fma.rn.f32" in assembly()) == fuses
+        for flushes in (True, False):
+            text = assembly(enable_fp_fusion=False, enable_reflect_ftz=flushes)
+            assert ("ex2.approx.ftz.f32" in text) == flushes
+        for arch in (80, 90):
+            assert f"cuda:{arch}" in assembly("ttgir", arch=f"sm{arch}", enable_fp_fusion=False)
+            with monkeypatch.context() as patch:
+                patch.setattr(runtime, "override_arch", f"sm{arch}")
+                assert f"cuda:{arch}" in assembly("ttgir", enable_fp_fusion=False)
+
+    run(body, 1)
+
+
+@triton.jit
+def stores_at_seven(x: tl.const, n):
+    if n == 7:
+        tl.store(x, 1.0)
+
+
+@triton.jit
+def stores_in_rounds(x: tl.const, n):
+    for number in range(n):
+        tl.store(x + number, 1.0)
+
+
+@triton.jit
+def stores_after_return(x: tl.const, n):
+    if n == 0:
+        return
+    tl.store(x, 1.0)
+
+
+@triton.jit
+def store_one(pointer):
+    tl.store(pointer, 1.0)
+
+
+@triton.jit
+def stores_by_a_function(x: tl.const, n):
+    while n > 0:
+        store_one(x)
+        n -= 1
+
+
+@triton.jit
+def stores_if_asked(x: tl.const, n, STORES: tl.constexpr):
+    if STORES:
+        tl.store(x, n)
+
+
+@pytest.mark.parametrize(
+    "kernel", [stores_at_seven, stores_in_rounds, stores_after_return, stores_by_a_function]
+)
+def test_a_store_through_a_constant_pointer_is_refused_where_no_program_reaches_it(run, kernel):
+    """As by the compiler, which reads all of the source."""
+
+    def body(rank, ctx):
+        with pytest.raises(CompilationError) as caught:
+            kernel[(1,)](ctx.ones(4), 0)
+        assert "Cannot store to a constant pointer" in _whole(caught.value)
+
+    run(body, 1)
+
+
+def _whole(error):
+    """Return the text of an error and of its causes: one per function that calls another."""
+    return str(error) + (_whole(error.__cause__) if error.__cause__ else "")
+
+
+def test_a_store_that_a_compile_time_constant_leaves_out_is_none(run):
+    """The pointer is only read."""
+
+    def body(rank, ctx):
+        x = ctx.ones(4)
+        stores_if_asked[(1,)](x, 2, STORES=False)
+        assert x.tolist() == [1.0] * 4
+
+    run(body, 1)
+
+
 def test_a_kernel_is_warmed_up_for_types_alone(run):
     """Where there are no tensors yet: torch's dtypes stand for them."""
     torch = pytest.importorskip("torch")
