@@ -10,11 +10,13 @@ from simrank.device.races import checker_of
 from simrank.engine import Activity
 from simrank.kernels import arguments
 from simrank.kernels import cost as costs
+from simrank.kernels.compiler.barriers import are_apart
 from simrank.kernels.compiler.compilation_errors import raising
 from simrank.kernels.compiler.driver import target_of
 from simrank.kernels.compiler.metadata import (
     COMPILER_OPTIONS,
     PointerSignature,
+    assembly_of,
     may_not_fit,
     pointer_of,
     resources,
@@ -22,7 +24,8 @@ from simrank.kernels.compiler.metadata import (
 )
 from simrank.kernels.machine import LaunchOptions, PublishedError, RunningLaunch, Statistics
 from simrank.kernels.machine.statistics import profile_of
-from simrank.kernels.races.launch_log import LaunchAccesses, dependence_of, lanes_of
+from simrank.kernels.races.lanes import lanes_of
+from simrank.kernels.races.launch_log import LaunchAccesses, dependence_of
 from simrank.kernels.races.operations import look_before, look_within
 from simrank.kernels.running import threads
 from simrank.kernels.running.batches import Grid
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from simrank.device import Stream
     from simrank.device.memory import Accesses, Storage
     from simrank.hardware.spec import DeviceSpec
+    from simrank.kernels.compiler.barriers import Place
     from simrank.kernels.source.bind import BoundKernel
     from simrank.ranks import Program
 
@@ -204,7 +208,10 @@ class TritonOperation(Operation):
 
     def _setting(self) -> RunningLaunch:
         launch, device = self.launch, self.stream.device
-        shared = device, self.statistics, launch.options, lanes_of(launch.jit, device.memory.space)
+        are_apart = partial(launch.are_apart, device.spec)
+        num_warps = launch.options.num_warps
+        lanes = lanes_of(launch.jit, device.memory.space, are_apart, num_warps)
+        shared = device, self.statistics, launch.options, lanes
         return RunningLaunch(launch.name, launch.grid, *shared)
 
     def _compute(self, grid: Grid) -> None:
@@ -526,6 +533,17 @@ class Launch:
         """
         bound = {parameter.name: _NOTHING for parameter in self.jit.params} | self._bound
         return warm_kernel(self.jit, bound | self._constants, self._compiler_options, spec)
+
+    def are_apart(self, spec: DeviceSpec, first: Place, second: Place, *, in_a_warp: bool) -> bool:
+        """Return whether the compiled kernel has no barrier between two accesses.
+
+        If it cannot be compiled, only a load behind a store is suspected.
+        """
+        bound = self._bound | self._constants
+        text = assembly_of(self.jit, bound, self._compiler_options, target_of(spec))
+        if text is None:
+            return (first[1], second[1]) == ("writes", "loads")
+        return are_apart(text, first, second, in_a_warp=in_a_warp)
 
     def loaded(self, spec: DeviceSpec) -> CompiledKernel:
         """Compile the kernel, and load its register counts."""

@@ -124,6 +124,27 @@ def problem_of(
     return problem
 
 
+def assembly_of(
+    jit: Jit, bound: Mapping[str, Any], options: Mapping[str, Any], target: GPUTarget
+) -> str | None:
+    """Return a kernel's assembly for a target, with its source lines; None if it is unknown."""
+    described = _signature(jit, bound)
+    if described is None:
+        return None
+    chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
+    key = ("assembly", *described.key, repr(chosen), target)
+    facts = kept(jit)
+    if key not in facts:
+        try:
+            asm = _compile(jit, described, _AS_EMULATED | chosen, target).asm
+        except Exception:  # noqa: BLE001 - `problem_of` shows it; any stage may fail
+            facts[key] = None
+        else:
+            facts[key] = asm["ptx" if target.backend == "cuda" else "amdgcn"]
+    assembly: str | None = facts[key]
+    return assembly
+
+
 def check_constants(
     jit: Jit,
     bound: Mapping[str, Any],

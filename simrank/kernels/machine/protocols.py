@@ -87,14 +87,17 @@ class AccessLog(Protocol):
 class Lanes(Protocol):
     """Check of lanes of one program that access the same memory.
 
-    See `kernels/races/launch_log.py`.
+    See `kernels/races/lanes.py`.
     """
 
-    def stored(self, addresses: Value, values: Value, active: Value | None) -> None:
+    def stored(self, values: Value, addresses: Value, active: Value | None) -> None:
         """Check a store."""
 
     def loaded(self, addresses: Value, active: Value | None) -> None:
         """Check a load."""
+
+    def updated(self, addresses: Value, active: Value | None) -> None:
+        """Check an atomic."""
 
     def barrier(self) -> None:
         """Record a barrier of each program's threads."""

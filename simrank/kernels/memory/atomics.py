@@ -24,7 +24,7 @@ from simrank.kernels.memory.addresses import (
     segments_from,
     writable_pointee,
 )
-from simrank.kernels.memory.loads_stores import active_lanes, check_lanes
+from simrank.kernels.memory.loads_stores import active_lanes, check_lanes, look_at_lanes
 from simrank.kernels.values.block import Anchor, Block, as_block, as_truth, cast_to
 from simrank.kernels.values.operators import with_axes
 
@@ -128,8 +128,8 @@ def modify(
     active = None if mask is None else active_lanes(mask)
     for own in values:
         check_lanes(pointer, own, active)
-    if programs.lanes is not None:
-        programs.lanes.barrier()  # The result of an atomic reaches all threads.
+    if programs.lanes is not None and operands:
+        look_at_lanes(programs.lanes.updated, pointer, values[0], mask)
     if mask is None and len(programs.ids) == 1 and _are_scalars(pointer.values, *values):
         if programs.log is not None:
             at = np.array([pointer.values])

@@ -5,6 +5,7 @@ With them accesses by plain address, sectors of memory, and padding behind tenso
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,10 @@ from simrank.kernels.values.operators import aligned, common_shape, with_axes
 from simrank.kernels.values.types import int1
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simrank.kernels.machine import Programs
-    from simrank.kernels.machine.protocols import AccessLog, Array, Lanes, Sync, Value
+    from simrank.kernels.machine.protocols import AccessLog, Array, Sync, Value
     from simrank.kernels.values.block import Operand
     from simrank.kernels.values.types import ElementType
 
@@ -60,7 +63,7 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
     machine.require_all(programs)
     element = pointee(pointer)
     if programs.lanes is not None:
-        _look_at_lanes(programs.lanes, pointer, None, mask)
+        look_at_lanes(programs.lanes.loaded, pointer, None, mask)
     if mask is None and pointer.base is not None and type(pointer.values) is not _ndarray:
         if programs.log is not None:
             _log_load(programs, programs.log, pointer, (pointer.values, None))
@@ -77,19 +80,18 @@ def load(pointer: Block, mask: Operand | None, other: Operand | None) -> Block:
     return Block(values, element)
 
 
-def _look_at_lanes(
-    lanes: Lanes, pointer: Block, values: Value | None, mask: Operand | None
+def look_at_lanes(
+    check: Callable[[Value, Value | None], None],
+    pointer: Block,
+    values: Value | None,
+    mask: Operand | None,
 ) -> None:
-    """Pass an access to the lane checks."""
+    """Pass the byte addresses and active lanes of an access to a lane check."""
     targets, active = _lanes(pointer, values, mask)
     if type(targets) is _ndarray or active is None:
         base = 0 if pointer.base is None else pointer.base.address
         size = 1 if pointer.base is None else pointee(pointer).itemsize
-        at = targets * np.int64(size) + np.int64(base)
-        if values is None:
-            lanes.loaded(at, active)
-        else:
-            lanes.stored(at, values, active)
+        check(targets * np.int64(size) + np.int64(base), active)
 
 
 def _log_load(
@@ -121,7 +123,8 @@ def store(pointer: Block, value: Operand, mask: Operand | None) -> None:
     element = writable_pointee(pointer)
     block = cast_to(as_block(value), element)
     if programs.lanes is not None:
-        _look_at_lanes(programs.lanes, pointer, block.values, mask)
+        check = partial(programs.lanes.stored, block.values)
+        look_at_lanes(check, pointer, block.values, mask)
     targets, active = _lanes(pointer, block.values, mask)
     values = block.values
     owners = None if programs.log is None else _owners(programs, targets, values, active)
