@@ -34,7 +34,7 @@ BUDGET = {
     "(top level)": 2088,
     "bench": 1559,
     "calibration": 2421,
-    "cli": 4313,
+    "cli": 4314,
     "collectives": 5082,
     "config": 4085,
     "device": 4646,
@@ -57,7 +57,7 @@ BUDGET = {
     "tp": 549,
     "trace": 2335,
     "validate": 6009,
-    "tests": 75_160,
+    "tests": 75_343,
 }
 MAX_GROWTH, MAX_FALL = 0.03, 0.05
 MEND_LINES = 50  # A mend of these many lines needs no budget, in the smallest package.

@@ -152,7 +152,8 @@ def _function(file: str, name: str, context: Context) -> Callable[[int], None]:
 # In the user's words, and as launches have them. Shuffled programs find atomics whose order counts.
 MODES = {"lockstep": "auto", "tasks": "tasks", "shuffled": "shuffled"}
 _KNOWN = ("rank", "ctx", "world_size")
-_TIME = re.compile(r" at t=[\d.,]+ \w+")
+# Of one problem, these differ between modes: times, programs, elements.
+_VARIES = re.compile(r" at t=[\d.,]+ \w+|\b(?:programs?|element|lanes) -?\d+(?:(?:,| and) -?\d+)*")
 _OF_ORDER = "the result depends on the order in which programs run"
 _MANY_ROUNDINGS, _LARGEST_ROUNDING = 32, 0.02  # assumed: of atomics on one element
 
@@ -302,14 +303,12 @@ def _unwritten(values: dict[str, np.ndarray[Any, Any]], passed_over: set[str]) -
 
 
 def _merged(runs: dict[str, _Run]) -> list[str]:
-    """Return the problems of all modes, each once, with its modes unless all have it.
-
-    Problems are equal if they differ in simulated times only.
-    """
+    """Return the problems of all modes, each once, with its modes unless all have it."""
     found: dict[str, tuple[str, list[str]]] = {}
     for mode, run in runs.items():
         for text in run.problems:
-            modes = found.setdefault(_TIME.sub("", text), (text, []))[1]
+            key = "\n".join(sorted(_VARIES.sub("", text).splitlines()))  # A pair has no order.
+            modes = found.setdefault(key, (text, []))[1]
             modes += [mode] if mode not in modes else []
     return [
         text if len(modes) == len(runs) else f"{', '.join(modes)}: {text}"

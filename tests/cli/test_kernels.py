@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -340,6 +341,37 @@ def test_findings_of_a_plain_run_are_problems_of_a_case(checked):
     assert "'o' of added: 1 of 1 elements, first 0, were never" in text["accumulated"]
     for name in ("sum_in_any_order", "spare_memory"):
         assert text[name] in ("1 launch(es)", "2 launch(es)")
+
+
+NAMED = {
+    "missing_mask": "store of element 1000 of 'y'",
+    "race_between_programs": "update with an atomic, for example tl.atomic_add",
+    "split_k_without_zeros": "'c' of split_k: 256 of 256 elements, first 0, were never written",
+    "autotune_accumulates": "reset_to_zero=['total']) where callers pass zeros",
+    "false_multiple_of": "tl.multiple_of does not hold: 16 along dim 0 of 50",
+    "no_barrier_within_a_program": "threads overwrite what other threads have yet to load",
+    "wrong_stride": "lanes 16 and 64 store different values to one element",
+    "int32_overflow": "load of element -852 of 'x'",
+    "tile_never_written": "'y' of copy_tiles: 256 of 1024 elements, first 768, were never written",
+    "store_through_a_constant": "Cannot store to a constant pointer",
+    "order_of_atomics": "the result depends on the order in which programs run",
+    "stale_signal_pad": "a signal that an earlier launch had taken ended a wait",
+}
+
+
+@pytest.mark.slow
+def test_faults_of_public_reports_are_named_and_their_mended_siblings_are_fine(capsys):
+    """Twelve kernels; on two ranks, of which most do the same."""
+    file = Path(__file__).parent.parent / "kernels" / "faulty.py"
+    with pytest.raises(SystemExit) as caught:
+        main(["kernels", "check", str(file), "--nproc-per-node", "2"])
+    assert caught.value.code == 1
+    out = capsys.readouterr().out
+    found = dict(re.findall(r"^case_(\w+): (.*(?:\n  .*)*)", out, re.MULTILINE))
+    assert found.keys() == {f"{how}_{name}" for name in NAMED for how in ("faulty", "mended")}
+    for name, words in NAMED.items():
+        assert words in found[f"faulty_{name}"]
+        assert re.fullmatch(r"\d+ launch\(es\)", found[f"mended_{name}"]), name
 
 
 @pytest.mark.slow
