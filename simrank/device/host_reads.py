@@ -26,14 +26,20 @@ def touch_host(buffer: Buffer, *, is_write: bool) -> None:
 def wait_values(buffer: Buffer) -> None:
     """Wait for the operations of all ranks that still write a buffer (D4).
 
+    Of symmetric memory also for the current stream, as a copy of it would.
+
     Raises:
         UninitializedValueError: A shape-only run does not have the values.
     """
     storage, device = buffer.storage, buffer.cuda_device
     if device is None:
         touch_host(buffer, is_write=False)
-    elif device.races is not None:
-        device.races.host_reads(buffer, stream_on(device))
+    else:
+        stream = stream_on(device)
+        if storage.is_symmetric and stream.tail is not None:
+            device.engine.wait(stream.tail)  # A barrier of the stream may stand before the read.
+        if device.races is not None:
+            device.races.host_reads(buffer, stream)
     for operation in storage.pending_writes(buffer.array):
         operation.stream.device.engine.wait(operation)
     if not storage.has_values:

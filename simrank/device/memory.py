@@ -277,6 +277,7 @@ class Storage:
         address: Its simulated address; 0 on the host.
         is_real: False in a shape-only run: the bytes are measured, never touched.
         has_values: False where the bytes are not real, or what they hold is unknown.
+        is_symmetric: Whether other ranks reach it.
         writes: What in flight writes them; None before the first such.
     """
 
@@ -288,6 +289,7 @@ class Storage:
         "device",
         "has_values",
         "is_real",
+        "is_symmetric",
         "size_bytes",
         "writes",
     )
@@ -307,6 +309,7 @@ class Storage:
         has_room = device is None or device.has_values or size_bytes <= VALUES_UP_TO_BYTES
         self.is_real = has_room or adopted is not None
         self.has_values = self.is_real
+        self.is_symmetric = False
         self._site: CallSite | None = None
         if device is not None:
             self.address = device.memory.allocate(size_bytes)

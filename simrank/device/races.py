@@ -250,6 +250,10 @@ class RaceChecker:
         step = _Step(agent, agent.step(), host.number, is_write=False)
         self._check(buffer.storage, buffer.array, step, accessor)
         join(host.clock, agent.clock)
+        if buffer.storage.history_key in self.order.shared and self.order.listener is not None:
+            join(agent.run, host.run)
+            agent.run[agent.key] = agent.run.get(agent.key, 0) + 1
+            self.order.listener.host_reads(buffer, stream, dict(agent.run))
         join(host.run, agent.run)
         if stream.tail is not None:  # It waits for all of its stream, which goes on meanwhile.
             host.unseen[stream] = stream.tail
@@ -505,6 +509,15 @@ class SharedAccesses(Protocol):
             operation: It runs.
             reads: What it reads of memory that ranks share.
             writes: What it writes there.
+        """
+
+    def host_reads(self, buffer: Buffer, stream: Stream, run: Clock) -> None:
+        """Check a host read: a copy on a stream.
+
+        Args:
+            buffer: The memory.
+            stream: The current one.
+            run: What the copy is behind, itself included.
         """
 
     def flagged(self, storage: Storage, first: int) -> None:

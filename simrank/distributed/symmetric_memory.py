@@ -100,8 +100,10 @@ def empty(*size: object, dtype: object = None, device: object = None) -> Tensor:
     storage = Storage(cuda_device, prod(shape) * kind.itemsize)
     pad = state.pads[storage] = Storage(cuda_device, state.pad_bytes, fresh=False)
     races = cuda_device.races
-    if races is not None:
-        races.order.share(storage)
+    for memory in (storage, pad):
+        memory.is_symmetric = True
+        if races is not None:
+            races.order.share(memory)
     if pad.is_real:
         pad.array(np.dtype(np.uint8)).fill(0)
     return Tensor(storage, kind, storage.array(kind.numpy).reshape(shape))

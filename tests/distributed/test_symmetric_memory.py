@@ -1,5 +1,7 @@
 """Symmetric memory: torch's names, addresses that lead to the peers' buffers, signals in time."""
 
+import time
+
 import pytest
 
 import simrank
@@ -187,3 +189,69 @@ def test_words_that_are_none_are_refused(run, met):
                 write(words, offset, value)
 
     run(body, 2)
+
+
+def nothing(rank, handle):
+    """Order nothing."""
+
+
+def signal(rank, handle):
+    """Let rank 0's stream wait for rank 1's."""
+    if rank == 1:
+        handle.put_signal(0)
+    else:
+        handle.wait_signal(1)
+
+
+def barrier(rank, handle):
+    """Let the streams meet."""
+    handle.barrier()
+
+
+def hosts(rank, handle):
+    """Let the hosts meet behind the writer's stream."""
+    if rank == 1:
+        simrank.cuda.synchronize()
+    dist.barrier()
+
+
+READS = {
+    "numpy": lambda theirs: theirs.numpy().tolist(),
+    "item": lambda theirs: [theirs[1].item()] * 4,
+    "copy": lambda theirs: theirs.cpu().tolist(),
+}
+
+
+def read_of_a_peer(run, order, read):
+    """Let rank 1 write its buffer late and rank 0's host read it; return races and values."""
+    seen = []
+
+    def body(rank, ctx):
+        dist.init_process_group("nccl")
+        x = symm_mem.empty(4)
+        handle = symm_mem.rendezvous(x)
+        theirs = handle.get_buffer(1 - rank, (4,), simrank.float32)
+        if rank == 1:
+            time.sleep(1e-3)
+            x.fill_(5.0)
+        order(rank, handle)
+        if rank == 0:
+            seen.append(READS[read](theirs))
+
+    return run(body, 2, races="report").races, seen
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("order", [signal, barrier, hosts])
+def test_a_host_read_of_a_peers_buffer_comes_behind_its_stream(run, order, read):
+    """As a copy of the current stream, which a barrier or a signal holds."""
+    races, seen = read_of_a_peer(run, order, read)
+    assert ([str(race) for race in races], seen) == ([], [[5.0] * 4])
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_host_read_of_a_peers_buffer_that_nothing_orders_is_a_race(run, read):
+    """It names the read and the write."""
+    ((race,), _) = read_of_a_peer(run, nothing, read)
+    assert {(race.first.verb, race.second.verb)} <= {("reads", "writes"), ("writes", "reads")}
+    assert "fill_ of rank 1 writes" in str(race)

@@ -350,3 +350,29 @@ def get_when_told(x, flag, out, N: tl.constexpr):
     while tl.atomic_add(flag, 0, sem="acquire", scope="sys") != 1:
         pass
     tl.store(out + tl.arange(0, N), tl.load(x + tl.arange(0, N)))
+
+
+def pads_meet(spawn, order):
+    """Write a word of a peer's signal pad with torch, and read it there; return the races."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        at = Place(rank, 0)
+        if rank == 0:
+            at.handle.get_signal_pad(1, (8,), torch.int32).fill_(1)
+        order(rank, at)
+        if rank == 1:
+            at.handle.get_signal_pad(1, (8,), torch.int32).tolist()
+        torch.cuda.synchronize()
+        dist.barrier()
+
+    return spawn(program, 2, races="report").races
+
+
+def test_words_of_a_signal_pad_that_torch_writes_are_checked(spawn):
+    """As those of a buffer; the report names where the buffer was made."""
+    (race,) = pads_meet(spawn, nothing)
+    assert "(allocated at test_symmetric_races.py:" in str(race)
+    assert "of rank 0 writes at test_symmetric_races.py:" in str(race)
+    assert [str(race) for race in pads_meet(spawn, hosts)] == []

@@ -253,7 +253,12 @@ class ProgramRaces:
         agent = operation.stream.race_agent
         assert agent is not None, "it was issued"
         run = {} if operation.run is None else operation.run
-        step = self._steps[agent.key] = run.get(agent.key, 0)
+        return self.launched_at(operation.rank, agent.key, run)
+
+    def launched_at(self, rank: int | None, stream: int, run: Clock) -> Launched:
+        """Record the start of an operation of a rank's stream by its clock; as `launched`."""
+        self._ranks.add(rank)  # Accesses of other ranks are kept from now on.
+        step = self._steps[stream] = run.get(stream, 0)
         oldest = self._live[0] if self._live else self.num_ended
         if oldest > self._forgotten:
             self._forgotten = oldest
@@ -262,7 +267,7 @@ class ProgramRaces:
             self._forget_signals()
         self._live.append(self.num_ended)
         self._num_launches += 1
-        return Launched(self._num_launches, self.num_ended, agent.key, step, run)
+        return Launched(self._num_launches, self.num_ended, stream, step, run)
 
     def is_long_ago(self, number: int) -> bool:
         """Return whether a program's launch is old enough to count as ordered before all others."""

@@ -12,14 +12,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from simrank.device.races import checker_of
+from simrank.engine import user_site
 from simrank.kernels.races.happens_before import races_of
+from simrank.ranks import current_program
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from simrank.device.clocks import Clock
     from simrank.device.memory import Buffer, Storage
     from simrank.device.races import RaceChecker
-    from simrank.device.stream import Operation
+    from simrank.device.stream import Operation, Stream
     from simrank.kernels.machine.protocols import Array
     from simrank.kernels.races.findings import Access
     from simrank.kernels.races.happens_before import ProgramClock, ProgramRaces
@@ -65,6 +68,27 @@ class StreamAccesses:
         """
         if operation.run is not None and operation.rank is not None:
             self._compare(operation, reads, writes)
+
+    def host_reads(self, buffer: Buffer, stream: Stream, run: Clock) -> None:
+        """Check a host read of memory that ranks share; flags may be read at any time.
+
+        Raises:
+            ProgramRaceError: It races, and races are errors.
+        """
+        program, agent = current_program(), stream.race_agent
+        assert program is not None, "a rank reads"
+        assert agent is not None, "on its stream"
+        launched = self._known.launched_at(program.rank, agent.key, run)
+        self._known.over(launched)
+        device = stream.device.index
+        clock = self._known.start("host read", None, program.rank, device, launched)
+        index, itemsize = elements_of(buffer)
+        flags = [*self._known.flags.get(buffer.storage.history_key, ())]
+        index = index[~np.isin(index * itemsize, flags)]
+        if len(index):
+            with self._known.at(user_site()):
+                clock.loads(buffer.storage, index, itemsize)
+        clock.end()
 
     def _compare(
         self,

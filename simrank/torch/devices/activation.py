@@ -45,6 +45,7 @@ from simrank.torch.devices.rank_devices import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from simrank.device.memory import Storage
     from simrank.hardware.cluster import Cluster
     from simrank.ranks import Program
     from simrank.torch.devices.allocations import Block
@@ -433,6 +434,12 @@ listen_to_graphs(_Graphs())
 def block_at(address: int) -> Block | None:
     """Return the block that begins at an address; None without race checks."""
     return _enabled[0].allocations.block_at(address) if _enabled else None
+
+
+def add_signal_pad(pad: Storage, buffer: Storage) -> None:
+    """Let race checks see accesses of torch's operations to the signal pad of a buffer."""
+    if _enabled:
+        _enabled[0].allocations.add_signal_pad(pad, buffer)
 
 
 def global_index(address: int) -> int | None:

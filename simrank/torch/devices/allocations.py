@@ -172,6 +172,11 @@ class Block(Storage):
         """Return the call site of the tensor's allocation."""
         return self._made
 
+    def made_with(self, other: Block) -> Block:
+        """Take over the call site of another block, and return this one."""
+        self._made = other._made
+        return self
+
 
 class Allocations:
     """The blocks on the devices of one Context.
@@ -222,6 +227,13 @@ class Allocations:
         block = self._blocks.get(address)
         if block is not None:
             block.recorded.add(stream)
+
+    def add_signal_pad(self, pad: Storage, buffer: Storage) -> None:
+        """Let race checks see the signal pad of a buffer; torch's allocator does not report it."""
+        made = self._blocks.get(buffer.address)
+        if made is not None and pad.device is not None:
+            block = Block(pad.device, pad.address, pad.size_bytes)
+            self._blocks[pad.address] = block.made_with(made)
 
     def block_at(self, address: int) -> Block | None:
         """Return the block that begins at an address; None without race checks."""

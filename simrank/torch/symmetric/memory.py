@@ -59,11 +59,11 @@ class _Rendezvous(symmetric_memory.Rendezvous):
         """Send the addresses of all buffers to every member."""
         storages = [self._entries[rank][0] for rank in range(self.group.size())]
         cuda.hold([storage.address for storage in storages])
-        for entry in self._entries.values():
-            for storage in entry:
+        for buffer, pad in self._entries.values():
+            activation.add_signal_pad(pad, buffer)
+            for storage in (buffer, pad):
                 share_pending(storage.address, storage.size_bytes)
-        for storage in storages:
-            _let_races_be_found(storage)
+                _let_races_be_found(storage)
         found = [storage.device for storage in storages if storage.device is not None]
         per_node = found[0].network.cluster.devices_per_node
         nodes = {device.index // per_node for device in found}
@@ -86,7 +86,7 @@ class _Rendezvous(symmetric_memory.Rendezvous):
 
 
 def _let_races_be_found(storage: Storage) -> None:
-    """Register a buffer with the race checker, if there is one."""
+    """Register a buffer or a signal pad with the race checker, if there is one."""
     races = None if storage.device is None else storage.device.races
     if races is not None:
         races.order.share(storage)
