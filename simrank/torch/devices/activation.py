@@ -437,7 +437,7 @@ def block_at(address: int) -> Block | None:
 
 
 def add_signal_pad(pad: Storage, buffer: Storage) -> None:
-    """Let race checks see accesses of torch's operations to the signal pad of a buffer."""
+    """Record the signal pad of a buffer for race checks."""
     if _enabled:
         _enabled[0].allocations.add_signal_pad(pad, buffer)
 

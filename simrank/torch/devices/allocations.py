@@ -229,7 +229,7 @@ class Allocations:
             block.recorded.add(stream)
 
     def add_signal_pad(self, pad: Storage, buffer: Storage) -> None:
-        """Let race checks see the signal pad of a buffer; torch's allocator does not report it."""
+        """Record the signal pad of a buffer for race checks; the allocator does not report it."""
         made = self._blocks.get(buffer.address)
         if made is not None and pad.device is not None:
             block = Block(pad.device, pad.address, pad.size_bytes)
