@@ -46,7 +46,7 @@ BUDGET = {
     "formats": 1629,
     "hardware": 1415,
     "isolation": 4968,
-    "kernels": 13_597,
+    "kernels": 13_640,
     "multiprocessing": 1402,
     "pages": 491,
     "planning": 1169,
@@ -57,7 +57,7 @@ BUDGET = {
     "tp": 549,
     "trace": 2335,
     "validate": 6009,
-    "tests": 75_403,
+    "tests": 75_458,
 }
 MAX_GROWTH, MAX_FALL = 0.03, 0.05
 MEND_LINES = 50  # A mend of these many lines needs no budget, in the smallest package.
@@ -151,7 +151,7 @@ def run(walked):
 """
 WALKS = {
     "core: spawn, full, all_reduce, item on 2 ranks": ("", CORE, Walk(60, 302, 181, 41_600, 71)),
-    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 59_600, 16)),
+    "torch: one all_reduce on 2 ranks": ("torch", TORCH, Walk(28, 76, 251, 59_700, 16)),
     "kernels: one launch of a copy": ("triton", KERNEL, Walk(49, 205, 292, 63_500, 80)),
     "bench: one row of a YAML file": ("", ROW, Walk(132, 825, 240, 58_500, 6_600)),
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.isolation.ledger import Ledger
 from simrank.isolation.libraries import ImportWatcher
+from simrank.kernels import other_languages
 from simrank.ranks import current_program
 from simrank.ranks.current import engines
 from simrank.ranks.extensions import Extension
@@ -115,8 +116,9 @@ def _install_driver(module: ModuleType) -> None:
         _driver.replace(owner.driver, "_active", SimulatedDriver())
 
 
-# Patches by module of triton.
+# Patches by module of triton, and of languages that are not emulated.
 INSTALLERS: dict[str, Callable[[ModuleType], None]] = {
+    **dict.fromkeys(other_languages.ENTRIES, other_languages.refuse),
     "triton.runtime.autotuner": _install_tuners,
     "triton.runtime.jit": _install_launch,
     "triton.runtime.driver": _install_driver,

@@ -18,6 +18,7 @@ from simrank.device.memory import Accesses
 from simrank.kernels import arguments, library_tensors
 from simrank.kernels.compiler.metadata import COMPILER_OPTIONS, check_constants, warm_kernel
 from simrank.kernels.operation import Launch, TritonOperation
+from simrank.kernels.other_languages import not_emulated
 from simrank.kernels.source.analyse import effects_with, written_by_jit
 from simrank.kernels.source.bind import bind
 from simrank.ranks import current_program, require_program
@@ -222,6 +223,8 @@ def run_jit(jit: Jit, original: Callable[..., Any], *args: Any, **kwargs: Any) -
     """Launch a kernel of a simulated program; call `original` in any other program."""
     if current_program() is None:
         return original(jit, *args, **kwargs)
+    if getattr(jit, "is_gluon", bool)():
+        raise not_emulated("Gluon", jit.__name__)
     grid = kwargs.pop("grid")
     if kwargs.pop("warmup", False):
         library = library_tensors.running()
