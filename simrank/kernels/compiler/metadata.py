@@ -13,11 +13,13 @@ import triton
 from triton._utils import type_canonicalisation_dict
 from triton.backends.compiler import BaseBackend
 from triton.compiler import ASTSource
+from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import MockTensor
 
 from simrank.device import Tensor
 from simrank.errors import UnsupportedError
+from simrank.kernels.compiler.compilation_errors import CompilationValueError
 from simrank.kernels.compiler.driver import (
     SHARED_BYTES_RESERVED,
     binary_resources,
@@ -169,7 +171,12 @@ def check_constants(
     described = _signature(jit, bound)
     if described is not None:
         chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
-        _compile(jit, described, _AS_EMULATED | chosen, target_of(spec))
+        try:
+            _compile(jit, described, _AS_EMULATED | chosen, target_of(spec))
+        except CompilationError as error:
+            if error.error_message is None:  # Of a function that the kernel calls.
+                raise
+            raise CompilationValueError(error.src, error.node, error.error_message) from error
 
 
 def _compile(
@@ -216,7 +223,8 @@ def warm_kernel(
         why = "an argument has no plain type" if described is None else f"{spec.name} runs no CUDA"
         raise UnsupportedError(f"warmup of kernel '{jit.__name__}': {why}")
     chosen = {name: options[name] for name in COMPILER_OPTIONS if options.get(name) is not None}
-    return _compile(jit, described, chosen, target)
+    fuses = {"enable_fp_fusion": getattr(triton.knobs.language, "default_fp_fusion", True)}
+    return _compile(jit, described, fuses | chosen, target)
 
 
 def _signature(jit: Jit, bound: Mapping[str, Any]) -> Described | None:
