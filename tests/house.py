@@ -46,7 +46,7 @@ BUDGET = {
     "formats": 1629,
     "hardware": 1415,
     "isolation": 4968,
-    "kernels": 13_646,
+    "kernels": 13_648,
     "multiprocessing": 1402,
     "pages": 491,
     "planning": 1169,
