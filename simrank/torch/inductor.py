@@ -80,20 +80,27 @@ def of_kernels(module: Any) -> Patches:
 
 
 def _launcher(autotuner: Any) -> Callable[..., Any]:
-    """Return a function that launches a kernel, with its first configuration."""
-    config = autotuner.configs[0]
+    """Return a function that launches a kernel, with its first configuration.
+
+    The generated code passes no declared constants, and a placeholder for None.
+    """
+    config, fn = autotuner.configs[0], autotuner.fn
+    constants = autotuner._create_compile_meta(config)["constants"]  # noqa: SLF001 - torch's way
+    declared = {parameter.name for parameter in fn.params if parameter.is_constexpr}
+    passed = [name for name in fn.arg_names if name not in declared or name not in constants]
     options = {
         "num_warps": config.num_warps,
         "num_stages": config.num_stages,
         "enable_fp_fusion": autotuner.triton_meta.get("enable_fp_fusion", True),
         **config.kwargs,
+        **constants,
     }
 
     def launch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given, grid = autotuner._interpret_args_grid(args, config)  # noqa: SLF001 - torch's way
         kwargs.pop("stream")
         kwargs.pop("benchmark_run", None)
-        return autotuner.fn[grid](*given, **kwargs, **options)
+        return fn[grid](**{**dict(zip(passed, given, strict=False)), **kwargs, **options})
 
     return launch
 
