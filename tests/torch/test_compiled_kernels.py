@@ -35,9 +35,7 @@ def by_warps(x, o, n, num_warps: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 32})], key=["n"])
-@triton.heuristics(
-    {"STEP": lambda _: 1}
-)  # Torch takes constants alone.
+@triton.heuristics({"STEP": lambda _: 1})  # Torch takes constants alone.
 @triton.jit
 def tuned(x, o, n, BLOCK: tl.constexpr, STEP: tl.constexpr):
     """Increment a vector."""

@@ -78,6 +78,68 @@ def test_random_graphs_and_their_gradients_equal_eager_ones(spawn, dtype):
     spawn(program, 1)
 
 
+def _causal(x):
+    return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def _masked(x):
+    mask = torch.ones(x.shape[2], x.shape[2], device=x.device, dtype=torch.bool).tril()
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def _grouped(x):
+    return F.scaled_dot_product_attention(x, x[:, :2], x[:, :2], enable_gqa=True)
+
+
+def _in_half(x):
+    return _causal(x.bfloat16()).float()
+
+
+@pytest.mark.parametrize("function", [_causal, _masked, _grouped, _in_half])
+def test_attention_of_many_lengths_is_compiled_once(spawn, function):
+    """By each kernel of it, with gradients; the second length makes the shapes dynamic."""
+
+    def program(rank):
+        graphs = CompileCounterWithBackend("inductor")
+        compiled = torch.compile(function, backend=graphs, fullgraph=True)
+        for batch, length in ((2, 32), (2, 48), (3, 64), (3, 40)):
+            x = torch.randn(batch, 4, length, 16, device="cuda", requires_grad=True)
+            results = []
+            for each in (compiled, function):
+                y = each(x)
+                results.append((y, *torch.autograd.grad(y.sum(), x)))
+            torch.testing.assert_close(*results, atol=0.02, rtol=0.01)
+        assert graphs.frame_count <= 3  # Of one length, of many, and of many batches.
+
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    spawn(program, 1)
+
+
+def test_attention_is_exported_for_many_lengths(spawn):
+    """And compiled for a length that is known as it runs only."""
+
+    def program(rank):
+        class Attention(torch.nn.Module):
+            def forward(self, x):
+                return _causal(x)
+
+        def of_positive(x, numbers):
+            num = (numbers > 0).nonzero().shape[0]
+            return _causal(x[:, :, :1].expand(-1, -1, num, -1))
+
+        x, longer = (torch.randn(2, 4, length, 16, device="cuda") for length in (8, 24))
+        shapes = ({2: torch.export.Dim("length", max=512)},)
+        exported = torch.export.export(Attention(), (x,), dynamic_shapes=shapes).module()
+        torch.testing.assert_close(exported(longer), _causal(longer))
+        numbers = torch.randn(9, device="cuda")
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            compiled = torch.compile(of_positive, fullgraph=True)(x, numbers)
+        torch.testing.assert_close(compiled, of_positive(x, numbers))
+
+    spawn(program, 1)
+
+
 def test_a_rank_without_triton_is_told_what_to_install(spawn, monkeypatch):
     """And how to go on without it."""
     import torch._inductor.scheduler as scheduler

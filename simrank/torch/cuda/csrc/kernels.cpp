@@ -99,6 +99,8 @@ void record_stream(Tensor& self, Stream stream) {
 }
 
 // ---- attention
+// Sizes are symbols in a graph that is traced for many shapes.
+bool has_elements(const Tensor& t) { return TORCH_GUARD_OR_TRUE(t.sym_numel().sym_ne(0)); }
 bool flash_takes_wide = false;  // CUDA does not: for programs that are compared in float64.
 int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const MaybeTensor& mask,
                          double dropout, bool, std::optional<double>, bool grouped) {
@@ -106,12 +108,13 @@ int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
   constexpr int64_t kMath = 0, kFlash = 1, kEfficient = 2, kMostHeadSize = 256;
   const auto& context = at::globalContext();
   const bool is_plain = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && dropout == 0 &&
-                        k.size(1) == v.size(1) && q.size(0) == k.size(0) &&
-                        q.size(3) == k.size(3) && q.size(3) == v.size(3) && q.numel() && k.numel();
-  const bool has_as_many_heads = is_plain && q.size(1) == k.size(1);
+                        k.sym_size(1) == v.sym_size(1) && q.sym_size(0) == k.sym_size(0) &&
+                        q.sym_size(3) == k.sym_size(3) && q.sym_size(3) == v.sym_size(3) &&
+                        has_elements(q) && has_elements(k);
+  const bool has_as_many_heads = is_plain && q.sym_size(1) == k.sym_size(1);
   const bool has_flash_type = is_half(q) || (flash_takes_wide && at::isFloatingType(q.scalar_type()));
-  const bool has_heads = has_as_many_heads || (is_plain && grouped && q.size(1) % k.size(1) == 0);
-  if (has_heads && context.userEnabledFlashSDP() && has_flash_type && !mask && q.size(3) <= kMostHeadSize) return kFlash;
+  const bool has_heads = has_as_many_heads || (is_plain && grouped && q.sym_size(1) % k.sym_size(1) == 0);
+  if (has_heads && context.userEnabledFlashSDP() && has_flash_type && !mask && q.sym_size(3) <= kMostHeadSize) return kFlash;
   const bool mask_is_fixed = !mask || !mask->requires_grad();
   if (has_as_many_heads && context.userEnabledMemEfficientSDP() && mask_is_fixed && q.scalar_type() != at::kDouble) return kEfficient;
   TORCH_CHECK(context.userEnabledMathSDP(), "No available kernel. Aborting execution.");
