@@ -93,7 +93,7 @@ for _module, _place, _name in (
     ("torch._dynamo.output_graph", "torch.fused_lines", "of_graphs"),
     ("torch._inductor.async_compile", "torch.inductor", "of_workers"),
     ("torch._inductor.codecache", "torch.inductor", "of_cache"),
-    ("torch._inductor.codegen.triton", "torch.fused_lines", "of_comments"),
+    ("torch._inductor.codegen.triton", "torch.inductor", "of_codegen"),
     ("torch._inductor.compile_fx", "torch.inductor", "of_graphs"),
     ("torch._inductor.exc", "torch.inductor", "of_errors"),
     ("torch._inductor.runtime.benchmarking", "torch.inductor", "of_benchmarks"),

@@ -63,7 +63,9 @@ def of_kernels(module: Any) -> Patches:
         if rank_program() is None:
             precompile(self, *args, **kwargs)
         else:
-            self.launchers = [SimpleNamespace(n_regs=0, config=self.configs[0])]
+            # Registers and spills are in a call's time; no choice is made by their numbers.
+            launcher = SimpleNamespace(n_regs=0, n_spills=0, shared=0, config=self.configs[0])
+            self.launchers = [launcher]
 
     @functools.wraps(run)
     def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,6 +73,7 @@ def of_kernels(module: Any) -> Patches:
         if rank_program() is None:
             return run(self, *args, **kwargs)
         if self.simrank_launch is None:
+            self.precompile()
             file = self.fn.fn.__code__.co_filename
             self.simrank_launch = fused_lines.with_lines(_launcher(self), self.simrank_lines, file)
         self.simrank_launch(args, kwargs)
@@ -121,6 +124,27 @@ def of_benchmarks(module: Any) -> Patches:
     """Return the patches of inductor's `benchmarking`: one simulated call is timed."""
     kind = module.InductorBenchmarker
     return [(kind, "benchmark_gpu", in_ranks(_timed_once, kind.benchmark_gpu))]
+
+
+def of_codegen(module: Any) -> Patches:
+    """Return the patches of inductor's `codegen.triton`: comments; no files of simulated times."""
+    kind = module.TritonScheduling
+    name = "benchmark_codegened_module"
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def benchmark(self: Any, mod: Any, *args: Any, **kwargs: Any) -> Any:
+        """Time it in each run: the file says for which code, not for which device."""
+        if rank_program() is None:
+            return original(self, mod, *args, **kwargs)
+        file = Path(mod.__file__).with_suffix(".kernel_perf")
+        file.unlink(missing_ok=True)
+        try:
+            return original(self, mod, *args, **kwargs)
+        finally:
+            file.unlink(missing_ok=True)
+
+    return [*fused_lines.of_comments(module), (kind, name, benchmark)]
 
 
 def _timed_once(_: Any, call: Callable[[], Any], *, return_mode: str = "min", **__: Any) -> Any:

@@ -140,6 +140,33 @@ def test_attention_is_exported_for_many_lengths(spawn):
     spawn(program, 1)
 
 
+MODES = [None, "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_products_with_epilogues_equal_eager_ones(spawn, mode, tmp_path, monkeypatch):
+    """Candidates of fused kernels are timed too, and leave no times in inductor's cache."""
+
+    def program(rank):
+        def relu(x, y, bias):
+            return torch.relu(x @ y)
+
+        def linear(x, y, bias):
+            return F.gelu(torch.addmm(bias, x, y)) * 2
+
+        inputs = [torch.randn(size, device="cuda") for size in ((32, 48), (48, 32), (32,))]
+        for function in (relu, linear):
+            compiled = torch.compile(function, mode=mode)
+            for _ in range(2):
+                found, expected = compiled(*inputs), function(*inputs)
+                torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    spawn(program, 1)
+    assert [*tmp_path.rglob("*.py")]
+    assert not [*tmp_path.rglob("*.kernel_perf")]
+
+
 def test_a_rank_without_triton_is_told_what_to_install(spawn, monkeypatch):
     """And how to go on without it."""
     import torch._inductor.scheduler as scheduler
