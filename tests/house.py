@@ -53,7 +53,7 @@ BUDGET = {
     "ranks": 919,
     "replay": 235,
     "suites": 1786,
-    "torch": 9930,
+    "torch": 9952,
     "tp": 549,
     "trace": 2335,
     "validate": 6009,

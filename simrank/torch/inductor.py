@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.engine.callsite import skip_folder
+from simrank.errors import UnsupportedError
 from simrank.ranks.current import in_ranks, rank_program
 from simrank.torch import fused_lines
 from simrank.torch.cuda.streams import as_one_launch, captured_graph
@@ -159,8 +160,36 @@ def _timed_once(_: Any, call: Callable[[], Any], *, return_mode: str = "min", **
 
 
 def of_graphs(module: Any) -> Patches:
-    """Return the patches of inductor's `compile_fx`: CUDA graphs of compiled functions."""
-    return [(module, "cudagraphify", in_ranks(_replaying, module.cudagraphify))]
+    """Return the patches of inductor's `compile_fx`: CUDA graphs, and what is not supported."""
+    return [
+        (module, "cudagraphify", in_ranks(_replaying, module.cudagraphify)),
+        (module, "compile_fx", _unless_in_cpp(module.compile_fx, module.config)),
+    ]
+
+
+def _unless_in_cpp(original: Callable[..., Any], config: Any) -> Callable[..., Any]:
+    """Wrap `compile_fx`: C++ that launches kernels would call the driver, which is not there."""
+
+    @functools.wraps(original)
+    def compile_fx(model: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if rank_program() is not None and config.cpp_wrapper and _is_on_cuda(model, inputs):
+            raise UnsupportedError(
+                "AOTInductor (aoti_compile_and_package, aot_compile, cpp_wrapper) is not simulated "
+                "for CUDA: its C++ would call the CUDA driver\n"
+                "  to fix: use torch.compile without cpp_wrapper; package the model on a real GPU"
+            )
+        return original(model, inputs, *args, **kwargs)
+
+    return compile_fx
+
+
+def _is_on_cuda(model: Any, inputs: Sequence[Any]) -> bool:
+    """Return whether a graph has CUDA tensors: inputs, parameters, or ones that it makes."""
+    state = () if not isinstance(model, torch.nn.Module) else model.state_dict().values()
+    tensors = (value for value in (*inputs, *state) if isinstance(value, torch.Tensor))
+    if any(tensor.device.type == "cuda" for tensor in tensors):
+        return True
+    return isinstance(model, torch.fx.GraphModule) and any(_named_devices(model))
 
 
 def _replaying(model: Callable[[list[Any]], Any], *_: object, **__: object) -> Callable[..., Any]:

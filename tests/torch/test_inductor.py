@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's habit
 
+from simrank.errors import UnsupportedError
 from tests.torch.random_graphs import compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
@@ -136,6 +137,41 @@ def test_attention_is_exported_for_many_lengths(spawn):
         with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
             compiled = torch.compile(of_positive, fullgraph=True)(x, numbers)
         torch.testing.assert_close(compiled, of_positive(x, numbers))
+
+    spawn(program, 1)
+
+
+def test_code_in_cpp_is_refused_for_devices_and_runs_on_the_host(spawn, tmp_path):
+    """Of AOTInductor and of `cpp_wrapper`."""
+    from torch._inductor import aot_compile, aoti_compile_and_package, aoti_load_package
+
+    def program(rank):
+        host = torch.nn.Linear(4, 4)
+        module, x = torch.nn.Linear(4, 4).cuda(), torch.randn(2, 4, device="cuda")
+        exported = torch.export.export(module, (x,))
+        for compile_ in (
+            lambda: aoti_compile_and_package(exported, package_path=str(path)),
+            lambda: aot_compile(exported.module(), (x,)),
+            lambda: torch.compile(module, options={"cpp_wrapper": True})(x),
+        ):
+            with pytest.raises(Exception, match=r"AOTInductor .* is not simulated for CUDA"):
+                compile_()
+        exported = torch.export.export(host, (x.cpu(),))
+        package = aoti_compile_and_package(exported, package_path=str(path))
+        torch.testing.assert_close(aoti_load_package(package)(x.cpu()), host(x.cpu()))
+
+    path = tmp_path / "model.pt2"
+    spawn(program, 1)
+
+
+def test_a_kernel_of_cuda_code_is_refused_by_name(spawn):
+    """A simulated device has no compiler of CUDA code."""
+
+    def program(rank):
+        code = "template <typename T> T twice(T x) { return x + x; }"
+        kernel = torch.cuda.jiterator._create_jit_fn(code)
+        with pytest.raises(UnsupportedError, match=r"torch\.cuda\.jiterator"):
+            kernel(torch.ones(2, device="cuda"))
 
     spawn(program, 1)
 

@@ -359,6 +359,7 @@ def private_functions() -> dict[str, object]:
         **_stream_functions(),
         **_memory_functions(),
         **FUNCTIONS,
+        "_cuda_jiterator_compile_and_launch_kernel": refused("torch.cuda.jiterator"),
         # torch.compile imports these, and uses them for CUDA graphs only.
         "_cuda_CUDAAllocator_AllocatorState": refused("inductor's CUDA graph trees"),
         "_ensureCUDADeviceGuardSet": _ignored,  # FakeTensorMode's: it would replace the devices.
