@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simrank.hardware.spec import START_US
+from simrank.hardware.spec import QUEUED_START_US, START_US
 from simrank.units import PS_PER_US, transfer_ps
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _START_PS = round(START_US * PS_PER_US)
+QUEUED_START_PS = round(QUEUED_START_US * PS_PER_US)
 
 
 def kernel_ps(
@@ -74,6 +75,15 @@ def started_ps(work_ps: int) -> int:
     It takes 2.35 us until it is under way, and works at half its rate for as long again.
     """
     return _START_PS + work_ps + min(work_ps, _START_PS)
+
+
+def queued_ps(work_ps: int) -> int:
+    """Return the time of a kernel behind another one, given the time of its work.
+
+    Short work takes the device's time between two kernels and twice its own; long work the time of
+    `started_ps`.
+    """
+    return QUEUED_START_PS + work_ps + min(work_ps, 2 * _START_PS - QUEUED_START_PS)
 
 
 def peak_flops(spec: DeviceSpec, dtype: str) -> int | None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 # Liger-Kernel published of plain torch on A100 and H100 (adr/0047); XLA's times of single products
 # on H100 are as much longer than those of graphs.
 START_US = 2.35
+# From the end of one kernel to the end of the next, where the host is ahead, besides the work: an
+# addition to 1 element, 500 of them behind a sleep (H200, configs/torch/README.md).
+QUEUED_START_US = 1.74
 
 # (batch, m, n, k): `batch` products of an m x k by a k x n matrix.
 Product = tuple[int, int, int, int]

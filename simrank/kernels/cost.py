@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from simrank.hardware.roofline import library_product_ps, peak_flops, started_ps
+from simrank.hardware.roofline import (
+    QUEUED_START_PS,
+    library_product_ps,
+    peak_flops,
+    queued_ps,
+)
 from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.kernels import machine
 from simrank.kernels.machine import SPECIAL, Dot, Extent, Statistics
@@ -331,9 +336,9 @@ def kernel_cost(statistics: Statistics, device: Device, launched: LaunchParamete
         "atomics": _ps(statistics.num_atomics, _ATOMICS_PER_S),
     }
     limiter = max(times, key=lambda name: times[name])
-    duration_ps = started_ps(times[limiter])
-    if duration_ps < spec.kernel_floor_ps:
-        duration_ps, limiter = spec.kernel_floor_ps, "launch"
+    duration_ps = queued_ps(times[limiter])
+    if times[limiter] < QUEUED_START_PS:
+        limiter = "launch"
     return KernelCost(
         duration_ps=duration_ps,
         memory_ps=times["memory"],

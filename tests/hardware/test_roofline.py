@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simrank.hardware import kernel_ps, load_cluster
-from simrank.hardware.roofline import peak_flops, started_ps
+from simrank.hardware.roofline import QUEUED_START_PS, peak_flops, queued_ps, started_ps
 from simrank.units import PS_PER_US
 
 H100 = load_cluster("hgx_h100").device
@@ -63,3 +63,10 @@ def test_a_kernel_starts_and_then_speeds_up():
     assert times[0] == 2.35 * PS_PER_US
     assert times == sorted(times)
     assert started_ps(10**9) == 10**9 + 4.7 * PS_PER_US
+
+
+def test_a_short_kernel_behind_others_takes_the_time_between_two_kernels():
+    """And twice its work; a long one takes as long as one that is launched alone."""
+    assert queued_ps(0) == QUEUED_START_PS < started_ps(0)
+    assert queued_ps(PS_PER_US) == QUEUED_START_PS + 2 * PS_PER_US
+    assert queued_ps(3 * PS_PER_US) == started_ps(3 * PS_PER_US)

@@ -203,6 +203,29 @@ def test_products_with_epilogues_equal_eager_ones(spawn, mode, tmp_path, monkeyp
     assert not [*tmp_path.rglob("*.kernel_perf")]
 
 
+def test_small_compiled_steps_take_no_longer_than_eager_ones(spawn):
+    """Forward and backward of a softmax differ by the bytes that they move."""
+
+    def program(rank):
+        def times_us(function):
+            with torch.profiler.profile() as profile:
+                y = function(x)
+                torch.autograd.grad(y, x, torch.ones_like(y))
+                torch.cuda.synchronize()
+            events = [e for e in profile.events() if str(e.device_type).endswith("CUDA")]
+            return [event.time_range.elapsed_us() for event in events]
+
+        x = torch.randn(64, 64, device="cuda", requires_grad=True)
+        for eager in (lambda x: torch.softmax(x, -1), lambda x: F.gelu(x) * 2 + 1):
+            compiled = torch.compile(eager)
+            times_us(compiled)
+            forward, _, backward = times_us(compiled)
+            assert forward < backward
+            assert forward + backward < sum(times_us(eager)) - 1.7  # Without the gradient's ones.
+
+    spawn(program, 1)
+
+
 def test_a_rank_without_triton_is_told_what_to_install(spawn, monkeypatch):
     """And how to go on without it."""
     import torch._inductor.scheduler as scheduler

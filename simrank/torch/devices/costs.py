@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from simrank.hardware.roofline import kernel_ps, peak_flops, started_ps
+from simrank.hardware.roofline import QUEUED_START_PS, kernel_ps, peak_flops, started_ps
 from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.devices.attention import attention_of, attention_ps, model_flops
@@ -79,7 +79,7 @@ def cost_of(spec: DeviceSpec, operation: DeviceOperation) -> Cost:
         found_ps, flops = _tensor_core_ps(spec, operation, num_bytes)
         flops += sum(each.flops for each in kernels)
         if found_ps is None:
-            starts_ps = _starts(operation) * _QUEUED_START_PS
+            starts_ps = _starts(operation) * QUEUED_START_PS
             found_ps = starts_ps + _work_ps(spec, operation, num_bytes, num_elements)
         duration_ps = found_ps
     cost = Cost(duration_ps, num_bytes, num_elements, flops, not (flops or only_moves(operation)))
@@ -304,12 +304,11 @@ def _convolution(operation: DeviceOperation) -> Convolution | None:
 # of benchmark/data/{a100,h100}_all_benchmark_data.csv, version 0.5.2); see ADR 0047. "H200" is
 # configs/torch/h200.csv: one H200, torch 2.11, CUDA 13.0, 2026-11.
 
-# From the end of one kernel to the end of the next, where the host is ahead, besides the work: an
-# addition to 1 element, 500 of them behind a sleep (H200: 1.74 us). It works at half its rate for
-# as long as `started_ps` says: the sources differ. Liger-Kernel's rows of few columns need the ramp
-# (MAE 10 % without it, 7 % with it); H200's kernels of 2 million elements (optimizers in loops)
-# show none, and are charged 45 % too much.
-_QUEUED_START_PS, _RAMP_PS = round(1.74 * PS_PER_US), round(2.35 * PS_PER_US)
+# A kernel starts `QUEUED_START_PS` behind the one before, and works at half its rate for as long as
+# `started_ps` says: the sources differ. Liger-Kernel's rows of few columns need the ramp (MAE 10 %
+# without it, 7 % with it); H200's kernels of 2 million elements (optimizers in loops) show none,
+# and are charged 45 % too much.
+_RAMP_PS = round(2.35 * PS_PER_US)
 
 # Elements of one SM in a clock, of kernels that instructions limit, not memory (H200, within 4 %
 # from 34 to 134 million elements). Kernels that compute an offset for each element: Liger-Kernel's
