@@ -29,6 +29,7 @@ import time
 import traceback
 import tracemalloc
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,11 @@ def _leave_a_descriptor_open():
 
 def _leave_a_socket_open():
     KEPT.append(socket.socketpair())
+
+
+def _close_descriptor_1():
+    with suppress(OSError):  # Another change has closed it.
+        os.close(1)
 
 
 def _replace_output():
@@ -247,7 +253,7 @@ CHANGES = {
     "sys.stdout has no flush": lambda: setattr(sys, "stdout", _Stream()),
     "sys.stdout fails to flush": lambda: setattr(sys, "stdout", _FailingStream()),
     "standard output is another file": _point_output_at_a_file,
-    "standard output is closed": lambda: os.close(1),
+    "standard output is closed": _close_descriptor_1,
     "sys.stdout is replaced": _replace_output,
     "sys.stdout is closed": _close_output,
     "a file is left open": _leave_a_file_open,
