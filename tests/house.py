@@ -34,7 +34,7 @@ BUDGET = {
     "(top level)": 2088,
     "bench": 1559,
     "calibration": 2421,
-    "cli": 4314,
+    "cli": 4466,
     "collectives": 5082,
     "config": 4085,
     "device": 4657,
