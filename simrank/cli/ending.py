@@ -104,7 +104,7 @@ def _flush() -> bool:
             continue
         try:
             stream.flush()
-        except (OSError, ValueError):  # A pipe that nobody reads any more, a full disk.
+        except (OSError, ValueError):  # A pipe without a reader, a full disk.
             is_done = False
             with suppress(OSError, ValueError):
                 stream.close()
