@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from tests.torch.compiled_samples import verdict
+from tests.torch.compiled_samples import kind_of_failure, verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own.
 
@@ -27,6 +27,27 @@ def _assert_none_is_wrong(spawn, seeds):
 def test_compiled_samples_equal_eager_ones(spawn):
     """Two of them."""
     assert _assert_none_is_wrong(spawn, QUICK) == ["right"] * len(QUICK)
+
+
+SCAN = "290: scan simple learns=False, mode='max-autotune', dynamic=True"
+BEYOND = (
+    "illegal memory access in kernel 'triton_mm' at a.py:1: load of element 32768 of 'arg_B', "
+    "fp32[2, 2, 2], with 8 elements, 0 to 7; program 0"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "kind"),
+    [
+        (SCAN, f"InductorError: IllegalAccessError: {BEYOND}", "torch's limit"),
+        (SCAN, f"IllegalAccessError: {BEYOND}", "wrong"),
+        (SCAN, f"InductorError: IllegalAccessError: {BEYOND.replace('32768', '9')}", "wrong"),
+        (SCAN.replace("scan", "cond"), f"InductorError: IllegalAccessError: {BEYOND}", "wrong"),
+    ],
+)
+def test_a_product_out_of_bounds_is_a_limit_while_a_scan_is_compiled_alone(name, error, kind):
+    """Not as it runs, not at another element, and not of another sample."""
+    assert kind_of_failure(name, "", error) == kind
 
 
 @pytest.mark.slow
