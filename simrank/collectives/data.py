@@ -190,7 +190,8 @@ class FoldPlayer:
         block = max(1, min(self._width, BLOCK_BYTES // dtype.itemsize))
         if block < self._width and self._is_entangled(inputs, outputs):
             inputs = [array.copy() for array in inputs]
-        values = np.empty((self._num_rows, block), dtype)
+        # Elements behind short chunks are computed too, and never stored: they are zeros.
+        values = (np.empty if self._is_even else np.zeros)((self._num_rows, block), dtype)
         for first in range(0, self._width, block):
             self._load(values, inputs, first)
             if how.scale is not None:
@@ -222,6 +223,7 @@ class FoldPlayer:
                 for run in part.runs:
                     chunks = _chunks(inputs[rank], run)[:, first : first + width]
                     values[run.rows, : chunks.shape[1]] = chunks
+                    values[run.rows, chunks.shape[1] :] = 0
 
     def _store(self, values: AnyArray, outputs: Sequence[AnyArray], first: int) -> None:
         width = values.shape[1]
