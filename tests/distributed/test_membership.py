@@ -2,8 +2,11 @@
 
 import pytest
 
+import simrank
 import simrank.distributed as dist
-from simrank.errors import UnsupportedError
+from simrank.errors import DeadlockError, UnsupportedError
+
+LARGE = 2**26  # Elements of float32: far above any protocol buffer.
 
 
 def test_sub_groups_have_their_own_ranks_and_calls(run):
@@ -54,6 +57,44 @@ def test_initialisation_has_torchs_rules(run):
             dist.destroy_process_group()
 
     run(program, 2)
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "count"), [("nccl", "cuda", LARGE), ("gloo", "cpu", 4)]
+)
+@pytest.mark.parametrize("end", ["isend", "irecv"])
+def test_destroy_waits_for_own_messages_in_flight(run, backend, device, count, end):
+    """For the rank's own end, until its peer has come and the message has arrived."""
+    late_ps, left_ps = 10**9, {}
+
+    def program(rank, ctx):
+        dist.init_process_group(backend)
+        x = ctx.full((count,), 1.0, device=device)
+        is_early = rank == (end == "irecv")
+        if not is_early:
+            ctx.engine.sleep(late_ps)
+        work = dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
+        dist.destroy_process_group()
+        assert work.is_completed()
+        left_ps[rank] = ctx.now_ps
+
+    run(program, 2, data=False)
+    assert min(left_ps.values()) > late_ps
+
+
+def test_destroy_with_a_message_that_is_never_received_is_reported():
+    """As a deadlock of that message, at its line."""
+
+    def program(rank, ctx):
+        dist.init_process_group()
+        if rank == 0:
+            dist.isend(ctx.ones(LARGE), 1)
+            dist.destroy_process_group()
+
+    with pytest.raises(DeadlockError) as caught, simrank.Context("hgx_h100", data=False) as ctx:
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
+    (wait,) = [each for each in caught.value.waits if each.ranks == (0,)]
+    assert wait.state.startswith("send to rank 1")
 
 
 def test_bad_groups_and_peers_get_torchs_errors(run):

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import simrank
 import simrank.distributed as dist
-from simrank.engine import Engine
+from simrank.engine import Engine, Handle
 from simrank.errors import ProcessExitedException, UnsupportedError
 from simrank.ranks import lifecycle
 from simrank.ranks.current import engines
@@ -206,6 +207,62 @@ def test_a_signal_for_another_rank_ends_that_one(carrier):
         ctx.multiprocessing.spawn(program, (ctx,), nprocs=2)
     assert (caught.value.error_index, caught.value.exit_code) == (1, -signal.SIGKILL)
     assert asked == [0]
+
+
+def polls(ctx, done):
+    """Look at the clock until the handle is complete."""
+    while not done.complete:
+        time.monotonic()
+
+
+DONE_NS = 1000  # When the victim would run on.
+VICTIMS = {
+    "starts": lambda ctx, done: None,
+    "sleeps": lambda ctx, done: ctx.engine.sleep(DONE_NS * 1000),
+    "sleeps on its clock": lambda ctx, done: time.sleep(DONE_NS / 1e9),
+    "polls": polls,
+    "waits": lambda ctx, done: ctx.engine.wait(done),
+    "waits in time": lambda ctx, done: ctx.engine.wait_at_most(done, DONE_NS * 1000),
+    "is woken with its killer": lambda ctx, done: ctx.engine.wait(done),
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_killed_rank_is_never_resumed_while_others_run_on(carrier, victim):
+    """Whatever it was doing: nothing that it waited for wakes it, at any later time."""
+    done, ran, resumed = Handle(), [], []
+
+    def program(rank, ctx):
+        pid = os.getpid()
+        if rank == 1:
+            ran.append(rank)
+            VICTIMS[victim](ctx, done)
+            resumed.append(rank)
+            return
+        if rank == 2:
+            ctx.engine.sleep(20)
+            if victim == "is woken with its killer":
+                done.finish(ctx.engine)
+        elif victim == "is woken with its killer":
+            ctx.engine.wait(done)
+        elif victim != "starts":
+            ctx.engine.sleep(10)
+        if rank == 0:
+            os.kill(pid + 1, signal.SIGKILL)
+            ctx.engine.sleep(10 * DONE_NS * 1000)
+            if not done.complete:
+                done.finish(ctx.engine)
+            ctx.engine.sleep(10)
+            ran.append(rank)
+
+    with (
+        pytest.raises(ProcessExitedException, match="process 1 terminated"),
+        simrank.Context("hgx_h100", carrier=carrier, on_failure="continue") as ctx,
+    ):
+        ctx.multiprocessing.spawn(program, (ctx,), nprocs=3)
+    assert ran == ([0] if victim == "starts" else [1, 0])
+    assert resumed == []
 
 
 def test_a_signal_for_another_rank_that_handles_it_is_refused(run):

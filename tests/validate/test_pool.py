@@ -573,6 +573,24 @@ def test_a_fork_that_leaves_the_pool_ends_none_of_its_parents_workers():
     assert entered == ["left"]
 
 
+def test_a_fork_that_drops_the_pool_ends_none_of_its_parents_workers():
+    """Nor does it leave the entered contexts, which are its parent's."""
+    entered = []
+    one = WorkerPool(1, None)
+    try:
+        one.enter(ExitStack()).callback(entered.append, "left")
+        pids = one.run(os.getppid)
+        child = os.fork()
+        if child == 0:
+            del one
+            gc.collect()
+            os._exit(len(entered))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert one.run(os.getppid) == pids
+    finally:
+        one.close()
+
+
 def test_a_worker_has_a_session_and_a_group_of_its_own(pool):
     """And no descriptor of another worker's; so has its keeper, which Ctrl-C must not end first."""
     found = pool.run(cases.descriptors)
