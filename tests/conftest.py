@@ -162,11 +162,17 @@ def pytest_runtest_call(item):
     return result
 
 
-@pytest.fixture
-def pytester(pytester):
-    """Run tests within a test. It forgets what they import, and torch can be loaded only once."""
+@pytest.fixture(scope="session")
+def torch_if_installed():
+    """Import torch, which a process can load only once."""
     if importlib.util.find_spec("torch") is not None:
         importlib.import_module("torch")
+
+
+@pytest.fixture
+def pytester(torch_if_installed, pytester):
+    """Run tests within a test. It forgets all modules but those that were there when it is made."""
+    del torch_if_installed  # Wanted before it.
     return pytester
 
 

@@ -180,5 +180,5 @@ def test_a_pool_kills_its_workers_before_it_closes_their_resources():
 
     with WorkerPool(1, None) as one:
         one.enter(Resource())
-        pids = one.run(os.getpid)
+        pids = one.run(os.getppid)
     assert alive == []

@@ -39,10 +39,10 @@ def fixture_pool():
 
 
 def test_a_pool_starts_its_workers_when_they_are_needed(pool):
-    """1: a pool has one number of ranks, and the same processes from case to case."""
+    """1: a pool has one number of ranks, and the same workers from case to case."""
     assert WorkerPool(4, None).pids == []
-    pids = pool.run(os.getpid)
-    assert pool.run(os.getpid) == pids == pool.pids
+    pids = pool.run(os.getppid)
+    assert pool.run(os.getppid) == pids == pool.pids
     assert len(set(pids)) == 2
 
 
@@ -108,16 +108,16 @@ def test_the_tail_of_the_output_has_200_lines_and_4000_characters(pool):
 @pytest.mark.slow
 def test_after_a_failure_the_next_case_has_fresh_workers(pool):
     """10: where ranks are out of step; if all have answered, nothing is killed."""
-    pids = pool.run(os.getpid)
+    pids = pool.run(os.getppid)
     with pytest.raises(RanksRaisedError):
         pool.run(cases.raise_on, [1])
-    assert pool.run(os.getpid) == pids
+    assert pool.run(os.getppid) == pids
     with pytest.raises(RanksRaisedError, match="the workers were killed"):
         pool.run(cases.raise_beside_an_all_reduce, 1)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert not set(pool.run(os.getpid)) & set(pids)
+    assert not set(pool.run(os.getppid)) & set(pids)
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_process_groups_are_made_once_per_pool():
 def test_closing_a_pool_ends_in_bounded_time():
     """14: workers are told to leave, and killed when `Limits.end_s` has passed."""
     two = WorkerPool(2, None, options=Options(limits=Limits(end_s=0.3)))
-    pids = two.run(os.getpid)
+    pids = two.run(os.getppid)
     os.kill(pids[0], signal.SIGSTOP)  # It does not hear that it should leave.
     two.close()
     for pid in pids:
