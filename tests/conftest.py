@@ -164,9 +164,11 @@ def pytest_runtest_call(item):
 
 @pytest.fixture(scope="session")
 def torch_if_installed():
-    """Import torch, which a process can load only once."""
+    """Import torch and the modules that ranks load with it: a process can do so only once."""
     if importlib.util.find_spec("torch") is not None:
         importlib.import_module("torch")
+        with simrank.Context("hgx_h100") as context:
+            context.multiprocessing.spawn(abs, nprocs=1)
 
 
 @pytest.fixture
