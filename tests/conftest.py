@@ -55,6 +55,8 @@ def _poisoned(make):
             flat.view(np.uint8)[...] = 0x81 if is_integer else 0xFF
         return array
 
+    # A line of numpy, not of the program, for traces of its lines.
+    made.__code__ = made.__code__.replace(co_filename=np.__file__)
     return made
 
 
