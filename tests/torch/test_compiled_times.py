@@ -70,7 +70,7 @@ def _times(rank, found):
 
 
 def test_compiled_kernels_take_the_times_of_a_gpu():
-    """A mean error of 12 %, and 20 % of what fusion gains. None was fitted."""
+    """A mean error of 10 %, and 17 % of what fusion gains. None was fitted."""
     found = {}
     with simrank.Context("hgx_h200") as context:
         context.multiprocessing.spawn(_times, (found,), 1, share_args=True)
@@ -88,6 +88,6 @@ def test_compiled_kernels_take_the_times_of_a_gpu():
             gain = found[*key, "eager"] / found[*key, "compiled"]
             of_gains[key] = gain / (eager / compiled) - 1
     assert len(errors) == 2 * len(OPERATIONS)
-    assert fmean(map(abs, errors.values())) < 0.13, errors
-    assert fmean(map(abs, of_gains.values())) < 0.21, of_gains
-    assert max(map(abs, errors.values())) < 0.35, errors
+    assert fmean(map(abs, errors.values())) < 0.12, errors
+    assert fmean(map(abs, of_gains.values())) < 0.19, of_gains
+    assert max(map(abs, errors.values())) < 0.25, errors

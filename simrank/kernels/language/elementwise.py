@@ -13,7 +13,13 @@ from simrank.kernels.language import special
 from simrank.kernels.machine.running import FUSED, SIMPLE, SPECIAL, spend
 from simrank.kernels.values import types
 from simrank.kernels.values.block import Block, addresses, as_block, cast_to, constant
-from simrank.kernels.values.operators import aligned, check_broadcast, operands, with_axes
+from simrank.kernels.values.operators import (
+    aligned,
+    check_broadcast,
+    operands,
+    spend_division,
+    with_axes,
+)
 from simrank.kernels.values.types import (
     ElementType,
     bfloat16,
@@ -309,8 +315,13 @@ def _quotient(x: Operand, y: Operand) -> Block:
     ours, theirs, result = _pair(x, y, divides=True)
     if result.kind != "f":
         raise TypeError("fdiv requires floating-point operands after type promotion")
-    spend(SPECIAL, ours)
-    return _rounded(np.true_divide(ours, theirs), result)
+    return _divided(ours, theirs, result)
+
+
+def _divided(ours: Value, theirs: Value, result: ElementType) -> Block:
+    values = np.true_divide(ours, theirs)
+    spend_division(values, theirs, result)
+    return _rounded(values, result)
 
 
 def _fdiv_as_typed(x: Block, y: Block, *, approx: bool) -> Block:
@@ -326,8 +337,7 @@ def _fdiv_as_typed(x: Block, y: Block, *, approx: bool) -> Block:
     if x.element is not y.element or x.element.bits < 32:
         raise TypeError(f"fdiv of {x.element} and {y.element} does not compile before Triton 3.9")
     ours, theirs, result = _pair(x, y)
-    spend(SPECIAL, ours)
-    return _rounded(np.true_divide(ours, theirs), result)
+    return _divided(ours, theirs, result)
 
 
 def div_rn(x: Operand, y: Operand) -> Block:

@@ -195,13 +195,26 @@ def _moved(pointer: Block, targets: Value, steps: Any, name: str) -> Block:
     return Block(moved, pointer.element, pointer.base)
 
 
+# Besides the reciprocal, `div.full.f32` has two comparisons and five products (sm_90, ptxas 12.9,
+# as nvdisasm shows). Elements with one divisor, say of a row, share most of them: not counted.
+_DIVISION_COMPARISONS, _DIVISION_PRODUCTS = 2, 5
+
+
+def spend_division(values: Value, divisor: Value, element: ElementType) -> None:
+    """Count the operations of quotients of floats, given their values, divisors and type."""
+    spend(SPECIAL, values)
+    if element is types.float32 and np.shape(divisor) == np.shape(values):
+        spend(SIMPLE, values, _DIVISION_COMPARISONS)
+        spend(FUSED, values, 2 * _DIVISION_PRODUCTS)  # None of them joins another one.
+
+
 def _divide(first: Block, second: Operand, *, swapped: bool) -> Block:
     ours, theirs, result = operands(first, second, divides=True)
     if result.kind != "f":
         result = types.float32
         ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
     values = np.true_divide(theirs, ours) if swapped else np.true_divide(ours, theirs)
-    spend(SPECIAL, values)
+    spend_division(values, ours if swapped else theirs, result)
     return Block(values, result)
 
 

@@ -102,6 +102,41 @@ def test_every_program_and_element_is_counted_once(run, mode):
 
 
 @triton.jit
+def quotients(
+    y, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BY_ROW: tl.constexpr, IS_CALL: tl.constexpr
+):
+    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    values = (rows * COLUMNS + columns + 1).to(tl.float32)
+    if BY_ROW:
+        values = values / (rows + 1).to(tl.float32)
+    elif IS_CALL:
+        values = tl.fdiv(values, values)
+    else:
+        values = 1.0 / values
+    tl.store(y + rows * COLUMNS + columns, values)
+
+
+@pytest.mark.parametrize("is_call", [False, True])
+def test_a_division_by_a_block_also_compares_and_scales_its_divisors(run, is_call):
+    """Two comparisons and five products; elements with one divisor share them."""
+    found = {}
+
+    def body(rank, ctx):
+        for by_row in (False, True):
+            shape = {"ROWS": 8, "COLUMNS": 64, "BY_ROW": by_row, "IS_CALL": is_call}
+            done = ctx.launch(quotients, (3,), ctx.empty(512), **shape)
+            ctx.synchronize()
+            found[by_row] = np.array(done.statistics.operations)
+
+    run(body, 1)
+    elements = 3 * 8 * 64
+    more = found[False] - found[True]
+    assert found[False][machine.SPECIAL] == found[True][machine.SPECIAL] == elements
+    assert more[machine.FUSED] == 2 * 5 * elements
+    assert more[machine.SIMPLE] == 2 * elements - 3 * 8  # Divisors of rows are converted.
+
+
+@triton.jit
 def sums_of_rows(x, y, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     tl.store(y + rows, tl.sum(tl.load(x + rows[:, None] * COLUMNS + columns[None, :]), 1))
