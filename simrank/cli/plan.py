@@ -10,6 +10,7 @@ import typer
 
 from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.nccl_tests import bad_option
 from simrank.cli.results import BenchGrid, GridResults, ShownGrid
 from simrank.config.plan import ERROR, FITS, load_plan
 from simrank.pages.text_table import text_table
@@ -50,6 +51,7 @@ def plan(
 
     With --json a plan that was stopped goes on where it ended.
     """
+    _refuse_program(file)
     config = load_plan(file)
     check_program(config)
     options.cuda_devices(devices, has_values=False)
@@ -72,6 +74,17 @@ def plan(
         run_plan(config, watcher=shown, part=Part(Workers(jobs, backend), finished))
     if any(row[FITS] is None for row in results.rows):
         raise typer.Exit(FAILED)
+
+
+def _refuse_program(file: str) -> None:
+    """Raise ConfigError for a program, with the plan that runs it."""
+    if Path(file).suffix == ".py":
+        expected, keys = (
+            "a YAML file",
+            "`cluster: hgx_h100`, `parameters: {nproc_per_node: [4, 8]}`",
+        )
+        to_fix = f"write `command: {file}`, {keys} to plan.yaml; then simrank plan plan.yaml"
+        raise bad_option("FILE", expected, f"the program {file}", to_fix)
 
 
 class _Shown(ShownGrid):

@@ -55,6 +55,7 @@ _OF_RANK = re.compile(r"-- Process \d+ (terminated with the following error|met 
 _CAUSE = re.compile(
     r"(deadlock|livelock) \(|command line: |no summary: |.*(terminated with|ended by) "
 )
+_NO_DEVICE = "no rank used a device: plan a program that computes on cuda devices"
 # Ends with its parent, also where that is killed: else a run of hours would go on.
 _CHILD = """
 import os, sys, threading
@@ -136,6 +137,8 @@ def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> RowOutcome
             return _failed(cell, why, report, fits=False)
     if ended.summary is None:
         return _failed(cell, _one_line(ended.report), ended.report)
+    if not ended.summary["ranks"]:
+        return _failed(cell, _NO_DEVICE, f"{_NO_DEVICE}\n{ended.report}")
     found = {**_measures(cell, ended.summary), "memory_bytes": memory_bytes}
     measures = {name: found[name] for name in MEASURES}
     return RowOutcome({**cell.columns, **measures, FITS: fits, ERROR: None}, None)

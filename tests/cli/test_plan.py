@@ -69,6 +69,16 @@ def test_a_failed_run_is_told_once_and_decides_the_status(plan, cli):
     assert err.count("Traceback") == 1
 
 
+def test_a_program_without_devices_is_told_so(plan, cli):
+    """It has neither a time nor memory to compare."""
+    plan.write_text("command: idle.py\ncluster: hgx_h100\nparameters: {nproc_per_node: 1}\n")
+    plan.with_name("idle.py").write_text("print('hi')\n")
+    status, out, err = cli("plan", plan, "--jobs", 1)
+    assert status == 1
+    assert "no rank used a device: plan a program that computes on cuda devices" in err
+    assert out.splitlines()[-1] == "# 1 of 1 runs failed"
+
+
 def test_a_plan_that_was_stopped_goes_on_where_it_ended(plan, cli, tmp_path, monkeypatch):
     """The table of what is there is printed; only what is missing runs."""
     plan.write_text(PLAN.replace("[100", "[2"))
@@ -100,6 +110,12 @@ def test_a_plan_in_another_commands_place_names_its_own(plan, cli):
     assert (status, f"To run it: simrank plan {plan}" in err) == (2, True)
     status, _, err = cli("bench", plan)
     assert (status, f"to fix: simrank plan {plan}" in err) == (2, True)
+
+
+def test_a_program_in_the_place_of_a_plan_is_told_the_plan(cli):
+    """With the keys that it needs."""
+    status, _, err = cli("plan", "train.py")
+    assert (status, "to fix: write `command: train.py`, `cluster: " in err) == (2, True)
 
 
 def test_what_is_no_plan_is_named(plan, cli):
