@@ -154,15 +154,26 @@ def _main(
     """Run multi-GPU programs on simulated clusters, with real numbers and simulated time."""
 
 
-def parse_ranks(text: str | None, option: str = "--trace-ranks") -> list[int] | None:
-    """Return ranks given as `0,8`."""
+def parse_ranks(
+    text: str | None, option: str = "--trace-ranks", num_ranks: int | None = None
+) -> list[int] | None:
+    """Return ranks given as `0,8`.
+
+    Raises:
+        ConfigError: The text is no list of ranks, or one of them is not below `num_ranks`.
+    """
     if text is None:
         return None
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts):
         problem = ConfigProblem("command line", None, option, "ranks such as 0,8", text)
         raise ConfigError(problem)
-    return [int(part) for part in parts]
+    ranks = [int(part) for part in parts]
+    missing = [str(rank) for rank in ranks if num_ranks is not None and rank >= num_ranks]
+    if missing:
+        expected = f"ranks of the run, 0 to {(num_ranks or 1) - 1}"
+        raise ConfigError(ConfigProblem("command line", None, option, expected, ",".join(missing)))
+    return ranks
 
 
 def progress_bar() -> Progress:

@@ -53,7 +53,8 @@ def replay_command(
     check_writable(json_file, trace_file)
     trace = read_trace(files, groups)
     built = _cluster(cluster, nodes, trace)
-    timeline = Timeline(parse_ranks(trace_ranks)) if trace_file is not None else None
+    traced = parse_ranks(trace_ranks, num_ranks=len(trace.ranks))
+    timeline = Timeline(traced) if trace_file is not None else None
     try:
         times = replay(trace, built, observers=[timeline] if timeline else [], seed=seed)
     finally:

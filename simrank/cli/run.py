@@ -283,13 +283,14 @@ def run_command(
     num_ranks, max_ps = options.num_ranks(built, nproc_per_node), _max_delay_ps(max_delay)
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
+    traced = parse_ranks(trace_ranks, num_ranks=num_ranks)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
     recorder, drawn = flight_recorder(flight_recorder_folder, checks), _delays(delays, max_ps)
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
-    show = partial(_run_shown, job, trace, parse_ranks(trace_ranks), summary)
+    show = partial(_run_shown, job, trace, traced, summary)
     with _late_options_named(command, job):
         _run_folded(job, fold, partial(_run_written, job, outputs, html, show))
     _compare_hash_seeds(command, job)

@@ -60,3 +60,11 @@ def test_traces_of_chakra_are_replayed_in_both_forms(cli):
         assert status == 0
         tables.append(out.partition("\n")[2])
     assert tables[0] == tables[1]
+
+
+def test_a_timeline_of_ranks_that_the_trace_lacks_is_refused(cli, tmp_path):
+    """Before the replay."""
+    args = ("replay", TREE, "--trace", tmp_path / "t.json", "--trace-ranks", "0,16")
+    status, _, err = cli(*args, "--cluster", "h100_ib")
+    assert status == 2
+    assert "--trace-ranks: expected ranks of the run, 0 to 15, got 16" in err

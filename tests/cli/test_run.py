@@ -282,6 +282,13 @@ x.add_(1)
 """
 
 
+def test_a_timeline_of_ranks_that_the_run_lacks_is_refused(simrank_run):
+    """Before the script runs."""
+    status, out, err = simrank_run("--nproc-per-node", "2", "--trace-ranks", "0,99,2")
+    assert (status, out) == (2, "")
+    assert err == "command line: --trace-ranks: expected ranks of the run, 0 to 1, got 99,2\n"
+
+
 def test_races_and_leaks_are_listed_at_the_end_or_are_errors(simrank_run, tmp_path):
     """--races and --strict."""
     (tmp_path / "leaky.py").write_text(LEAKY)
