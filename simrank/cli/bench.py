@@ -24,7 +24,7 @@ from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import BenchGrid, GridResults, Results, Shown, ShownGrid
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
-from simrank.config.locate import is_file
+from simrank.config.locate import is_file, locate
 from simrank.config.plan import is_plan
 from simrank.config.sweep import ERROR, is_sweep, load_sweep
 from simrank.config.yaml_source import read_yaml
@@ -236,10 +236,12 @@ def _refuse_series_options(context: typer.Context) -> None:
     """Raise ConfigError for options that a YAML file would silently win over, and for a plan."""
     _refuse_plan(context.params["target"])
     names = {parameter.name or "" for parameter in context.command.params}
-    _refuse_options(context, names - _FOR_ANY_TARGET, _NO_SERIES)
+    path = locate("bench", context.params["target"])
+    to_fix = f"change the keys of a copy of {path}, or run `simrank bench COLLECTIVE` with options"
+    _refuse_options(context, names - _FOR_ANY_TARGET, (*_NO_SERIES, to_fix))
 
 
-def _refuse_options(context: typer.Context, names: set[str], why: tuple[str, str]) -> None:
+def _refuse_options(context: typer.Context, names: set[str], why: Sequence[str]) -> None:
     """Raise ConfigError for options that mean nothing here."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")

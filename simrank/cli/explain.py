@@ -16,6 +16,7 @@ from simrank.cli.prediction_options import (
     Calibration,
     Changed,
     Cluster,
+    CollectiveCommand,
     CollectiveName,
     Nodes,
     NumRanks,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from simrank.planning.explain import Explanation
 
 
-@app.command(epilog=EXIT_STATUS)
+@app.command(epilog=EXIT_STATUS, cls=CollectiveCommand)
 def explain(
     collective: CollectiveName = "all_reduce",
     size: Annotated[str, typer.Option(help="Size as in nccl-tests, for example 16MiB.")] = "16MiB",

@@ -20,6 +20,7 @@ from simrank.cli.prediction_options import (
     Calibration,
     Changed,
     Cluster,
+    CollectiveCommand,
     CollectiveName,
     JsonFile,
     Nodes,
@@ -44,7 +45,7 @@ _COLUMNS = ("size", "time", "low", "high", "algbw", "busbw", "algorithm", "proto
 _UNITS = ("(B)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "", "")
 
 
-@app.command(epilog=EXIT_STATUS)
+@app.command(epilog=EXIT_STATUS, cls=CollectiveCommand)
 def predict(
     collective: CollectiveName = "all_reduce",
     cluster: Cluster = "hgx_h100",

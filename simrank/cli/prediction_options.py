@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from typer.core import TyperCommand
 
 from simrank.cli.nccl_tests import bad_option
 from simrank.config.cluster import DeviceConfig, NcclConfig
 from simrank.config.files import write_text
 from simrank.config.load import load_cluster_config
-from simrank.config.quantity import MAX_COUNT, closest
+from simrank.config.quantity import COLLECTIVES, MAX_COUNT, closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simrank.config.load import ClusterRef
+
+
+class CollectiveCommand(TyperCommand):
+    """A command whose collective is an option: a bare name is answered with it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's
+        """Parse as typer does; the name of a collective stands behind its option only."""
+        for before, word in pairwise(("", *args)):
+            if word in COLLECTIVES and before != "--collective":
+                ctx.fail(f"expected options, got {word}\n  to fix: write --collective {word}")
+        return super().parse_args(ctx, args)
+
 
 CollectiveName = Annotated[
     str, typer.Option("--collective", help="Collective, for example all_reduce.")

@@ -7,7 +7,7 @@ A word that names a built-in file wins over a file of the same name in the curre
 from pathlib import Path
 
 from simrank.config.files import configs_dir
-from simrank.config.quantity import hint
+from simrank.config.quantity import nearest
 from simrank.config.yaml_source import KeyPath, Source
 from simrank.errors import ConfigError, ConfigProblem
 
@@ -18,6 +18,7 @@ _SUFFIXES = {
     "measured": ".csv",
     "gemm": ".csv",
 }
+_MAX_NEAR = 3  # Names that a message suggests.
 _FILES = (".yaml", ".yml", ".csv", ".xml")
 
 
@@ -83,6 +84,9 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     looks_like_path = "/" in word or "\\" in word or Path(word).suffix in _FILES
     if looks_like_path or is_file(path):
         return path
-    expected = f"a file or one of {', '.join(names)}"
-    facts = expected, f"`{word}`", hint(word, names)
+    containing = [name for name in names if word.lower() in name]
+    near = nearest(word, containing or names, _MAX_NEAR)
+    expected = f"a file or one of {', '.join(dict.fromkeys((*near, *names)))}"
+    to_fix = f"write {' or '.join(f'`{name}`' for name in near)}" if near else None
+    facts = expected, f"`{word}`", to_fix
     raise ConfigError(ConfigProblem(word or "''", None, "", *facts))

@@ -40,8 +40,12 @@ def reject(
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that the word was most likely meant to be, or None."""
-    matches = get_close_matches(word.lower(), list(choices), n=1, cutoff=0.65)
-    return matches[0] if matches else None
+    return next(iter(nearest(word, choices, 1)), None)
+
+
+def nearest(word: str, choices: Iterable[str], most: int) -> list[str]:
+    """Return the choices that resemble an unknown word, the nearest first."""
+    return get_close_matches(word.lower(), list(choices), n=most, cutoff=0.65)
 
 
 def choice_text(choices: Iterable[str]) -> str:

@@ -123,6 +123,7 @@ def test_an_option_that_a_yaml_would_win_over_is_refused(cli, tmp_path):
     status, _, err = cli("bench", path, "-b", "8")
     assert status == 2
     assert "--minbytes" in err
+    assert f"to fix: change the keys of a copy of {path}" in err
 
 
 def test_a_misspelt_collective_is_told_its_name(cli):

@@ -55,7 +55,7 @@ def test_a_tuner_file_decides_and_what_it_asks_for_in_vain_is_said(capsys, tmp_p
         (["--size", "0"], "a size of at least 1 byte"),
         (["--collective", "all_red"], "all_reduce, all_gather"),
         (["--num-ranks", "9"], "expected 2 to 8, the devices of hgx_h100"),
-        (["--cluster", "h100x"], "one of a100_efa"),
+        (["--cluster", "h100x"], "one of h100_tcpx"),
         (["--tuner", "none.csv"], "none.csv: expected a readable file, got no such file"),
     ],
 )

@@ -67,6 +67,8 @@ def test_a_network_without_a_table_is_said_to_be_unknown(capsys, tmp_path):
         (("--ranks", "0,1", "-g", "2"), "expected one of them"),
         (("--collective", "all_redcue"), "to fix: write `all_reduce`"),
         (("--calibration", "poled"), "pooled"),
+        (("all_gather",), "to fix: write --collective all_gather"),
+        (("--cluster", "h100"), "to fix: write `h100_ib` or `hgx_h100` or `h100_efa`"),
     ],
 )
 def test_wrong_options_are_refused_by_name(capsys, args, expected):

@@ -90,7 +90,7 @@ def test_several_clusters_may_be_given():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cluster": "hgx_h10"}, "command line: cluster: expected a file or one of a100_efa"),
+        ({"cluster": "hgx_h10"}, "command line: cluster: expected a file or one of hgx_h100"),
         ({"cluster": {"name": "hgx_h100", "nodes": 2}}, "command line: cluster.nodes: expected 1"),
         ({"clusters": ["hgx_h100"]}, "command line: clusters: expected either cluster or clusters"),
         ({"collectives": ["all_reduc"]}, "command line: collectives[0]: expected one of"),
