@@ -63,7 +63,7 @@ def written_whole(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
     given: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     target = Path(os.path.realpath(path))  # A link stays a link.
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    draft = target.with_name(f".{os.urandom(8).hex()}.part")
     is_replaced = (not target.exists() or target.is_file()) and os.access(target.parent, os.W_OK)
     try:
         if not is_replaced:
@@ -71,7 +71,7 @@ def written_whole(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
                 yield file
             return
         try:
-            with open(draft, mode, **given) as file:
+            with open(draft, mode.replace("w", "x"), **given) as file:  # No link is followed.
                 yield file
             if target.exists():
                 os.chmod(draft, stat.S_IMODE(target.stat().st_mode))
@@ -81,8 +81,8 @@ def written_whole(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
                 draft.unlink()
             raise
     except OSError as error:
-        if error.filename in {None, str(draft)}:
-            error.filename, error.filename2 = str(path), None
+        if str(error.filename) in ("None", str(draft)) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

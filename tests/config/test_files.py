@@ -73,6 +73,36 @@ def test_an_error_of_writing_names_the_file(tmp_path, name):
     assert caught.value.filename == path
 
 
+def test_an_error_of_writing_has_one_name(tmp_path, monkeypatch):
+    """The file's; of what a full disk took nothing is left."""
+    path = tmp_path / "r.json"
+
+    def full(draft, target):
+        raise OSError(28, "No space left on device", draft, None, target)
+
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_text(path, "text")
+    assert str(caught.value) == f"[Errno 28] No space left on device: '{path}'"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_draft_is_a_new_file_of_an_unpredictable_name(tmp_path, monkeypatch):
+    """A link in its place is not followed."""
+    other = tmp_path / "other"
+    other.write_text("before")
+    names = []
+    for _ in range(2):
+        with written_whole(tmp_path / "rows") as file:
+            names.append(Path(file.name).name)
+    assert len(set(names)) == 2
+    monkeypatch.setattr(files.os, "urandom", bytes)
+    (tmp_path / f".{'00' * 8}.part").symlink_to(other)
+    with pytest.raises(FileExistsError):
+        write_text(tmp_path / "rows", "text")
+    assert other.read_text() == "before"
+
+
 def test_bytes_are_written_as_they_are(tmp_path):
     """Dumps, for example."""
     with written_whole(tmp_path / "dump", "wb") as file:
