@@ -43,6 +43,28 @@ def test_the_command_runs(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("simrank ")
 
 
+def test_output_of_closed_streams_is_discarded(monkeypatch):
+    """`simrank clusters >&- 2>&-` ends as with open streams."""
+    monkeypatch.setattr(sys, "argv", ["simrank", "clusters"])
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    found = [(stream.name, stream.close()) for stream in (sys.stdin, sys.stdout, sys.stderr)]
+    assert (caught.value.code, found) == (0, [(os.devnull, None)] * 3)
+
+
+@pytest.mark.slow
+def test_a_closed_stream_does_not_become_a_file(tmp_path):
+    """What is written to descriptor 1 does not reach a file that the command opens."""
+    program, table = tmp_path / "writes.py", tmp_path / "trace.json"
+    program.write_text("import os\nos.write(1, b'x' * 100)\n")
+    words = [sys.executable, "-m", "simrank", "run", "--trace", str(table), str(program)]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *words], check=False)
+    assert done.returncode == 0
+    assert "xxx" not in table.read_text()
+
+
 HEAVY = {"numpy", "yaml", "rich.progress", "simrank.bench", "simrank.context"}
 
 

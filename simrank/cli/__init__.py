@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from functools import cache
@@ -21,7 +22,18 @@ __all__ = ["app", "main"]
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit with its status; see `EXIT_STATUS`."""
+    _open_closed_streams()
     sys.exit(_guarded(lambda: _commands()(args=args, prog_name="simrank", standalone_mode=True)))
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each closed stream (`>&-`): files would get its descriptor.
+
+    A new descriptor is the lowest free one: opened in this order, each stream gets its own.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - kept
 
 
 @cache
