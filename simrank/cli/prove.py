@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simrank import units
-from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.common import EXIT_STATUS, FAILED, app, progress_bar
+from simrank.cli.nccl_tests import bad_option
 from simrank.collectives import Problem, algorithms_for, build
 from simrank.collectives.problem import COLLECTIVES, GATHERED, ROOTED
 from simrank.collectives.proof import prove as prove_schedule
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
     from simrank.collectives.schedule import Schedule
 
+_MAX_CHUNKS = 1 << 20  # Of all ranks: ring on 723 ranks has them, and takes a minute.
 _LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
 
 
@@ -72,7 +74,22 @@ def _proof(
         problem = program_problem(program, size_bytes)
         return problem, prove_program(program, problem)
     problem = problem_named(collective or "all_reduce", num_ranks or 8, size_bytes, root)
-    return problem, prove_schedule(schedule_named(problem, algorithm, "a file or "), problem)
+    schedule = schedule_named(problem, algorithm, "a file or ")
+    _check_size(schedule)
+    with progress_bar() as bar:
+        task = bar.add_task("rounds", total=None)
+        return problem, prove_schedule(
+            schedule, problem, lambda number: bar.update(task, completed=number)
+        )
+
+
+def _check_size(schedule: Schedule) -> None:
+    """Raise ConfigError for a schedule whose proof would take many minutes or all memory."""
+    num_chunks = schedule.world_size * sum(table.num_chunks for table in schedule.tables)
+    if num_chunks > _MAX_CHUNKS:
+        expected = f"ranks with at most {_MAX_CHUNKS} chunks in all, each of which a proof follows"
+        got = f"{schedule.world_size} ranks with {num_chunks}"
+        raise bad_option("--num-ranks", expected, got, "prove the algorithm on fewer ranks")
 
 
 def schedule_named(problem: Problem, algorithm: str, or_else: str = "") -> Schedule:

@@ -22,7 +22,7 @@ from simrank.collectives.schedule import Buffer, Op, one_chunk_steps, step_eleme
 from simrank.errors import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from simrank.collectives.problem import Problem
     from simrank.collectives.reference import Piece
@@ -84,16 +84,21 @@ class Proof:
     bound_bytes: float | None
 
 
-def prove(schedule: Schedule, problem: Problem) -> Proof:
+def prove(
+    schedule: Schedule, problem: Problem, on_round: Callable[[int], None] | None = None
+) -> Proof:
     """Prove that a schedule computes its collective, or find the first flaw.
 
     Args:
         schedule: What to prove.
         problem: What it should solve; the one that it was built for.
+        on_round: Called with the number of each round, from 0, before it is run.
     """
     memory, traffic = _Memory(schedule), _Traffic(schedule.world_size)
     flaw = None
     for number, steps in enumerate(schedule.rounds()):
+        if on_round is not None:
+            on_round(number)
         traffic.add(steps, step_elements(schedule.tables, steps))
         if flaw is None and steps.num_steps:
             flaw = _play(memory, one_chunk_steps(steps), number)

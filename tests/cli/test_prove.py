@@ -83,6 +83,14 @@ def test_bad_usage_says_what_may_stand_there(cli, args, message):
     assert message in " ".join("".join(c if c.isascii() else " " for c in err).split())
 
 
+def test_a_proof_without_end_is_refused(cli):
+    """Before it takes all memory."""
+    status, out, err = cli("prove", "tree", "-n", "1000000")
+    assert (status, out) == (2, "")
+    assert "--num-ranks: expected ranks with at most 1048576 chunks in all" in err
+    assert "got 1000000 ranks with 4000000\n  to fix: prove the algorithm on fewer ranks" in err
+
+
 def test_what_a_file_says_is_not_overruled(cli, tmp_path):
     """Its collective and its ranks."""
     path = tmp_path / "ring.xml"
