@@ -144,6 +144,7 @@ class SimrankError(Travels, Exception):
     """Base of every error that simrank raises."""
 
 
+_MAX_PROBLEMS = 50  # Assumed: of a text; the first ones are fixed before more are read.
 _MAX_SHOWN = 500  # Assumed: no text of which one wants to see more is longer.
 
 
@@ -194,7 +195,10 @@ class ConfigError(SimrankError):
 
     def __init__(self, *problems: ConfigProblem) -> None:
         self.problems = problems
-        super().__init__("\n".join(str(problem) for problem in problems))
+        lines = [str(problem) for problem in problems[:_MAX_PROBLEMS]]
+        if len(problems) > _MAX_PROBLEMS:
+            lines.append(f"and {len(problems) - _MAX_PROBLEMS} more problems")
+        super().__init__("\n".join(lines))
 
 
 class ScheduleError(ConfigError):

@@ -98,6 +98,17 @@ def test_what_is_no_rank_is_named_otherwise(state, text):
     assert str(state) == text
 
 
+def test_the_text_of_a_wrong_file_has_limited_length():
+    """All problems stay in the error."""
+    problems = [ConfigProblem("a.yaml", line, "", "each key once", "two") for line in range(60)]
+    error = ConfigError(*problems)
+    assert error.problems == tuple(problems)
+    *_, last_shown, rest = str(error).splitlines()
+    assert last_shown == "a.yaml:49: expected each key once, got two"
+    assert rest == "and 10 more problems"
+    assert "more" not in str(ConfigError(*problems[:50]))
+
+
 def test_the_tree_of_errors_is_the_one_in_the_docstring():
     """Every exception class is named there."""
     classes = [
