@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simrank.bench.series import Row, Series
     from simrank.config import BenchConfig
 
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 _SAVE_EVERY_S = 1.0  # Assumed: as much work as one may lose to a process that is killed.
 
 
@@ -102,7 +103,8 @@ class Results:
         if self._csv is not None:
             text = io.StringIO()
             table = csv.writer(text, lineterminator="\n")
-            table.writerows([*self.rows[:1], *(map(_cell, row.values()) for row in self.rows)])
+            lines = [*self.rows[:1], *(row.values() for row in self.rows)]
+            table.writerows(map(_cell, line) for line in lines)
             text.write("" if partial is None else f"# partial: {partial}\n")
             write_text(self._csv, text.getvalue() or "\n")
         if self._html is not None:
@@ -114,7 +116,12 @@ class Results:
 
 
 def _cell(value: object) -> object:
-    """Return the text of a value in a CSV file: parts by name are JSON."""
+    """Return a value in a CSV file: parts by name are JSON, and no text is a formula.
+
+    Spreadsheets run texts that begin with one of `_FORMULAS`; a quote before it makes them text.
+    """
+    if isinstance(value, str) and value.startswith(_FORMULAS):
+        return f"'{value}"
     return json.dumps(value) if isinstance(value, dict) else value
 
 

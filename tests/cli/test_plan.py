@@ -1,5 +1,6 @@
 """`simrank plan`: a line per run, a table with the best first, files, and where it goes on."""
 
+import csv
 import json
 
 import pytest
@@ -77,6 +78,19 @@ def test_a_program_without_devices_is_told_so(plan, cli):
     assert status == 1
     assert "no rank used a device: plan a program that computes on cuda devices" in err
     assert out.splitlines()[-1] == "# 1 of 1 runs failed"
+
+
+def test_no_cell_of_a_table_is_a_formula(plan, cli, tmp_path):
+    """Texts get a quote before them, numbers keep their sign."""
+    plan.write_text(
+        "command: idle.py {n} {word}\ncluster: hgx_h100\n"
+        "parameters: {nproc_per_node: 1, n: [-1], word: ['=1+1', plain]}\n"
+    )
+    plan.with_name("idle.py").write_text("")
+    assert cli("plan", plan, "--jobs", 1, "--csv", tmp_path / "r.csv")[0] == 1
+    head, *rows = csv.reader((tmp_path / "r.csv").read_text().splitlines())
+    found = [(row[head.index("n")], row[head.index("word")]) for row in rows]
+    assert found == [("-1", "'=1+1"), ("-1", "plain")]
 
 
 def test_a_plan_that_was_stopped_goes_on_where_it_ended(plan, cli, tmp_path, monkeypatch):
