@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -22,6 +23,7 @@ from simrank.errors.base import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from rich.progress import Progress
 
@@ -174,6 +176,30 @@ def parse_ranks(
         expected = f"ranks of the run, 0 to {(num_ranks or 1) - 1}"
         raise ConfigError(ConfigProblem("command line", None, option, expected, ",".join(missing)))
     return ranks
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """End the block at SIGTERM as at Ctrl-C, so that its temporary files are removed.
+
+    Raises:
+        SystemExit: SIGTERM arrived; the status is 143, as shells have it.
+    """
+    arrived: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if arrived:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def progress_bar() -> Progress:

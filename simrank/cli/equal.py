@@ -14,7 +14,14 @@ import typer
 
 import simrank
 from simrank.cli import options
-from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, progress_bar
+from simrank.cli.common import (
+    EXIT_STATUS,
+    FAILED,
+    app,
+    check_writable,
+    ended_by_sigterm,
+    progress_bar,
+)
 from simrank.config.equal import EqualConfig, layouts_of, load_layouts
 from simrank.config.files import write_text
 from simrank.errors import ConfigError, ConfigProblem
@@ -84,7 +91,7 @@ def _run(
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
 
     layouts = [Layout(axes) for axes in config.layouts]
-    with TemporaryDirectory() as folder, progress_bar() as bar:
+    with ended_by_sigterm(), TemporaryDirectory() as folder, progress_bar() as bar:
         shown = bar.add_task("the single program", total=len(layouts))
         checks, notes = prepared(asked, layouts, Path(folder))
         notes += [f"not compared: {module}" for module in config.ignore]

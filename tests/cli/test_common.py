@@ -1,9 +1,12 @@
 """What the commands share: exit statuses, version, help, options that are checked."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from simrank.cli.common import ended_by_sigterm
 
 FAST = ["-b", "1K", "-e", "4K", "-n", "2"]
 
@@ -76,6 +79,20 @@ def test_shells_can_complete_commands(cli, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "simrank ru")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert cli()[1] == "run\n"
+
+
+def test_sigterm_ends_a_block_in_order():
+    """With the status of shells; the handler before it is back, and Ctrl-C stays Ctrl-C."""
+    before, ended = signal.getsignal(signal.SIGTERM), []
+    with pytest.raises(SystemExit) as caught, ended_by_sigterm():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            ended.append("in order")
+    assert (caught.value.code, ended) == (143, ["in order"])
+    assert signal.getsignal(signal.SIGTERM) == before
+    with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
+        raise KeyboardInterrupt
 
 
 @pytest.mark.slow

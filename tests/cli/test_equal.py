@@ -1,8 +1,10 @@
 """`simrank equal`: a line per layout, files, exit status, and what cannot run."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,6 +63,22 @@ def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path,
     assert 'class="high' in page
     assert 'class="right' in page
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.slow
+def test_sigterm_leaves_no_temporary_folder(write, tmp_path):
+    """The status is that of shells: 128 and the signal's number."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    program = write(f"import time\nprint('loaded', flush=True)\ntime.sleep(600)\n{RIGHT}")
+    words = [sys.executable, "-m", "simrank", "equal", str(program), "--layout", "tp=2"]
+    env = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen(words, env=env, text=True, stdout=subprocess.PIPE) as run:
+        assert run.stdout.readline() == "loaded\n"
+        before = list(folder.glob("tmp*"))  # Not torch's folder of compiled code.
+        run.terminate()
+        assert (len(before), run.wait()) == (1, 143)
+    assert list(folder.glob("tmp*")) == []
 
 
 def test_all_modules_that_differ_are_listed_and_the_first_that_fails_ends_it(write, cli):
