@@ -34,7 +34,7 @@ BUDGET = {
     "(top level)": 2088,
     "bench": 1559,
     "calibration": 2421,
-    "cli": 4469,
+    "cli": 4473,
     "collectives": 5086,
     "config": 4110,
     "device": 4657,

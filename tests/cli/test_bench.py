@@ -408,6 +408,15 @@ def test_jobs_are_for_benchmarks_of_programs_and_not_beside_a_trace(cli, sweep, 
     assert cli("bench", sweep, "--jobs", 0)[0] == 2
 
 
+def test_a_timeline_of_ranks_that_no_run_has_is_refused(cli, sweep, tmp_path):
+    """Before anything runs."""
+    words = ["--trace", tmp_path / "t.json", "--trace-ranks", "1,2"]
+    for target in (("all_reduce", "-g", 2), (sweep,)):
+        status, out, err = cli("bench", *target, *words)
+        assert (status, out) == (2, "")
+        assert "--trace-ranks: expected ranks of the run, 0 to 1, got 2" in err
+
+
 @pytest.mark.slow
 def test_two_processes_leave_the_same_files(whole, sweep, tmp_path, cli):
     """To the byte."""

@@ -22,6 +22,7 @@ FAST = ["-b", "1K", "-e", "4K", "-n", "2"]
         ["bench", "all_reduce", "--algorithm", "rign"],
         ["bench", "all_reduce", "-g", "9"],
         ["bench", "all_reduce", "--trace-ranks", "a", "--trace", "x.json"],
+        ["bench", "all_reduce", "-g", "4", "--trace-ranks", "0,4", "--trace", "x.json"],
         ["bench", "all_reduce", "-f", "1"],
         ["check", "no_such_file.yaml"],
         ["frobnicate"],
