@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from simrank.device import Operation, Tensor
 from simrank.device.races import checker_of
 from simrank.engine import Activity
-from simrank.kernels import arguments
+from simrank.kernels import arguments, machine
 from simrank.kernels import cost as costs
 from simrank.kernels.compiler.barriers import are_apart
 from simrank.kernels.compiler.compilation_errors import raising
@@ -540,7 +540,11 @@ class Launch:
         If it cannot be compiled, only a load behind a store is suspected.
         """
         bound = self._bound | self._constants
-        text = assembly_of(self.jit, bound, self._compiler_options, target_of(spec))
+        before = machine.set_running(None)  # The compiler reads files, so other programs may go on.
+        try:
+            text = assembly_of(self.jit, bound, self._compiler_options, target_of(spec))
+        finally:
+            machine.set_running(before)
         if text is None:
             return (first[1], second[1]) == ("writes", "loads")
         return are_apart(text, first, second, in_a_warp=in_a_warp)

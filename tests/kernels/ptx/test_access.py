@@ -8,6 +8,7 @@ import triton.language as tl
 import simrank
 import simrank.distributed as dist
 import simrank.distributed.symmetric_memory as symm_mem
+from simrank.kernels import machine, operation
 from simrank.kernels.memory.addresses import IllegalAccessError
 
 from ..fake_libraries import library_in, symmetric
@@ -235,3 +236,19 @@ def test_every_thread_does_a_multimem_red(run):
         assert buffer.tolist() == [2 * 65.0, 0.0, 0.0, 0.0]
 
     run(body, 2, races="error")
+
+
+def test_programs_go_on_behind_a_compilation_in_which_others_ran(run, monkeypatch):
+    """A kernel that nothing has compiled yet: the compiler reads files, and may wait for them."""
+
+    def compile_while_others_run(*_):
+        machine.set_running(None)
+
+    monkeypatch.setattr(operation, "assembly_of", compile_while_others_run)
+
+    def body(rank, ctx):
+        x = ctx.tensor([1, 2, 3, 4], dtype=simrank.int32)
+        atomics[(3,)](x, ctx.zeros(3, dtype=simrank.int32))
+        assert x.tolist() == [16, 9, 2, 77]
+
+    run(body, 1)
