@@ -9,13 +9,14 @@ def main() -> None:
     """Run the command line; Ctrl-C while it is loaded ends it without a traceback."""
     try:
         from simrank.cli import main as command  # noqa: PLC0415 - this takes half a second
-        from simrank.cli.ending import end  # noqa: PLC0415 - likewise
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     try:
         command()
     except SystemExit as ended:
-        if isinstance(ended.code, int | None):
+        if "torch" in sys.modules and isinstance(ended.code, int | None):
+            from simrank.cli.ending import end  # noqa: PLC0415 - at the end
+
             end(ended.code or 0)
         raise
 

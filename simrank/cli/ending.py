@@ -19,6 +19,8 @@ from contextlib import suppress
 from types import GeneratorType
 from typing import Any
 
+from simrank.ranks.program_modules import is_programs_own_file
+
 _NOT_FLUSHED = 120  # Python's own status.
 
 
@@ -28,7 +30,7 @@ def end(status: int) -> None:
     Args:
         status: Of the process: 0 to 255.
     """
-    if "torch" not in sys.modules or _is_watched():
+    if _is_watched():
         return
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -82,18 +84,11 @@ def _standard_streams() -> list[Any]:
 
 def _is_pending(value: Any) -> bool:  # noqa: ANN401 - any object
     if isinstance(value, GeneratorType):
-        return value.gi_frame is not None and _is_programs(value.gi_code.co_filename)
+        return value.gi_frame is not None and is_programs_own_file(value.gi_code.co_filename)
     of = type(value).__module__
     if of == "_io":
         return not value.closed and value.writable()
     return not of.startswith("simrank.")  # Our streams stand on the standard ones.
-
-
-def _is_programs(file: str) -> bool:
-    """Return whether code is neither of an installed package, nor Python's, nor simrank's."""
-    own = os.path.dirname(os.path.dirname(__file__))
-    library = os.path.dirname(os.__file__)
-    return not (file.startswith((own, library, "<frozen")) or "site-packages" in file)
 
 
 def _flush() -> bool:

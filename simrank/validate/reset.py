@@ -37,6 +37,8 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.engine.callsite import is_installed, is_library
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -127,7 +129,7 @@ def _is_of_a_library(thread: threading.Thread) -> bool:
     target: Any = getattr(thread, "_target", None) or type(thread).run
     of = str(getattr(target, "__module__", ""))
     file = getattr(sys.modules.get(of), "__file__", None) or ""
-    return thread.daemon and "site-packages" in file
+    return thread.daemon and is_installed(file) and not is_library(file)
 
 
 def children_of(pid: int) -> list[int]:
@@ -522,8 +524,8 @@ class _Namespace:
         self._owner = owner
         self._library = module.partition(".")[0]
         # Values of other libraries are caches and counts; a program's own are reset.
-        is_library = _is_installed(owner) or self._library == "simrank"
-        self._is_simple_reset = self._library == "numpy" or not is_library
+        is_pythons = self._library in sys.stdlib_module_names or self._library == "numpy"
+        self._is_simple_reset = is_pythons or not _is_installed(owner)
 
     def differs(self) -> bool:
         """Return whether a name is another object now; of lists, since C compares their objects."""
@@ -577,9 +579,9 @@ class _Namespace:
 
 
 def _is_installed(owner: object) -> bool:
-    """Return whether a module, or that of a class, is in site-packages."""
+    """Return whether a module, or that of a class, is not the program's."""
     module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
-    return "site-packages" in str(getattr(module, "__file__", None))
+    return is_installed(str(getattr(module, "__file__", None)))
 
 
 def _numpy_parts() -> list[StatePart]:

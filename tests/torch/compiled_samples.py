@@ -148,7 +148,7 @@ def _higher_order(random: Random) -> tuple[str, Any]:
 
 
 def _kernel(random: Random) -> tuple[str, Any]:
-    """Return what a function computes that launches a kernel of torch's tests."""
+    """Return the results of a function that launches a kernel of torch's tests."""
     kernels = _internal("triton_utils")
     name = random.choice([name for name in CALLS_OF_KERNELS if hasattr(kernels, name)])
     kernel, call = getattr(kernels, name), CALLS_OF_KERNELS[name]
