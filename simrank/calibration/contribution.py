@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,7 +60,14 @@ class Contribution:
     doubts: tuple[str, ...]
 
 
-def contribution(file: Path, text: str, known: Sequence[Observed] = ()) -> Contribution:
+def contribution(
+    file: Path,
+    text: str,
+    known: Sequence[Observed] = (),
+    *,
+    collective: str | None = None,
+    num_ranks: int | None = None,
+) -> Contribution:
     """Check a measured table and the machine file beside it, and fit with and without it.
 
     A log of nccl-tests or the JSON of NCCL Inspector is written as a CSV table beside it.
@@ -69,16 +76,19 @@ def contribution(file: Path, text: str, known: Sequence[Observed] = ()) -> Contr
         file: The table or log; its machine file has the same name and ends with `.yaml`.
         text: Its text.
         known: What is shipped; empty: all of it.
+        collective: What ran, where a log does not say it.
+        num_ranks: On how many ranks, where a log does not list them.
 
     Raises:
         ConfigError: Something is missing or wrong: all of it, with what to write.
     """
-    rows = [row for found in rows_by_file({str(file): text}).values() for row in found]
+    said: dict[str, Any] = {"collective": collective, "num_ranks": num_ranks}
+    rows = [row for found in rows_by_file({str(file): text}, **said).values() for row in found]
     machine = load_machine(file)
     problems = list(_problems(file, rows, machine))
     if problems:
         raise ConfigError(*problems)
-    observed = [observed_of(each) for each in measured_series({str(file): text})]
+    observed = [observed_of(each) for each in measured_series({str(file): text}, **said)]
     known = known or known_series()
     _check_new(file, observed, known)
     before, after = (fit_pool(each, "") for each in (known, [*known, *observed]))

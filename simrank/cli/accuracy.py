@@ -114,10 +114,12 @@ def show_tables(
     _write(found, noises, json_file, html)
 
 
-def show_contribution(word: str, show: Callable[[Table], None]) -> None:
+def show_contribution(word: str | None, show: Callable[[Table], None], **said: Any) -> None:  # noqa: ANN401 - options
     """Show whether a table can be shipped, and what it would change."""
+    if word is None:
+        raise bad_option("--contribute", "a table or a log", "none")
     path = Path(word)
-    found = contribution(path, read_text(path))
+    found = contribution(path, read_text(path), **said)
     noises = shipped_pool().noises
     shown = Table(box=None, pad_edge=False)
     shown.add_column("series, constants", overflow="fold")
@@ -267,9 +269,7 @@ def accuracy(
 
     By default, the pooled constants that predictions use: fitted to all tables but those of a site,
     a network, a device, an operation or a group size, and compared with what was left out. A TABLE
-    is predicted by constants that were not fitted to its site.
-
-    A negative bias is too fast. Of each missed target the worst tables are listed.
+    is predicted by constants that were not fitted to its site. A negative bias is too fast.
 
     Other cross-validation modes (--fit) print MAE and bias. none: NCCL's own constants. table:
     fitted to the table itself (optimistic). halves: to every second size, for the others. site: to
@@ -283,13 +283,15 @@ def accuracy(
 
     --contribute: check TABLE or a log and the YAML file beside it (cluster, nodes, library, mode,
     site, launch), say which evidence it adds and by how much predictions would change.
-
     kit.json (`simrank compare --kit`): the errors of the predictions that were in the kit.
     """
-    if contribute or table in ("gemm", "attention"):
-        _refuse(cluster=cluster, fit=fit, collective=collective, num_ranks=num_ranks, nodes=nodes)
-        _refuse(json=json_file, html=html)
-        return _show_alone(table, contribute=contribute)
+    if contribute:
+        _refuse(cluster=cluster, fit=fit, nodes=nodes, json=json_file, html=html)
+        return show_contribution(table, _show, collective=collective, num_ranks=num_ranks)
+    if table in ("gemm", "attention"):
+        given = {"collective": collective, "num_ranks": num_ranks, "html": html}
+        _refuse(cluster=cluster, fit=fit, nodes=nodes, json=json_file, **given)
+        return _show(gemm_errors() if table == "gemm" else attention_errors())
     check_writable(json_file, html)
     evidence = None if fit else evidence_in(table)
     if evidence is not None:
@@ -303,15 +305,6 @@ def accuracy(
     if name == POOLED:
         return show_tables(bench.tried, _show, json_file, html)
     return _show_fits(name, bench, json_file, html)
-
-
-def _show_alone(table: str | None, *, contribute: bool) -> None:
-    """Show what a table would change, or the errors of products or attention."""
-    if not contribute:
-        return _show(gemm_errors() if table == "gemm" else attention_errors())
-    if table is None:
-        raise bad_option("--contribute", "a table or a log", "none")
-    return show_contribution(table, _show)
 
 
 def _show_fits(name: str, bench: FittedSeries, json_file: str | None, html: str | None) -> None:

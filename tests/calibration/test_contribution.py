@@ -137,3 +137,13 @@ def test_times_in_another_unit_are_doubted(tmp_path):
     text = _table({size: time_us / 1000 for size, time_us in SIZES.items()})
     found = contribution(_write(tmp_path, text), text, KNOWN)
     assert "check the cluster, the unit and the row" in found.doubts[0]
+
+
+def test_a_log_without_its_head_may_be_said(tmp_path):
+    """Its collective and its number of ranks, as for other logs."""
+    lines = "\n".join(line for line in LOG.splitlines() if not line.startswith("#"))
+    path = _write(tmp_path, lines, name="run.txt")
+    with pytest.raises(ConfigError, match="--collective all_reduce"):
+        contribution(path, lines, KNOWN)
+    found = contribution(path, lines, KNOWN, collective="all_reduce", num_ranks=16)
+    assert found.left[0].observed.labels.operation == "all_reduce"
