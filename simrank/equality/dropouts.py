@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's custom
 from torch._ops import OpOverloadPacket
-from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 from simrank.equality.alignment import bases, cut_of, cuts, is_close
+from simrank.equality.dtensors import is_dtensor, local_part
 from simrank.equality.record import AGAIN, OUTPUT, Dropped, Spot
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Dropouts(TorchFunctionMode):
     def _note_drawn(self, drawn: torch.Tensor, *, has_constant: bool) -> None:
         """Record random numbers of a module; others are drawn also where dropout is off."""
         found, single, rows = self._find(True)
-        local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
+        local = local_part(drawn)
         dropped = Dropped(local.detach().clone(), torch.empty(0))
         dropped.is_aligned = self._place is None or not has_constant
         found.append(dropped)
@@ -179,11 +179,11 @@ class Dropouts(TorchFunctionMode):
         with torch.no_grad():
             ones = torch.ones_like(tensor)
             drawn = func(ones, *args[1:], **{n: e for n, e in named.items() if n != "input"})
-        local = drawn._local_tensor if isinstance(drawn, DTensor) else drawn  # noqa: SLF001
+        local = local_part(drawn)
         if bool((torch.ones_like(local) == local).all()):
             return tensor  # It drops nothing: p is 0, or the model is evaluated.
         found, single, rows = self._find(False)
-        taken = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
+        taken = local_part(tensor)
         dropped = Dropped(local.detach().clone(), taken.detach().clone())
         dropped.has_own_numbers = local.device.type != "cpu"
         found.append(dropped)
@@ -194,8 +194,9 @@ class Dropouts(TorchFunctionMode):
         if mask is None:
             return _applied(func, args, named, drawn)
         mask = mask.to(local.device, local.dtype)
-        if isinstance(tensor, DTensor):
-            mask = DTensor.from_local(mask, tensor.device_mesh, tensor.placements, run_check=False)
+        if is_dtensor(tensor):
+            like = tensor.device_mesh, tensor.placements
+            mask = type(tensor).from_local(mask, *like, run_check=False)
         return _applied(func, args, named, mask)
 
     def _replaced(

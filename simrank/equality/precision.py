@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from simrank.isolation.ledger import replaced
+from simrank.isolation.ledger import Ledger, replaced
+from simrank.isolation.libraries import ImportWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    Patches = list[tuple[Any, str, Any]]
 
 _NARROW = (torch.bfloat16, torch.float16)
 _WIDE = {
@@ -29,6 +33,8 @@ _WIDE = {
     torch.float32: dict.fromkeys(_NARROW, torch.float32),
 }
 _RING = "torch.distributed.tensor.experimental._context_parallel._attention"
+_FLEX = "torch.nn.attention.flex_attention"
+_FLEX_IS_EAGER = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 _CASTS = {
     torch.Tensor.float: torch.float32,
@@ -155,36 +161,64 @@ def backwards_under(
 
 
 @contextmanager
+def once_imported(name: str, patches: Callable[[Any], Patches]) -> Iterator[None]:
+    """Replace names of a module of torch, as soon as the program has imported it.
+
+    Args:
+        name: Of the module.
+        patches: Returns owners, names and values for the module.
+    """
+    ledger = Ledger(__name__)
+
+    def install(module: ModuleType, is_late: bool) -> None:
+        del is_late
+        for owner, attribute, value in patches(module):
+            ledger.replace(owner, attribute, value)
+
+    watcher = ImportWatcher({name: None}, install)
+    try:
+        watcher.watch()
+        yield
+    finally:
+        watcher.stop()
+        ledger.restore()
+
+
+@contextmanager
 def ring_in(dtype: torch.dtype | None) -> Iterator[None]:
     """Make ring attention accumulate in float64, if that is computed in."""
-    ring: Any = import_module(_RING)._cp_options  # noqa: SLF001 - torch has no other name
-    keeps = ring.convert_to_f32 and dtype != torch.float64
+
+    def patches(ring: Any) -> Patches:  # noqa: ANN401 - a module of torch
+        options = ring._cp_options  # noqa: SLF001 - torch has no other name
+        return [(options, "convert_to_f32", options.convert_to_f32 and dtype != torch.float64)]
+
     try:
-        with replaced(ring, "convert_to_f32", keeps):
+        with once_imported(_RING, patches):
             yield
     finally:
         let_flash_take(torch.bfloat16)  # Its own types only.
 
 
-@contextmanager
-def fsdp_in(dtype: torch.dtype | None) -> Iterator[None]:
+def fsdp_in(dtype: torch.dtype | None) -> AbstractContextManager[None]:
     """Make FSDP scale gradients in float64 as it does those that float64 stands for.
 
     It divides gradients of types that it does not know before and after they are summed.
     """
-    fsdp: Any = import_module(_FSDP)
     name = "_get_gradient_divide_factors"
-    original = getattr(fsdp, name)
 
-    @wraps(original)
-    def known(*args: Any, **keys: Any) -> Any:  # noqa: ANN401 - torch's own
-        def named(each: Any) -> Any:  # noqa: ANN401 - any argument
-            return torch.float32 if each is torch.float64 else each
+    def patches(fsdp: Any) -> Patches:  # noqa: ANN401 - a module of torch
+        original = getattr(fsdp, name)
 
-        return original(*map(named, args), **{key: named(each) for key, each in keys.items()})
+        @wraps(original)
+        def known(*args: Any, **keys: Any) -> Any:  # noqa: ANN401 - torch's own
+            def named(each: Any) -> Any:  # noqa: ANN401 - any argument
+                return torch.float32 if each is torch.float64 else each
 
-    with replaced(fsdp, name, known if dtype == torch.float64 else original):
-        yield
+            return original(*map(named, args), **{key: named(each) for key, each in keys.items()})
+
+        return [(fsdp, name, known)] if dtype == torch.float64 else []
+
+    return once_imported(_FSDP, patches)
 
 
 def let_flash_take(dtype: torch.dtype | None) -> None:
@@ -193,10 +227,6 @@ def let_flash_take(dtype: torch.dtype | None) -> None:
         torch.ops.simrank_cuda.let_flash_take_wide(dtype in _WIDE)
 
 
-@contextmanager
-def eager() -> Iterator[None]:
-    """Run compiled functions as they are written: their kernels do not compute in float64."""
-    flex: Any = import_module("torch.nn.attention.flex_attention")
-    name = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"  # It compiles itself if its caller does not.
-    with replaced(flex, name, True), torch.compiler.set_stance("force_eager"):
-        yield
+def eager() -> AbstractContextManager[None]:
+    """Make flex attention, which compiles itself if its caller does not, run as it is written."""
+    return once_imported(_FLEX, lambda flex: [(flex, _FLEX_IS_EAGER, True)])

@@ -9,11 +9,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._pytree import tree_flatten, tree_map
 
 from simrank.equality.dropouts import Dropouts
+from simrank.equality.dtensors import is_dtensor, part_of
 from simrank.equality.precision import cast
 from simrank.equality.record import parameters_of, plain_name, taped
 from simrank.errors import ConfigError, ConfigProblem
@@ -301,7 +300,7 @@ class ModelSetting:
         with torch.no_grad(), _copies_kept(parts):
             for part in parts:
                 for name, parameter in part.named_parameters():
-                    if not only_sharded or isinstance(parameter, DTensor):
+                    if not only_sharded or is_dtensor(parameter):
                         _fill(parameter, self.initial[plain_name(name)].value)
 
 
@@ -331,7 +330,7 @@ def _words_of(name: str) -> str:
 
 def _is_copy(buffer: torch.Tensor, parameter: torch.Tensor, *, is_named: bool) -> bool:
     """Return whether a buffer has the values of a parameter, and not by chance."""
-    if isinstance(parameter, DTensor) or buffer.shape != parameter.shape:
+    if is_dtensor(parameter) or buffer.shape != parameter.shape:
         return False
     is_plain = buffer.dtype == parameter.dtype and buffer.device == parameter.device
     if not is_plain or not buffer.numel() or not torch.equal(buffer, parameter):
@@ -363,12 +362,8 @@ class _Jitter:
 
 
 def _fill(parameter: torch.Tensor, value: torch.Tensor) -> None:
-    if isinstance(parameter, DTensor):
-        shape, offset = compute_local_shape_and_global_offset(
-            parameter.shape, parameter.device_mesh, parameter.placements
-        )
-        for dim, (start, size) in enumerate(zip(offset, shape, strict=True)):
-            value = value.narrow(dim, start if size else 0, size)
+    if is_dtensor(parameter):
+        value = part_of(value, parameter)
         parameter = parameter.to_local()
     parameter.copy_(value)
 

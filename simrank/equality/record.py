@@ -11,9 +11,9 @@ from math import prod
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from simrank.distributed.flight_recorder import FlightRecorder
+from simrank.equality.dtensors import is_dtensor, local_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -216,7 +216,7 @@ def next_number() -> int:
 
 def taped(tensor: torch.Tensor) -> Taped:
     """Return a host copy of a rank's part of a tensor, filled once its device is synchronized."""
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         names = tensor.device_mesh.mesh_dim_names or ()
         places: Places = {}
         for name, placement in zip(names, tensor.placements, strict=False):
@@ -224,8 +224,7 @@ def taped(tensor: torch.Tensor) -> Taped:
                 places[name] = PARTIAL
             else:
                 places[name] = getattr(placement, "dim", REPLICATED)
-        local = tensor._local_tensor  # noqa: SLF001 - without a gradient
-        return Taped(_copied(local), places, next_number())
+        return Taped(_copied(local_part(tensor)), places, next_number())
     return Taped(_copied(tensor), None, next_number())
 
 
@@ -255,8 +254,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return a rank's part of a tensor in host memory, once it is there."""
-    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor  # noqa: SLF001
-    return _plain(local).cpu()
+    return _plain(local_part(tensor)).cpu()
 
 
 Names = Sequence[Mapping[str, str]]  # By part of a model.

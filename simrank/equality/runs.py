@@ -7,7 +7,6 @@ from collections import defaultdict
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from simrank.equality.precision import (
     eager,
     fsdp_in,
     let_flash_take,
+    once_imported,
     ring_in,
 )
 from simrank.equality.program import ModelSetting, PartOfBatch, Training, program_of
@@ -42,15 +42,16 @@ from simrank.equality.record import CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
 from simrank.equality.verdict import MODEL, RECORDING, WHOLE, FirstDifference
 from simrank.errors import SimrankError
-from simrank.isolation.ledger import replaced
 from simrank.isolation.package_changes import RESTART, refusal
 from simrank.isolation.private_modules import private_modules
 from simrank.multiprocessing.script import run_calls
 from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
+from simrank.torch.rank_state.turns import EAGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch.nn import Module
     from torch.overrides import TorchFunctionMode
@@ -354,14 +355,19 @@ class _Run:
         backwards = backwards_under(self._modes_here)
         dtype = self.options.dtype
         noted = register_optimizer_step_post_hook(self._note_optimizer)
-        with noted, context, _trials_paused(self.tapes), backwards, ring_in(dtype), fsdp_in(dtype):
+        patched = ExitStack()
+        with noted, context, backwards, patched:
+            for each in (_trials_paused(self.tapes), ring_in(dtype), fsdp_in(dtype), eager()):
+                patched.enter_context(each)
             run_calls(context.program, self.options.path, call, num_ranks)
         return context
 
     @contextmanager
     def ready(self) -> Iterator[list[TorchFunctionMode]]:
         """Set up the running rank; yield the modes of its backwards, which may be added to."""
-        rank = require_rank("a run").rank or 0
+        program = require_rank("a run")
+        program.local[EAGER] = True  # Compiled kernels do not compute in float64.
+        rank = program.rank or 0
         num_devices = torch.cuda.device_count()
         if not num_devices:
             raise SimrankError(
@@ -370,7 +376,7 @@ class _Run:
             )
         torch.cuda.set_device(rank % num_devices)
         let_flash_take(self.options.dtype)
-        with self._watching(rank), computing_in(self.options.dtype) as modes, eager():
+        with self._watching(rank), computing_in(self.options.dtype) as modes:
             self._modes[rank] = modes
             yield modes
 
@@ -610,25 +616,21 @@ def _rank(
     return training.tape.record
 
 
-@contextmanager
-def _trials_paused(tapes: Mapping[int, Tape]) -> Iterator[None]:
+def _trials_paused(tapes: Mapping[int, Tape]) -> AbstractContextManager[None]:
     """Record nothing while stages of a pipeline find out shapes by trial."""
-    stage: Any = import_module("torch.distributed.pipelining.stage").PipelineStage
-    with ExitStack() as stack:
-        for name in ("_prepare_forward_infra", "_prepare_backward_infra"):
-            stack.enter_context(_wrapped(stage, name, tapes))
-        yield
+    names = "_prepare_forward_infra", "_prepare_backward_infra"
 
+    def paused(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
+            tape = tapes.get(dist.get_rank())
+            with nullcontext() if tape is None else tape.paused():
+                return original(*args, **kwargs)
 
-@contextmanager
-def _wrapped(kind: Any, name: str, tapes: Mapping[int, Tape]) -> Iterator[None]:  # noqa: ANN401
-    original = getattr(kind, name)
+        return run
 
-    @wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own
-        tape = tapes.get(dist.get_rank())
-        with nullcontext() if tape is None else tape.paused():
-            return original(*args, **kwargs)
+    def patches(module: Any) -> list[tuple[Any, str, Any]]:  # noqa: ANN401 - a module of torch
+        stage = module.PipelineStage
+        return [(stage, name, paused(getattr(stage, name))) for name in names]
 
-    with replaced(kind, name, run):
-        yield
+    return once_imported("torch.distributed.pipelining.stage", patches)

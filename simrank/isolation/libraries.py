@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from simrank.errors import UnsupportedError
 from simrank.isolation import contracts
+from simrank.isolation.deferred_module import DeferredModule
 from simrank.ranks.current import rank_program, running_task
 
 if TYPE_CHECKING:
@@ -348,7 +349,7 @@ class ImportWatcher(MetaPathFinder):
         names = dict.fromkeys((*self._names, *more))
         self._awaited = {*names}
         for name in names:
-            if name in sys.modules:
+            if name in sys.modules and not isinstance(sys.modules[name], DeferredModule):
                 self._install(sys.modules[name], False)
 
     def stop(self) -> None:

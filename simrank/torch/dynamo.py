@@ -18,7 +18,7 @@ import torch
 from simrank.ranks.current import in_ranks, rank_program, running_task
 from simrank.torch.cuda.switch import Switch
 from simrank.torch.inductor import forget_other_devices
-from simrank.torch.rank_state.turns import FRAMES, ProcessGlobals
+from simrank.torch.rank_state.turns import EAGER, FRAMES, ProcessGlobals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,6 +119,8 @@ def frames_of(program: Program) -> Frames:
         frames = program.local[FRAMES] = Frames()
         frames.enter()
         _fold_replaced()
+        if program.local.get(EAGER):
+            torch.compiler.set_stance("force_eager")
         if torch.cuda.is_available():
             forget_other_devices()
     return frames

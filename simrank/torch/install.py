@@ -82,6 +82,7 @@ def patches(module: ModuleType) -> Patches:
         ADDRESSES.append(_address_of)
     for name in _BEFORE_RANKS:
         import_module(name)
+    from simrank.torch import deferred_dynamo  # noqa: PLC0415 - it needs torch
     from simrank.torch.devices import launches  # noqa: PLC0415 - it needs torch
     from simrank.torch.rank_state import settings  # noqa: PLC0415 - it needs torch
     from simrank.torch.symmetric import memory  # noqa: PLC0415 - it needs torch
@@ -89,7 +90,7 @@ def patches(module: ModuleType) -> Patches:
     launches.install()
     memory.install()
     # The first keep what ranks have made: they go with the Context.
-    return [*settings.hook_patches(), _keeping_works(), *_lasting()]
+    return [*settings.hook_patches(), _keeping_works(), *_lasting(), deferred_dynamo.patch()]
 
 
 class _Made(NamedTuple):

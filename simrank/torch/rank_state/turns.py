@@ -176,6 +176,7 @@ def end_turn_of_classes(task: Task | None) -> None:
 
 # ---- a rank's state of torch ----
 
+EAGER = "compiles nothing"  # In `Program.local` of a rank whose functions run as written.
 FRAMES = "Dynamo's frames"  # In `Program.local`, of a rank that compiles; see `dynamo.py`.
 _bindings: Any = c10d_bindings
 _generator = torch.default_generator
