@@ -9,8 +9,14 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading  # noqa: TID251 - in worker processes, where no simulation runs
-from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
+from concurrent.futures import (
+    CancelledError,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -44,10 +50,13 @@ class Workers:
         jobs: How many at once; None: one, or with a backend as many as it has.
         backend: None for processes of this machine, joblib's `loky`, `ray` or `dask`; the last
             two with the address of a cluster that is there: `dask:tcp://host:8786`, `ray:auto`.
+        are_threads: Whether threads take the place of processes of this machine, for runs that
+            only wait for processes of their own.
     """
 
     jobs: int | None = None
     backend: str | None = None
+    are_threads: bool = False
 
     @property
     def are_here(self) -> bool:
@@ -95,6 +104,8 @@ def in_parallel(
     workers.check()
     if workers.are_here:
         yield from ((index, run(index)) for index in indices)
+    elif workers.backend is None and workers.are_threads:
+        yield from _in_threads(run, indices, workers.jobs or 1)
     elif workers.backend is None:
         yield from _in_processes(run, indices, workers.jobs or 1)
     else:
@@ -110,8 +121,10 @@ def _in_processes(
     run: Callable[[int], T], indices: Sequence[int], jobs: int
 ) -> Iterator[tuple[int, T]]:
     others = set(active_children())
-    # Spawned: a fork would copy locks that other threads (the progress bar's) may hold.
-    pool = ProcessPoolExecutor(min(jobs, len(indices) or 1), get_context("spawn"), _begin)
+    # Not forked here: that would copy locks that other threads (the progress bar's) may hold.
+    server = get_context("forkserver")
+    server.set_forkserver_preload([*filter(_is_preloaded, sys.modules)])
+    pool = ProcessPoolExecutor(min(jobs, len(indices) or 1), server, _begin)
     try:
         futures = {pool.submit(run, index): index for index in indices}
         for future in as_completed(futures):
@@ -124,6 +137,23 @@ def _in_processes(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _is_preloaded(name: str) -> bool:
+    """Return whether workers import a module once for all of them: it has no state of a program."""
+    return name.partition(".")[0] in ("simrank", "torch")
+
+
+def _in_threads(
+    run: Callable[[int], T], indices: Sequence[int], jobs: int
+) -> Iterator[tuple[int, T]]:
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        futures = {pool.submit(run, index): index for index in indices}
+        for future in as_completed(futures):
+            yield futures.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _begin() -> None:

@@ -6,7 +6,8 @@ name. And when it looks is one pace for all ranks, where processes that do the s
 points: a program may do otherwise where groups of a dead object are alive still. So what is found
 is kept until its rank says `gc.collect()`, or returns: it looks once more then, as Python does at
 exit. Unreferenced objects are finalized there and then, and so is, in its rank's name and without
-imports, what it held as it returned; of a rank that was ended nothing is called.
+imports, what it held as it returned; of a rank that was ended nothing is called. Files that its
+globals lead to are written as it returns: in a cycle Python may close them before.
 
 It does not cover classes of modules that ranks share, nor those that functions make.
 """
@@ -16,6 +17,9 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+from collections import deque
+from io import IOBase
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from simrank.engine import collector
@@ -24,13 +28,16 @@ from simrank.isolation.ledger import replaced
 from simrank.ranks.current import rank_program, running_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from simrank.ranks.current import Program
 
 _KEY = "late finalizers"  # In `Program.local`.
 _HAS_ANY = "has finalizers"  # Likewise: whether a look as it returns could find something.
 _RETURNED = "has returned"  # Likewise, once it has ended: False where it was ended or has failed.
+_NAMES = "names of modules"  # Likewise: those of its own modules.
+_MOST_OBJECTS = 2_000  # Assumed: among which files of a rank are looked for: 1 ms.
+_LEAVES = (type, ModuleType, FunctionType, str, bytes, int, float)
 _kept: set[Any] = set()  # Functions of ours.
 _scripts: dict[Program, Mapping[str, Any]] = {}  # Names of those that run: more come to be.
 
@@ -54,12 +61,14 @@ def keep(names: Mapping[str, Any]) -> None:
     """
     program = rank_program()
     if program is not None:
+        program.local.setdefault(_NAMES, []).append(names)
         _keep(program, names)
 
 
 def keep_script(program: Program, names: Mapping[str, Any]) -> None:
     """Do the same for a script, which is about to run."""
     if program.rank is not None:
+        program.local.setdefault(_NAMES, []).append(names)
         _scripts[program] = names
         _listen()
 
@@ -76,9 +85,26 @@ def rank_returned(program: Program) -> None:
     names = _scripts.get(program)
     if names is not None:
         _keep(program, names)
+    _write_files(program.local.pop(_NAMES, ()))
     if program.local.get(_HAS_ANY):
         gc.collect()  # It calls `run`.
     program.local[_RETURNED] = True
+
+
+def _write_files(modules: Sequence[Mapping[str, Any]]) -> None:
+    """Flush the open files that globals lead to, the nearest first."""
+    found: deque[Any] = deque(value for names in modules for value in names.values())
+    seen: set[int] = set()
+    while found and len(seen) < _MOST_OBJECTS:
+        value = found.popleft()
+        if id(value) in seen or is_real(value, _LEAVES):
+            continue
+        seen.add(id(value))
+        if is_real(value, IOBase):
+            if not value.closed and value.writable():
+                _Late(value.flush)  # It dies at once, so that Python reports what that raises.
+        else:
+            found.extend(gc.get_referents(value))
 
 
 def forget(program: Program) -> None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +33,7 @@ from simrank.pages import (
 )
 from simrank.pages.chart import linear_axis
 from simrank.parallel import GridWatcher, Part, RowOutcome, run_grid, title_of
+from simrank.planning.commands import ForkedCommands
 from simrank.trace.activity import PHASES
 
 if TYPE_CHECKING:
@@ -56,16 +55,6 @@ _CAUSE = re.compile(
     r"(deadlock|livelock) \(|command line: |no summary: |.*(terminated with|ended by) "
 )
 _NO_DEVICE = "no rank used a device: plan a program that computes on cuda devices"
-# Ends with its parent, also where that is killed: else a run of hours would go on.
-_CHILD = """
-import os, sys, threading
-def end():
-    os.read({fd}, 1)
-    os._exit(1)
-threading.Thread(target=end, daemon=True).start()
-from simrank.cli import main
-main(sys.argv[1:])
-"""
 
 
 def run_plan(
@@ -98,8 +87,13 @@ def run_plan(
     watcher, part = watcher or GridWatcher(), part or Part()
     part.workers.check()
     watcher.on_start()
+    columns = [cell.columns for cell in config.cells]
     run = partial(_run_cell, config.cells, config.folder)
-    return run_grid(run, [cell.columns for cell in config.cells], watcher, part)
+    if part.workers.backend is not None:
+        return run_grid(run, columns, watcher, part)
+    workers = replace(part.workers, are_threads=True)  # They wait for the processes of the runs.
+    with _commands(config.cells[0].program, config.folder).ended():
+        return run_grid(run, columns, watcher, replace(part, workers=workers))
 
 
 def is_row(row: object) -> bool:
@@ -154,28 +148,22 @@ def _run(cell: PlanCell, folder: Path, *options: str) -> _Ended:
     """Run the command in a process of its own."""
     shown = ("--summary", "json", "--prefix", "none")
     _, *words = command_of(cell, *shown, *options)
-    alive, ours = os.pipe()
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD.format(fd=alive), *words],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, errors="backslashreplace", cwd=folder, pass_fds=(alive,),
-        )  # fmt: skip
-        with child:
-            try:
-                _, said = child.communicate()
-            except BaseException:
-                child.kill()
-                raise
-    finally:
-        os.close(alive)
-        os.close(ours)
-    if child.returncode == 0:
+    status, said = _commands(cell.program, folder).run(words, folder)
+    if status == 0:
         return _summary_of(said)
-    if child.returncode < 0:
-        to_fix = "; to fix: if memory ran out, take fewer --jobs" if child.returncode == -9 else ""
-        said += f"the run was ended by signal {-child.returncode}{to_fix}\n"
+    if status < 0:
+        to_fix = "; to fix: if memory ran out, take fewer --jobs" if status == -9 else ""
+        said += f"the run was ended by signal {-status}{to_fix}\n"
     return _Ended(None, said)
+
+
+@lru_cache(maxsize=1)
+def _commands(program: tuple[str, ...], folder: Path) -> ForkedCommands:
+    """Return the runner of a plan's commands, one in a process."""
+    name = program[0]
+    if name == "-m":
+        name = f"{program[1].replace('.', '/')}.py"
+    return ForkedCommands(folder / name)
 
 
 def _summary_of(said: str) -> _Ended:

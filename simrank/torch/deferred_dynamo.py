@@ -47,7 +47,7 @@ def _module() -> DeferredModule:
             clear_lru_cache=_answering("trace_rules.clear_lru_cache", lambda: None),
         ),
         "utils": _Part(
-            "utils", get_optimizeddp_mode=_answering("utils.get_optimizeddp_mode", ddp_mode)
+            "utils", get_optimize_ddp_mode=_answering("utils.get_optimize_ddp_mode", ddp_mode)
         ),
     }
     return DeferredModule(_NAME, answers, {"config": _config})
@@ -137,4 +137,4 @@ def ddp_mode() -> object:
     """Return the name of the way in which Dynamo would trace DDP."""
     value = _config().optimize_ddp
     known = _MODES.get(value) if isinstance(value, bool) else None
-    return known or _of_dynamo("utils.get_optimizeddp_mode")()
+    return known or _of_dynamo("utils.get_optimize_ddp_mode")()

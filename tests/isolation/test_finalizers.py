@@ -12,6 +12,7 @@ import pytest
 import simrank
 from simrank.errors import SpawnException
 from simrank.isolation import finalizers
+from simrank.multiprocessing.script import run_script
 
 AT_ITS_PACE = [gc.collect]  # Nobody rebinds it there.
 SOURCE = """
@@ -164,3 +165,32 @@ def test_what_a_finalizer_raises_is_reported_as_ever(package, monkeypatch):
     run(program)
     assert [(type(error), rank) for error, rank in reported] == [(AttributeError, "0")]
     assert sorted(died) == [("0", "0"), *[("1", "1")] * 2, *[("2", "2")] * 2]
+
+
+SCRIPT_WITH_FILES = """
+import csv, os
+
+class Log:
+    def __init__(self):
+        self.itself, self.file = self, open(f"log{os.environ['RANK']}", "w")
+
+plain = open(f"plain{os.environ['RANK']}", "w")
+plain.write("plain")
+log = Log()
+log.file.write("deep")
+rows = csv.writer(open(f"rows{os.environ['RANK']}", "w"))
+rows.writerow([1, 2])
+"""
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_files_that_a_script_leaves_open_are_written_as_its_rank_returns(tmp_path, monkeypatch):
+    """Those that its globals lead to, also by cycles and by objects of C."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT_WITH_FILES)
+    with simrank.Context("hgx_h100") as ctx:
+        run_script(ctx.program, tmp_path / "script.py", [], 2)
+    gc.collect()
+    for rank in range(2):
+        found = [(tmp_path / f"{name}{rank}").read_text() for name in ("plain", "log", "rows")]
+        assert found == ["plain", "deep", "1,2\n"]

@@ -113,6 +113,6 @@ def test_the_modes_of_ddp_are_torchs():
     config = torch._dynamo.config
     for value in (True, False, "ddp_optimizer", "python_reducer", "no_optimization"):
         with config.patch(optimize_ddp=value):
-            assert deferred_dynamo.ddp_mode() == real.get_optimizeddp_mode()
+            assert deferred_dynamo.ddp_mode() == real.get_optimize_ddp_mode()
     with config.patch(optimize_ddp=7), pytest.raises(ValueError, match="optimize_ddp"):
         deferred_dynamo.ddp_mode()
