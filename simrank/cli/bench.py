@@ -19,7 +19,7 @@ from simrank.bench.page import collectives_page, program_page
 from simrank.bench.run import run
 from simrank.bench.sweep import fingerprint, is_row, run_sweep, sweep_header, sweep_line
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
-from simrank.cli.common import EXIT_STATUS, FAILED, app, parse_ranks
+from simrank.cli.common import EXIT_STATUS, FAILED, app, traced_ranks
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import BenchGrid, GridResults, Results, Shown, ShownGrid
@@ -51,7 +51,7 @@ def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) 
     if given["trace"] is not None and not workers.are_here:
         raise bad_option("--trace", "runs in this process beside it", "--jobs or --backend")
     most = max(config.ranks_for(cell.cluster, cell.chosen) for cell in config.cells())
-    parse_ranks(given["trace_ranks"], num_ranks=most)
+    traced_ranks(given["trace"], given["trace_ranks"], most)
     results = GridResults(
         given,
         {"seed": config.seed, "program": config.program},
@@ -185,7 +185,7 @@ def _bench_collectives(config: BenchConfig, given: dict[str, Any]) -> None:
         Exit: Something was wrong with the data.
     """
     counts = config.num_ranks or [cluster.num_devices for cluster in config.clusters]
-    parse_ranks(given["trace_ranks"], num_ranks=max(counts))
+    traced_ranks(given["trace"], given["trace_ranks"], max(counts))
     show_surroundings()
     names = [cluster.name for cluster in config.clusters]
     head = {"seed": config.seed, "cluster": names[0] if len(names) == 1 else names}

@@ -178,6 +178,21 @@ def parse_ranks(
     return ranks
 
 
+def traced_ranks(trace: str | None, text: str | None, num_ranks: int) -> list[int] | None:
+    """Return the ranks of --trace-ranks, for a timeline that --trace writes.
+
+    Raises:
+        ConfigError: There is no --trace, the text is no list of ranks, or the run lacks one.
+    """
+    if trace is None and text is not None:
+        to_fix = "name the timeline's file, --trace FILE, or leave out --trace-ranks"
+        expected = "--trace FILE with it"
+        raise ConfigError(
+            ConfigProblem("command line", None, "--trace-ranks", expected, text, to_fix)
+        )
+    return parse_ranks(text, num_ranks=num_ranks)
+
+
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """End the block at SIGTERM as at Ctrl-C, so that its temporary files are removed.

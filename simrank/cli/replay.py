@@ -10,7 +10,7 @@ import typer
 
 import simrank
 from simrank import units
-from simrank.cli.common import EXIT_STATUS, app, check_writable, parse_ranks
+from simrank.cli.common import EXIT_STATUS, app, check_writable, traced_ranks
 from simrank.config.files import write_text
 from simrank.hardware import load_cluster
 from simrank.pages.text_table import text_table
@@ -53,7 +53,7 @@ def replay_command(
     check_writable(json_file, trace_file)
     trace = read_trace(files, groups)
     built = _cluster(cluster, nodes, trace)
-    traced = parse_ranks(trace_ranks, num_ranks=len(trace.ranks))
+    traced = traced_ranks(trace_file, trace_ranks, len(trace.ranks))
     timeline = Timeline(traced) if trace_file is not None else None
     try:
         times = replay(trace, built, observers=[timeline] if timeline else [], seed=seed)

@@ -30,6 +30,7 @@ from simrank.cli.common import (
     check_writable,
     parse_ranks,
     progress_bar,
+    traced_ranks,
     why_it_ended,
 )
 from simrank.cli.debugging import (
@@ -283,7 +284,7 @@ def run_command(
     num_ranks, max_ps = options.num_ranks(built, nproc_per_node), _max_delay_ps(max_delay)
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
-    traced = parse_ranks(trace_ranks, num_ranks=num_ranks)
+    traced = traced_ranks(trace, trace_ranks, num_ranks)
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return

@@ -37,6 +37,18 @@ def test_bad_usage_gives_status_2_and_one_message(cli, args):
     assert "Traceback" not in out + err
 
 
+def test_ranks_of_a_timeline_that_is_not_written_are_refused(cli, tmp_path):
+    """Before a run: --trace-ranks needs --trace."""
+    program, trace = tmp_path / "program.py", tmp_path / "ring.goal"
+    program.write_text("print('run')\n")
+    trace.write_text("num_ranks 1\nrank 0 {\nl1: calc 5\n}\n")
+    for words in (["run", program], ["bench", "all_reduce"], ["replay", trace]):
+        command, target = words
+        status, out, err = cli(command, "--trace-ranks", "0", target)
+        assert (status, out) == (2, "")
+        assert "--trace-ranks: expected --trace FILE with it, got 0\n  to fix: name" in err
+
+
 def test_a_result_file_that_cannot_be_written_is_an_error_before_the_run(cli, tmp_path):
     """Nothing is lost: the benchmark has not run yet."""
     path = tmp_path / "missing" / "r.json"

@@ -284,7 +284,8 @@ x.add_(1)
 
 def test_a_timeline_of_ranks_that_the_run_lacks_is_refused(simrank_run):
     """Before the script runs."""
-    status, out, err = simrank_run("--nproc-per-node", "2", "--trace-ranks", "0,99,2")
+    words = ["--nproc-per-node", "2", "--trace", "t.json", "--trace-ranks", "0,99,2"]
+    status, out, err = simrank_run(*words)
     assert (status, out) == (2, "")
     assert err == "command line: --trace-ranks: expected ranks of the run, 0 to 1, got 99,2\n"
 
