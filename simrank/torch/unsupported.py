@@ -23,11 +23,41 @@ _RPC, _LAUNCHER = "torch.distributed.rpc", "torch.distributed.launcher.api"
 
 
 def patches() -> Patches:
-    """Return the patches of `torch.distributed.rpc`."""
+    """Return the patches of `torch.distributed.rpc` and of models compiled ahead of time."""
     rpc: Any = import_module(_RPC)
-    if not hasattr(rpc, "init_rpc"):  # Not in every build.
-        return []
-    return [(rpc, "init_rpc", _refused(rpc.init_rpc, f"{_RPC}.init_rpc"))]
+    found = _of_packages(import_module("torch._C._aoti"))
+    if hasattr(rpc, "init_rpc"):  # Not in every build.
+        found.append((rpc, "init_rpc", _refused(rpc.init_rpc, f"{_RPC}.init_rpc")))
+    return found
+
+
+def _of_packages(module: Any) -> Patches:
+    """Return the patches of the classes that load AOTInductor's models."""
+    loader, name = module.AOTIModelPackageLoader, "AOTIModelContainerRunnerCuda"
+    create, create_runner = loader.__init__, getattr(module, name, None)
+
+    @functools.wraps(create)
+    def load(self: Any, path: str, model_name: str = "model", *args: Any, **kwargs: Any) -> None:
+        if rank_program() is not None:
+            facts = loader.load_metadata_from_package(path, model_name)
+            if facts.get("AOTI_DEVICE_KEY") == "cuda":
+                raise _of_cuda(path)
+        create(self, path, model_name, *args, **kwargs)
+
+    def run(path: str, *args: Any, **kwargs: Any) -> Any:
+        if create_runner is None or rank_program() is not None:  # None: a build without CUDA.
+            raise _of_cuda(path)
+        return create_runner(path, *args, **kwargs)
+
+    return [(loader, "__init__", load), (module, name, run)]
+
+
+def _of_cuda(path: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"AOTInductor's {path} (aoti_load_package, aot_load) is not simulated for CUDA: its C++ "
+        "would call the CUDA driver\n"
+        "  to fix: use the model that it was made of, with torch.compile; or load it on a real GPU"
+    )
 
 
 def of_launcher(launcher: Any) -> Patches:

@@ -1,5 +1,7 @@
 """Graphs that inductor compiles for a simulated GPU: equal to eager, or refused by name."""
 
+from zipfile import ZipFile
+
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's habit
@@ -159,9 +161,28 @@ def test_code_in_cpp_is_refused_for_devices_and_runs_on_the_host(spawn, tmp_path
         exported = torch.export.export(host, (x.cpu(),))
         package = aoti_compile_and_package(exported, package_path=str(path))
         torch.testing.assert_close(aoti_load_package(package)(x.cpu()), host(x.cpu()))
+        of_cuda = str(_named_cuda(path))
+        for load in (
+            lambda: aoti_load_package(of_cuda),
+            lambda: torch._C._aoti.AOTIModelPackageLoader(of_cuda, "model", False, 1, -1),
+            lambda: torch._export.aot_load("model.so", "cuda"),
+        ):
+            with pytest.raises(UnsupportedError, match=r"AOTInductor's .* is not simulated"):
+                load()
 
     path = tmp_path / "model.pt2"
     spawn(program, 1)
+
+
+def _named_cuda(path):
+    """Write a package of the CPU as one of CUDA."""
+    written = path.with_name("of_cuda.pt2")
+    with ZipFile(path) as package, ZipFile(written, "w") as named:
+        for info in package.infolist():
+            data = package.read(info)
+            is_fact = info.filename.endswith("_metadata.json")
+            named.writestr(info, data.replace(b'"cpu"', b'"cuda"') if is_fact else data)
+    return written
 
 
 def test_a_kernel_of_cuda_code_is_refused_by_name(spawn):
