@@ -19,7 +19,7 @@ from simrank.bench.page import collectives_page, program_page
 from simrank.bench.run import run
 from simrank.bench.sweep import fingerprint, is_row, run_sweep, sweep_header, sweep_line
 from simrank.cli import options  # noqa: TC001 - typer looks annotations up
-from simrank.cli.common import EXIT_STATUS, FAILED, app, traced_ranks
+from simrank.cli.common import EXIT_STATUS, FAILED, app, ended_by_sigterm, traced_ranks
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
 from simrank.cli.results import BenchGrid, GridResults, Results, Shown, ShownGrid
@@ -97,6 +97,7 @@ class _Shown(ShownGrid):
 
 
 @app.command(epilog=EXIT_STATUS, cls=NcclTestsCommand)
+@ended_by_sigterm()
 def bench(
     context: typer.Context,
     target: Annotated[

@@ -195,7 +195,7 @@ def traced_ranks(trace: str | None, text: str | None, num_ranks: int) -> list[in
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block at SIGTERM as at Ctrl-C, so that its temporary files are removed.
+    """End a block or a function at SIGTERM as at Ctrl-C: files are removed, finished rows kept.
 
     Raises:
         SystemExit: SIGTERM arrived; the status is 143, as shells have it.

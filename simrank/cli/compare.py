@@ -13,7 +13,14 @@ import typer
 
 import simrank
 from simrank.bench.table import Table, footer
-from simrank.cli.common import FAILED, app, check_writable, progress_bar, terminal_width
+from simrank.cli.common import (
+    FAILED,
+    app,
+    check_writable,
+    ended_by_sigterm,
+    progress_bar,
+    terminal_width,
+)
 from simrank.cli.measured_tables import evidence_in, show_differences
 from simrank.cli.options import check_words
 from simrank.config import load_bench_config
@@ -181,6 +188,7 @@ ReportFile = Annotated[
 
 
 @app.command(epilog=_STATUS)
+@ended_by_sigterm()
 def compare(
     context: typer.Context,
     program: Program = None,

@@ -37,6 +37,7 @@ _SIZE = re.compile(r"\s*([A-Za-z_]\w*?)\s*[=:]?\s*(\d+)\s*")
 
 
 @app.command(epilog=EXIT_STATUS)
+@ended_by_sigterm()
 def equal(
     program: Annotated[str, typer.Argument(help="A Python file with build, batch, loss, ...")],
     layouts: Annotated[str | None, typer.Option(help="A YAML file of layouts.")] = None,
@@ -91,7 +92,7 @@ def _run(
     from simrank.equality.layout import Layout  # noqa: PLC0415 - as above
 
     layouts = [Layout(axes) for axes in config.layouts]
-    with ended_by_sigterm(), TemporaryDirectory() as folder, progress_bar() as bar:
+    with TemporaryDirectory() as folder, progress_bar() as bar:
         shown = bar.add_task("the single program", total=len(layouts))
         checks, notes = prepared(asked, layouts, Path(folder))
         notes += [f"not compared: {module}" for module in config.ignore]

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simrank.cli.common import ended_by_sigterm
 from simrank.distributed.flight_recorder import PREFIX
 from simrank.errors import SimrankError
 from simrank.errors.base import place_text
@@ -103,7 +104,7 @@ def _dependence(one: _Ran, other: _Ran) -> str | None:
 
 def _run(words: Sequence[str], num_ranks: int, seed: str) -> _Ran:
     """Run a program in a process with a hash seed."""
-    with tempfile.TemporaryDirectory() as folder:
+    with ended_by_sigterm(), tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "simrank", "run", "--checks", "off", "--summary", "none"]
         command += ["--flight-recorder", folder, *words]
         environment = {**os.environ, _VARIABLE: seed}

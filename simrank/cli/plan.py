@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simrank.cli import options
-from simrank.cli.common import EXIT_STATUS, FAILED, app
+from simrank.cli.common import EXIT_STATUS, FAILED, app, ended_by_sigterm
 from simrank.cli.nccl_tests import bad_option
 from simrank.cli.results import BenchGrid, GridResults, ShownGrid
 from simrank.config.plan import ERROR, FITS, load_plan
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 @app.command(epilog=EXIT_STATUS)
+@ended_by_sigterm()
 def plan(
     file: Annotated[str, typer.Argument(help="A YAML file with a command and its parameters.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,

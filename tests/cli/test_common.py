@@ -1,5 +1,7 @@
 """What the commands share: exit statuses, version, help, options that are checked."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -106,6 +108,71 @@ def test_sigterm_ends_a_block_in_order():
     assert signal.getsignal(signal.SIGTERM) == before
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
         raise KeyboardInterrupt
+
+
+def _terminated(words, folder, until):
+    """Return the status and output of a command that gets SIGTERM as `until` of it returns."""
+    folder.joinpath("temporary").mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder / "temporary"), "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONHASHSEED", None)
+    command = [sys.executable, "-m", "simrank", *words]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE
+    ) as run:
+        until(run)
+        run.terminate()
+        return run.communicate()[0], run.returncode
+
+
+@pytest.mark.slow
+def test_sigterm_keeps_finished_rows(tmp_path):
+    """As Ctrl-C does."""
+
+    def row(run):
+        while run.stdout.readline().split()[:1] != ["8"]:
+            pass
+
+    out, status = _terminated(["bench", "all_reduce", "--json", "rows.json"], tmp_path, row)
+    assert status == 143
+    assert ", then interrupted" in out
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"]
+
+
+WAITING = """
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if IS_WAITING:
+    os.open("begun", os.O_WRONLY)
+    os.open("never", os.O_RDONLY)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "is_waiting"),
+    [
+        (["compare"], "os.readlink('/proc/self') == str(os.getpid())"),  # A real one.
+        (["run", "--checks", "all"], "os.environ.get('PYTHONHASHSEED') == '1'"),
+    ],
+)
+def test_sigterm_leaves_no_folder_of_a_process_that_is_compared(words, is_waiting, tmp_path):
+    """Of a real process, and of a run under another hash seed; the process has ended, too."""
+    for name in ("begun", "never"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "program.py").write_text(WAITING.replace("IS_WAITING", is_waiting))
+    folders = []
+
+    def begun(_):
+        os.open(tmp_path / "begun", os.O_RDONLY)
+        folders.extend((tmp_path / "temporary").iterdir())
+
+    command = [*words, "--nproc-per-node", "2", "program.py"]
+    assert _terminated(command, tmp_path, begun)[1] == 143
+    assert folders
+    assert not any(folder.exists() for folder in folders)
+    with pytest.raises(OSError, match="No such device"):  # No process waits for it.
+        os.open(tmp_path / "never", os.O_WRONLY | os.O_NONBLOCK)
 
 
 @pytest.mark.slow
