@@ -146,12 +146,14 @@ class Context(TorchNames):
         folding: As given.
         comparisons: Of ranks' numbers, in a folded run; see `simrank.ranks.comparisons`.
         probe: Observes the ranks that run alone, or None; see `simrank.probing`.
+        fills_memory: Whether fresh memory of torch's devices holds NaN, as simrank's own does.
 
     Raises:
         ConfigError: The cluster is unknown or its description is invalid.
     """
 
     probe: SeesSteps | None = None
+    fills_memory: bool = False
 
     def __init__(  # noqa: PLR0913 - each a keyword of its own
         self,

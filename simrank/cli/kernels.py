@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable
+from simrank.cli.common import EXIT_STATUS, FAILED, app, check_writable, ended_by_sigterm
 from simrank.config.files import write_text
 from simrank.config.project import SIMULATED
 from simrank.context import Context
@@ -175,6 +175,7 @@ class _Run(NamedTuple):
 
 
 @group.command("check", epilog=EXIT_STATUS)
+@ended_by_sigterm()
 def check(
     file: Annotated[str, typer.Argument(help="A file with kernels, and functions `case...`.")],
     target: Annotated[
@@ -252,6 +253,7 @@ def _run(case: Callable[..., Any], cluster: str, nproc: int, mode: str) -> _Run:
     values: dict[str, np.ndarray[Any, Any]] = {}
     problems: list[str] = []
     context = Context(cluster, races="report", cuda_devices=SIMULATED)
+    context.fills_memory = True
 
     def on_rank(rank: int) -> None:
         given = {"rank": rank, "ctx": context, "world_size": nproc}
@@ -325,8 +327,12 @@ def _text(error: BaseException) -> str:
 
 def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:  # noqa: ANN401
     """Yield the tensors of a case's result, as arrays by name."""
-    if isinstance(value, Tensor):
-        yield name, np.array(value.numpy())
+    from simrank.kernels.library_tensors import running  # noqa: PLC0415 - it needs triton
+
+    library = running()
+    tensor = value if library is None else library.tensor(value)
+    if isinstance(tensor, Tensor):
+        yield name, np.array(tensor.numpy())
     elif isinstance(value, dict):
         for key, part in value.items():
             yield from _arrays(f"{name}[{key!r}]", part)

@@ -111,6 +111,13 @@ def _parts(value: Any) -> Iterable[object]:  # noqa: ANN401 - any argument
     return () if read is None else read(value)
 
 
+def _is_in_module(function: FunctionType) -> bool:
+    """Return whether its names are those of an imported module, not of a file that was run."""
+    name = function.__globals__.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return attributes_of(module) is function.__globals__
+
+
 def _contents(cell: CellType) -> tuple[object, ...]:
     try:
         return (cell.cell_contents,)
@@ -125,6 +132,7 @@ _PARTS: dict[type, Callable[[Any], Iterable[object]]] = {
     MethodType: lambda held: (held.__func__, held.__self__),
     FunctionType: lambda held: (
         held.__closure__ or (), held.__defaults__ or (), held.__kwdefaults__ or {}, vars(held),
+        () if _is_in_module(held) else held.__globals__,
     ),
     CellType: _contents,
 }  # fmt: skip

@@ -396,6 +396,50 @@ def case_message(ctx, rank):
     assert "lost message (proved)" in out
 
 
+WITH_TORCH = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + offs, tl.load(x + offs, mask=offs < n) * 2, mask=offs < n)
+
+@triton.jit
+def ticket(x, BLOCK: tl.constexpr):
+    tl.atomic_xchg(x, tl.program_id(0))
+
+def case_right():
+    x = torch.rand(1000, device="cuda", dtype=torch.bfloat16)
+    y = torch.empty_like(x)
+    double[(4,)](x, y, 1000, BLOCK=256)
+    assert torch.equal(y, 2 * x)
+    return {"result": (y[::2], 3)}
+
+def case_never_written():
+    x = torch.rand(1000, device="cuda")
+    y = torch.empty_like(x)
+    double[(2,)](x, y, 1000, BLOCK=256)
+    return y[500:]
+
+def case_order():
+    x = torch.zeros(1, device="cuda", dtype=torch.int32)
+    ticket[(4,)](x, BLOCK=1)
+"""
+
+
+@pytest.mark.slow
+def test_cases_may_use_torch(checked):
+    """On torch's simulated devices, with the same findings."""
+    pytest.importorskip("torch")
+    code, out, _ = checked(WITH_TORCH, "--target", "sm_90")
+    assert code == 1
+    text = dict(re.findall(r"^(case_\w+|double.*): (.*(?:\n  .*)*)", out, re.MULTILINE))
+    assert (text["case_right"], text["double for sm_90"]) == ("1 launch(es)", "compiles")
+    assert "'y' of double: 488 of 1000 elements, first 512, were" in text["case_never_written"]
+    assert "rank 0: result: 488 of 500 elements, first 12" in text["case_never_written"]
+    assert "'x' of ticket differs in 1 of 1 elements" in text["case_order"]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [

@@ -152,6 +152,19 @@ def test_a_program_that_reaches_a_library_uses_it(case, module):
     assert carrier_choice.uses_library(getattr(program, name), [put(arg) for arg in args])
 
 
+def test_a_file_that_is_run_under_a_name_counts(module):
+    """As `simrank kernels check` runs one: no module has its names, but its functions do."""
+    module("user", "import keeper\ndef g(): pass\n")
+    for import_ in ("import keeper", "from keeper import Tensor", "from user import g"):
+        names = {"__name__": "user"}
+        exec(f"{import_}\ndef h(): pass\ndef f(rank): return h", names)  # noqa: S102 - as there
+        assert carrier_choice.uses_library(names["f"], ())
+        assert carrier_choice.uses_library(lambda rank, f=names["f"]: f(rank), ())
+    names = {"__name__": "ran"}
+    exec("import json\ndef f(rank): return json", names)  # noqa: S102 - as there
+    assert not carrier_choice.uses_library(names["f"], ())
+
+
 def test_a_module_of_a_class_of_its_own_counts(module):
     """As lazy modules are; their attributes are not asked for."""
     kind = type("Lazy", (types.ModuleType,), {"__getattr__": lambda self, name: 1 / 0})

@@ -275,6 +275,7 @@ def _enable(context: Any) -> None:
                 callbacks=listeners,
                 replace_real_devices=context.cuda_devices == "simulated",
                 value_limits=None if context.has_values else unknown_values.limits(),
+                fill_fresh=context.fills_memory,
                 num_used=_num_used(context),
             )
     except BaseException as error:

@@ -52,7 +52,7 @@ class TorchStorage(Storage):
         self._start = owner.data_ptr()  # Of the host, too: it may lack values.
         self.address = 0 if device is None else self._start
         self.owner = owner
-        self.is_pinned = False
+        self.is_pinned = self.is_symmetric = False  # Peers reach it by tensors of their own.
         self.writes = None
         self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
 
