@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,15 +19,18 @@ from simrank.errors import ConfigError, ConfigProblem, ScheduleError
 from simrank.formats.msccl import (
     SUFFIX,
     program_problem,
-    prove_program,
     read_msccl,
+    schedule_of,
 )
 
 if TYPE_CHECKING:
     from simrank.collectives.proof import Proof
     from simrank.collectives.schedule import Schedule
+    from simrank.formats.msccl.program import MscclProgram
 
 _MAX_CHUNKS = 1 << 20  # Of all ranks: ring on 723 ranks has them, and takes a minute.
+_MAX_FILE_BYTES = 1 << 27  # Of ring on 512 ranks, which takes five minutes.
+_MAX_MOVED = 1 << 23  # Two minutes.
 _LARGE = ("all_gather", "reduce_scatter", "all_to_all", *GATHERED)
 
 
@@ -62,25 +66,46 @@ def _proof(
 ) -> tuple[Problem, Proof]:
     """Return the proof of a schedule, and its title."""
     size_bytes = _size(size)
-    if algorithm.endswith(SUFFIX):
-        program = read_msccl(algorithm)
-        for option, given, own in (
-            ("--collective", collective, program.collective),
-            ("--num-ranks", num_ranks, program.world_size),
-        ):
-            if given not in (None, own):
-                expected = f"{own}, as {algorithm} says"
-                raise ConfigError(ConfigProblem("command line", None, option, expected, str(given)))
-        problem = program_problem(program, size_bytes)
-        return problem, prove_program(program, problem)
-    problem = problem_named(collective or "all_reduce", num_ranks or 8, size_bytes, root)
-    schedule = schedule_named(problem, algorithm, "a file or ")
-    _check_size(schedule)
     with progress_bar() as bar:
-        task = bar.add_task("rounds", total=None)
+        task = bar.add_task("file", total=None)
+        if algorithm.endswith(SUFFIX):
+            program = _program(algorithm, collective, num_ranks)
+            problem = program_problem(program, size_bytes)
+            bar.update(task, description="order of steps")
+            schedule = schedule_of(program, problem)
+        else:
+            problem = problem_named(collective or "all_reduce", num_ranks or 8, size_bytes, root)
+            schedule = schedule_named(problem, algorithm, "a file or ")
+            _check_size(schedule)
+        bar.update(task, description="rounds")
         return problem, prove_schedule(
             schedule, problem, lambda number: bar.update(task, completed=number)
         )
+
+
+def _program(file: str, collective: str | None, num_ranks: int | None) -> MscclProgram:
+    """Read a file of which a proof takes minutes at most.
+
+    Raises:
+        ConfigError: It cannot be read, is too large, or an option says something else.
+    """
+    size_bytes = os.stat(file).st_size if os.path.isfile(file) else 0
+    if size_bytes > _MAX_FILE_BYTES:
+        expected = f"a file of at most {_MAX_FILE_BYTES >> 20} MiB"
+        raise ConfigError(ConfigProblem(file, None, "", expected, f"{size_bytes >> 20} MiB"))
+    program = read_msccl(file)
+    for option, given, own in (
+        ("--collective", collective, program.collective),
+        ("--num-ranks", num_ranks, program.world_size),
+    ):
+        if given not in (None, own):
+            raise bad_option(option, f"{own}, as {file} says", str(given))
+    blocks = (block for gpu in program.gpus for block in gpu.blocks)
+    num_moved = sum(step.count for block in blocks for step in block.steps)
+    if num_moved > _MAX_MOVED:
+        expected = f"steps with at most {_MAX_MOVED} chunks in all, each of which a proof follows"
+        raise ConfigError(ConfigProblem(file, None, "", expected, str(num_moved)))
+    return program
 
 
 def _check_size(schedule: Schedule) -> None:

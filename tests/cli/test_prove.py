@@ -91,6 +91,38 @@ def test_a_proof_without_end_is_refused(cli):
     assert "got 1000000 ranks with 4000000\n  to fix: prove the algorithm on fewer ranks" in err
 
 
+COPIES = """
+<algo name="copies" proto="Simple" nchannels="1" nchunksperloop="65536" ngpus="1" coll="allreduce">
+  <gpu id="0" i_chunks="65536" o_chunks="65536" s_chunks="0">
+    <tb id="0" send="-1" recv="-1" chan="0">STEPS</tb>
+  </gpu>
+</algo>
+"""
+COPY = (
+    '<step s="NUMBER" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="65536"'
+    ' depid="-1" deps="-1" hasdep="0"/>'
+)
+
+
+def test_a_file_whose_proof_has_no_end_is_refused(cli, tmp_path):
+    """A large one before it is read, and a small one whose steps move many chunks."""
+    path = tmp_path / "large.xml"
+    with path.open("wb") as file:
+        file.truncate(200 << 20)
+    status, out, err = cli("prove", path)
+    assert (status, out, err) == (
+        2,
+        "",
+        f"{path}: expected a file of at most 128 MiB, got 200 MiB\n",
+    )
+    steps = "".join(COPY.replace("NUMBER", str(number)) for number in range(129))
+    path.write_text(COPIES.replace("STEPS", steps).strip())
+    status, out, err = cli("prove", path)
+    assert (status, out) == (2, "")
+    assert "large.xml: expected steps with at most 8388608 chunks in all" in err
+    assert err.endswith("got 8454144\n")
+
+
 def test_what_a_file_says_is_not_overruled(cli, tmp_path):
     """Its collective and its ranks."""
     path = tmp_path / "ring.xml"
