@@ -140,7 +140,7 @@ def launch(
         TypeError, ValueError: An argument is not what the kernel takes.
         UnsupportedError: The kernel uses what is not emulated.
     """
-    library = library_tensors.running()
+    library = library_tensors.running((*args, *kwargs.values()))
     if library is not None:
         library.prepare()
         library.launched(partial(launch, jit, grid), args, dict(kwargs))

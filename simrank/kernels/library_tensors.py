@@ -10,7 +10,9 @@ import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
 
     from simrank.device import Operation, Tensor
     from simrank.device.memory import Storage
@@ -36,6 +38,9 @@ class Library(Protocol):
 
     def tensor(self, value: object) -> Tensor | None:
         """Return a tensor of the library as simrank's over the same bytes, or None."""
+
+    def values(self, value: object) -> np.ndarray[Any, Any] | None:
+        """Return a copy of the values of a tensor of the library, or None."""
 
     def phase(self) -> str:
         """Return the phase of a training step in which the program is, or an empty string."""
@@ -70,6 +75,9 @@ class Finder(Protocol):
     def asked_by_user(self) -> Library | None:
         """Return the part of the library for a query before any tensor, or None."""
 
+    def of_values(self, values: Iterable[object]) -> Library | None:
+        """Return the part of the library if one of the values is its tensor on a device."""
+
 
 class Given(NamedTuple):
     """The arguments of a launch, with the library's tensors as simrank's."""
@@ -87,10 +95,14 @@ def register(finder: Finder) -> None:
         _finders.append(finder)
 
 
-def running() -> Library | None:
-    """Return the library whose devices the running program uses; None: simrank's own."""
+def running(values: Iterable[object] = ()) -> Library | None:
+    """Return the library whose devices the running program uses; None: simrank's own.
+
+    Args:
+        values: Arguments; a program may first use its devices by a tensor of an earlier one.
+    """
     for finder in _finders:
-        library = finder.running()
+        library = finder.running() or finder.of_values(values)
         if library is not None:
             return library
     return None

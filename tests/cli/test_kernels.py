@@ -413,7 +413,14 @@ def case_right():
     y = torch.empty_like(x)
     double[(4,)](x, y, 1000, BLOCK=256)
     assert torch.equal(y, 2 * x)
-    return {"result": (y[::2], 3)}
+    return {"result": (y[::2], 3, torch.ones(2, device="cuda", dtype=torch.complex64))}
+
+kept = {}
+
+def case_kept():
+    if "y" not in kept:
+        kept["y"] = torch.ones(8, device="cuda")
+    double[(1,)](kept["y"], kept["y"], 8, BLOCK=16)
 
 def case_never_written():
     x = torch.rand(1000, device="cuda")
@@ -438,6 +445,9 @@ def test_cases_may_use_torch(checked):
     assert "'y' of double: 488 of 1000 elements, first 512, were" in text["case_never_written"]
     assert "rank 0: result: 488 of 500 elements, first 12" in text["case_never_written"]
     assert "'x' of ticket differs in 1 of 1 elements" in text["case_order"]
+    of_kept = "'y' of double differs in 8 of 8 elements, first in 0: 2 in a run, 16 in a second run"
+    assert text["case_kept"].count("case depends on earlier runs") == 1
+    assert of_kept in text["case_kept"]
 
 
 @pytest.mark.parametrize(

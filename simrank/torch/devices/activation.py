@@ -43,7 +43,7 @@ from simrank.torch.devices.rank_devices import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, MutableMapping
 
     from simrank.device.memory import Storage
     from simrank.hardware.cluster import Cluster
@@ -81,6 +81,7 @@ class _Enabled:
 _enabled: list[_Enabled] = []
 _unavailable: list[UnsupportedError] = []  # Why there are no devices in this process.
 _checked: list[bool] = []  # Whether there may be: asked once.
+_kept: list[MutableMapping[Any, Any]] = []  # What names devices of a Context, and ends with them.
 _on_scope: list[Callable[[Program, str | None, int], None]] = []
 _warned: set[str] = set()  # What is in the way, once per simulation.
 _MORE_MEMORY = 4  # Assumed: a program that needs more has another problem.
@@ -320,6 +321,11 @@ when_missing(
 )  # From the start: devices that a test had of its own took torch's question.
 
 
+def cleared_with_devices(kept: MutableMapping[Any, Any]) -> None:
+    """Clear a mapping whenever devices are turned off."""
+    _kept.append(kept)
+
+
 def disable() -> None:
     """Turn devices off; simrank's devices keep the peaks of memory."""
     _unavailable.clear()
@@ -331,6 +337,8 @@ def disable() -> None:
     enabled.context.devices[0].memory.space.elsewhere = None
     enabled.patches.restore()
     forget_pending()
+    for kept in _kept:
+        kept.clear()
     shared_memory_owner().disabled()
     cuda.stop_recording()
     cuda.disable()

@@ -185,6 +185,8 @@ class BlockStorage(TorchStorage):
 _known: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
 # The same by address: memory that is reached in several ways is one storage, whose changes show.
 _by_address: WeakValueDictionary[int, TorchStorage] = WeakValueDictionary()
+activation.cleared_with_devices(_known)
+activation.cleared_with_devices(_by_address)
 
 
 def storage_of(tensor: torch.Tensor) -> TorchStorage:

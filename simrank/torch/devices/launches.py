@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from simrank.engine.callsite import is_library
@@ -23,7 +24,7 @@ from simrank.torch.devices import activation, buffers
 from simrank.torch.devices.rank_devices import note_storages, settle_pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
     from simrank.device import Operation
@@ -66,6 +67,14 @@ class TorchLaunches:
         if isinstance(value, torch.Tensor):
             return buffers.argument_of(value)
         return buffers.pointed_at(value) if hasattr(value, "data_ptr") else None
+
+    def values(self, value: object) -> np.ndarray[Any, Any] | None:
+        """Return a copy of a torch tensor's values; complex numbers become pairs."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        plain = value.detach().resolve_conj().resolve_neg()
+        real = torch.view_as_real(plain) if plain.is_complex() else plain
+        return np.array(buffers.argument_of(real).numpy())
 
     def phase(self) -> str:
         """Return the phase of a training step in which the program is."""
@@ -125,6 +134,14 @@ class _Finder:
         """Return the rank's launches; turn devices on if the calling module imports torch."""
         program = rank_program()
         if program is None or not _has_torch() or not activation.are_available(program.context):
+            return None
+        activation.enable_for(program)
+        return self.running()
+
+    def of_values(self, values: Iterable[object]) -> TorchLaunches | None:
+        """Return the rank's launches; turn devices on for a tensor of a Context that has ended."""
+        program = rank_program()
+        if program is None or not any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
             return None
         activation.enable_for(program)
         return self.running()

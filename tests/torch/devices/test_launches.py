@@ -17,6 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 
 from simrank.errors import RaceError, SpawnException  # noqa: E402
+from simrank.kernels import library_tensors  # noqa: E402
 from simrank.kernels.memory.addresses import IllegalAccessError  # noqa: E402
 
 
@@ -358,6 +359,25 @@ def test_nothing_of_a_context_outlives_it(spawn, races):
     del context
     gc.collect()
     assert left() is None
+
+
+@pytest.mark.parametrize("mode", ["auto", "tasks"])
+def test_a_tensor_of_an_ended_context_is_an_argument(spawn, mode):
+    """As a module keeps one from test to test; a launch may be the first use of a device."""
+    kept = []
+
+    def first(rank):
+        kept.append(torch.ones(64, device="cuda"))
+        kept.append(added(*kept, *kept))
+        views.append(library_tensors.running().tensor(kept[1]))
+
+    def second(rank):
+        add[(1,)](kept[1], kept[1], kept[0], 64, BLOCK=64, mode=mode)
+        assert kept[0].tolist() == [4.0] * 64
+
+    views = []  # Kept alive, as a record of launches keeps them.
+    spawn(first, 1)
+    spawn(second, 1)
 
 
 class Pointer:
