@@ -57,7 +57,7 @@ def shared(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
         own = None if library is None else library.function(name)
         if own is None or any(value.dtype not in _FLOATS for value in values):
             return compute(*values)
-        result = own(*(np.ascontiguousarray(value) for value in values))
+        result = own(*(np.require(value, requirements=("C", "W")) for value in values))
         is_block = any(type(value) is np.ndarray for value in values)
         return result if is_block else result.reshape(())[()]
 

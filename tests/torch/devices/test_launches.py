@@ -3,6 +3,7 @@
 import gc
 import shutil
 import time
+import warnings
 import weakref
 
 import pytest
@@ -472,6 +473,25 @@ def test_functions_of_torch_and_of_libdevice_are_one(spawn, name):
 
     spawn(program, 1)
     assert results == [(True, True)]
+
+
+@triton.jit
+def powers(out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out + at, libdevice.pow(at.to(tl.float32), tl.full((1,), 2.0, tl.float32)))
+
+
+def test_a_broadcast_operand_of_libdevice_gives_no_warning(spawn):
+    """Its memory cannot be written, of which torch would warn."""
+
+    def program(rank):
+        out = torch.empty(4, device="cuda")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            powers[(1,)](out, N=4)
+        assert out.tolist() == [0, 1, 4, 9]
+
+    spawn(program, 1)
 
 
 def test_gelu_in_bf16_equals_torchs(spawn):
