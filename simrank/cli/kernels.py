@@ -26,6 +26,7 @@ from simrank.context import Context
 from simrank.device import Tensor
 from simrank.device.memory import PATTERN
 from simrank.errors import ConfigError, ConfigProblem, SpawnException, UnsupportedError
+from simrank.errors.base import text_of
 from simrank.multiprocessing.script import names_of, program_imports, run_script
 from simrank.multiprocessing.spawn import spawn_in
 from simrank.trace.kernel_report import report_html, report_text
@@ -326,7 +327,9 @@ def _text(error: BaseException) -> str:
     """Return the text of an error, of several ranks the first rank's, with its notes."""
     if isinstance(error, SpawnException):
         error = next(iter(error.errors.values()))
-    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    return "\n".join(
+        [f"{type(error).__name__}: {text_of(error)}", *getattr(error, "__notes__", [])]
+    )
 
 
 def _arrays(name: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:  # noqa: ANN401

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from simrank.device.stream import drop_streams
+from simrank.device.tensors.printing import keep_texts
 from simrank.distributed.group import World, membership
 from simrank.distributed.membership import lose, world_of
 from simrank.engine import Task, TaskGroup
@@ -303,7 +304,11 @@ def _call(plan: SpawnPlan, program: Program, call: Call) -> None:
     rank, recorder = program.rank, comparisons_of(program)
     if recorder is not None and rank is not None:
         rank = recorder.within_group(rank, range(plan.nprocs))
-    (fn if plan.resolve is None else plan.resolve(fn))(rank, *args)
+    try:
+        (fn if plan.resolve is None else plan.resolve(fn))(rank, *args)
+    except Exception as error:
+        keep_texts(error)
+        raise
 
 
 def end_daemons(program: Program) -> None:

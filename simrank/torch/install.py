@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from simrank.device.tensors.printing import ADDRESSES, READERS
+from simrank.device.tensors.printing import ADDRESSES, READERS, WHOLE_READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
 from simrank.isolation import contracts
@@ -79,6 +79,7 @@ def patches(module: ModuleType) -> Patches:
     PER_THREAD.add("torch.utils._config_module")
     if _text_of not in READERS:
         READERS.append(_text_of)
+        WHOLE_READERS.append(_whole_text_of)
         ADDRESSES.append(_address_of)
     for name in _BEFORE_RANKS:
         import_module(name)
@@ -182,6 +183,12 @@ def _text_of(value: object) -> str | None:
     from simrank.torch.devices import buffers  # noqa: PLC0415 - it needs torch
 
     return buffers.text_of(value)
+
+
+def _whole_text_of(value: object) -> str | None:
+    from simrank.torch.devices import buffers  # noqa: PLC0415 - it needs torch
+
+    return buffers.whole_text_of(value)
 
 
 def _address_of(value: object) -> int | None:

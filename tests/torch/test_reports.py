@@ -137,3 +137,23 @@ def test_groups_that_members_alone_synchronize_are_not():
     """Their names are hashes of the members."""
     with simrank.Context("hgx_h100") as context:
         context.multiprocessing.spawn(groups_by_hash, nprocs=4)
+
+
+def test_an_exception_shows_its_tensors_once_the_devices_are_gone(spawn):
+    """As torch prints them, or by their shape; one of the host is as it was."""
+    host = torch.ones(1)
+
+    def program(rank):
+        x, z = (torch.ones(2, dtype=kind, device="cuda") for kind in (torch.int8, torch.cfloat))
+        raise ValueError("bad", str(x), x, x[1], z, x[:0], host)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(program, 1)
+    bad, printed, *shown, kept = caught.value.errors[0].args
+    assert (bad, kept) == ("bad", host)
+    assert [*map(str, shown)] == [
+        printed,
+        "tensor(1, device='cuda:0', dtype=torch.int8)",
+        "tensor of shape (2,)",
+        "tensor of shape (0,)",
+    ]

@@ -321,6 +321,28 @@ def text_of(value: object) -> str | None:
     return f"tensor of shape {tuple(tensor.shape)}"
 
 
+def whole_text_of(value: object) -> str | None:
+    """Return the values of a plain tensor on a device, as torch prints them, without waits.
+
+    A tensor whose values are not there yet is shown by its shape. None: other values.
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    tensor: Any = value
+    if tensor.layout != torch.strided or not tensor.is_cuda:
+        return None
+    try:
+        view = argument_of(tensor)
+    except TypeError:  # Complex numbers, for example.
+        return text_of(value)
+    storage, values = view.storage, view.array
+    if not values.size or not storage.knows(values) or storage.pending_writes(values):
+        return f"tensor of shape {tuple(tensor.shape)}"
+    bits = torch.frombuffer(bytearray(values.tobytes()), dtype=tensor.dtype)
+    numbers, comma, dtype = str(bits.view(tensor.shape))[:-1].partition(", dtype=")
+    return f"{numbers}, device='{tensor.device}'{comma}{dtype})"
+
+
 def address_of(value: object) -> int | None:
     """Return the address of a plain tensor's first element, or None."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
