@@ -75,6 +75,16 @@ class Handle:
         else:
             self._callbacks.append(callback)
 
+    def pass_on(self, callback: Callable[[], None], later: Handle) -> None:
+        """Call a callback when a later handle completes, and not when this one does."""
+        callbacks = self._callbacks
+        assert callbacks is not None, "it is a callback of this one"
+        if len(callbacks) == 1 and later._callbacks is None:
+            later._callbacks, self._callbacks = callbacks, None  # No list is made.
+        else:
+            callbacks.remove(callback)
+            later.on_complete(callback)
+
     def forget(self, waiter: Task | Callable[[], None]) -> None:
         """Take back a wait or a callback, if this is not complete: its time limit passed, say."""
         lists: tuple[list[Any] | None, ...] = (self._waiters, self._callbacks)

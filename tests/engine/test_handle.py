@@ -1,5 +1,7 @@
 """Handles: they complete once, tell their callbacks, then wake their waiters."""
 
+from functools import partial
+
 import pytest
 
 from simrank.engine import Engine, Handle, NamedWait
@@ -50,6 +52,23 @@ def test_a_forgotten_callback_is_not_called():
     handle.finish(engine)
 
     assert log == []
+
+
+def test_a_callback_can_pass_to_a_later_handle():
+    """The others stay; what the later one has already comes first."""
+    engine, log = Engine(), []
+    handle, later = Handle(), Handle()
+    callbacks = [partial(log.append, number) for number in range(3)]
+    handle.on_complete(callbacks[0])
+    handle.pass_on(callbacks[0], later)
+    handle.on_complete(callbacks[1])
+    handle.on_complete(callbacks[2])
+    handle.pass_on(callbacks[2], later)
+    handle.finish(engine)
+    assert log == [1]
+
+    later.finish(engine)
+    assert log == [1, 0, 2]
 
 
 def test_completion_counts_as_progress():

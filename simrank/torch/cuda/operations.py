@@ -93,13 +93,16 @@ class Launch(NamedTuple):
     phase: str
 
 
+_num_launched = ctypes.c_int64()  # One for all: each call of a collective asks.
+_of_launched = ctypes.byref(_num_launched)
+
+
 def drain_launches() -> list[Launch]:
     """Return and clear the recorded launches."""
-    count = ctypes.c_int64()
-    pointer = native().simrank_launched(ctypes.byref(count))
-    if not count.value:
+    pointer = native().simrank_launched(_of_launched)
+    if not (count := _num_launched.value):
         return []
-    packed = pointer[: count.value]
+    packed = pointer[:count]
     native().simrank_forget_launched()
     return [
         Launch(word & 0x3FFFFFFF, word >> 32 & 0xFF, word >> 40, PHASES[word >> 30 & 3])

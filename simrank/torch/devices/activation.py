@@ -461,7 +461,7 @@ def use_devices_of(tensor: torch.Tensor) -> None:
     own = devices_in_use()
     assert own is not None, "the tensor lies on a device"
     own.flush()
-    own.make_current(tensor.device.index)
+    own.make_current(tensor.get_device())
 
 
 def flush() -> None:

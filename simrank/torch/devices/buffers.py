@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ctypes import c_uint8
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 import torch
@@ -21,10 +21,13 @@ from simrank.ranks import require_program
 from simrank.torch import cuda
 from simrank.torch.devices import activation, unknown_values
 from simrank.torch.devices.allocations import SHOWN_BYTES
+from simrank.torch.devices.rank_devices import View
 
 if TYPE_CHECKING:
     from simrank.device import Device
     from simrank.torch.cuda import Block
+
+    Views = dict[tuple[object, ...], ref[View]]
 
 _DTYPES: dict[torch.dtype, DType] = {
     getattr(torch, name): dtype for name, dtype in DTYPES.items() if hasattr(torch, name)
@@ -34,6 +37,9 @@ _SCALAR_NAMES = {
     torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
 }  # fmt: skip
 _EMPTY = np.empty(0, np.uint8)
+_MAX_VIEWS = (
+    256  # Assumed: views of one storage that are used at once; beyond, they are made again.
+)
 
 
 class TorchStorage(Storage):
@@ -42,11 +48,13 @@ class TorchStorage(Storage):
     Attributes:
         owner: The torch storage, kept alive.
         is_pinned: Whether it is pinned memory of the host, as kernels get it.
+        views: The views that something uses, by address, type, shape and strides.
     """
 
-    __slots__ = ("_start", "is_pinned", "owner")
+    __slots__ = ("_start", "is_pinned", "owner", "views")
 
     def __init__(self, owner: torch.UntypedStorage, device: Device | None) -> None:
+        self.views: Views = {}
         self.device = device
         self.size_bytes = owner.nbytes()
         self._start = owner.data_ptr()  # Of the host, too: it may lack values.
@@ -167,6 +175,7 @@ class BlockStorage(TorchStorage):
     __slots__ = ("_block",)
 
     def __init__(self, block: Block, device: Device | None) -> None:
+        self.views = {}
         self.device = device
         self.size_bytes = block.size_bytes
         self.address = self._start = block.address
@@ -289,11 +298,18 @@ def pointed_at(pointer: Any) -> Tensor | None:
     return Tensor(storage, dtype, np.ndarray((size,), dtype.numpy, storage._bytes, offset))  # noqa: SLF001 - our own class
 
 
-def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = None) -> Tensor:
-    storage, size = storage or storage_of(tensor), dtype.itemsize
+def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = None) -> View:
+    """Return the view of a tensor; the same one while something uses it."""
+    storage = storage or storage_of(tensor)
     shape = tensor.shape
     if not storage.size_bytes:
-        return Tensor(storage, dtype, np.empty(shape, dtype.numpy))
+        return View(storage, dtype, np.empty(shape, dtype.numpy))
+    key = tensor.data_ptr(), dtype, shape, tensor.stride()
+    kept = storage.views.get(key)
+    found = None if kept is None else kept()
+    if found is not None:
+        return found
+    size = dtype.itemsize
     if storage.is_mapped and tensor.numel():
         offset = tensor.data_ptr() - storage.address
     else:
@@ -301,8 +317,12 @@ def _view(tensor: torch.Tensor, dtype: DType, storage: TorchStorage | None = Non
     strides = None
     if not tensor.is_contiguous():
         strides = [stride * size for stride in tensor.stride()]
-    view = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
-    return Tensor(storage, dtype, view)
+    array = np.ndarray(shape, dtype.numpy, storage._bytes, offset, strides)  # noqa: SLF001 - our own class
+    view = View(storage, dtype, array)
+    if len(storage.views) >= _MAX_VIEWS:
+        storage.views.clear()
+    storage.views[key] = ref(view)
+    return view
 
 
 def text_of(value: object) -> str | None:

@@ -17,6 +17,7 @@ from simrank.device.stream import (
     streams_of,
     synchronize,
 )
+from simrank.device.tensors.tensor import Tensor
 from simrank.errors import UnsupportedError
 from simrank.torch import cuda
 from simrank.torch.cuda import RankState, StreamCall
@@ -27,7 +28,9 @@ from simrank.torch.devices.costs import Cost, cost_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from simrank.device import Accesses, Buffer, Device, Operation
+    import numpy as np
+
+    from simrank.device import Accesses, Buffer, Device, DType, Operation
     from simrank.device.memory import Storage
     from simrank.engine import Engine, Handle
     from simrank.hardware.spec import DeviceSpec
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from simrank.torch.cuda import Rendezvous
     from simrank.torch.cuda.operations import DeviceOperation
     from simrank.torch.devices.allocations import Allocations
+
+    Array = np.ndarray[Any, Any]
 
 
 # ---- torch's operations on simrank's streams: computed already, they only take their time ----
@@ -107,11 +112,49 @@ _ELEMENTS_PER_SM = 8 * 1024  # As of simrank's own kernels (assumed there).
 # uses its memory, unless both only read.
 
 
-class _Entry(NamedTuple):
-    """An operation in flight; `program` is the rank that waits for it, None for all."""
+class View(Tensor):
+    """A view of a torch tensor, with the entry of what is in flight on it.
 
-    operation: Operation
-    program: Program | None
+    Attributes:
+        noted: The entry of the operation that used it last.
+    """
+
+    __slots__ = ("__weakref__", "noted")
+
+    def __init__(self, storage: Storage, dtype: DType, view: Array) -> None:
+        self.storage = storage  # As a tensor does: one call less for each of torch's.
+        self.dtype = dtype
+        self.cuda_device = storage.device
+        self.array = view
+        self.noted: Noted | None = None
+
+
+class Noted:
+    """An operation in flight, and a number for the memory that it uses.
+
+    Attributes:
+        number: The number.
+        operation: The operation; None once it has ended.
+        program: The rank that waits for it, None for all.
+        is_write: Whether it writes the memory.
+    """
+
+    __slots__ = ("is_write", "number", "operation", "program")
+
+    def __init__(self, operation: Operation, program: Program | None, *, is_write: bool) -> None:
+        _in_flight.num_made += 1
+        self.number = _in_flight.num_made
+        self.operation: Operation | None = operation
+        self.program = program
+        self.is_write = is_write
+        _in_flight.entries[self.number] = self
+
+    def __call__(self) -> None:
+        """Forget the operation, which has ended."""
+        if self.operation is not None:
+            self.operation = None
+            del _in_flight.entries[self.number]
+            cuda.pending_remove(self.number)
 
 
 class _InFlight:
@@ -120,11 +163,23 @@ class _InFlight:
     Attributes:
         entries: The operations in flight, by number.
         num_made: The number of entries so far, for the next number.
+        streams: The stream on which a rank's operations were noted last, and the number of the
+            last entry before it was.
+        num_fenced: The number of the last entry before memory was noted that is one rank's.
     """
 
     def __init__(self) -> None:
-        self.entries: dict[int, _Entry] = {}
-        self.num_made = 0
+        self.entries: dict[int, Noted] = {}
+        self.num_made = self.num_fenced = 0
+        self.streams: dict[int | None, tuple[Stream, int]] = {}
+
+    def clear(self) -> None:
+        """Forget all entries, those that views keep included."""
+        for entry in self.entries.values():
+            entry.operation = None
+        self.entries.clear()
+        self.streams.clear()
+        self.num_made = self.num_fenced = 0
 
 
 _in_flight = _InFlight()
@@ -132,19 +187,45 @@ _in_flight = _InFlight()
 
 def note_pending(operation: Operation, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
     """Make torch's operations wait for one that still reads or writes tensors."""
-    ranges = [_range_of(buffer, is_write=True) for buffer in writes]
-    ranges += [
-        _range_of(buffer, is_write=False)
-        for buffer in reads
-        if all(buffer is not written for written in writes)
-    ]
-    _note(operation, ranges, None)
+    if operation.complete:
+        return
+    last = _in_flight.streams.get(operation.rank)
+    if last is None or last[0] is not operation.stream:
+        last = operation.stream, _in_flight.num_made
+        _in_flight.streams[operation.rank] = last
+    newer_than = max(last[1], _in_flight.num_fenced)
+    for buffer in writes:
+        _note_buffer(operation, buffer, newer_than, is_write=True)
+    for buffer in reads:
+        for written in writes:
+            if written is buffer:
+                break
+        else:
+            _note_buffer(operation, buffer, newer_than, is_write=False)
 
 
-def _range_of(buffer: Buffer, *, is_write: bool) -> tuple[int, int, bool]:
+def _note_buffer(operation: Operation, buffer: Buffer, newer_than: int, *, is_write: bool) -> None:
+    """Note an operation that uses a buffer.
+
+    A stream ends its operations in order. So where the one before on this stream does the same to
+    the same buffer, and no other stream has come between them, its entry stands for this one from
+    now on.
+    """
+    view = buffer if type(buffer) is View else None
+    entry = None if view is None else view.noted
+    if entry is not None and entry.is_write is is_write and entry.number > newer_than:
+        before = entry.operation
+        if before is not None and before.stream is operation.stream:
+            before.pass_on(entry, operation)
+            entry.operation = operation
+            return
+    entry = Noted(operation, None, is_write=is_write)
     storage = buffer.storage
     start, end = storage.bounds(buffer.array)
-    return storage.address + start, end - start, is_write
+    cuda.pending_add(storage.address + start, end - start, writes=is_write, pending_id=entry.number)
+    operation.on_complete(entry)
+    if view is not None:
+        view.noted = entry
 
 
 def note_storages(
@@ -154,27 +235,16 @@ def note_storages(
 
     Only this rank waits: other ranks may have to write this memory before the operation can end.
     """
-    ranges = [(storage.address, storage.size_bytes, False) for storage in reads]
-    ranges += [(storage.address, storage.size_bytes, True) for storage in writes]
-    _note(operation, ranges, program)
-
-
-def _note(
-    operation: Operation, ranges: list[tuple[int, int, bool]], program: Program | None
-) -> None:
     if operation.complete:
         return
-    _in_flight.num_made += 1
-    number = _in_flight.num_made
-    _in_flight.entries[number] = _Entry(operation, program)
-    for address, size_bytes, is_write in ranges:
-        cuda.pending_add(address, size_bytes, writes=is_write, pending_id=number)
-
-    def forget() -> None:
-        if _in_flight.entries.pop(number, None) is not None:
-            cuda.pending_remove(number)
-
-    operation.on_complete(forget)
+    entry = Noted(operation, program, is_write=True)
+    _in_flight.num_fenced = entry.number
+    for storages, is_write in ((reads, False), (writes, True)):
+        for storage in storages:
+            cuda.pending_add(
+                storage.address, storage.size_bytes, writes=is_write, pending_id=entry.number
+            )
+    operation.on_complete(entry)
 
 
 def share_pending(address: int, size_bytes: int) -> None:
@@ -185,6 +255,7 @@ def share_pending(address: int, size_bytes: int) -> None:
     What other ranks do to it before and after is ordered by what this rank's stream waits for:
     signals, collectives, kernels. So a torch operation waits there until its turn would come.
     """
+    _in_flight.num_fenced = _in_flight.num_made
     cuda.pending_remove(-address)
     cuda.pending_add(address, size_bytes, writes=True, pending_id=-address)
 
@@ -199,12 +270,13 @@ def wait_for_pending(program: Program, number: int, stream: Stream) -> None:
     if is_shared(number):
         tail = stream.tail
         if tail is not None and any(
-            entry.operation.rank == program.rank for entry in _in_flight.entries.values()
+            entry.operation is not None and entry.operation.rank == program.rank
+            for entry in _in_flight.entries.values()
         ):
             _wait_for_values(program.engine, tail)
         return
     entry = _in_flight.entries.get(number)
-    if entry is not None and entry.program in (None, program):
+    if entry is not None and entry.operation is not None and entry.program in (None, program):
         _wait_for_values(program.engine, entry.operation)
 
 
@@ -232,8 +304,7 @@ def settle_pending(reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
 
 def forget_pending() -> None:
     """Forget all entries as the devices are turned off."""
-    _in_flight.entries.clear()
-    _in_flight.num_made = 0
+    _in_flight.clear()
 
 
 # ---- interface between devices and symmetric memory, which registers itself here ----
@@ -414,7 +485,9 @@ class RankDevices:
         if index is None:
             index = int(native().simrank_current_device())
         program = self.program
-        program.local["current_stream"] = self.current_stream(index)
+        number = native().simrank_current_stream(index)
+        stream = self._streams.get((index, number)) or self.stream(index, number)
+        program.local["current_stream"] = stream
         program.device_index = self.first + index
 
     def current_stream(self, index: int | None = None) -> Stream:
@@ -465,7 +538,8 @@ class RankDevices:
 
     def flush(self) -> None:
         """Submit the operations that torch has computed since the last flush, with their costs."""
-        self.raise_deferred()
+        if self.deferred_error is not None:
+            self.raise_deferred()
         launches = drain_launches()
         if launches and self._charges:
             self._submit_all(launches)

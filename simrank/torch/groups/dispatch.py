@@ -44,7 +44,9 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
             check_owner(self)
             if capturing:
                 _keep(method, self, args, kwargs)
-            first = _first(args)
+            first = args[0] if args else None
+            if type(first) not in _PLAIN:
+                first = _first(args)
             if (first is None or first.is_sparse) and not self.is_constructed_by_program:
                 _check_dispatched(operator, args, first)
             if self.checker is not None:
@@ -99,7 +101,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _first(args: Sequence[Any]) -> Any:
     """Return the first tensor of a call, or None."""
     first = args[0] if args else None
-    while isinstance(first, list | tuple):
+    while isinstance(first, (list, tuple)):
         first = first[0] if first else None
     return first
 

@@ -92,17 +92,10 @@ class SimulatedGroup(IdentifiedGroup):
                 return self._work("all_reduce", work, listed)
         tensor = _one(tensors)
         is_async = self._limit is not None or bool(getattr(opts, "asyncOp", True))
-        program = current_program()
-        is_recorded = program is not None and is_recording(program)
-        if is_recorded and not is_async:
+        if not is_async and self._is_recorded("all_reduce"):
             is_async = not self._is_on_stream(tensor)
         work = api.all_reduce(exchanged(tensor), reduction, self.simulated, is_async)
-        if is_async or is_recorded:
-            return self._work("all_reduce", work, [tensor])
-        if not tensor.is_cuda:
-            return DONE
-        self._note_in_flight(())
-        return SimulatedWork((), [tensor])
+        return self._work("all_reduce", work, [tensor])
 
     @as_operator("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -482,7 +475,13 @@ class SimulatedGroup(IdentifiedGroup):
         is_copied: bool = False,
         is_stacked: bool = False,
     ) -> dist.Work:
-        """Return the Work of a single call; see `_works`."""
+        """Return the Work of a single call; see `_works`.
+
+        As nccl does, it returns none of a call on the current stream that is not asynchronous.
+        """
+        if work is None and not is_copied and self._batch is None and not self._is_recorded(name):
+            self._note_in_flight(())
+            return DONE
         works = [] if work is None else [work]
         return self._works(
             name, works, outputs, reads=reads, is_copied=is_copied, is_stacked=is_stacked
@@ -527,14 +526,17 @@ class SimulatedGroup(IdentifiedGroup):
             record_call(program, shown, read, started, comms)
         return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
 
+    def _is_recorded(self, name: str) -> bool:
+        """Return whether the running rank has a profiler open."""
+        return is_recording(current_program() or require_rank(name))
+
     def _note_in_flight(self, started: Sequence[Work]) -> None:
         """Make torch's operations wait for issued calls that use the same tensors."""
         if not activation.is_enabled():
             return
         operations: Sequence[Any] = [work._operation for work in started]  # not waited for yet
         for operation in operations or (self.simulated.last_issued[self._rank],):
-            if operation is not None and operation.touched is not None:
-                touched = operation.touched
+            if operation is not None and (touched := operation.touched) is not None:
                 note_pending(operation, touched.reads, touched.writes)
 
 

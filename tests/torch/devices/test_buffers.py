@@ -57,6 +57,20 @@ def test_views_of_one_storage_share_what_is_in_flight_and_leave_nothing_behind()
     assert tensor.untyped_storage()._cdata not in _known
 
 
+def test_a_tensor_has_one_buffer_while_somebody_uses_it():
+    """Another one where its address, shape, strides or type differ, or its storage was resized."""
+    tensor = torch.arange(24.0)
+    first = buffer_of(tensor)
+    others = [tensor[1:], tensor.view(4, 6), tensor.view(6, 4).T, tensor.view(torch.int32)]
+    assert buffer_of(tensor) is buffer_of(tensor.view(24)) is first
+    found = [buffer_of(other) for other in others]
+    assert len({id(first), *map(id, found)}) == 5
+    assert [buffer.array.tolist() for buffer in found] == [other.tolist() for other in others]
+    tensor.data = torch.zeros(24)
+    assert buffer_of(tensor) is not first
+    assert buffer_of(tensor).array.tolist() == [0] * 24
+
+
 def test_modes_of_the_rank_do_not_matter():
     """Nor does a default device."""
     tensor = torch.ones(3)

@@ -61,6 +61,37 @@ def test_only_its_own_rank_waits_for_a_kernel(spawn):
     assert waited == {0: True, 1: False}
 
 
+@pytest.mark.parametrize(("num_streams", "num_marks"), [(1, 1), (2, 6)])
+def test_what_a_stream_does_to_a_tensor_again_is_marked_once(
+    spawn, monkeypatch, num_streams, num_marks
+):
+    """The last one ends last; where streams take turns, each call keeps its own mark."""
+    marked, values = [], {}
+    add = cuda.pending_add
+
+    def count(address, size_bytes, **facts):
+        marked.append(address)
+        add(address, size_bytes, **facts)
+
+    monkeypatch.setattr(cuda, "pending_add", count)
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        x = torch.ones(1 << 16, device="cuda")
+        streams = [torch.cuda.current_stream(), torch.cuda.Stream()][:num_streams]
+        for call in range(6):
+            stream = streams[call % num_streams]
+            stream.wait_stream(streams[call % num_streams - 1])
+            with torch.cuda.stream(stream):
+                dist.all_reduce(x)
+        values[rank] = x.amax().item(), x.amin().item()
+
+    spawn(program, 2, races="off")
+    assert values == {0: (64, 64), 1: (64, 64)}
+    assert len(marked) == 2 * num_marks
+
+
 # ---- who arranges what ranks share ----
 
 
