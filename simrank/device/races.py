@@ -179,15 +179,20 @@ class RaceChecker:
         self.order.issued(operation, agent, host)
         touched = operation.touched
         if touched is not None:
-            accessor = _Accessor(operation.name, stream.name, operation.issued_at)
+            accessor = _new_tuple(_Accessor, (operation.name, stream.name, operation.issued_at))
             waits, holds, turn = touched.waits_for_flags, operation.holds_memory, operation.turn
             looked_at = {storage for storage, _, _ in _views(touched)} if waits else None
-            for buffers, is_write in ((touched.reads, False), (touched.writes, True)):
-                for buffer in buffers:
-                    if not is_write and any(each.array is buffer.array for each in touched.writes):
-                        continue  # What races with the read races with the write.
-                    each = _Step(agent, step, host.number, is_write, turn, holds)
+            reads, writes = touched.reads, touched.writes
+            for buffer in reads:
+                for written in writes:
+                    if written.array is buffer.array:
+                        break  # What races with the read races with the write.
+                else:
+                    each = _new_tuple(_Step, (agent, step, host.number, False, turn, holds))
                     self._check(buffer.storage, buffer.array, each, accessor, looked_at)
+            for buffer in writes:
+                each = _new_tuple(_Step, (agent, step, host.number, True, turn, holds))
+                self._check(buffer.storage, buffer.array, each, accessor, looked_at)
             if waits:
                 self._waiting.setdefault(agent.number, step)
 
@@ -385,7 +390,8 @@ class RaceChecker:
             has_waited, turn, holds,
         ))  # fmt: skip
         history = self._history.setdefault(storage.history_key, [])
-        kept, clock, is_dense = [], agent.clock, view.flags.c_contiguous
+        kept: list[_Access] = []
+        clock, is_dense = agent.clock, view.flags.c_contiguous
         for other in history:
             if clock.get(other.agent, 0) >= other.step or other.program != program:
                 covered = is_dense and low <= other.low and other.high <= high
@@ -403,7 +409,9 @@ class RaceChecker:
                 found = self._doubt if has_waited or other.waited else self._report
                 found(storage, other, access)
             kept.append(other)
-        history[:] = [*kept[-_MAX_ACCESSES:], access]
+        del kept[:-_MAX_ACCESSES]
+        kept.append(access)
+        history[:] = kept
 
     def _has_waited(self, agent: Agent) -> bool:
         """Return whether what an agent does is behind a kernel that waits for flags."""

@@ -262,7 +262,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "record": (None, (_INT,)),
     "recorded": (_WORDS, (_COUNT,)),
     "forget_recorded": (None, ()),
-    "launched": (_WORDS, (_COUNT,)),
+    "launched": (_POINTER, (_COUNT,)),  # Not as words: each call of a collective asks.
     "phase": (_INT, ()),
     "step": (None, (_INT,)),
     "forget_launched": (None, ()),

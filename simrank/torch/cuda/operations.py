@@ -93,6 +93,7 @@ class Launch(NamedTuple):
     phase: str
 
 
+_WORDS = ctypes.POINTER(ctypes.c_int64)
 _num_launched = ctypes.c_int64()  # One for all: each call of a collective asks.
 _of_launched = ctypes.byref(_num_launched)
 
@@ -102,7 +103,7 @@ def drain_launches() -> list[Launch]:
     pointer = native().simrank_launched(_of_launched)
     if not (count := _num_launched.value):
         return []
-    packed = pointer[:count]
+    packed = ctypes.cast(pointer, _WORDS)[:count]
     native().simrank_forget_launched()
     return [
         Launch(word & 0x3FFFFFFF, word >> 32 & 0xFF, word >> 40, PHASES[word >> 30 & 3])

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _DTYPES: dict[torch.dtype, DType] = {
     getattr(torch, name): dtype for name, dtype in DTYPES.items() if hasattr(torch, name)
 }
+_CARRIED = {key: dtype for key, dtype in _DTYPES.items() if dtype not in WIDE_UNSIGNED}
 _SCALAR_NAMES = {
     torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
     torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
@@ -247,8 +248,8 @@ def buffer_of(tensor: torch.Tensor) -> Tensor:
         activation.use_devices_of(tensor)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    dtype = _DTYPES.get(tensor.dtype)
-    if dtype is None or dtype in WIDE_UNSIGNED:
+    dtype = _CARRIED.get(tensor.dtype)
+    if dtype is None:
         name = _SCALAR_NAMES.get(tensor.dtype, str(tensor.dtype))
         raise RuntimeError(f"Invalid scalar type: {name}")
     return _view(tensor, dtype)

@@ -432,9 +432,11 @@ class SimulatedGroup(IdentifiedGroup):
 
     def _is_gloo(self, tensors: Tensors) -> bool:
         """Return whether gloo runs a call; without tensors it does unless nccl is in use."""
-        if isinstance(tensors, torch.Tensor):
-            return not self._is_on_stream(tensors)
-        return self._is_gloo(tensors[0]) if tensors else not self._is_nccl()
+        while not isinstance(tensors, torch.Tensor):
+            if not tensors:
+                return not self._is_nccl()
+            tensors = tensors[0]
+        return not self._is_on_stream(tensors)
 
     def _check_list_of_root(self, call: str, tensors: Tensors, given: Any, root: int) -> None:
         """Raise gloo's errors for the tensor and the list of a gather or a scatter."""
