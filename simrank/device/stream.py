@@ -726,7 +726,8 @@ class ProgramStreams:
     def __iter__(self) -> Iterator[Stream]:
         """Yield the default stream, then the others in the order they were made."""
         yield self.default
-        yield from [stream for _, stream in sorted((self._others or {}).items())]
+        if self._others is not None:
+            yield from [*self._others.values()]
 
 
 def streams_of(device: Device, program: Program) -> ProgramStreams:

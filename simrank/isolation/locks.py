@@ -568,8 +568,12 @@ def _lock_at(owner: object, name: str) -> Any:  # noqa: ANN401 - a lock, or None
 
 def _places() -> Iterator[tuple[Any, str]]:
     """Yield where locks are: owner and name."""
-    for name, module in sys.modules.copy().items():
-        places = _places_in(module) if is_real(module, ModuleType) else ()
+    modules = sys.modules.copy()
+    cached = _places_in.cached(modules)
+    for name, module in modules.items():
+        places = cached.get(name)
+        if places is None:
+            places = _places_in(module) if is_real(module, ModuleType) else []
         if places and name.partition(".")[0] not in _OWN_BUSINESS:
             yield from places
     logging: Any = sys.modules.get("logging")

@@ -94,11 +94,12 @@ class ModuleGlobals(SwitchObserver):
             return
         self._stamp = stamp
         num_own = len(self._own)
+        if task is None:  # Nearly all are known not to matter.
+            new = {name: sys.modules[name] for name in sys.modules.keys() - self._seen}
+            cached = _may_matter.cached(new)
+            self._seen.update(name for name, may_matter in cached.items() if not may_matter)
         for name in sys.modules.keys() - self._seen:
             module = sys.modules[name]
-            if task is None and is_real(module, ModuleType) and _may_matter.known(module) is False:
-                self._seen.add(name)  # Nearly all.
-                continue
             spec = attributes_of(module).get("__spec__")
             if attributes_of(spec).get("_initializing", False) is True:
                 continue

@@ -639,8 +639,24 @@ def may_join_private(name: str) -> bool:
 
 def modules_of(package: str) -> dict[str, ModuleType]:
     """Return a package and all modules in it that are imported, by name."""
-    found = {n: m for n, m in list(sys.modules.items()) if n.partition(".")[0] == package}
-    return {name: module for name, module in found.items() if is_real(module, ModuleType)}
+    modules, names = sys.modules, _names_by_package().get(package, ())
+    found = [(name, modules.get(name)) for name in names]
+    return {name: module for name, module in found if is_real(module, (ModuleType,))}
+
+
+_by_package: dict[str, list[str]] = {}
+_by_package_at: list[object] = [None]  # What `modules_stamp` was then.
+
+
+def _names_by_package() -> Mapping[str, Sequence[str]]:
+    """Return the names in `sys.modules` by package; to look at all of them takes milliseconds."""
+    stamp = modules_stamp()
+    if _by_package_at[0] != stamp:
+        _by_package.clear()
+        for name in list(sys.modules):
+            _by_package.setdefault(name.partition(".")[0], []).append(name)
+        _by_package_at[0] = stamp
+    return _by_package
 
 
 class Watching(Loader):

@@ -10,14 +10,14 @@ import sys
 import weakref
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
 from simrank.engine.callsite import attributes_of, module_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
+    from collections.abc import Callable, Mapping
 
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).parent) + "/"
 _PACKAGE = str(Path(__file__).parent.parent) + "/"
@@ -33,8 +33,9 @@ def own_modules() -> list[ModuleType]:
 
     To look at every module's file takes 3 ms in a program with torch, and Contexts come and go.
     """
-    known = _installed
-    found = [m for m in tuple(sys.modules.values()) if m is not None and id(m) not in known]
+    modules = tuple(sys.modules.values())
+    unknown = {*map(id, modules)}.difference(_installed)
+    found = [m for m in modules if id(m) in unknown and m is not None]
     for module in found:
         # A script's module may get its `__file__` later.
         if id(module) not in _own and module_text(module, "__file__") is not None:
@@ -92,6 +93,7 @@ KNOWING = frozenset({"torch", "simrank", "triton", "pytest", "_pytest", "hypothe
 # ---- A cache per module ----
 
 Found = TypeVar("Found")
+_names_of = vars(ModuleType)["__dict__"].__get__  # Of a module of any class.
 
 
 class PerModule(Generic[Found]):
@@ -121,6 +123,15 @@ class PerModule(Generic[Found]):
             size, key = len(attributes_of(module)), id(module)
             found = self._look(module)
             self._known[key] = ref(module, partial(self._forget, key)), size, found
+        return found
+
+    def cached(self, modules: Mapping[str, object]) -> dict[str, Found]:
+        """Return the cached results for modules by their names; a program with torch has 2,000."""
+        found, known = {}, self._known
+        for name, module in modules.items():
+            entry = known.get(id(module))
+            if entry is not None and entry[0]() is module and entry[1] == len(_names_of(module)):
+                found[name] = entry[2]
         return found
 
     def _forget(self, key: int, died: ref[ModuleType]) -> None:

@@ -5,11 +5,12 @@ import pickle
 import sys
 import textwrap
 import time
+from types import ModuleType
 
 import pytest
 
 import simrank
-from simrank.isolation.private_modules import FINDER, own_copy
+from simrank.isolation.private_modules import FINDER, modules_of, own_copy
 from simrank.multiprocessing.script import run_script
 
 SOURCE = """
@@ -308,3 +309,18 @@ def test_proxies_in_installed_modules_are_left_alone(tmp_path, monkeypatch):
         with simrank.Context(carrier=carrier, strict=True) as context:
             run_script(context.program, str(script), [], 2)
         sys.modules.pop("lying_flags", None)
+
+
+def test_the_modules_of_a_package_are_those_that_are_there_now(monkeypatch):
+    """Imported since, replaced under the same name, or gone; nothing that is no module."""
+    assert modules_of("package_of_this_test") == {}
+    first, second = ModuleType("package_of_this_test"), ModuleType("package_of_this_test.part")
+    monkeypatch.setitem(sys.modules, "package_of_this_test", first)
+    monkeypatch.setitem(sys.modules, "package_of_this_testing", ModuleType("another"))
+    monkeypatch.setitem(sys.modules, "package_of_this_test.none", None)
+    assert modules_of("package_of_this_test") == {"package_of_this_test": first}
+    monkeypatch.setitem(sys.modules, "package_of_this_test.part", second)
+    monkeypatch.setitem(sys.modules, "package_of_this_test", second)
+    assert [*modules_of("package_of_this_test").values()] == [second, second]
+    monkeypatch.delitem(sys.modules, "package_of_this_test.part")
+    assert modules_of("package_of_this_test") == {"package_of_this_test": second}

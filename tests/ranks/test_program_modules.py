@@ -85,6 +85,19 @@ def test_a_module_is_looked_at_once_until_it_has_more_names():
     assert seen == ["first"] * 3
 
 
+def test_results_of_many_modules_are_found_at_once():
+    """Those that hold still: of modules that are new, changed or of another name there is none."""
+    names = PerModule(lambda module: module.__name__)
+    modules = {name: ModuleType(name) for name in ("first", "second", "third")}
+    for name in ("first", "second"):
+        names(modules[name])
+    modules["second"].more = 1
+    modules["no module"] = None
+
+    assert names.cached(modules) == {"first": "first"}
+    assert names.cached({"alias": modules["first"]}) == {"alias": "first"}
+
+
 def test_nothing_is_kept_of_a_module_that_has_died():
     """Another may have its place in memory."""
     names = PerModule(lambda module: module.__name__)

@@ -313,8 +313,10 @@ def use_device() -> None:
     Raises:
         AssertionError: No device is visible to this thread.
     """
-    require_device()
-    native().simrank_set_initialized(1)
+    library = native()
+    if not library.simrank_is_initialized():
+        require_device()
+        library.simrank_set_initialized(1)
 
 
 class Initialized:

@@ -150,12 +150,16 @@ class Block(NamedTuple):
     size_bytes: int
 
 
+_start, _size = ctypes.c_uint64(), ctypes.c_uint64()
+_of_start, _of_size = ctypes.byref(_start), ctypes.byref(_size)
+
+
 def find_block(address: int) -> Block | None:
     """Return the allocated block that holds an address, or None."""
-    start, size = ctypes.c_uint64(), ctypes.c_uint64()
-    if not native().simrank_find_block(address, ctypes.byref(start), ctypes.byref(size)):
+    library = native()
+    if not library.simrank_find_block(address, _of_start, _of_size):
         return None
-    return Block(native().simrank_device_of(address), start.value, size.value)
+    return Block(library.simrank_device_of(address), _start.value, _size.value)
 
 
 def find_pinned(address: int) -> Block | None:

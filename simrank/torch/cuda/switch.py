@@ -22,7 +22,7 @@ from simrank.engine.callsite import attributes_of, is_real
 from simrank.engine.collector import look_at_all
 from simrank.errors import UnsupportedError
 from simrank.isolation.ledger import Ledger
-from simrank.ranks.program_modules import PerModule, is_programs_own, own_modules
+from simrank.ranks.program_modules import PerModule, own_modules
 from simrank.torch.cuda import bindings, memory
 from simrank.torch.cuda.library import Initialized, enable_devices, native, use_device
 from simrank.torch.cuda.operations import Callbacks, install
@@ -118,9 +118,14 @@ def replace_everywhere(ledger: Ledger, pairs: Sequence[tuple[object, object]]) -
     A program may have said `from torch.cuda import Stream` before.
     """
     holds_any = _holders(frozenset(id(old) for old, _ in pairs))
-    held: list[object] = list(sys.modules.values())
-    for module in held:  # Programs put anything into sys.modules.
-        if is_real(module, ModuleType) and (holds_any(module) or is_programs_own(module)):
+    modules = sys.modules.copy()
+    cached = holds_any.cached(modules)
+    own = set(map(id, own_modules()))
+    for name, module in modules.items():  # Programs put anything into sys.modules.
+        is_concerned = id(module) in own or cached.get(name)
+        if is_concerned is None:
+            is_concerned = is_real(module, ModuleType) and holds_any(module)
+        if is_concerned:
             _replace_in(ledger, module, pairs)
 
 

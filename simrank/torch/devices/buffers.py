@@ -6,6 +6,7 @@ No torch operation runs here, so the modes of a rank (dispatch, device, autocast
 from __future__ import annotations
 
 from ctypes import c_uint8
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
@@ -38,9 +39,7 @@ _SCALAR_NAMES = {
     torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
 }  # fmt: skip
 _EMPTY = np.empty(0, np.uint8)
-_MAX_VIEWS = (
-    256  # Assumed: views of one storage that are used at once; beyond, they are made again.
-)
+_MAX_VIEWS = 256  # Assumed: views of one storage that are in use; beyond, they are made again.
 
 
 class TorchStorage(Storage):
@@ -58,12 +57,12 @@ class TorchStorage(Storage):
         self.views: Views = {}
         self.device = device
         self.size_bytes = owner.nbytes()
-        self._start = owner.data_ptr()  # Of the host, too: it may lack values.
-        self.address = 0 if device is None else self._start
+        self._start = start = owner.data_ptr()  # Of the host, too: it may lack values.
+        self.address = 0 if device is None else start
         self.owner = owner
         self.is_pinned = self.is_symmetric = False  # Peers reach it by tensors of their own.
         self.writes = None
-        self._bytes = _bytes_at(owner.data_ptr(), self.size_bytes)
+        self._bytes = _bytes_at(start, self.size_bytes)
 
     @property
     def has_values(self) -> bool:  # type: ignore[override]
@@ -157,6 +156,7 @@ def _device_of(tensor: torch.Tensor) -> Device | None:
     return None if own is None else own.device(tensor.device.index)
 
 
+@lru_cache(maxsize=_MAX_VIEWS)
 def _bytes_at(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
     if not size_bytes:
         return _EMPTY
@@ -209,12 +209,16 @@ def storage_of(tensor: torch.Tensor) -> TorchStorage:
     found = _known.get(key)
     if found is not None and found.is_current():
         return found
-    address = owner.data_ptr() if tensor.is_cuda else 0
+    block, address = None, owner.data_ptr() if tensor.is_cuda else 0
     if address:
         block = cuda.find_block(address)
         if block is not None and (block.address in _by_address or block.address != address):
             return _storage_in(block)
-    found = _known[key] = TorchStorage(owner, _device_of(tensor))
+    if block is None:
+        device = _device_of(tensor)
+    else:
+        device = devices_of(require_program("a tensor"))[block.device]
+    found = _known[key] = TorchStorage(owner, device)
     if address:
         _by_address[address] = found
     return found

@@ -344,7 +344,9 @@ class ProcessGlobals:
     """
 
     def __init__(self, places: Sequence[Place], *, is_new: bool = False) -> None:
-        self._places = places
+        self._places = [
+            (place[:2], place[0], *place[1].rpartition(".")[::2], place[2]) for place in places
+        ]
         self._own: dict[tuple[str, str], Any] = {}
         if is_new:
             self._own = {place[:2]: place[2] for place in places}
@@ -352,29 +354,24 @@ class ProcessGlobals:
 
     def enter(self) -> None:
         """Put the rank's values in place; it takes over the common ones that it has none for."""
-        self._common = {}
-        for module_name, name, _ in self._places:
-            if (module := sys.modules.get(module_name)) is not None:
-                key = module_name, name
-                owner, attribute = _owner_of(module, name)
-                self._common[key] = vars(owner).get(attribute)
-                if key in self._own:
-                    _set(owner, attribute, self._own[key])
+        common, own, modules = {}, self._own, sys.modules
+        for key, module_name, owner_name, attribute, _ in self._places:
+            if (module := modules.get(module_name)) is not None:
+                owner: Any = getattr(module, owner_name) if owner_name else module
+                common[key] = value = vars(owner).get(attribute)
+                if (mine := own.get(key, value)) is not value:
+                    _set(owner, attribute, mine)
+        self._common = common
 
     def leave(self) -> None:
         """Put the common values back."""
-        for module_name, name, first in self._places:
-            if (module := sys.modules.get(module_name)) is not None:
-                key = module_name, name
-                owner, attribute = _owner_of(module, name)
-                self._own[key] = vars(owner).get(attribute)
-                _set(owner, attribute, self._common.get(key, first))
-
-
-def _owner_of(module: Any, name: str) -> tuple[Any, str]:
-    """Return the module, or its class or object, that has a value, and the attribute's name."""
-    owner, _, attribute = name.rpartition(".")
-    return (getattr(module, owner) if owner else module), attribute
+        common, own, modules = self._common, self._own, sys.modules
+        for key, module_name, owner_name, attribute, first in self._places:
+            if (module := modules.get(module_name)) is not None:
+                owner: Any = getattr(module, owner_name) if owner_name else module
+                own[key] = value = vars(owner).get(attribute)
+                if (before := common.get(key, first)) is not value:
+                    _set(owner, attribute, before)
 
 
 def _set(owner: Any, name: str, value: object) -> None:
