@@ -17,7 +17,7 @@ from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.isolation import libraries
 from simrank.isolation.ledger import Ledger
 from simrank.ranks import require_rank
-from simrank.ranks.current import for_real, rank_program
+from simrank.ranks.current import current_program, for_real, rank_program
 from simrank.torch import cuda
 from simrank.torch.cuda import Callbacks, DeviceProperties, StreamCall, library
 from simrank.torch.cuda.library import NOT_COMPILED, call_before_use, when_missing
@@ -458,7 +458,8 @@ def global_index(address: int) -> int | None:
 
 def use_devices_of(tensor: torch.Tensor) -> None:
     """Issue pending operations, and make the tensor's device and stream current in simrank."""
-    own = devices_in_use()
+    program = current_program() if _enabled else None
+    own: RankDevices | None = None if program is None else program.local.get(_KEY)
     assert own is not None, "the tensor lies on a device"
     own.flush()
     own.make_current(tensor.get_device())

@@ -482,7 +482,9 @@ class SimulatedGroup(IdentifiedGroup):
         As nccl does, it returns none of a call on the current stream that is not asynchronous.
         """
         if work is None and not is_copied and self._batch is None and not self._is_recorded(name):
-            self._note_in_flight(())
+            issued = self.simulated.last_issued[self._rank]
+            if issued is not None:
+                _note(issued)
             return DONE
         works = [] if work is None else [work]
         return self._works(
@@ -530,16 +532,24 @@ class SimulatedGroup(IdentifiedGroup):
 
     def _is_recorded(self, name: str) -> bool:
         """Return whether the running rank has a profiler open."""
-        return is_recording(current_program() or require_rank(name))
+        program = current_program()
+        if program is None or program.rank is None:
+            program = require_rank(name)
+        return is_recording(program)
 
     def _note_in_flight(self, started: Sequence[Work]) -> None:
         """Make torch's operations wait for issued calls that use the same tensors."""
-        if not activation.is_enabled():
-            return
         operations: Sequence[Any] = [work._operation for work in started]  # not waited for yet
         for operation in operations or (self.simulated.last_issued[self._rank],):
-            if operation is not None and (touched := operation.touched) is not None:
-                note_pending(operation, touched.reads, touched.writes)
+            if operation is not None:
+                _note(operation)
+
+
+def _note(operation: Any) -> None:
+    """Make torch's operations wait for an issued call that uses the same tensors."""
+    touched = operation.touched
+    if touched is not None and activation.is_enabled():
+        note_pending(operation, touched.reads, touched.writes)
 
 
 def _listed(tensors: Tensors) -> list[torch.Tensor]:
