@@ -61,19 +61,23 @@ def test_only_its_own_rank_waits_for_a_kernel(spawn):
     assert waited == {0: True, 1: False}
 
 
-@pytest.mark.parametrize(("num_streams", "num_marks"), [(1, 1), (2, 6)])
-def test_what_a_stream_does_to_a_tensor_again_is_marked_once(
-    spawn, monkeypatch, num_streams, num_marks
-):
-    """The last one ends last; where streams take turns, each call keeps its own mark."""
-    marked, values = [], {}
-    add = cuda.pending_add
+@pytest.fixture
+def marked(monkeypatch):
+    """The addresses of memory that is marked as in flight, each time that it is."""
+    found, add = [], cuda.pending_add
 
     def count(address, size_bytes, **facts):
-        marked.append(address)
+        found.append(address)
         add(address, size_bytes, **facts)
 
     monkeypatch.setattr(cuda, "pending_add", count)
+    return found
+
+
+@pytest.mark.parametrize(("num_streams", "num_marks"), [(1, 1), (2, 6)])
+def test_what_a_stream_does_to_a_tensor_again_is_marked_once(spawn, marked, num_streams, num_marks):
+    """The last one ends last; where streams take turns, each call keeps its own mark."""
+    values = {}
 
     def program(rank):
         torch.cuda.set_device(rank)
@@ -90,6 +94,31 @@ def test_what_a_stream_does_to_a_tensor_again_is_marked_once(
     spawn(program, 2, races="off")
     assert values == {0: (64, 64), 1: (64, 64)}
     assert len(marked) == 2 * num_marks
+
+
+def test_a_kernel_of_one_rank_between_two_calls_keeps_the_order_of_marks(spawn, marked):
+    """What is waited for first is what was issued last: the call behind it has its own mark."""
+    of_x = []
+
+    def program(rank):
+        from simrank.device.stream import KernelOperation
+        from simrank.ranks import require_rank
+        from simrank.torch.devices import activation
+
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        x = torch.ones(8, device="cuda")
+        dist.all_reduce(x)
+        stream = activation.devices_in_use().current_stream()
+        operation = KernelOperation(stream, "k", duration_ps=10**9, demands=())
+        stream.submit(operation)
+        note_storages(operation, [], [], require_rank("a test"))
+        dist.all_reduce(x)
+        dist.all_reduce(x)
+        of_x.append(x.data_ptr())
+
+    spawn(program, 2, races="off")
+    assert [marked.count(address) for address in of_x] == [2, 2]
 
 
 # ---- who arranges what ranks share ----
