@@ -14,8 +14,10 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -95,9 +97,8 @@ def main(arguments: list[str]) -> int:
     failed = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, found in zip(quick, pool.map(passes, quick.values()), strict=True):
-            passed, printed = found
-            print(f"== {name}\n{printed}", end="", flush=True)
-            failed += [] if passed else [name]
+            print(f"== {name}: {found.cost}\n{found.printed}", end="", flush=True)
+            failed += [] if found.is_passed else [name]
     for name in (name for name in chosen if name not in quick):
         print(f"== {name}", flush=True)
         if name == "slow":
@@ -105,28 +106,39 @@ def main(arguments: list[str]) -> int:
             print(
                 f"one tenth of the slow tests, by the number of commits; again: {again}", flush=True
             )
-        passed, _ = passes(chosen[name], shows=True)
-        failed += [] if passed else [name]
+        found = passes(chosen[name], shows=True)
+        print(f"== {name}: {found.cost}", flush=True)
+        failed += [] if found.is_passed else [name]
     print(f"== failed: {', '.join(failed)}" if failed else "== all checks passed", flush=True)
     return bool(failed)
 
 
-def passes(command: list[str], *, shows: bool = False) -> tuple[bool, str]:
-    """Run one check: variables of its environment, a tool and its options.
+class Passed(NamedTuple):
+    """Whether a check passed, its output unless that was shown as it came, and its cost."""
 
-    Returns:
-        Whether it passed, and its output unless that was shown as it came.
-    """
+    is_passed: bool
+    printed: str
+    cost: str
+
+
+def passes(command: list[str], *, shows: bool = False) -> Passed:
+    """Run one check: variables of its environment, a tool and its options."""
     variables = dict(word.split("=", 1) for word in command if word[:1].isupper())
     tool, *options = command[len(variables) :]
     environment = {"SIMRANK_TEST_ORDER": "1"} | os.environ  # No test depends on another.
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"} | variables
     environment["PYTHONDONTWRITEBYTECODE"] = ""  # Tests start processes, which would compile again.
-    found = subprocess.run(
-        [str(BIN / tool), *options], cwd=ROOT, env=environment, check=False, text=True,
+    start = time.perf_counter()
+    with subprocess.Popen(
+        [str(BIN / tool), *options], cwd=ROOT, env=environment, text=True,
         stdout=None if shows else subprocess.PIPE, stderr=None if shows else subprocess.STDOUT,
-    )  # fmt: skip
-    return not found.returncode, found.stdout or ""
+    ) as check:  # fmt: skip
+        printed = check.stdout.read() if check.stdout else ""
+        _, status, used = os.wait4(check.pid, 0)
+        check.returncode = os.waitstatus_to_exitcode(status)
+    # A busy machine changes the wall time, a change that costs something both.
+    cpu_s, wall_s = used.ru_utime + used.ru_stime, time.perf_counter() - start
+    return Passed(not check.returncode, printed, f"{cpu_s:.0f} CPU s in {wall_s:.0f} s")
 
 
 if __name__ == "__main__":

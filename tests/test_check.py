@@ -26,7 +26,8 @@ def check(monkeypatch):
 
     def passes(command, *, shows=False):
         module.ran.append(command[0])
-        return command[0] not in module.bad, f"output of {command[0]}\n"
+        is_passed = command[0] not in module.bad
+        return module.Passed(is_passed, f"output of {command[0]}\n", "2 CPU s in 3 s")
 
     monkeypatch.setattr(module, "passes", passes)
     return module
@@ -46,8 +47,9 @@ def test_without_a_name_every_check_runs(check, capsys):
     ]
     assert check.ran[7:] == ["pytest"]
     printed = capsys.readouterr().out
-    assert "== lint\noutput of ruff\n== types\noutput of mypy\n" in printed
-    assert printed.endswith("== tests\n== all checks passed\n")
+    cost = ": 2 CPU s in 3 s"
+    assert f"== lint{cost}\noutput of ruff\n== types{cost}\noutput of mypy\n" in printed
+    assert printed.endswith(f"== tests\n== tests{cost}\n== all checks passed\n")
 
 
 def test_named_checks_run_alone(check):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 RESTART = "restart with a private package"  # In the main program's `local`: takes name, conflict.
 _MAX_VISITS = 100_000  # assumed: of a package, 0.1 s; programs configure libraries at the start
+_MAX_VISITS_OF_ALL = 300_000  # assumed: of all, which a process of many tests has dozens of
 _MAX_DEPTH = 6  # assumed: a module's object, its dict, an entry, an attribute of it, and two more
 _MAX_ENTRIES = 500  # assumed: a larger dict is a table of the library
 
@@ -89,6 +90,7 @@ class PackageChanges:
         self._handled: object = None  # The exception that was looked at last, by ids.
         self._spoken = spoken
         self._num_left: dict[str, int] = {}  # Visits, by package.
+        self._num_left_of_all = _MAX_VISITS_OF_ALL
         self._roots: dict[str, list[str]] = {}  # Modules by package, as they were found.
         self._new: dict[str, _New] = {}  # Packages that were imported in this turn.
         self._values: dict[str, object] = {}
@@ -158,10 +160,11 @@ class PackageChanges:
             (name, name, modules[name], False, 0) for name in reversed(roots) if name in modules
         ]
         seen: set[int] = set()
-        num_left = self._num_left.setdefault(package, _MAX_VISITS)
+        num_left = min(self._num_left.setdefault(package, _MAX_VISITS), self._num_left_of_all)
         while left and num_left > 0:
             num_left -= 1
-            self._num_left[package] = num_left
+            self._num_left[package] -= 1
+            self._num_left_of_all -= 1
             root, place, value, is_named, depth = left.pop()
             is_kept = _is_of_program(value) or not is_real(value, (type, FunctionType))
             if is_named and (is_kept or place.endswith("]")):  # No attribute that is loaded lazily.
