@@ -49,7 +49,7 @@ BUDGET = {
     "kernels": 13_667,
     "multiprocessing": 1402,
     "pages": 491,
-    "planning": 1287,
+    "planning": 1290,
     "ranks": 919,
     "replay": 235,
     "suites": 1786,

@@ -65,6 +65,8 @@ class ForkedCommands:
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:  # It begins to import, and leaves Ctrl-C to this process, with which it ends.
             forkserver.ensure_running()
+        except OSError:  # No folder for its socket, say.
+            self._context = None
         finally:
             if is_main:
                 signal.signal(signal.SIGINT, handler)

@@ -69,6 +69,17 @@ def test_one_command_leaves_nothing_for_the_next(program):
         assert ended.status == 0, ended.said
 
 
+def test_a_machine_on_which_no_server_starts_runs_commands_all_the_same(program, monkeypatch):
+    """As one without a folder for its socket."""
+
+    def fail():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(commands.forkserver, "ensure_running", fail)
+    assert run(program, "word").status == 0
+    assert (program.parent / "at_exit").read_text() == "called"
+
+
 @pytest.mark.parametrize("has_server", [True, False])
 def test_statuses_and_signals_are_those_of_the_command(program, monkeypatch, has_server):
     """A failure's report and status; a kill is negative, as of `subprocess`."""
