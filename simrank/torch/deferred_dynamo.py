@@ -33,6 +33,7 @@ def patch() -> tuple[Any, str, Any]:
 def _turn(is_on: bool) -> None:
     if is_on and _NAME not in sys.modules:
         _module().put()
+        _config()  # Fake tensors, which FSDP makes, import it by its name, and so Dynamo.
     elif not is_on and not _is_there() and _NAME in sys.modules:
         _module().remove()
 

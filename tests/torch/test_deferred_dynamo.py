@@ -47,6 +47,16 @@ PROGRAMS = {
         assert not is_there()
         assert "sympy" not in sys.modules
     """,
+    "fsdp_and_fake_tensors_do_not_import_it": """
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(torch.nn.Linear(8, 8))
+        model(torch.ones(2, 8)).sum().backward()
+        with FakeTensorMode():
+            assert torch.ones(2).add(1).shape == (2,)
+        assert not is_there()
+    """,
     "its_settings_are_there_without_it_and_stay": """
         torch._dynamo.config.recompile_limit = 3
         check_absent()
