@@ -86,6 +86,7 @@ def test_a_first_spawn_imports_little(monkeypatch):
     light = (
         "torch.distributed._functional_collectives",
         "torch.distributed._symmetric_memory",
+        "torch._dynamo.config",  # Dynamo's settings, without it.
         "torch.utils._triton",  # Of symmetric memory, since torch 2.14.
     )
     assert all(name.startswith((*light, "torch.distributed.nn")) for name in torchs), torchs
