@@ -37,6 +37,7 @@ _HAS_ANY = "has finalizers"  # Likewise: whether a look as it returns could find
 _RETURNED = "has returned"  # Likewise, once it has ended: False where it was ended or has failed.
 _NAMES = "names of modules"  # Likewise: those of its own modules.
 _MOST_OBJECTS = 2_000  # Assumed: among which files of a rank are looked for: 1 ms.
+_FOLLOWED = ("builtins", "_csv", "collections")  # Modules of objects' classes, and its own.
 _LEAVES = (type, ModuleType, FunctionType, str, bytes, int, float)
 _kept: set[Any] = set()  # Functions of ours.
 _scripts: dict[Program, Mapping[str, Any]] = {}  # Names of those that run: more come to be.
@@ -93,7 +94,10 @@ def rank_returned(program: Program) -> None:
 
 def _write_files(modules: Sequence[Mapping[str, Any]]) -> None:
     """Flush the open files that globals lead to, the nearest first."""
-    found: deque[Any] = deque(value for names in modules for value in names.values())
+    found: deque[Any] = deque(
+        value for names in modules for name, value in names.items() if name != "__builtins__"
+    )
+    followed = {*_FOLLOWED, *(names.get("__name__") for names in modules)}
     seen: set[int] = set()
     while found and len(seen) < _MOST_OBJECTS:
         value = found.popleft()
@@ -103,7 +107,7 @@ def _write_files(modules: Sequence[Mapping[str, Any]]) -> None:
         if is_real(value, IOBase):
             if not value.closed and value.writable():
                 _Late(value.flush)  # It dies at once, so that Python reports what that raises.
-        else:
+        elif type(value).__module__ in followed:
             found.extend(gc.get_referents(value))
 
 
