@@ -78,7 +78,7 @@ class ForkedCommands:
             words: From the name of the command on.
             folder: Where it runs.
         """
-        server, process = self._context, None
+        server = self._context
         if server is not None:
             reader, writer = server.Pipe(duplex=False)
             with reader, writer:
@@ -86,7 +86,7 @@ class ForkedCommands:
                 try:
                     process.start()
                 except (OSError, EOFError):  # No server: it could not start, or was killed.
-                    self._context = process = None
+                    self._context = None
                 else:
                     writer.close()
                     return self._ended(process, reader)

@@ -191,7 +191,7 @@ def test_files_that_a_script_leaves_open_are_written_as_its_rank_returns(tmp_pat
     with simrank.Context("hgx_h100") as ctx:
         run_script(ctx.program, tmp_path / "script.py", [], 2)
     del ctx
-    gc.collect()  # Files that nobody closed warn as they go.
+    gc.collect()  # Unclosed files give a ResourceWarning, here and not in another test.
     assert not [each for each in gc.get_objects() if getattr(each, "name", "") == "plain0"]
     for rank in range(2):
         found = [(tmp_path / f"{name}{rank}").read_text() for name in ("plain", "log", "rows")]

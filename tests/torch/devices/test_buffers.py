@@ -57,7 +57,7 @@ def test_views_of_one_storage_share_what_is_in_flight_and_leave_nothing_behind()
     assert tensor.untyped_storage()._cdata not in _known
 
 
-def test_a_tensor_has_one_buffer_while_somebody_uses_it():
+def test_a_tensor_has_one_buffer_while_the_buffer_is_in_use():
     """Another one where its address, shape, strides or type differ, or its storage was resized."""
     tensor = torch.arange(24.0)
     first = buffer_of(tensor)
