@@ -202,7 +202,7 @@ def _class_patches() -> Patches:
             for name, value in vars(base).items()
             if not name.startswith("_")
             and isinstance(value, staticmethod)
-            and isinstance(inspect.getattr_static(kind, name), staticmethod)
+            and isinstance(inspect.getattr_static(kind, name, None), staticmethod)
         ]
     found += [(owner, name, _wrap_if_cuda(owner, name, is_use)) for owner, name, is_use in _NAMED]
     if activation.is_built():
