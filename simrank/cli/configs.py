@@ -36,7 +36,7 @@ def check(file: Annotated[str, typer.Argument(help="A YAML file of any kind.")])
 def schema(
     kind: Annotated[
         str | None,
-        typer.Argument(help="cluster, bench, sweep, plan, faults, measured or calibration."),
+        typer.Argument(help="cluster, bench, sweep, plan, model, faults, measured or calibration."),
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help="Folder to write files to.")] = None,
 ) -> None:

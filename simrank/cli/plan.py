@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,9 +12,14 @@ from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app, ended_by_sigterm
 from simrank.cli.nccl_tests import bad_option
 from simrank.cli.results import BenchGrid, GridResults, ShownGrid
+from simrank.config.decoder import load_decoder
+from simrank.config.files import configs_dir, write_text
+from simrank.config.gpus import devices_of
+from simrank.config.locate import locate
 from simrank.config.plan import ERROR, FITS, load_plan
 from simrank.pages.text_table import text_table
 from simrank.parallel import Part, Workers
+from simrank.planning.layouts import TrainingJob, choose, plan_at, plan_text
 from simrank.planning.plan import (
     best_command,
     check_program,
@@ -30,7 +35,7 @@ from simrank.planning.plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from simrank.config.plan import PlanConfig
     from simrank.parallel import Row
@@ -39,7 +44,27 @@ if TYPE_CHECKING:
 @app.command(epilog=EXIT_STATUS)
 @ended_by_sigterm()
 def plan(
-    file: Annotated[str, typer.Argument(help="A YAML file with a command and its parameters.")],
+    file: Annotated[
+        str | None, typer.Argument(help="A YAML file with a command and its parameters.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Instead of FILE: plan layouts of a model, or its YAML file."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="Of --model: devices, such as 64xh100.")
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", min=1, help="Of --model: tokens of a sequence.")
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Of --model: sequences of a step (one per GPU)."),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option("--save", help="Of --model: folder for the plan, its program and model."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     devices: options.CudaDevices = None,
     jobs: options.Jobs = None,
@@ -50,10 +75,11 @@ def plan(
 ) -> None:
     """Find the fastest layout that fits: run a training command for each, without values.
 
-    With --json a plan that was stopped goes on where it ended.
+    The command is that of FILE, or trains --model on --gpus. With --json a plan that was stopped
+    goes on where it ended.
     """
-    _refuse_program(file)
-    config = load_plan(file)
+    of_model = {"--gpus": gpus, "--seq": seq, "--batch": batch, "--save": save}
+    config = _plan_of(file, model, of_model)
     check_program(config)
     options.cuda_devices(devices, has_values=False)
     if dry_run:
@@ -75,6 +101,54 @@ def plan(
         run_plan(config, watcher=shown, part=Part(Workers(jobs, backend), finished))
     if any(row[FITS] is None for row in results.rows):
         raise typer.Exit(FAILED)
+
+
+def _plan_of(file: str | None, model: str | None, of_model: Mapping[str, Any]) -> PlanConfig:
+    """Return the plan of a file or a model; print what was chosen for a model."""
+    if file is None and model is None:
+        raise bad_option("FILE", "a YAML file, or --model and --gpus", "neither")
+    if file is not None and model is not None:
+        raise bad_option("FILE", "a YAML file or --model", "both", f"leave out {file} or --model")
+    if file is not None:
+        for option, value in of_model.items():
+            if value is not None:
+                raise bad_option(option, "this option with --model only", str(value))
+        _refuse_program(file)
+        return load_plan(file)
+    assert model is not None, "checked above"
+    if of_model["--gpus"] is None:
+        raise bad_option("--gpus", "the devices beside --model", "nothing", "write --gpus 64xh100")
+    return _plan_of_model(model, of_model)
+
+
+def _plan_of_model(word: str, of_model: Mapping[str, Any]) -> PlanConfig:
+    """Return the plan of the layouts that are worth a run."""
+    model, (cluster, count) = load_decoder(word), devices_of(of_model["--gpus"])
+    job = TrainingJob(
+        model, cluster, count, of_model["--seq"] or model.seq, of_model["--batch"] or count
+    )
+    chosen = choose(job)
+    program, name = configs_dir() / "models" / "train.py", Path(word)
+    title = f"{name.stem}, {model.num_parameters / 1e9:.1f} billion parameters"
+    where = f"{count} x {cluster.device.name} of {cluster.name}"
+    typer.echo(f"# {title}, on {where}: {job.batch} sequences of {job.seq} tokens per step")
+    left_out = "; ".join(f"{number} {why}" for why, number in chosen.left_out.items())
+    typer.echo(f"# layouts left out by arithmetic: {left_out or 'none'}")
+    if not chosen.layouts:
+        to_fix = "take more devices, another --batch or a shorter --seq"
+        raise bad_option("--gpus", "devices on which some layout fits", where, to_fix)
+    if of_model["--save"] is None:
+        again = name.absolute() if name.suffix else name
+        return plan_at(plan_text(job, (str(program), str(again)), chosen), Path("--model"))
+    folder = Path(of_model["--save"])
+    if (folder / "plan.yaml").exists():
+        raise bad_option("--save", "a folder without a plan", f"{folder / 'plan.yaml'} exists")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "train.py", program.read_text())
+    write_text(folder / "model.yaml", locate("models", word).read_text())
+    write_text(folder / "plan.yaml", plan_text(job, ("train.py", "model.yaml"), chosen))
+    typer.echo(f"# to run it again, changed: simrank plan {folder / 'plan.yaml'}")
+    return load_plan(folder / "plan.yaml")
 
 
 def _refuse_program(file: str) -> None:

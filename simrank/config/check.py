@@ -34,6 +34,7 @@ from simrank.config.cluster import (
     NcclConfig,
     Sourced,
 )
+from simrank.config.decoder import DecoderConfig, load_decoder
 from simrank.config.faults import (
     Deactivate,
     DelayArrivals,
@@ -141,6 +142,7 @@ _WORDS: Mapping[str, Callable[[Path, Source], str]] = {
     "cluster": lambda _, source: _of_cluster(cluster_from_yaml(source)),
     "calibration": lambda _, source: f"calibration of {calibration_from_source(source).cluster}",
     "measured": _machine,
+    "model": lambda path, _: f"model of {load_decoder(path).num_parameters} parameters",
 }
 
 
@@ -156,6 +158,8 @@ def kind_of(source: Source) -> str:
         return "faults"
     if keys & {"constants", "residuals"}:
         return "calibration"
+    if keys & {"layers", "hidden", "kv_heads"}:
+        return "model"
     if keys & {"mode", "library"}:
         return "measured"
     if keys & {"cluster", "clusters", "collectives"} and not keys & {"device", "links"}:
@@ -201,6 +205,7 @@ _KINDS: dict[str, tuple[type[Model], type[Model], tuple[type[Model], ...]]] = {
     ),
     "sweep": (sweep._Keys, sweep.SweepConfig, (bench.Iterations, *_CLUSTER)),  # noqa: SLF001
     "plan": (plan._Keys, plan.PlanConfig, ()),  # noqa: SLF001
+    "model": (DecoderConfig, DecoderConfig, ()),
     "faults": (_FaultsFile, _FaultsFile, _FAULTS),
     "measured": (MachineConfig, MachineConfig, ()),
     "calibration": (CalibrationConfig, CalibrationConfig, (ResidualConfig, FittedConfig)),
@@ -382,6 +387,7 @@ _WRITTEN: dict[tuple[type, str], Json] = {
     (_PLAN, "cluster"): _TEXT,
     (_PLAN, "clusters"): _list_of(_TEXT),
     (_PLAN, "parameters"): {"type": "object", "minProperties": 1},
+    (_PLAN, "layouts"): _list_of({"type": "object", "minProperties": 1}),
     (_PLAN, "derived"): {"type": "object", "additionalProperties": _EXPRESSION},
     (_PLAN, "where"): _either(_TEXT, {"type": "boolean"}),
     (_PLAN, "tokens_per_step"): _EXPRESSION,

@@ -17,6 +17,7 @@ _SUFFIXES = {
     "calibrations": ".json",
     "measured": ".csv",
     "gemm": ".csv",
+    "models": ".yaml",
 }
 _MAX_NEAR = 3  # Names that a message suggests.
 _FILES = (".yaml", ".yml", ".csv", ".xml")
@@ -26,7 +27,7 @@ def builtin_names(kind: str) -> list[str]:
     """Return the names of the built-in files of a kind.
 
     Args:
-        kind: "clusters", "bench", "calibrations", "measured" or "gemm".
+        kind: "clusters", "bench", "calibrations", "measured", "gemm" or "models".
     """
     suffix = _SUFFIXES[kind]
     return sorted(path.stem for path in (configs_dir() / kind).glob(f"*{suffix}"))
@@ -67,7 +68,7 @@ def locate(kind: str, word: str, base: Path | None = None) -> Path:
     """Return the file of a name or path.
 
     Args:
-        kind: "clusters", "bench", "calibrations", "measured" or "gemm".
+        kind: "clusters", "bench", "calibrations", "measured", "gemm" or "models".
         word: A built-in name, or the path of a file.
         base: Folder that relative paths start from, or None for the current one.
 

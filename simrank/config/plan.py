@@ -8,6 +8,8 @@ derived: {dp: num_ranks // (tp * pp)}
 where: tp * pp <= num_ranks
 tokens_per_step: dp * batch * 8192
 ```
+
+Combinations that are no grid are listed: `layouts: [{tp: 1, micro: 2}, {tp: 8, micro: 1}]`.
 """
 
 import ast
@@ -78,6 +80,24 @@ def _parameters(value: object) -> dict[str, tuple[Any, ...]]:
     return values_by_name
 
 
+def _layouts(value: object) -> tuple[Mapping[str, Any], ...]:
+    """Validate a list of mappings that all give the same parameters one value each."""
+    if not isinstance(value, list | tuple) or not value:
+        raise reject("a list of mappings from parameter to value")
+    for index, layout in enumerate(value):
+        if not isinstance(layout, Mapping) or not layout:
+            raise reject("a mapping from parameter to value", sub=(index,))
+        if layout.keys() != value[0].keys():
+            raise reject(f"values of {', '.join(map(str, value[0]))}", sub=(index,))
+        for name, item in layout.items():
+            _check_name(name)
+            if name in (NODES, RANKS_PER_NODE):
+                raise reject(f"`{name}` among the parameters", sub=(index, name))
+            if not isinstance(item, bool | int | float | str):
+                raise reject("a number or a text", sub=(index, name))
+    return tuple(value)
+
+
 def _expression(value: object) -> str:
     """Validate the text of an expression; a number is one."""
     if isinstance(value, bool | int | float):
@@ -115,6 +135,7 @@ class _Keys(Model):
     cluster: object = None
     clusters: object = None
     parameters: Annotated[Mapping[str, tuple[Any, ...]], BeforeValidator(_parameters)]
+    layouts: Annotated[tuple[Mapping[str, Any], ...], BeforeValidator(_layouts)] = ({},)
     derived: Annotated[Mapping[str, str], BeforeValidator(_derived)] = {}
     where: Expression | None = None
     tokens_per_step: Expression | None = None
@@ -168,13 +189,13 @@ class PlanConfig(Model):
         command: What stands after `simrank run` or `torchrun`: options, the program and its
             arguments. `{tp}` is replaced by the value of `tp`.
         clusters: Names of built-in clusters, or paths of files.
-        parameters: For each parameter its values. `nnodes` and `nproc_per_node` are passed as
-            torchrun's options, too.
+        parameters: For each parameter its values, also those of `layouts`. `nnodes` and
+            `nproc_per_node` are passed as torchrun's options, too.
         derived: Further values by name: expressions of parameters, `num_ranks` and `cluster`.
         where: An expression that is false for combinations to leave out.
         tokens_per_step: How many tokens all ranks together train on in a step: an expression.
         num_combinations: How many there are, with those that are left out.
-        cells: The runs: clusters x parameters, the last parameter running fastest.
+        cells: The runs: clusters x parameters x layouts, the last parameter running fastest.
         folder: Where the command runs: that of the file.
         source: Where it was written, for messages.
     """
@@ -198,12 +219,16 @@ def load_plan(path: str | Path) -> PlanConfig:
         ConfigError: The file is wrong, or an expression or the command names what is unknown, or
             no combination is left.
     """
-    source = read_yaml(path)
+    return plan_of(read_yaml(path))
+
+
+def plan_of(source: Source) -> PlanConfig:
+    """Check a plan that has been read; see `load_plan`."""
     keys = validate(_Keys, source)
     key = cluster_key(source)
     _check_used(source, keys)
     clusters = dict(_clusters(source, key))
-    count = len(clusters) * prod(map(len, keys.parameters.values()))
+    count = len(clusters) * prod(map(len, keys.parameters.values())) * len(keys.layouts)
     if count > MAX_RUNS:
         expected = f"at most {MAX_RUNS} combinations"
         raise ConfigError(source.problem(("parameters",), expected, f"{count}"))
@@ -214,7 +239,7 @@ def load_plan(path: str | Path) -> PlanConfig:
     return PlanConfig.model_construct(
         command=keys.command,
         clusters=tuple(clusters),
-        parameters=keys.parameters,
+        parameters={**keys.parameters, **_values_of(keys.layouts)},
         derived=keys.derived,
         where=keys.where,
         tokens_per_step=keys.tokens_per_step,
@@ -260,8 +285,9 @@ def _cells(
         found = clusters[name]
         return found if nodes is None else with_nodes(found, nodes, source, key_path)
 
-    for name, items in product(clusters, product(*keys.parameters.values())):
-        chosen = dict(zip(keys.parameters, items, strict=True))
+    grid = product(*keys.parameters.values())
+    for name, items, layout in product(clusters, grid, keys.layouts):
+        chosen = {**dict(zip(keys.parameters, items, strict=True)), **layout}
         config = sized(name, chosen.get(NODES))
         values = _values(source, keys, (Path(name).stem, config), chosen)
         if keys.where is None or _evaluated(source, ("where",), keys.where, values):
@@ -275,16 +301,25 @@ def _cells(
             )
 
 
+def _values_of(layouts: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """Return the distinct values of each parameter of layouts."""
+    return {name: tuple(dict.fromkeys(each[name] for each in layouts)) for name in layouts[0]}
+
+
 def _check_used(source: Source, keys: _Keys) -> None:
-    """Raise ConfigError for a parameter that changes no run."""
+    """Raise ConfigError for a parameter that changes no run, or that is given twice."""
     texts = [keys.command, keys.where or "", keys.tokens_per_step or "", *keys.derived.values()]
     named = set(re.findall(r"\w+", " ".join(texts))) | {NODES, RANKS_PER_NODE}
-    for name in keys.parameters:
+    places: list[tuple[str, KeyPath]] = [(name, ("parameters", name)) for name in keys.parameters]
+    for name, key_path in places + [(name, ("layouts", 0, name)) for name in keys.layouts[0]]:
         if name not in named:
             expected = "a name that the command or an expression uses"
             near = closest(name, (NODES, RANKS_PER_NODE))
             to_fix = f"write `{near}`" if near else f"write `{{{name}}}` in the command"
-            raise ConfigError(source.problem(("parameters", name), expected, name, to_fix))
+            raise ConfigError(source.problem(key_path, expected, name, to_fix))
+    for name in keys.layouts[0].keys() & keys.parameters.keys():
+        expected = "a parameter under `parameters` or `layouts`"
+        raise ConfigError(source.problem(("layouts", 0, name), expected, "both"))
 
 
 def _program_at(words: Sequence[str]) -> int:

@@ -138,3 +138,49 @@ def test_what_is_no_plan_is_named(plan, cli):
     status, _, err = cli("plan", plan)
     assert status == 2
     assert "plan.yaml:1: program: expected one of command" in err
+
+
+OF_MODEL = "--model", "llama3-8b", "--gpus", "64xh100"
+
+
+def test_a_model_and_devices_are_a_plan(cli):
+    """Its lines say what is trained, and how many layouts arithmetic leaves out."""
+    status, out, err = cli("plan", *OF_MODEL, "--seq", 4096, "--dry-run")
+    assert (status, err) == (0, "")
+    what, left_out, first, *_ = out.splitlines()
+    where = "on 64 x H100 SXM of h100_ib: 64 sequences of 4096 tokens per step"
+    assert what == f"# llama3-8b, 8.0 billion parameters, {where}"
+    assert left_out.startswith("# layouts left out by arithmetic: ")
+    assert "do not divide" in left_out
+    assert first.startswith("simrank run --shape-only --cluster h100_ib --nnodes 8 ")
+    assert "configs/models/train.py --model llama3-8b --seq 4096 --batch 64 --tp 1" in first
+
+
+def test_a_saved_plan_of_a_model_has_its_program_and_runs_the_same(cli, tmp_path):
+    """It is not overwritten."""
+    folder = tmp_path / "kept"
+    _, out, _ = cli("plan", *OF_MODEL, "--save", folder, "--dry-run")
+    assert sorted(path.name for path in folder.iterdir()) == ["model.yaml", "plan.yaml", "train.py"]
+    _, again, _ = cli("plan", folder / "plan.yaml", "--dry-run")
+    assert again.splitlines() == out.splitlines()[3:]
+    assert again.startswith(f"cd {folder} && simrank run")
+    status, _, err = cli("plan", *OF_MODEL, "--save", folder)
+    assert status == 2
+    assert "expected a folder without a plan" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "a YAML file, or --model and --gpus, got neither"),
+        (("plan.yaml", *OF_MODEL), "a YAML file or --model, got both"),
+        (("plan.yaml", "--seq", "8"), "--seq: expected this option with --model only, got 8"),
+        (("--model", "llama3-8b"), "--gpus: expected the devices beside --model"),
+        (("--model", "llama3-405b", "--gpus", "8xh100"), "devices on which some layout fits"),
+    ],
+)
+def test_options_of_a_model_and_a_file_exclude_each_other(cli, words, said):
+    """Before anything runs."""
+    status, _, err = cli("plan", *words)
+    assert status == 2
+    assert said in err

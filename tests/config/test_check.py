@@ -230,7 +230,7 @@ def test_the_command_writes_them_to_stdout_or_a_folder(tmp_path, capsys):
     status, shown = run("clusters")
     assert status == 2
     assert (
-        "expected one of cluster, bench, sweep, plan, faults, measured, calibration, got"
+        "expected one of cluster, bench, sweep, plan, model, faults, measured, calibration, got"
         in shown.err
     )
     assert "write `cluster`" in shown.err

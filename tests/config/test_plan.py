@@ -187,3 +187,45 @@ def test_an_expression_is_nothing_else_and_has_limits(plan, expression, message)
         plan("num_ranks // tp}", f'1, x: "{expression}"}}')
     assert "derived.x: expected an expression of" in str(caught.value)
     assert message in str(caught.value)
+
+
+LAYOUTS = "layouts: [{tp: 1, ac: none}, {tp: 8, ac: full}]\n"
+LISTED = "command: train.py --tp {tp} {ac}\ncluster: h100_ib\nparameters: {nnodes: [1, 2]}\n"
+
+
+def test_layouts_are_combinations_that_are_listed_in_the_order_of_runs(tmp_path):
+    """Each is run for all combinations of the parameters."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(LISTED + LAYOUTS)
+    config = load_plan(path)
+    found = [(cell.chosen["nnodes"], cell.chosen["tp"], cell.chosen["ac"]) for cell in config.cells]
+    assert found == [(1, 1, "none"), (1, 8, "full"), (2, 1, "none"), (2, 8, "full")]
+    assert config.parameters["tp"] == (1, 8)
+    assert config.num_combinations == 4
+
+
+@pytest.mark.parametrize(
+    ("layouts", "said"),
+    [
+        ("layouts: []", "a list of mappings"),
+        ("layouts: [{}]", "a mapping from parameter to value"),
+        ("layouts: [{tp: 1, ac: a}, {tp: 2}]", "values of tp, ac"),
+        ("layouts: [{tp: 1, ac: a, nnodes: 2}]", "`nnodes` among the parameters"),
+        ("layouts: [{tp: [1], ac: a}]", "a number or a text"),
+        ("layouts: [{tp: 1, ac: a, pp: 1}]", "a name that the command or an expression uses"),
+    ],
+)
+def test_layouts_that_are_wrong_are_named(tmp_path, layouts, said):
+    """All give the same parameters, and the command uses each."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(LISTED + layouts + "\n")
+    with pytest.raises(ConfigError, match=said):
+        load_plan(path)
+
+
+def test_a_parameter_is_given_in_one_place(tmp_path):
+    """Either a grid or a list has it."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(LISTED.replace("nnodes: [1, 2]", "tp: [1]") + LAYOUTS)
+    with pytest.raises(ConfigError, match="a parameter under `parameters` or `layouts`, got both"):
+        load_plan(path)

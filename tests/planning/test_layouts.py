@@ -1,0 +1,83 @@
+"""Layouts by arithmetic: which are tried first, which are left out, and their plan."""
+
+from pathlib import Path
+
+import pytest
+
+from simrank.config.decoder import load_decoder
+from simrank.config.gpus import devices_of
+from simrank.planning.layouts import (
+    ParallelLayout,
+    TrainingJob,
+    choose,
+    memory_of,
+    plan_at,
+    plan_text,
+)
+
+FULL = ParallelLayout(tp=1, pp=1, cp=1, ep=1, replicate=1, micro=1, recompute="full")
+
+
+def job_of(model, gpus, seq=None, batch=None):
+    config = load_decoder(model)
+    cluster, count = devices_of(gpus)
+    return TrainingJob(config, cluster, count, seq or config.seq, batch or count)
+
+
+def test_sharded_data_parallelism_comes_first_where_the_model_fits():
+    """A model of 8B needs nothing else."""
+    first, *_ = choose(job_of("llama3-8b", "64xh100")).layouts
+    assert (first.tp, first.pp, first.cp) == (1, 1, 1)
+
+
+def test_what_does_not_fit_or_divide_is_left_out_and_counted():
+    """405B on one node: its optimizer states alone need ten times the memory."""
+    found = choose(job_of("llama3-405b", "8xh100"))
+    assert found.layouts == ()
+    assert found.left_out["do not fit into 79.2 GiB"] > 0
+    for layout in choose(job_of("qwen3-30b-a3b", "16xh100")).layouts:
+        assert layout.tp <= 4  # It has four heads of keys.
+
+
+def test_long_sequences_are_split():
+    """A sequence of 131,072 tokens: no more of them than GPUs in a node."""
+    found = choose(job_of("llama3-8b", "8xh100", seq=131072, batch=1)).layouts
+    assert found
+    assert all(layout.cp * layout.tp == 8 for layout in found)
+
+
+# GiB that runs of the program allocated (simrank run --shape-only, torch 2.13).
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch", "changes", "gib"),
+    [
+        ("llama3-8b", "8xh100", 8, {}, 27.45),
+        ("llama3-8b", "8xh100", 8, {"tp": 2, "recompute": "none"}, 42.73),
+        ("llama3-70b", "128xh100", 128, {"tp": 8, "micro": 4}, 18.43),
+    ],
+)
+def test_the_arithmetic_of_memory_is_near_to_that_of_runs(model, gpus, batch, changes, gib):
+    """Near enough to leave out hopeless layouts."""
+    found = memory_of(job_of(model, gpus, batch=batch), FULL._replace(**changes)) / 2**30
+    assert found == pytest.approx(gib, rel=0.2)
+
+
+def test_the_text_of_a_plan_is_a_plan_of_the_layouts():
+    """What all layouts share is no column of the table."""
+    job = job_of("llama3-8b", "64xh100")
+    chosen = choose(job)
+    plan = plan_at(plan_text(job, ("train.py", "llama3-8b"), chosen), Path("plan.yaml"))
+    assert len(plan.cells) == len(chosen.layouts)
+    assert [cell.chosen["micro"] for cell in plan.cells] == [each.micro for each in chosen.layouts]
+    assert "ep" not in plan.parameters
+    first = plan.cells[0]
+    assert first.tokens_per_step == 64 * 8192
+    assert first.run_options()[:4] == ["--cluster", "h100_ib", "--nnodes", "8"]
+    assert first.program[:7] == (
+        "train.py",
+        "--model",
+        "llama3-8b",
+        "--seq",
+        "8192",
+        "--batch",
+        "64",
+    )
