@@ -27,7 +27,7 @@ _LEAST_SEQ = 8192  # Assumed: sequences are split into shorter parts only where 
 _MOST_ROWS = 12
 # Assumed, of this machine: seconds of a processor for a block of one micro-batch in two steps, and
 # for a run besides them. Runs are chosen until the sum is that of five minutes on two processors.
-_BLOCK_S, _RUN_S, _SWEEP_S = 0.3, 4.0, 600.0
+_BLOCK_S, _RUN_S, _SWEEP_S, _ROW_S = 0.3, 4.0, 600.0, 120.0
 _MOST_ALLOCATED = 0.95  # Assumed: of a device's memory; the allocator reserves more than that.
 _PRODUCTS = 0.65  # Assumed: rate of a step's products as a share of the peak.
 _EXPOSED = 0.1  # Assumed: share of overlapped communication that is waited for all the same.
@@ -115,9 +115,10 @@ def choose(job: TrainingJob) -> Chosen:
     left_s = _SWEEP_S
     for layout in ordered:
         cost = _RUN_S + _BLOCK_S * job.model.layers * job.num_micro(layout)
-        if len(chosen) < _MOST_ROWS and (cost <= left_s or not chosen):
+        if len(chosen) < _MOST_ROWS and cost <= min(left_s, _ROW_S):
             chosen.append(layout)
             left_s -= cost
+    chosen = chosen or ordered[:1]
     if fit > len(chosen):
         left_out["are slower by arithmetic, or take long to simulate"] = fit - len(chosen)
     return Chosen(tuple(chosen), dict(left_out))
@@ -192,8 +193,7 @@ def _activations(job: TrainingJob, layout: ParallelLayout) -> float:
     attention = 3 * queries + (4 if model.qk_norm else 2) * keys + queries * model.qk_norm
     rows = 2 * model.hidden / tp
     if model.experts:
-        moved = 6 if layout.ep > 1 else 4
-        routed = model.top_k * (moved * model.hidden + 4 * model.expert_ffn)
+        routed = model.top_k * (2 * model.hidden + 4 * model.expert_ffn)
         each = attention / tp + 2 * rows + model.hidden + (routed + 6 * model.experts) / tp
     else:
         each = (attention + 4 * model.ffn) / tp + rows + 2 * model.hidden
@@ -239,7 +239,7 @@ def _sharding(job: TrainingJob, layout: ParallelLayout) -> float:
     ways = min(per_node // tp or 1, shards)
     spans = shards * tp > per_node
     rate = _rates(job, 1) if not spans else min(_rates(job, 1), ways * _nic(job))
-    seconds = 8 * dense * num_gathers / rate * (shards > 1)
+    seconds = 8 * dense * num_gathers / rate * (shards - 1) / shards
     if replicate > 1:
         seconds += 8 * dense / shards * num_gathers / _nic(job)
     if model.experts:
@@ -247,7 +247,7 @@ def _sharding(job: TrainingJob, layout: ParallelLayout) -> float:
         over = job.num_ranks // pp // ep
         ways = max(per_node // ep, 1)
         rate = min(_rates(job, 1), ways * _nic(job)) if over * ep > per_node else _rates(job, 1)
-        seconds += 8 * experts * num_gathers / rate * (over > 1)
+        seconds += 8 * experts * num_gathers / rate * (over - 1) / over
     return seconds
 
 

@@ -53,6 +53,7 @@ def test_long_sequences_are_split():
         ("llama3-8b", "8xh100", 8, {}, 27.45),
         ("llama3-8b", "8xh100", 8, {"tp": 2, "recompute": "none"}, 42.73),
         ("llama3-70b", "128xh100", 128, {"tp": 8, "micro": 4}, 18.43),
+        ("qwen3-30b-a3b", "16xh100", 16, {"ep": 8, "recompute": "none"}, 64.96),
     ],
 )
 def test_the_arithmetic_of_memory_is_near_to_that_of_runs(model, gpus, batch, changes, gib):
