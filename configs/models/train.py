@@ -301,26 +301,47 @@ def sharded(stage, options, mesh, experts_mesh):
     stage.start()
 
 
-def clipped(kinds, groups, most=1.0):
-    """Scale gradients so that their norm over all ranks is at most `most`."""
-    whole = [p.grad.to_local() for p in kinds["whole"]]
-    if groups["tp"] is not None and whole:
-        flat = torch.cat([grad.flatten() for grad in whole])
-        dist.all_reduce(flat, group=groups["tp"])
-        parts = flat.split([grad.numel() for grad in whole])
-        torch._foreach_copy_(whole, [p.view_as(grad) for p, grad in zip(parts, whole, strict=True)])
-    total = torch.zeros((), device="cuda")
-    for kind, parameters in kinds.items():
-        if parameters:
-            square = nn.utils.get_total_norm([p.grad for p in parameters]).full_tensor() ** 2
-            group = groups.get({"split": "tp", "experts": "ep"}.get(kind))
-            if group is not None:
-                dist.all_reduce(square, group=group)
-            total += square
-    if groups["pp"] is not None:
-        dist.all_reduce(total, group=groups["pp"])
-    for parameters in kinds.values():
-        nn.utils.clip_grads_with_norm_(parameters, most, total.sqrt())
+class Update:
+    """Clip gradients by their norm over all ranks, and update this rank's parts of parameters.
+
+    The optimizer has plain tensors: one of DTensors takes time that grows with the square of their
+    number in each first step.
+    """
+
+    def __init__(self, stage, options, groups):
+        self.group, self.kinds = groups["tp"], {"whole": [], "split": [], "experts": []}
+        self.copies = {"whole": options.tp * options.replicate, "split": options.replicate}
+        for name, weight in stage.named_parameters():
+            is_whole = "norm" in name or "router" in name
+            kind = "experts" if "experts" in name else "whole" if is_whole else "split"
+            self.kinds[kind].append((weight, weight.detach().to_local().requires_grad_()))
+        parts = [part for pairs in self.kinds.values() for _, part in pairs]
+        self.optimizer = torch.optim.AdamW(parts, 3e-4, (0.9, 0.95), fused=True)
+
+    def __call__(self, most=1.0):
+        """Take the gradients of a step; their norm is at most `most`."""
+        total = torch.zeros((), device="cuda")
+        for kind, pairs in self.kinds.items():
+            for weight, part in pairs:
+                part.grad, weight.grad = weight.grad.to_local(), None
+            grads = [part.grad for _, part in pairs]
+            if kind == "whole" and self.group is not None:
+                added(grads, self.group)
+            if grads:
+                total += nn.utils.get_total_norm(grads) ** 2 / self.copies.get(kind, 1)
+        dist.all_reduce(total)
+        parts = [part for pairs in self.kinds.values() for _, part in pairs]
+        nn.utils.clip_grads_with_norm_(parts, most, total.sqrt())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def added(tensors, group):
+    """Add tensors of all ranks in place, in one call."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    torch._foreach_copy_(tensors, [p.view_as(x) for p, x in zip(parts, tensors, strict=True)])
 
 
 def accumulate(stage, inputs, targets):
@@ -424,28 +445,20 @@ def main():
         rank = dist.get_rank(groups["pp"]) if options.pp > 1 else 0
         stage = Stage(model, options, groups, rank)
     sharded(stage, options, mesh, experts_mesh)
-    kinds = {"whole": [], "split": [], "experts": []}
-    for name, weight in stage.named_parameters():
-        is_whole = "norm" in name or "router" in name
-        kinds["experts" if "experts" in name else "whole" if is_whole else "split"].append(weight)
-    params = [{"params": kinds["whole"] + kinds["split"]}]
-    params += [{"params": kinds["experts"]}] if kinds["experts"] else []
-    optimizer = torch.optim.AdamW(params, 3e-4, (0.9, 0.95), fused=True)
+    update = Update(stage, options, groups)
     data_ranks = sizes["replicate"] * sizes["shard"]
     run = partial(accumulate, stage)
     if options.pp > 1:
         held = options.seq // options.cp // options.tp, options.micro, model["hidden"]
         back = init_device_mesh("cuda", (options.pp, per_stage), mesh_dim_names=("back", "stage"))
         run = Pipeline(stage, held, groups["pp"], back["back"].get_group())
-    for _ in range(options.steps):
-        size = (options.batch // data_ranks, options.seq + 1)
+    for step in range(options.steps):  # The first one warms up, with one micro-batch.
+        size = (options.batch // data_ranks if step else options.micro, options.seq + 1)
         tokens = torch.randint(0, model["vocab"], size, device="cuda")
         x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        optimizer.zero_grad()
         with in_context(mesh, stage, x, y, options):
             run(x.split(options.micro), y.split(options.micro))
-        clipped(kinds, groups)
-        optimizer.step()
+        update()
     dist.destroy_process_group()
 
 

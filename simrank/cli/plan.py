@@ -19,7 +19,7 @@ from simrank.config.locate import locate
 from simrank.config.plan import ERROR, FITS, load_plan
 from simrank.pages.text_table import text_table
 from simrank.parallel import Part, Workers
-from simrank.planning.layouts import TrainingJob, choose, plan_at, plan_text
+from simrank.planning.layouts import TrainingJob, choose, plan_text
 from simrank.planning.plan import (
     best_command,
     check_program,
@@ -63,7 +63,9 @@ def plan(
     ] = None,
     save: Annotated[
         str | None,
-        typer.Option("--save", help="Of --model: folder for the plan, its program and model."),
+        typer.Option(
+            "--save", help="Of --model: folder for its plan and program (llama3-8b-64xh100)."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     devices: options.CudaDevices = None,
@@ -122,14 +124,13 @@ def _plan_of(file: str | None, model: str | None, of_model: Mapping[str, Any]) -
 
 
 def _plan_of_model(word: str, of_model: Mapping[str, Any]) -> PlanConfig:
-    """Return the plan of the layouts that are worth a run."""
+    """Return the plan of the layouts that are worth a run, whose files it writes."""
     model, (cluster, count) = load_decoder(word), devices_of(of_model["--gpus"])
     job = TrainingJob(
         model, cluster, count, of_model["--seq"] or model.seq, of_model["--batch"] or count
     )
-    chosen = choose(job)
-    program, name = configs_dir() / "models" / "train.py", Path(word)
-    title = f"{name.stem}, {model.num_parameters / 1e9:.1f} billion parameters"
+    chosen, name = choose(job), Path(word).stem
+    title = f"{name}, {model.num_parameters / 1e9:.1f} billion parameters"
     where = f"{count} x {cluster.device.name} of {cluster.name}"
     typer.echo(f"# {title}, on {where}: {job.batch} sequences of {job.seq} tokens per step")
     left_out = "; ".join(f"{number} {why}" for why, number in chosen.left_out.items())
@@ -137,17 +138,20 @@ def _plan_of_model(word: str, of_model: Mapping[str, Any]) -> PlanConfig:
     if not chosen.layouts:
         to_fix = "take more devices, another --batch or a shorter --seq"
         raise bad_option("--gpus", "devices on which some layout fits", where, to_fix)
-    if of_model["--save"] is None:
-        again = name.absolute() if name.suffix else name
-        return plan_at(plan_text(job, (str(program), str(again)), chosen), Path("--model"))
-    folder = Path(of_model["--save"])
-    if (folder / "plan.yaml").exists():
-        raise bad_option("--save", "a folder without a plan", f"{folder / 'plan.yaml'} exists")
+    folder = Path(of_model["--save"] or f"{name}-{count}x{cluster.name}")
+    texts = {
+        "train.py": (configs_dir() / "models" / "train.py").read_text(),
+        "model.yaml": locate("models", word).read_text(),
+        "plan.yaml": plan_text(job, ("train.py", "model.yaml"), chosen),
+    }
+    for path, text in ((folder / name, text) for name, text in texts.items()):
+        if path.exists() and path.read_text() != text:
+            to_fix = f"simrank plan {folder / 'plan.yaml'}, or another --save"
+            raise bad_option("--save", "a folder without another plan", f"{path} differs", to_fix)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "train.py", program.read_text())
-    write_text(folder / "model.yaml", locate("models", word).read_text())
-    write_text(folder / "plan.yaml", plan_text(job, ("train.py", "model.yaml"), chosen))
-    typer.echo(f"# to run it again, changed: simrank plan {folder / 'plan.yaml'}")
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    typer.echo(f"# to change it and run it again: simrank plan {folder / 'plan.yaml'}")
     return load_plan(folder / "plan.yaml")
 
 

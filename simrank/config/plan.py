@@ -219,11 +219,7 @@ def load_plan(path: str | Path) -> PlanConfig:
         ConfigError: The file is wrong, or an expression or the command names what is unknown, or
             no combination is left.
     """
-    return plan_of(read_yaml(path))
-
-
-def plan_of(source: Source) -> PlanConfig:
-    """Check a plan that has been read; see `load_plan`."""
+    source = read_yaml(path)
     keys = validate(_Keys, source)
     key = cluster_key(source)
     _check_used(source, keys)

@@ -180,8 +180,9 @@ class PackageState:
         if own is not None and self._made is not None and self._made.has_new:
             self._made.join(self._packages, own)
             self._find(task.rank, own)
-        for package in self._packages:
-            self._changes.look(package, program, task)
+        if not _runs_alone(program):
+            for package in self._packages:
+                self._changes.look(package, program, task)
         see_handled(program)
         self._ranks.add(task.rank)
 
@@ -233,6 +234,12 @@ class PackageState:
         """Stop looking at reads."""
         if self._made is not None:
             self._made.singletons.end()
+
+
+def _runs_alone(program: Program) -> bool:
+    """Return whether no other rank shares the process: of one rank, or folded into one."""
+    folding = program.context.folding
+    return (program.world_size if folding is None else len(folding.running)) == 1
 
 
 class PackagesOfRank:

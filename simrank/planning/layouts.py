@@ -9,25 +9,20 @@ from collections import Counter
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from simrank.config.plan import plan_of
-from simrank.config.yaml_source import parse_yaml
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from simrank.config.cluster import ClusterConfig
     from simrank.config.decoder import DecoderConfig
-    from simrank.config.plan import PlanConfig
 
 RECOMPUTED = {"none": 0.0, "half": 0.5, "full": 1.0}  # Shares of the blocks.
 _SIZES = (1, 2, 4, 8, 16)
 _MOST_PER_NODE = 8  # Assumed: the largest tensor parallelism in use; larger ones leave a node.
 _LEAST_SEQ = 8192  # Assumed: sequences are split into shorter parts only where ranks are left.
 _MOST_ROWS = 12
-# Assumed, of this machine: seconds of a processor for a block of one micro-batch in two steps, and
-# for a run besides them. Runs are chosen until the sum is that of five minutes on two processors.
-_BLOCK_S, _RUN_S, _SWEEP_S, _ROW_S = 0.3, 4.0, 600.0, 120.0
+# Assumed, as on a processor of 2023: seconds for a block of one micro-batch, and for a run besides
+# them. Runs are chosen until the sum is that of five minutes on two processors.
+_BLOCK_S, _RUN_S, _SWEEP_S, _ROW_S = 0.12, 5.0, 600.0, 120.0
 _MOST_ALLOCATED = 0.95  # Assumed: of a device's memory; the allocator reserves more than that.
 _PRODUCTS = 0.65  # Assumed: rate of a step's products as a share of the peak.
 _EXPOSED = 0.1  # Assumed: share of overlapped communication that is waited for all the same.
@@ -114,7 +109,7 @@ def choose(job: TrainingJob) -> Chosen:
     chosen: list[ParallelLayout] = []
     left_s = _SWEEP_S
     for layout in ordered:
-        cost = _RUN_S + _BLOCK_S * job.model.layers * job.num_micro(layout)
+        cost = _RUN_S + _BLOCK_S * job.model.layers * (1 + job.num_micro(layout))
         if len(chosen) < _MOST_ROWS and cost <= min(left_s, _ROW_S):
             chosen.append(layout)
             left_s -= cost
@@ -301,13 +296,3 @@ def plan_text(job: TrainingJob, words: tuple[str, str], chosen: Chosen) -> str:
         found = ", ".join(f"{name}: {getattr(layout, name)}" for name in names)
         lines.append(f"  - {{{found}}}")
     return "\n".join([*lines, f"tokens_per_step: {job.batch * job.seq}", ""])
-
-
-def plan_at(text: str, path: Path) -> PlanConfig:
-    """Return the plan of a text that runs in a folder, also where no file is there.
-
-    Args:
-        text: The YAML.
-        path: Of its file; the command runs in its folder.
-    """
-    return plan_of(parse_yaml(text, str(path), path))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from simrank.engine import Engine, EngineInterface, Task
     from simrank.hardware.cluster import Cluster
+    from simrank.ranks.folding import Folding
 
 
 class InjectsFaults(Protocol):
@@ -63,6 +64,10 @@ class ContextOfProgram(Protocol):
     @property
     def faults(self) -> InjectsFaults | None:
         """Return the injected faults, or None."""
+
+    @property
+    def folding(self) -> Folding | None:
+        """Return the ranks that run and represent others, or None."""
 
     @property
     def comparisons(self) -> RecordsComparisons | None:

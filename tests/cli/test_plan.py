@@ -143,30 +143,36 @@ def test_what_is_no_plan_is_named(plan, cli):
 OF_MODEL = "--model", "llama3-8b", "--gpus", "64xh100"
 
 
-def test_a_model_and_devices_are_a_plan(cli):
+def test_a_model_and_devices_are_a_plan(cli, tmp_path, monkeypatch):
     """Its lines say what is trained, and how many layouts arithmetic leaves out."""
+    monkeypatch.chdir(tmp_path)
     status, out, err = cli("plan", *OF_MODEL, "--seq", 4096, "--dry-run")
     assert (status, err) == (0, "")
-    what, left_out, first, *_ = out.splitlines()
+    what, left_out, again, first, *_ = out.splitlines()
     where = "on 64 x H100 SXM of h100_ib: 64 sequences of 4096 tokens per step"
     assert what == f"# llama3-8b, 8.0 billion parameters, {where}"
     assert left_out.startswith("# layouts left out by arithmetic: ")
     assert "do not divide" in left_out
-    assert first.startswith("simrank run --shape-only --cluster h100_ib --nnodes 8 ")
-    assert "configs/models/train.py --model llama3-8b --seq 4096 --batch 64 --tp 1" in first
+    assert again.endswith("simrank plan llama3-8b-64xh100_ib/plan.yaml")
+    folder = tmp_path / "llama3-8b-64xh100_ib"
+    assert first.startswith(f"cd {folder} && simrank run --shape-only --cluster h100_ib ")
+    assert "train.py --model model.yaml --seq 4096 --batch 64 --tp 1" in first
 
 
-def test_a_saved_plan_of_a_model_has_its_program_and_runs_the_same(cli, tmp_path):
-    """It is not overwritten."""
+def test_the_plan_of_a_model_is_kept_with_its_program(cli, tmp_path):
+    """The same words run it again; a changed one is not overwritten."""
     folder = tmp_path / "kept"
-    _, out, _ = cli("plan", *OF_MODEL, "--save", folder, "--dry-run")
+    words = "plan", *OF_MODEL, "--save", folder, "--dry-run"
+    _, out, _ = cli(*words)
     assert sorted(path.name for path in folder.iterdir()) == ["model.yaml", "plan.yaml", "train.py"]
     _, again, _ = cli("plan", folder / "plan.yaml", "--dry-run")
     assert again.splitlines() == out.splitlines()[3:]
-    assert again.startswith(f"cd {folder} && simrank run")
-    status, _, err = cli("plan", *OF_MODEL, "--save", folder)
+    assert cli(*words) == (0, out, "")
+    (folder / "model.yaml").write_text((folder / "model.yaml").read_text() + "# mine\n")
+    status, _, err = cli(*words)
     assert status == 2
-    assert "expected a folder without a plan" in err
+    assert "model.yaml differs" in err
+    assert f"to fix: simrank plan {folder / 'plan.yaml'}" in err
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,15 @@
 """Layouts by arithmetic: which are tried first, which are left out, and their plan."""
 
-from pathlib import Path
-
 import pytest
 
 from simrank.config.decoder import load_decoder
 from simrank.config.gpus import devices_of
+from simrank.config.plan import load_plan
 from simrank.planning.layouts import (
     ParallelLayout,
     TrainingJob,
     choose,
     memory_of,
-    plan_at,
     plan_text,
 )
 
@@ -62,11 +60,13 @@ def test_the_arithmetic_of_memory_is_near_to_that_of_runs(model, gpus, batch, ch
     assert found == pytest.approx(gib, rel=0.2)
 
 
-def test_the_text_of_a_plan_is_a_plan_of_the_layouts():
+def test_the_text_of_a_plan_is_a_plan_of_the_layouts(tmp_path):
     """What all layouts share is no column of the table."""
     job = job_of("llama3-8b", "64xh100")
     chosen = choose(job)
-    plan = plan_at(plan_text(job, ("train.py", "llama3-8b"), chosen), Path("plan.yaml"))
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(job, ("train.py", "llama3-8b"), chosen))
+    plan = load_plan(path)
     assert len(plan.cells) == len(chosen.layouts)
     assert [cell.chosen["micro"] for cell in plan.cells] == [each.micro for each in chosen.layouts]
     assert "ep" not in plan.parameters

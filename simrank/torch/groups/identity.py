@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 import torch
@@ -304,6 +305,10 @@ def compared_coordinates(
     original: Callable[[Any], tuple[int, ...] | None],
 ) -> Callable[[Any], tuple[int, ...] | None]:
     """Wrap `DeviceMesh.get_coordinate`: coordinates record their comparisons in folded runs."""
+    known: WeakKeyDictionary[Any, dict[tuple[int, ...], list[tuple[int, ...]]]]
+    known = (
+        WeakKeyDictionary()
+    )  # A DTensor asks at each operation; of equal meshes lines are equal.
 
     @functools.wraps(original)
     def get_coordinate(self: Any) -> tuple[int, ...] | None:
@@ -311,11 +316,13 @@ def compared_coordinates(
         recorder = None if program is None else comparisons_of(program)
         if found is None or recorder is None:
             return found
-        ranks = self.mesh.numpy()
-        own = tuple(found)
-        lines = (ranks[(*own[:dim], slice(None), *own[dim + 1 :])] for dim in range(len(own)))
-        pairs = zip(own, lines, strict=True)
-        return type(found)(recorder.within_group(at, tuple(line.tolist())) for at, line in pairs)
+        own, by_place = tuple(found), known.setdefault(self, {})
+        if own not in by_place:
+            ranks = self.mesh.numpy()
+            lines = (ranks[(*own[:dim], slice(None), *own[dim + 1 :])] for dim in range(len(own)))
+            by_place[own] = [tuple(line.tolist()) for line in lines]
+        pairs = zip(own, by_place[own], strict=True)
+        return type(found)(recorder.within_group(at, line) for at, line in pairs)
 
     return get_coordinate
 
