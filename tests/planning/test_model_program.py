@@ -28,10 +28,10 @@ seq: 64
 EXPERTS = "experts: 8\ntop_k: 2\nexpert_ffn: 64\nqk_norm: true\n"
 
 
-def simrank(*words):
+def simrank(*words, cwd=None):
     """Run a command in a process of its own, as torch's process group is of the whole process."""
     command = [sys.executable, "-m", "simrank", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 @pytest.fixture
@@ -72,13 +72,14 @@ def test_a_plan_of_a_model_ends_with_a_command_that_runs(tmp_path):
     """On two devices; the rows are steps that fit."""
     path = tmp_path / "tiny.yaml"
     path.write_text(MODEL)
-    words = "--model", path, "--gpus", "2xh100", "--batch", 2, "--jobs", 1
+    folder = tmp_path / "kept"
+    words = "--model", path, "--gpus", "2xh100", "--batch", 2, "--jobs", 1, "--save", folder
     ended = simrank("plan", *words)
     assert ended.returncode == 0, ended.stderr
     *_, stack, best = ended.stdout.splitlines()
     assert stack.startswith("# Times are those of torch")
-    command = best.removeprefix("# The best: ").split()
-    assert command[:4] == ["simrank", "run", "--shape-only", "--cluster"]
-    ended = simrank(*command[1:])
+    command = best.removeprefix(f"# The best: cd {folder} && simrank ").split()
+    assert command[:3] == ["run", "--shape-only", "--cluster"]
+    ended = simrank(*command, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     assert "training steps: " in ended.stderr
