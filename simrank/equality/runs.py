@@ -360,6 +360,8 @@ class _Run:
             for each in (_trials_paused(self.tapes), ring_in(dtype), fsdp_in(dtype), eager()):
                 patched.enter_context(each)
             run_calls(context.program, self.options.path, call, num_ranks)
+            self.tapes.clear()  # They hold models, which die with the Context then.
+            self._modes.clear()
         return context
 
     @contextmanager

@@ -186,6 +186,7 @@ def _spread(put: Callable[..., None]) -> Callable[[Any], None]:
 
 _SETTING_NAME = re.compile(r"(set|enable|disable|activate|restore|allow)_")
 _PRIVATE = re.compile(r"\._(?!_)")  # Not `torch.__future__`.
+_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 
 
 def _flags_in_python() -> Iterator[Setting]:
@@ -211,7 +212,8 @@ def globals_of(module: ModuleType, named: re.Pattern[str]) -> Iterator[Setting]:
 
 
 def _stored_globals(code: CodeType) -> set[str]:
-    found = {
-        str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL"
-    }
+    found = set()
+    if _STORE_GLOBAL in code.co_code[::2]:  # Few do, and to disassemble is slow.
+        steps = dis.get_instructions(code)
+        found = {str(step.argval) for step in steps if step.opcode == _STORE_GLOBAL}
     return found.union(*(_stored_globals(c) for c in code.co_consts if isinstance(c, CodeType)))
