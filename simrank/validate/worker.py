@@ -123,6 +123,7 @@ def _prepare(worker: Worker, setup: dict[str, Any], listener: int | None) -> Non
     calls.stage("unpacking the reset hook")
     worker.reset = pickling.unpacked(setup["reset"])
     calls.watch_torch()
+    _flush()  # What imports printed: it is asked for before the first request.
     calls.stage("idle")
 
 
