@@ -36,13 +36,13 @@ class Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, group, there, back):
-        """Return what `there` makes of x."""
+        """Return the result of the collective `there` of x."""
         ctx.how = group, back, there
         return there(x.contiguous(), group)
 
     @staticmethod
     def backward(ctx, grad):
-        """Return what the way back makes of the gradient."""
+        """Return the result of the collective `back` of the gradient."""
         return Moved.apply(grad, *ctx.how), None, None, None
 
 
@@ -61,7 +61,7 @@ def summed(x, group):
 
 
 def swapped(x, group):
-    """Return what every rank of the group has for this one, an equal part of its x."""
+    """Exchange equal parts of x among the ranks of the group (all-to-all)."""
     found = torch.empty_like(x)
     dist.all_to_all_single(found, x, group=group)
     return found
@@ -406,7 +406,7 @@ class Pipeline:
         return x
 
     def received(self, rank, group):
-        """Return what a rank sends."""
+        """Receive an activation or its gradient from a rank."""
         x = torch.empty(self.held, dtype=torch.bfloat16, device="cuda")
         dist.irecv(x, rank, group).wait()
         return x

@@ -144,13 +144,14 @@ def _plan_of_model(word: str, of_model: Mapping[str, Any]) -> PlanConfig:
         "model.yaml": locate("models", word).read_text(),
         "plan.yaml": plan_text(job, ("train.py", "model.yaml"), chosen),
     }
-    for path, text in ((folder / name, text) for name, text in texts.items()):
+    for file, text in texts.items():
+        path = folder / file
         if path.exists() and path.read_text() != text:
             to_fix = f"simrank plan {folder / 'plan.yaml'}, or another --save"
             raise bad_option("--save", "a folder without another plan", f"{path} differs", to_fix)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_text(folder / name, text)
+    for file, text in texts.items():
+        write_text(folder / file, text)
     typer.echo(f"# to change it and run it again: simrank plan {folder / 'plan.yaml'}")
     return load_plan(folder / "plan.yaml")
 

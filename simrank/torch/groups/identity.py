@@ -305,10 +305,9 @@ def compared_coordinates(
     original: Callable[[Any], tuple[int, ...] | None],
 ) -> Callable[[Any], tuple[int, ...] | None]:
     """Wrap `DeviceMesh.get_coordinate`: coordinates record their comparisons in folded runs."""
+    # A DTensor asks at each operation; of equal meshes lines are equal.
     known: WeakKeyDictionary[Any, dict[tuple[int, ...], list[tuple[int, ...]]]]
-    known = (
-        WeakKeyDictionary()
-    )  # A DTensor asks at each operation; of equal meshes lines are equal.
+    known = WeakKeyDictionary()
 
     @functools.wraps(original)
     def get_coordinate(self: Any) -> tuple[int, ...] | None:
