@@ -457,7 +457,7 @@ def _title(columns: Sequence[Mapping[str, Any]], missing: Sequence[int]) -> str:
 def title_of(columns: Mapping[str, Any]) -> str:
     """Return the words that name a run: `h100_ib tp=8, pp=2`."""
     (_, cluster), *rest = columns.items()
-    return f"{cluster} {', '.join(f'{name}={value}' for name, value in rest)}"
+    return f"{cluster} {', '.join(f'{name}={value}' for name, value in rest)}".rstrip()
 
 
 def _tell(rows: list[Row], outcomes: Mapping[int, RowOutcome], watcher: GridWatcher) -> None:

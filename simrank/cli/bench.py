@@ -22,7 +22,7 @@ from simrank.cli import options  # noqa: TC001 - typer looks annotations up
 from simrank.cli.common import EXIT_STATUS, FAILED, app, ended_by_sigterm, traced_ranks
 from simrank.cli.debugging import show_surroundings
 from simrank.cli.nccl_tests import NcclTestsCommand, bad_option, collective_of, mapping_of
-from simrank.cli.results import BenchGrid, GridResults, Results, Shown, ShownGrid
+from simrank.cli.results import GridResults, Results, Shown, ShownGrid
 from simrank.config import BenchConfig, bench_config_from_mapping, load_bench_config
 from simrank.config.locate import is_file, locate
 from simrank.config.plan import is_plan
@@ -32,7 +32,7 @@ from simrank.errors import ConfigError
 from simrank.parallel import Part, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from simrank.bench.nccl_tests_writer import Machine
     from simrank.bench.series import Row, Series
@@ -52,12 +52,7 @@ def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) 
         raise bad_option("--trace", "runs in this process beside it", "--jobs or --backend")
     most = max(config.ranks_for(cell.cluster, cell.chosen) for cell in config.cells())
     traced_ranks(given["trace"], given["trace_ranks"], most)
-    results = GridResults(
-        given,
-        {"seed": config.seed, "program": config.program},
-        lambda *facts: program_page(config, results.rows, *facts),
-        BenchGrid(fingerprint(config), len(config.cells()), is_row),
-    )
+    results = _Results(config, given)
     finished = {} if results.timeline is not None else results.finished(given["json_file"])
     watcher = _Shown(config, results, given["json_file"] if finished else None)
     with results.kept(), watcher.progress:
@@ -67,6 +62,40 @@ def bench_program(config: SweepConfig, given: dict[str, Any], workers: Workers) 
     if num_failed:
         typer.echo(f"# {num_failed} of {len(results.rows)} runs failed")
         raise typer.Exit(FAILED)
+
+
+class _Results(GridResults):
+    """The rows of a benchmark; a file that was left half full is gone on with.
+
+    Args:
+        config: The benchmark.
+        given: The options of the command line.
+    """
+
+    def __init__(self, config: SweepConfig, given: dict[str, Any]) -> None:
+        self._facts = {"seed": config.seed, "program": config.program}
+        super().__init__(given, self._facts, lambda *facts: program_page(config, self.rows, *facts))
+        self._config = fingerprint(config)
+        self._num_cells = len(config.cells())
+
+    def to_resume(self) -> dict[str, Any]:
+        """Return the key of a run to resume: its runs and their dependencies."""
+        return {"config": self._config, "cells": sorted(self.by_cell)}
+
+    def finished(self, path: str | None) -> Mapping[int, dict[str, Any]]:
+        """Return the rows, by run, of a file that the same benchmark left when it ended early."""
+        found = self.earlier(path)
+        expected = {**self._facts, "config": self._config}
+        if "partial" not in found or any(found.get(name) != it for name, it in expected.items()):
+            return {}
+        cells, rows = found.get("cells"), found.get("rows")
+        if not isinstance(cells, list) or not isinstance(rows, list) or len(cells) != len(rows):
+            return {}  # The file is not as it was written.
+        are_right = all(
+            type(index) is int and index in range(self._num_cells) and is_row(row)
+            for index, row in zip(cells, rows, strict=True)
+        )
+        return dict(zip(cells, rows, strict=True)) if are_right else {}
 
 
 class _Shown(ShownGrid):

@@ -11,7 +11,7 @@ import typer
 from simrank.cli import options
 from simrank.cli.common import EXIT_STATUS, FAILED, app, ended_by_sigterm
 from simrank.cli.nccl_tests import bad_option
-from simrank.cli.results import BenchGrid, GridResults, ShownGrid
+from simrank.cli.results import GridResults, ShownGrid
 from simrank.config.decoder import load_decoder
 from simrank.config.files import configs_dir, write_text
 from simrank.config.gpus import devices_of
@@ -24,14 +24,14 @@ from simrank.planning.plan import (
     best_command,
     check_program,
     command_text,
-    fingerprint,
-    is_row,
+    kept_rows,
     label_of,
     limits_of,
     plan_page,
     remarks_of,
     run_plan,
     table_of,
+    times_text,
 )
 
 if TYPE_CHECKING:
@@ -89,16 +89,14 @@ def plan(
             typer.echo(command_text(config, cell))
         return
     given = {"json_file": json_file, "csv_file": csv_file, "html_file": html_file}
-    results = GridResults(
-        {**given, "trace": None, "trace_ranks": None},
-        {"seed": 0, "command": config.command},
-        lambda *facts: plan_page(config, results.rows, *facts),
-        BenchGrid(fingerprint(config), len(config.cells), is_row),
-    )
+    results = _Results(config, {**given, "trace": None, "trace_ranks": None})
     finished = results.finished(json_file)
-    if json_file is not None and Path(json_file).is_file() and not finished:
-        typer.echo(f"# {json_file} is whole, or of other runs: all are run again")
-    shown = _Shown(config, results, json_file if finished else None)
+    if json_file is not None and Path(json_file).is_file():
+        typer.echo(
+            f"# {len(finished)} of {len(config.cells)} runs are in {json_file}, and nothing that "
+            "they read has changed"
+        )
+    shown = _Shown(config, results, None)
     with results.kept(), shown.table(), shown.progress:
         run_plan(config, watcher=shown, part=Part(Workers(jobs, backend), finished))
     if any(row[FITS] is None for row in results.rows):
@@ -167,6 +165,32 @@ def _refuse_program(file: str) -> None:
         raise bad_option("FILE", expected, f"the program {file}", to_fix)
 
 
+class _Results(GridResults):
+    """The rows of a plan; its JSON file keeps those of other layouts, too.
+
+    Args:
+        config: The plan.
+        given: The options of the command line.
+    """
+
+    def __init__(self, config: PlanConfig, given: dict[str, Any]) -> None:
+        head = {"seed": 0, "command": config.command}
+        super().__init__(given, head, lambda *facts: plan_page(config, self.rows, *facts))
+        self._config = config
+        self._other_rows: list[Row] = []
+
+    def finished(self, path: str | None) -> Mapping[int, Row]:
+        """Return the rows, by run, that a file has and that hold; keep its others."""
+        found = self.earlier(path)
+        rows = [row for key in ("rows", "other_rows") for row in found.get(key) or ()]
+        own, self._other_rows = kept_rows(self._config, rows)
+        return own
+
+    def beside_rows(self) -> dict[str, Any]:
+        """Return the rows of other plans' runs, by their key."""
+        return {"other_rows": self._other_rows} if self._other_rows else {}
+
+
 class _Shown(ShownGrid):
     """Prints a line for each run that ends, under a progress bar, and the table at the end.
 
@@ -200,7 +224,7 @@ class _Shown(ShownGrid):
             speed = "" if rate is None else f"{rate:.0f} tokens/s/GPU, "
             gib = row["peak_reserved_bytes"] / 2**30
             memory = f"{gib:.1f} GiB; " if row[FITS] else ""
-            told = f"{row['step_ms']:.1f} ms, {speed}{memory}{told}"
+            told = f"{times_text(row)}, {speed}{memory}{told}"
         label = label_of(row, self._config)
         self._say(f"{self._num_ended}/{len(self._config.cells)} {label}: {told}", err=True)
 

@@ -8,7 +8,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from simrank.config import BenchConfig
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_JSON_ONLY = ("inputs",)  # Columns for programs alone.
 _SAVE_EVERY_S = 1.0  # Assumed: as much work as one may lose to a process that is killed.
 
 
@@ -91,10 +92,15 @@ class Results:
     def document(self, partial: str | None) -> str:
         """Return the text of the JSON file, with why rows are missing, if some are."""
         said = {} if partial is None else {"partial": partial, **self.to_resume()}
-        return json.dumps({**self._head, **said, "rows": self.rows}, indent=1) + "\n"
+        found = {**self._head, **said, "rows": self.rows, **self.beside_rows()}
+        return json.dumps(found, indent=1) + "\n"
 
     def to_resume(self) -> dict[str, Any]:
         """Return the key of a run to resume: empty here."""
+        return {}
+
+    def beside_rows(self) -> dict[str, Any]:
+        """Return further keys of the JSON file: none here."""
         return {}
 
     def _write(self, partial: str | None) -> None:
@@ -103,7 +109,8 @@ class Results:
         if self._csv is not None:
             text = io.StringIO()
             table = csv.writer(text, lineterminator="\n")
-            lines = [*self.rows[:1], *(row.values() for row in self.rows)]
+            rows = [{k: v for k, v in row.items() if k not in _JSON_ONLY} for row in self.rows]
+            lines = [*rows[:1], *(row.values() for row in rows)]
             table.writerows(map(_cell, line) for line in lines)
             text.write("" if partial is None else f"# partial: {partial}\n")
             write_text(self._csv, text.getvalue() or "\n")
@@ -125,20 +132,6 @@ def _cell(value: object) -> object:
     return json.dumps(value) if isinstance(value, dict) else value
 
 
-class BenchGrid(NamedTuple):
-    """The facts by which rows of a file are known to be of the same grid.
-
-    Attributes:
-        fingerprint: Is another one where anything that decides rows is.
-        num_cells: How many runs there are.
-        is_row: Whether a file's entry is a row.
-    """
-
-    fingerprint: str
-    num_cells: int
-    is_row: Callable[[object], bool]
-
-
 class GridResults(Results):
     """The rows of a grid of runs; the JSON file has all that ended while it runs.
 
@@ -146,7 +139,9 @@ class GridResults(Results):
         given: The options of the command line.
         head: What the JSON file says beside the rows.
         page: As of `Results`.
-        grid: The runs.
+
+    Attributes:
+        by_cell: The rows that are finished, by the number of their run.
     """
 
     def __init__(
@@ -154,11 +149,9 @@ class GridResults(Results):
         given: dict[str, Any],
         head: dict[str, Any],
         page: Callable[[Mapping[str, Any], str | None], str],
-        grid: BenchGrid,
     ) -> None:
         super().__init__(given, head, page)
-        self._grid = grid
-        self._by_cell: dict[int, dict[str, Any]] = {}
+        self.by_cell: dict[int, dict[str, Any]] = {}
         path = given["json_file"]
         is_file = path is not None and (Path(path).is_file() or not Path(path).exists())
         self._saved_to = Path(path) if is_file else None
@@ -166,39 +159,20 @@ class GridResults(Results):
 
     def add(self, index: int, row: dict[str, Any]) -> None:
         """Keep the row of a run, in the order of the runs; save them now and then."""
-        self._by_cell[index] = row
-        self.rows[:] = (self._by_cell[each] for each in sorted(self._by_cell))
+        self.by_cell[index] = row
+        self.rows[:] = (self.by_cell[each] for each in sorted(self.by_cell))
         if self._saved_to is not None and monotonic() - self._saved_s > _SAVE_EVERY_S:
             self._saved_s = monotonic()
             write_text(self._saved_to, self.document(f"{len(self.rows)} rows, then nothing yet"))
 
-    def to_resume(self) -> dict[str, Any]:
-        """Return the key of a run to resume: its runs and their dependencies."""
-        return {"config": self._grid.fingerprint, "cells": sorted(self._by_cell)}
-
-    def finished(self, path: str | None) -> Mapping[int, dict[str, Any]]:
-        """Return the rows, by run, of a file that the same benchmark left when it ended early."""
+    def earlier(self, path: str | None) -> dict[str, Any]:
+        """Return the keys of a file that this release left; none if there is no such file."""
         try:
             found = json.loads((b"" if path is None else read_bytes(path)) or b"{}")
         except (OSError, ValueError):
             return {}  # No such file, or no result: it will be written again.
-        expected = {**self._head, "config": self._grid.fingerprint}
-        if not isinstance(found, dict) or "partial" not in found:
-            return {}
-        if any(found.get(name) != value for name, value in expected.items()):
-            return {}
-        return self._checked(found.get("cells"), found.get("rows"))
-
-    def _checked(self, cells: object, rows: object) -> Mapping[int, dict[str, Any]]:
-        """Return rows by run; none if the file is not as it was written."""
-        if not isinstance(cells, list) or not isinstance(rows, list) or len(cells) != len(rows):
-            return {}
-        numbers = range(self._grid.num_cells)
-        are_right = all(
-            type(index) is int and index in numbers and self._grid.is_row(row)
-            for index, row in zip(cells, rows, strict=True)
-        )
-        return dict(zip(cells, rows, strict=True)) if are_right else {}
+        is_ours = isinstance(found, dict) and found.get("simrank") == simrank.__version__
+        return found if is_ours else {}
 
 
 class ShownGrid(GridWatcher):

@@ -18,7 +18,7 @@ import operator
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise, product
 from math import prod
@@ -44,9 +44,9 @@ CLUSTER, NUM_RANKS = "cluster", "num_ranks"
 MEASURES = (
     "num_steps", "step_ms", "low_ms", "high_ms", "tokens_per_s", "tokens_per_s_per_rank", "mfu",
     "parts_ms", "peak_allocated_bytes", "peak_reserved_bytes", "memory_by_kind_bytes",
-    "memory_bytes",
+    "memory_bytes", "grouped_share",
 )  # fmt: skip
-FITS, ERROR = "fits", "error"
+FITS, ERROR, INPUTS = "fits", "error", "inputs"
 _LAUNCHER = re.compile(
     r"^\s*(torchrun|simrank run|python[\d.]* -m torch\.distributed\.(run|launch)"
     r"|python[\d.]*( -u)?)\s"
@@ -76,7 +76,7 @@ def _parameters(value: object) -> dict[str, tuple[Any, ...]]:
             is_count = isinstance(item, int) and not isinstance(item, bool) and item >= 1
             if name in (NODES, RANKS_PER_NODE) and not is_count:
                 raise reject("a whole number from 1", sub=sub)
-        values_by_name[name] = items
+        values_by_name[name] = tuple({str(item): item for item in items}.values())
     return values_by_name
 
 
@@ -95,7 +95,7 @@ def _layouts(value: object) -> tuple[Mapping[str, Any], ...]:
                 raise reject(f"`{name}` among the parameters", sub=(index, name))
             if not isinstance(item, bool | int | float | str):
                 raise reject("a number or a text", sub=(index, name))
-    return tuple(value)
+    return tuple({str([*layout.values()]): layout for layout in value}.values())
 
 
 def _expression(value: object) -> str:
@@ -118,7 +118,7 @@ def _derived(value: object) -> dict[str, str]:
 
 def _check_name(name: object) -> None:
     """Raise the error of a name that a row or an expression cannot have."""
-    taken = (CLUSTER, NUM_RANKS, FITS, ERROR, *MEASURES, *_FUNCTIONS, "GPUs", "MFU")
+    taken = (CLUSTER, NUM_RANKS, FITS, ERROR, INPUTS, *MEASURES, *_FUNCTIONS, "GPUs", "MFU")
     if not isinstance(name, str) or not name.isidentifier():
         raise reject("a name of letters, digits and _", sub=(name,))
     if name in taken:
@@ -303,7 +303,9 @@ def _values_of(layouts: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...
 
 
 def _check_used(source: Source, keys: _Keys) -> None:
-    """Raise ConfigError for a parameter that changes no run, or that is given twice."""
+    """Raise ConfigError for a name without values, a parameter that changes no run or is twice."""
+    known = {*keys.parameters, *keys.layouts[0], *keys.derived, CLUSTER, NODES, NUM_RANKS}
+    _check_named(source, keys.command, sorted(known))
     texts = [keys.command, keys.where or "", keys.tokens_per_step or "", *keys.derived.values()]
     named = set(re.findall(r"\w+", " ".join(texts))) | {NODES, RANKS_PER_NODE}
     places: list[tuple[str, KeyPath]] = [(name, ("parameters", name)) for name in keys.parameters]
@@ -379,20 +381,33 @@ def _tokens(source: Source, keys: _Keys, values: Mapping[str, Any]) -> int | Non
 
 def _words(source: Source, command: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the command's words, with values in place of their names."""
-    expected = f"text with names in braces: {', '.join(values)}"
+    try:
+        words = shlex.split(_LAUNCHER.sub("", command.format_map(values), count=1))
+    except ValueError as error:
+        got = f"{command} ({error})"
+        raise ConfigError(source.problem(("command",), _named_text(values), got)) from None
+    return tuple(words)
+
+
+def _check_named(source: Source, command: str, known: Sequence[str]) -> None:
+    """Raise ConfigError for a name of the command that has no values."""
+    expected = _named_text(known)
     try:
         for _, name, form, _ in Formatter().parse(command):
             if _UNFIT_FORM.search(form or ""):
                 got, fix = f"{{{name}:{form}}}", f"write `{{{name}}}`"
                 raise ConfigError(source.problem(("command",), expected, got, fix))
-            if name is not None and name not in values:
-                near = closest(name, values)
-                fix = f"write `{{{near}}}`" if near else "double a brace that is one: {{"
+            if name is not None and name not in known:
+                near = closest(name, known)
+                fix = f"write `{{{near}}}`, " if near else ""
+                fix += f"give {name} values under `parameters`, or double a brace that is one: {{{{"
                 raise ConfigError(source.problem(("command",), expected, f"{{{name}}}", fix))
-        words = shlex.split(_LAUNCHER.sub("", command.format_map(values), count=1))
     except ValueError as error:
         raise ConfigError(source.problem(("command",), expected, f"{command} ({error})")) from None
-    return tuple(words)
+
+
+def _named_text(known: Iterable[str]) -> str:
+    return f"text with names in braces: {', '.join(known)}"
 
 
 # ---- expressions: arithmetic of numbers, comparisons and a few functions ----

@@ -48,7 +48,7 @@ class Operation(Handle):
         details: Facts for timelines (bytes, algorithm); empty by default.
         phase: Of a training step: forward, backward, recomputation or optimizer; empty if unknown.
         flops: Floating-point operations of its products, 0 by default.
-        is_by_bytes: Whether its time is that of its bytes though it may compute more.
+        basis: What its time rests on, if on less than others; see `simrank.hardware.roofline`.
     """
 
     clock: Clock | None  # This and those below only where races are looked for.
@@ -69,7 +69,7 @@ class Operation(Handle):
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.
     flops: float = 0.0
-    is_by_bytes = False
+    basis = ""
     depth = 1  # How many frames of simrank's lie between its constructor and the user's line.
 
     def __init__(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 _START_PS = round(START_US * PS_PER_US)
 QUEUED_START_PS = round(QUEUED_START_US * PS_PER_US)
+# What the time of a kernel rests on, if on less than that of others.
+BY_BYTES = "bytes alone"  # It may compute more.
+GROUPED = "grouped products"  # Those of a batch of even sizes, times a factor that is assumed.
 
 
 def kernel_ps(

@@ -20,6 +20,8 @@ from multiprocessing import connection, forkserver, get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from simrank.planning.inputs import note_files
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -38,6 +40,8 @@ def end():
     os.read({fd}, 1)
     os._exit(1)
 threading.Thread(target=end, daemon=True).start()
+from simrank.planning.inputs import note_files
+note_files()
 from simrank.cli import main
 main(sys.argv[1:])
 """
@@ -160,6 +164,7 @@ def _run_here(words: Sequence[str], folder: Path, writer: connection.Connection)
     os.dup2(nothing, 1)
     os.close(nothing)
     os.chdir(folder)
+    note_files()
     sys.argv = ["-c", *words]
     sys.orig_argv = [sys.executable, "-c", _CHILD.format(fd=parent.sentinel), *words]
     try:

@@ -157,7 +157,7 @@ class Folding:
 
     def describe(self) -> str:
         """Return `4 of 256 ranks run (dp 32, tp 8)`."""
-        axes = ", ".join(f"{axis.name} {axis.size}" for axis in self.axes)
+        axes = ", ".join(f"{axis.name} {axis.size}" for axis in self.axes) or "none"
         return f"{len(self.running)} of {self.world_size} ranks run (folded: {axes})"
 
 

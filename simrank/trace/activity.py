@@ -88,6 +88,10 @@ class RankOperations:
             begin = end
         return found
 
+    def has_backward(self) -> bool:
+        """Return whether an operation was of a backward."""
+        return _NUMBERS["backward"] in self._computed[2]
+
     def span(self, begin_ps: int, end_ps: int) -> Span:
         """Return the sums of the rank's times between two points in time."""
         starts, ends, phases = (np.asarray(each) for each in self._computed)

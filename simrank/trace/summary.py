@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from simrank.config.wires import ASSUMED, KINDS
 from simrank.errors import who_text
+from simrank.hardware.roofline import BY_BYTES, GROUPED
 from simrank.trace.activity import PHASES, RankOperations
 from simrank.units import PS_PER_US
 
@@ -25,6 +26,10 @@ _UNSEEN_SHARE = 0.02  # Assumed: of the kernels' time; less is not worth a line.
 _MAX_NAMED = 6
 _MAX_SHAPES = 3
 _SHOWN_BYTES = 1 << 20  # Of memory by kind.
+_BASES = {
+    BY_BYTES: "charged by their bytes alone",
+    GROUPED: "products of groups, of even sizes and at an assumed rate",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ class Summary:
         self._activities: dict[int, RankOperations] = {}
         self._calls: _Calls[tuple[str, str, int, str]] = {}
         self._kernels: _Calls[tuple[str, str, int]] = {}
-        self._by_bytes_ps: Counter[str] = Counter()
+        self._by_basis_ps: dict[str, Counter[str]] = {BY_BYTES: Counter(), GROUPED: Counter()}
         self._kernels_ps = 0
         self._no_shapes: list[list[int]] = []
         self._shapes: dict[int, list[list[int]]] = {}  # By identity, which they keep unique.
@@ -218,8 +223,8 @@ class Summary:
             key_of_kernel = operation.name, details.get("fuses", ""), id(shapes)
             _add_call(self._kernels, key_of_kernel, rank, took_ps)
             self._kernels_ps += took_ps
-            if operation.is_by_bytes:
-                self._by_bytes_ps[operation.name.partition(".")[0]] += took_ps
+            if operation.basis:
+                self._by_basis_ps[operation.basis][operation.name.partition(".")[0]] += took_ps
 
     def ranks(
         self, end_ps: int, peaks: dict[int, PeakMemory], begin_ps: int = 0
@@ -314,17 +319,25 @@ class Summary:
         """Return the ranks of a folded run that did not run, by the rank they are taken as."""
         return {} if self._folding is None else self._folding.not_run()
 
-    def by_bytes(self) -> list[tuple[str, float]]:
-        """Return operators that are charged by their bytes alone though they may compute more.
+    def by_basis(self, basis: str) -> list[tuple[str, float]]:
+        """Return the operators whose time rests on less than that of others.
+
+        Args:
+            basis: `BY_BYTES` or `GROUPED`.
 
         Returns:
             Their names with their share of the time of all kernels, the largest first; none if
             they have less than 2 % together.
         """
-        if self._by_bytes_ps.total() <= _UNSEEN_SHARE * self._kernels_ps:
+        times_ps = self._by_basis_ps[basis]
+        if times_ps.total() <= _UNSEEN_SHARE * self._kernels_ps:
             return []
-        largest = sorted(self._by_bytes_ps.items(), key=lambda entry: (-entry[1], entry[0]))
+        largest = sorted(times_ps.items(), key=lambda entry: (-entry[1], entry[0]))
         return [(name, took_ps / self._kernels_ps) for name, took_ps in largest[:_NUM_COSTLIEST]]
+
+    def has_backward(self) -> bool:
+        """Return whether a rank computed gradients."""
+        return any(activity.has_backward() for activity in self._activities.values())
 
     def costliest_kernels(self) -> list[KernelCalls]:
         """Return the five kernels that took most time in all."""
@@ -406,7 +419,9 @@ def summary_json(
         "steps": None if steps is None else {**asdict(steps), **rates.of(steps)},
         "collectives": [asdict(cost) for cost in summary.costliest()],
         "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
-        "charged_by_bytes": dict(summary.by_bytes()),
+        "has_backward": summary.has_backward(),
+        "charged_by_bytes": dict(summary.by_basis(BY_BYTES)),
+        "grouped_products": dict(summary.by_basis(GROUPED)),
         "not_run": {str(rank): list(taken) for rank, taken in summary.not_run().items()},
     }
 
@@ -445,9 +460,10 @@ def summary_text(
     for kernel in kernels:
         fused = f" ({kernel.lines or kernel.shapes})" if kernel.lines or kernel.shapes else ""
         lines.append(f"  {kernel.name}{fused}: {kernel.num_calls} calls, {kernel.total_us:.3f} us")
-    if by_bytes := summary.by_bytes():
-        named = ", ".join(f"{name} {share:.1%}" for name, share in by_bytes)
-        lines.append(f"charged by their bytes alone, of the kernels' time: {named}")
+    for basis, what in _BASES.items():
+        if found_here := summary.by_basis(basis):
+            named = ", ".join(f"{name} {share:.1%}" for name, share in found_here)
+            lines.append(f"{what}, of the kernels' time: {named}")
     if provenance:
         lines.append(constants_text(provenance))
     return "\n".join(lines)

@@ -114,8 +114,30 @@ def test_a_plan_that_was_stopped_goes_on_where_it_ended(plan, cli, tmp_path, mon
     monkeypatch.setattr(parallel, "in_parallel", rest)
     status, out, _ = cli("plan", plan, "--json", file)
     assert (status, ran) == (0, [1])
-    assert f"# Resumed from {file}" in out
+    assert f"# 1 of 2 runs are in {file}" in out
     assert len(json.loads(file.read_text())["rows"]) == 2
+
+
+def test_a_file_keeps_the_rows_of_other_layouts(plan, cli, tmp_path, monkeypatch):
+    """A smaller plan and the larger one again run nothing."""
+    file = tmp_path / "r.json"
+    plan.write_text(PLAN.replace("[100, 1]", "[2, 1]"))
+    assert cli("plan", plan, "--json", file)[0] == 0
+    both = json.loads(file.read_text())["rows"]
+
+    def none(run, indices, workers):
+        assert not indices
+        return iter(())
+
+    monkeypatch.setattr(parallel, "in_parallel", none)
+    plan.write_text(PLAN.replace("[100, 1]", "[1, 1]"))
+    status, out, _ = cli("plan", plan, "--json", file)
+    assert (status, out.splitlines()[2].startswith("# 1 run of")) == (0, True)
+    document = json.loads(file.read_text())
+    assert (document["rows"], document["other_rows"]) == (both[1:], both[:1])
+    plan.write_text(PLAN.replace("[100, 1]", "[2, 1]"))
+    cli("plan", plan, "--json", file)
+    assert json.loads(file.read_text())["rows"] == both
 
 
 def test_a_plan_in_another_commands_place_names_its_own(plan, cli):

@@ -20,13 +20,16 @@ from simrank.planning.plan import (
     best_command,
     best_first,
     check_program,
-    fingerprint,
     is_row,
+    kept_rows,
     limits_of,
     pareto_front,
     plan_page,
+    remarks_of,
+    run_key,
     run_plan,
     table_of,
+    times_text,
 )
 
 PROGRAM = """
@@ -87,7 +90,8 @@ def row(**changes):
         "low_ms": 9.0, "high_ms": 11.1, "tokens_per_s": 200.0, "tokens_per_s_per_rank": 100.0,
         "mfu": 0.4, "parts_ms": {"forward": 3.0, "backward": 4.0, "wait for tp": 2.0, "idle": 1.0},
         "peak_allocated_bytes": 2**30, "peak_reserved_bytes": 2**31, "memory_by_kind_bytes": {},
-        "memory_bytes": 2**36, "fits": True, "error": None, **changes,
+        "memory_bytes": 2**36, "grouped_share": 0.0, "fits": True, "error": None, "inputs": None,
+        **changes,
     }  # fmt: skip
 
 
@@ -118,6 +122,29 @@ def test_a_layout_that_does_not_fit_says_how_much_it_needs(rows):
     assert limits_of(needs) == "does not fit: allocates 8.0 GiB of 4.0"
     assert far["error"] == "needs more than 16 GiB per device"
     assert [each["gib"] for each in best_first([failed, far, needs, fits])] == [1, 8, 3, 100]
+
+
+def test_memory_in_pieces_is_named_where_it_does_not_fit():
+    """Where tensors alone would fit."""
+    facts = {"fits": False, "peak_allocated_bytes": 60 * 2**30, "peak_reserved_bytes": 70 * 2**30}
+    said = "does not fit: allocates 60.0 GiB of 64.0, for which torch reserves 70.0"
+    assert limits_of(row(**facts)) == said
+
+
+def test_a_row_says_that_it_rests_on_products_of_groups():
+    """And a remark what that is."""
+    found = row(grouped_share=0.25)
+    assert "kernels 25% products of groups" in limits_of(found)
+    assert any("Products of groups" in each for each in remarks_of([found]))
+    assert not any("Products of groups" in each for each in remarks_of([row()]))
+
+
+def test_a_run_without_a_step_is_not_the_best_beside_one_that_trains():
+    """Its time is that of the whole run, which may have ended early."""
+    whole, step = row(step_ms=1.0, tokens_per_s_per_rank=900.0), row(num_steps=2, gib=8)
+    assert best_first([whole, step]) == [step, whole]
+    assert any("in some runs, which come last" in each for each in remarks_of([whole, step]))
+    assert times_text(step) == "10.0 ms (9-11.1)"
 
 
 def test_a_run_that_fails_is_a_row_with_its_cause(rows):
@@ -233,14 +260,68 @@ def test_without_tokens_the_shortest_step_is_the_best(plan):
     assert lines[0][-1] == "compute 70%, wait for tp 20%"
 
 
-def test_what_decides_rows_is_in_the_fingerprint(plan, folder):
-    """The program's text, too; not the order of files or what is printed."""
-    before = fingerprint(plan())
-    assert before == fingerprint(plan())
-    changed = {fingerprint(plan(("[1, 8]", "[1, 9]"))), fingerprint(plan(("gib * 1000", "1000")))}
-    (folder / "train.py").write_text(PROGRAM + "\n")
-    changed.add(fingerprint(load_plan(folder / "plan.yaml")))
-    assert len(changed | {before}) == 4
+@pytest.fixture
+def imported(tmp_path):
+    """Write a plan of one run whose program imports a module and reads a file; run it."""
+    (tmp_path / "sizes.py").write_text("GIB = 1\n")
+    (tmp_path / "times.txt").write_text("2")
+    (tmp_path / "train.py").write_text(
+        "import sys\nimport simrank\nfrom sizes import GIB\ntimes = int(open('times.txt').read())\n"
+        "x = simrank.empty(GIB * times * int(sys.argv[1]) * 2**28, device='cuda')\nx.mul_(2.0)\n"
+        "open('log.txt', 'w').write(str(times))\nopen('log.txt').read()\n"
+    )
+    text = "command: train.py {n}\ncluster: hgx_h100\nparameters: {nproc_per_node: 1, n: [1]}\n"
+    (tmp_path / "plan.yaml").write_text(text)
+    return load_plan(tmp_path / "plan.yaml"), run_plan(load_plan(tmp_path / "plan.yaml"))
+
+
+def test_a_row_holds_until_a_file_changes_that_its_run_has_read(imported):
+    """The program, what it imports and data; not what it writes itself."""
+    plan, rows = imported
+    assert sorted(rows[0]["inputs"]["files"]) == ["sizes.py", "times.txt", "train.py"]
+    for name in ("sizes.py", "times.txt", "train.py"):
+        path, before = plan.folder / name, (plan.folder / name).read_text()
+        assert kept_rows(plan, rows)[0][0]["step_ms"] == rows[0]["step_ms"]
+        path.write_text(f"{before}\n")
+        assert kept_rows(plan, rows) == ({}, [])
+        path.write_text(before)
+    (plan.folder / "log.txt").write_text("another")
+    assert len(kept_rows(plan, rows)[0]) == 1
+    (plan.folder / "sizes.py").unlink()
+    assert kept_rows(plan, rows) == ({}, [])
+
+
+def test_rows_are_those_of_any_plan_with_the_same_run(imported, monkeypatch):
+    """In a larger grid, in another place, with a further column; others are given back."""
+    plan, rows = imported
+    path = plan.folder / "plan.yaml"
+    path.write_text(path.read_text().replace("n: [1]}", "n: [2, 1], u: [0]}\nwhere: u < 1"))
+    own, others = kept_rows(load_plan(path), rows)
+    assert (list(own), others) == ([1], [])
+    path.write_text(path.read_text().replace("[2, 1]", "[2]"))
+    assert kept_rows(load_plan(path), rows) == ({}, rows)
+    assert kept_rows(load_plan(path), [{**rows[0], "inputs": None}, {}, 3]) == ({}, [])
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    assert kept_rows(plan, rows) == ({}, rows)
+
+
+def test_a_program_that_ends_before_it_trains_has_no_row(monkeypatch, plan):
+    """It made an optimizer, and no backward ran; with one it is timed as a whole."""
+    summary = {"ranks": [{}], "optimizers": ["AdamW"], "has_backward": False}
+    ended = plan_module._Ended(summary, "")
+    monkeypatch.setattr(plan_module, "_run", lambda *_: ended)
+    outcome = plan_module._run_cell(plan().cells, Path(), 0)
+    assert outcome.row["error"] == "ended before it trained: it made AdamW, and no backward ran"
+    assert outcome.row["fits"] is None
+    assert not plan_module.kept_rows(plan(), [outcome.row])[0]
+
+
+def test_what_decides_a_run_is_in_its_key(plan):
+    """Its command and tokens, but no other run's."""
+    first, second = (run_key(cell) for cell in plan().cells)
+    assert first != second
+    assert run_key(plan(("[1, 8]", "[1, 9]")).cells[0]) == first
+    assert run_key(plan(("gib * 1000", "gib * 1001")).cells[0]) != first
 
 
 def test_a_command_without_a_program_is_refused_before_it_runs(plan):
@@ -284,8 +365,8 @@ ROW = {
     "tokens_per_s": 800.0, "tokens_per_s_per_rank": 100.0, "mfu": 0.4,
     "parts_ms": {"forward": 7.0, "wait for <tp>": 2.0, "idle": 1.0},
     "peak_allocated_bytes": 3 * 2**30, "peak_reserved_bytes": 4 * 2**30,
-    "memory_by_kind_bytes": {"parameters": 2**30}, "memory_bytes": 80 * 2**30, "fits": True,
-    "error": None,
+    "memory_by_kind_bytes": {"parameters": 2**30}, "memory_bytes": 80 * 2**30, "grouped_share": 0.0,
+    "fits": True, "error": None, "inputs": None,
 }  # fmt: skip
 HEAD = {"simrank": "0", "command": "train.py {tp}"}
 

@@ -104,7 +104,7 @@ def computed(rank, start_ps, took_ps, phase):
     """Return a kernel of a training step."""
     return SimpleNamespace(
         rank=rank, kind="compute", name="mm", details=None, start_ps=start_ps,
-        complete_ps=start_ps + took_ps, phase=phase, flops=0, is_by_bytes=False,
+        complete_ps=start_ps + took_ps, phase=phase, flops=0, basis="",
     )  # fmt: skip
 
 

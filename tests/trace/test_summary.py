@@ -6,6 +6,7 @@ import pytest
 
 import simrank
 import simrank.distributed as dist
+from simrank.hardware.roofline import BY_BYTES
 from simrank.ranks.folding import FoldedAxis, Folding
 from simrank.trace import PeakMemory, Summary, summary_json, summary_text
 
@@ -108,17 +109,17 @@ class Issued(NamedTuple):
     kind: str = "kernel"
     phase: str = ""
     flops: float = 0.0
-    is_by_bytes: bool = False
+    basis: str = ""
 
 
 def test_what_is_charged_by_bytes_alone_is_named_with_its_share():
     """If it has more than 2 % of the kernels' time."""
     summary = Summary()
     summary.on_operation(Issued("mm", {}, 0, 98))
-    summary.on_operation(Issued("sort.stable", {}, 98, 100, is_by_bytes=True))
-    assert summary.by_bytes() == []
-    summary.on_operation(Issued("sort", {}, 100, 102, is_by_bytes=True))
-    assert summary.by_bytes() == [("sort", 4 / 102)]
+    summary.on_operation(Issued("sort.stable", {}, 98, 100, basis=BY_BYTES))
+    assert summary.by_basis(BY_BYTES) == []
+    summary.on_operation(Issued("sort", {}, 100, 102, basis=BY_BYTES))
+    assert summary.by_basis(BY_BYTES) == [("sort", 4 / 102)]
     text = summary_text(summary, 102, {})
     assert "charged by their bytes alone, of the kernels' time: sort 3.9%" in text
 

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from simrank.hardware.roofline import QUEUED_START_PS, kernel_ps, peak_flops, started_ps
+from simrank.hardware.roofline import (
+    BY_BYTES,
+    GROUPED,
+    QUEUED_START_PS,
+    kernel_ps,
+    peak_flops,
+    started_ps,
+)
 from simrank.hardware.spec import clock_hz, compute_capability
 from simrank.torch.cuda.operations import OperationFlag
 from simrank.torch.devices.attention import attention_of, attention_ps, model_flops
-from simrank.torch.devices.products import base_name, multiplied
+from simrank.torch.devices.products import base_name, is_grouped, multiplied
 from simrank.units import PS_PER_US, ceil_ps, transfer_ps
 
 if TYPE_CHECKING:
@@ -44,14 +51,15 @@ class Cost(NamedTuple):
         bytes_moved: Read and written in the device's memory.
         num_elements: What it computes.
         flops: Of its products.
-        is_by_bytes: Whether nothing but its bytes is charged though it may compute more.
+        basis: `BY_BYTES` where nothing but its bytes is charged though it may compute more,
+            `GROUPED` for products of groups, such as those of experts; else empty.
     """
 
     duration_ps: int
     bytes_moved: int
     num_elements: int
     flops: float = 0.0
-    is_by_bytes: bool = False
+    basis: str = ""
 
 
 def cost_of(spec: DeviceSpec, operation: DeviceOperation) -> Cost:
@@ -82,7 +90,9 @@ def cost_of(spec: DeviceSpec, operation: DeviceOperation) -> Cost:
             starts_ps = _starts(operation) * QUEUED_START_PS
             found_ps = starts_ps + _work_ps(spec, operation, num_bytes, num_elements)
         duration_ps = found_ps
-    cost = Cost(duration_ps, num_bytes, num_elements, flops, not (flops or only_moves(operation)))
+    basis = "" if flops or only_moves(operation) else BY_BYTES
+    basis = GROUPED if is_grouped(operation.name) else basis
+    cost = Cost(duration_ps, num_bytes, num_elements, flops, basis)
     least_ps = _least_ps(spec, operation, cost, kernels)
     assert duration_ps >= _SLACK * least_ps, f"{operation.name} beats its device"
     return cost

@@ -112,6 +112,7 @@ _INTEGER_TIMES = 1.9
 # Kernels for groups beside cuBLAS's for a batch of the same shapes. Assumed for all devices: the
 # median of six sources of benches/products_published.csv, whose own medians are 1.1 to 1.5.
 _GROUPED_TIMES = 1.2
+_OF_GROUPS = "_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"
 
 
 def _grouped(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
@@ -133,6 +134,11 @@ def _grouped(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
         m, n, k = a[0], b[1], -(-a[1] // num)
         total = 2.0 * m * n * a[1]
     return [Multiplied(total, (num, m, n, k), times=_GROUPED_TIMES)]
+
+
+def is_grouped(name: str) -> bool:
+    """Return whether an operator multiplies groups, such as the rows of each expert."""
+    return base_name(name) in _OF_GROUPS
 
 
 def _of_packed_weight(inputs: list[Sizes], outputs: list[Sizes]) -> list[Multiplied]:
@@ -301,7 +307,7 @@ _FORMULAS: dict[str, Callable[[list[Sizes], list[Sizes]], list[Multiplied]]] = {
     "addbmm": _batched_sum,
     **dict.fromkeys(("mv", "dot", "vdot"), _vector(0)),
     "addmv": _vector(1),
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), _grouped),
+    **dict.fromkeys(_OF_GROUPS, _grouped),
     **dict.fromkeys(
         ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_with_scales_and_zeros",
          "_weight_int4pack_mm_for_cpu", "_mixed_dtypes_linear", "_dyn_quant_matmul_4bit",

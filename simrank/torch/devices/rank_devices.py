@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class TorchOperation(KernelOperation):
     """A computed operation of torch; it is issued as the turn ends, where nothing may wait."""
 
-    __slots__ = ("flops", "is_by_bytes")
+    __slots__ = ("basis", "flops")
     is_launch = False
 
 
@@ -98,7 +98,7 @@ def issue(
     rate = min(cost.bytes_moved / duration_ps, device.hbm.capacity)
     demands = ((device.sms, float(num_sms)), (device.hbm, rate))
     issued = TorchOperation(stream, name, touched=touched, duration_ps=duration_ps, demands=demands)
-    issued.phase, issued.flops, issued.is_by_bytes = phase, cost.flops, cost.is_by_bytes
+    issued.phase, issued.flops, issued.basis = phase, cost.flops, cost.basis
     if shapes is not None:
         issued.details = {"shapes": shapes}
     stream.submit(issued)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import simrank
+from simrank.hardware.roofline import BY_BYTES
 from simrank.torch.devices import costs, rank_devices
 
 LISTED = Path(__file__).with_name("charged_by_bytes.txt")
@@ -52,7 +53,7 @@ def test_an_operator_without_a_formula_is_one_that_is_known_to_move_its_bytes(mo
 
     def noted(spec, operation):
         cost = charge(spec, operation)
-        (by_bytes if cost.is_by_bytes else others).add(operation.name)
+        (by_bytes if cost.basis == BY_BYTES else others).add(operation.name)
         return cost
 
     monkeypatch.setattr(rank_devices, "cost_of", noted)
