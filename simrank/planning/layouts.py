@@ -27,7 +27,10 @@ _MOST_ALLOCATED = 0.95  # Assumed: of a device's memory; the allocator reserves 
 _PRODUCTS = 0.65  # Assumed: rate of a step's products as a share of the peak.
 _EXPOSED = 0.1  # Assumed: share of overlapped communication that is waited for all the same.
 _BLOCK_HOST_S = 1e-4  # Assumed: what a block of a further micro-batch takes besides its products.
-_LOGIT_BYTES = 14  # Logits, their float32 and logarithms, and both gradients.
+# Logarithms of the logits and two gradients in float32; of a split vocabulary one gradient.
+_LOGIT_BYTES, _SPLIT_LOGIT_BYTES = 12, 8
+# What a block that is recomputed keeps, in sizes of its input, as runs have it.
+_INPUTS_KEPT, _SPLIT_INPUTS_KEPT = 2.0, 1.3
 
 
 class ParallelLayout(NamedTuple):
@@ -173,10 +176,14 @@ def memory_of(job: TrainingJob, layout: ParallelLayout) -> float:
     gathered = 2 * (whole + ends) + (6 * block if pp == 1 else 4 * (whole + ends))
     running = min(pp, job.num_micro(layout))
     kept = _activations(job, layout) * blocks * running
-    logits = job.seq // cp * micro * model.vocab / tp * _LOGIT_BYTES
+    per_logit = _LOGIT_BYTES if tp == 1 else _SPLIT_LOGIT_BYTES
+    logits = job.seq // cp * micro * model.vocab / tp * per_logit
     one = _activations(job, layout._replace(recompute="none"))
     # The peak is where logits meet all activations of the last stage, or in the first backward.
-    at_loss = 12 * own + gathered - 6 * block + logits + (kept / running if pp > 1 else kept)
+    if pp > 1:
+        at_loss = 12 * own + gathered - 6 * block + logits + kept / running
+    else:  # Blocks are sharded again, and gradients of an earlier micro-batch are there.
+        at_loss = (16 if job.num_micro(layout) > 1 else 12) * own + logits + kept
     at_backward = 12 * own + gathered + kept + one
     return max(at_loss, at_backward, 16 * own + gathered)
 
@@ -193,7 +200,8 @@ def _activations(job: TrainingJob, layout: ParallelLayout) -> float:
     else:
         each = (attention + 4 * model.ffn) / tp + rows + 2 * model.hidden
     share = RECOMPUTED[layout.recompute]
-    kept = (1 - share) * each + share * model.hidden / tp
+    inputs = _INPUTS_KEPT if tp == 1 else _SPLIT_INPUTS_KEPT
+    kept = (1 - share) * each + share * inputs * model.hidden / tp
     return 2 * kept * job.seq // layout.cp * layout.micro
 
 

@@ -46,18 +46,24 @@ def test_long_sequences_are_split():
 
 # GiB that runs of the program allocated (simrank run --shape-only, torch 2.13).
 @pytest.mark.parametrize(
-    ("model", "gpus", "batch", "changes", "gib"),
+    ("model", "gpus", "layout", "gib", "within"),
     [
-        ("llama3-8b", "8xh100", 8, {}, 27.45),
-        ("llama3-8b", "8xh100", 8, {"tp": 2, "recompute": "none"}, 42.73),
-        ("llama3-70b", "128xh100", 128, {"tp": 8, "micro": 4}, 18.43),
-        ("qwen3-30b-a3b", "16xh100", 16, {"ep": 8, "recompute": "none"}, 64.96),
+        ("llama3-8b", "8xh100", {}, 27.45, 0.05),
+        ("llama3-8b", "8xh100", {"tp": 8, "micro": 8, "recompute": "half"}, 55.46, 0.05),
+        ("llama3-8b", "64xh100", {"recompute": "none"}, 56.76, 0.05),
+        ("llama3-8b", "64xh100", {"recompute": "half", "replicate": 8}, 47.00, 0.05),
+        ("llama3-8b", "64xh100", {"tp": 4, "micro": 4, "recompute": "none"}, 63.26, 0.05),
+        ("llama3-8b", "64xh100", {"tp": 2, "pp": 2, "recompute": "none"}, 35.64, 0.05),
+        ("llama3-70b", "128xh100", {"tp": 8, "micro": 4}, 18.43, 0.05),
+        ("qwen3-30b-a3b", "16xh100", {"tp": 2, "pp": 2, "ep": 4, "recompute": "none"}, 62.1, 0.05),
+        ("qwen3-30b-a3b", "16xh100", {"ep": 8, "recompute": "none"}, 64.96, 0.1),
+        ("qwen3-30b-a3b", "16xh100", {"pp": 16, "recompute": "none"}, 87.2, 0.21),
     ],
 )
-def test_the_arithmetic_of_memory_is_near_to_that_of_runs(model, gpus, batch, changes, gib):
-    """Near enough to leave out hopeless layouts."""
-    found = memory_of(job_of(model, gpus, batch=batch), FULL._replace(**changes)) / 2**30
-    assert found == pytest.approx(gib, rel=0.2)
+def test_the_arithmetic_of_memory_is_near_to_that_of_runs(model, gpus, layout, gib, within):
+    """Near enough to leave out hopeless layouts; pipelines of experts take more than it says."""
+    found = memory_of(job_of(model, gpus), FULL._replace(**layout)) / 2**30
+    assert found == pytest.approx(gib, rel=within)
 
 
 def test_the_text_of_a_plan_is_a_plan_of_the_layouts(tmp_path):
