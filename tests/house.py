@@ -48,7 +48,7 @@ BUDGET = {
     "isolation": 5163,
     "kernels": 13_667,
     "multiprocessing": 1402,
-    "pages": 491,
+    "pages": 569,
     "planning": 1608,
     "ranks": 919,
     "replay": 235,

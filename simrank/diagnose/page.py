@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_CALLS = 12  # Of a lane.
 _MAX_LANES = 64
-_WIDTH, _HEIGHT, _GAP, _NAMES = 104, 22, 8, 150
+_WIDTH, _HEIGHT, _GAP, _LETTER = 104, 22, 8, 7
 _MAX_LETTERS = 15
 
 
@@ -112,25 +112,25 @@ def _picture(
     waits: Waits,
     culprits: tuple[int, ...],
 ) -> Markup:
+    """Return the ranks' names beside their lanes, which scroll and begin at the last calls."""
     row_of = {rank: number for number, ranks in enumerate(rows) for rank in ranks}
     num_columns = 1 + max((box.column for boxes in lanes.values() for box in boxes), default=0)
-    drawn = []
+    names, drawn, longest = [], [], 0
     for number, ranks in enumerate(rows):
         y = number * (_HEIGHT + _GAP) + _GAP
         name = ranks_text(ranks)
         is_culprit = ranks[0] in culprits
         shown = name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 2]}.."
-        drawn.append(
+        longest = max(longest, len(shown))
+        names.append(
             element(
                 "text",
                 shown,
                 element("title", f"ranks {name}"),
-                x=_NAMES - _GAP,
                 y=y + 15,
-                text_anchor="end",
                 class_="what k1" if is_culprit else "what",
                 font_weight="700" if is_culprit else None,
-                fill="currentColor" if is_culprit else None,
+                fill="currentColor",
             )
         )
         drawn += [_box(box, y) for box in lanes[ranks[0]]]
@@ -138,24 +138,16 @@ def _picture(
             wait = None if box.is_over else waits.all.get(box.meeting)
             for absent in sorted({row_of[r] for r in (wait.absent if wait else ()) if r in row_of}):
                 drawn.append(_wait(box, y, absent, lanes[rows[absent][0]]))
-    width = _NAMES + (num_columns + 1) * _WIDTH
     height = len(rows) * (_HEIGHT + _GAP) + _GAP
-    plot = element(
-        "svg",
-        *drawn,
-        viewBox=f"0 0 {width} {height}",
-        width=width,
-        height=height,
-        class_="lanes",
-        font_size="11",
-        role="img",
-        aria_label="a lane of calls for each rank",
-    )
-    return element("div", plot, class_="scroll")
+    size = {"height": height, "font_size": 11}
+    named = element("svg", *names, width=longest * _LETTER, **size)
+    said = {"role": "img", "aria_label": "a lane of calls for each rank"}
+    plot = element("svg", *drawn, width=(num_columns + 1) * _WIDTH, **size, **said, class_="lanes")
+    return element("div", named, element("div", plot, class_="scroll last"), class_="named-lanes")
 
 
 def _box(box: _Box, y: int) -> Markup:
-    x = _NAMES + box.column * _WIDTH
+    x = box.column * _WIDTH
     return element(
         "g",
         element("title", box.title),
@@ -179,9 +171,9 @@ def _box(box: _Box, y: int) -> Markup:
 
 def _wait(box: _Box, y: int, row: int, boxes: list[_Box]) -> Markup:
     """Return a line from a call to the end of the lane of a rank that has not come."""
-    start_x = _NAMES + box.column * _WIDTH + (_WIDTH - _GAP) / 2
+    start_x = box.column * _WIDTH + (_WIDTH - _GAP) / 2
     last = boxes[-1].column + 1 if boxes else 0
-    end_x, end_y = _NAMES + last * _WIDTH, row * (_HEIGHT + _GAP) + _GAP + _HEIGHT / 2
+    end_x, end_y = last * _WIDTH, row * (_HEIGHT + _GAP) + _GAP + _HEIGHT / 2
     middle = f"{start_x:g} {(y + end_y) / 2:g} {end_x + 40:g} {end_y:g}"
     path = f"M{start_x:g} {y} C{middle} {end_x:g} {end_y:g}"
     return element("path", d=path, class_="mark", fill="none", stroke_dasharray="2 3")

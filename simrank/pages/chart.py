@@ -5,9 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from simrank.pages.document import DASHES, LIGHT, NUM_LOOKS, Markup, element, joined, number
+from simrank.pages.document import (
+    DASHES,
+    FONT,
+    LIGHT,
+    NARROW_BARS,
+    NARROW_FONT,
+    NUM_LOOKS,
+    WIDE,
+    Markup,
+    element,
+    joined,
+    number,
+)
 from simrank.units import format_size
 
 if TYPE_CHECKING:
@@ -15,9 +27,10 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 580, 340  # Of the whole without strips; all in the units of the picture.
 _SMALL = (380, 250)  # Of one of many pictures.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 24, 42
-_STRIP, _STRIP_GAP = 16, 3
-_LETTER = 6.0  # assumed: the mean width of a letter of a strip's text
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 24, 30, 42  # The sides are wider where texts need it.
+_STRIP, _STRIP_GAP = 20, 3
+_LETTER, _LINE = 0.62, 1.2  # Assumed: mean width of a letter, height of a line, in font sizes.
+_GAP = 0.5  # Between two texts, in font sizes.
 _DOT = 3.0
 
 
@@ -71,7 +84,7 @@ def chart(
         is_small: Whether it is one of many.
     """
     width, height = _SMALL if is_small else (_WIDTH, _HEIGHT)
-    picture = _Picture(axes, width, height)
+    picture = _Picture(axes, width, height, FONT if is_small else NARROW_FONT)
     groups: list[Markup] = []
     strips: list[Markup] = []
     for index, curve in enumerate(curves):
@@ -88,7 +101,7 @@ def chart(
         *groups,
         *strips,
         viewBox=f"0 0 {width} {height}",
-        class_="plot",
+        class_="plot small" if is_small else "plot",
         role="img",
         aria_label=label,
     )
@@ -109,14 +122,19 @@ def legend(curves: Sequence[Curve]) -> Markup:
 
 
 class _Picture:
-    """The places of a picture."""
+    """The places of a picture, whose texts fit in the font of a narrow screen, too."""
 
-    def __init__(self, axes: tuple[Axis, Axis], width: int, height: int) -> None:
+    def __init__(
+        self, axes: tuple[Axis, Axis], width: int, height: int, narrow_font: float
+    ) -> None:
         self._x, self._y = axes
-        self._width, self._height = width, height
+        self._height, self._narrow_font = height, narrow_font
+        of_x, of_y = ([_length(text, narrow_font) for _, text in axis.ticks] for axis in axes)
+        self._left = max(_LEFT, 6 + max(of_y, default=0))
+        self._end = width - max(_RIGHT, max(of_x, default=0) / 2)
 
     def at_x(self, value: float) -> float:
-        return _LEFT + self._x.place(value) * (self._width - _LEFT - _RIGHT)
+        return self._left + self._x.place(value) * (self._end - self._left)
 
     def at_y(self, value: float) -> float:
         return self._height - _BOTTOM - self._y.place(value) * (self._height - _TOP - _BOTTOM)
@@ -124,16 +142,25 @@ class _Picture:
     def frame(self) -> list[Markup]:
         """Return the axes with their titles, and a line at each tick."""
         bottom, parts = self._height - _BOTTOM, []
-        for value, text in self._x.ticks:
+        fonts = FONT, self._narrow_font
+        of_x = _labels(self._x, self._end - self._left, fonts)
+        for (value, text), class_ in zip(self._x.ticks, of_x, strict=True):
             x = self.at_x(value)
             parts.append(element("path", d=f"M{number(x)} {_TOP}V{bottom}", class_="grid"))
-            parts.append(element("text", text, x=x, y=bottom + 16, text_anchor="middle"))
-        for value, text in self._y.ticks:
+            if class_ is not _HIDDEN:
+                at = {"x": x, "y": bottom + 16, "text_anchor": "middle"}
+                parts.append(element("text", text, **at, class_=class_))
+        across = f"H{number(self._end)}"
+        of_y = _labels(self._y, bottom - _TOP, fonts, are_stacked=True)
+        for (value, text), class_ in zip(self._y.ticks, of_y, strict=True):
             y = self.at_y(value)
             line = {"class_": "grid mark" if value == self._y.mark else "grid"}
-            parts.append(element("path", d=f"M{_LEFT} {number(y)}H{self._width - _RIGHT}", **line))
-            parts.append(element("text", text, x=_LEFT - 6, y=y + 4, text_anchor="end"))
-        middle = (_LEFT + self._width - _RIGHT) / 2
+            path = f"M{number(self._left)} {number(y)}{across}"
+            parts.append(element("path", d=path, **line))
+            if class_ is not _HIDDEN:
+                at = {"x": self._left - 6, "y": y + 4, "text_anchor": "end"}
+                parts.append(element("text", text, **at, class_=class_))
+        middle = (self._left + self._end) / 2
         below = {"y": bottom + 33, "text_anchor": "middle", "class_": "title"}
         parts.append(element("text", self._x.title, x=middle, **below))
         parts.append(element("text", self._y.title, x=4, y=13, class_="title"))
@@ -183,9 +210,12 @@ class _Picture:
             size = {"width": width, "height": _STRIP, "class_": "strip"}
             parts.append(element("rect", title, x=left, y=top, **size))
             for text in (what, what.rpartition(" ")[2]):  # With its protocol, or that alone.
-                if len(text) * _LETTER + 6 <= width:
-                    at = {"x": left + width / 2, "y": top + 12, "text_anchor": "middle"}
-                    parts.append(element("text", text, **at, class_="what", pointer_events="none"))
+                if _length(text, FONT) + 6 <= width:
+                    at = {"x": left + width / 2, "y": top + _STRIP / 2, "text_anchor": "middle"}
+                    fits = _length(text, self._narrow_font) + 6 <= width
+                    look = {"class_": "what" if fits else f"what {WIDE}"}
+                    over = {"dominant_baseline": "central", "pointer_events": "none"}
+                    parts.append(element("text", text, **at, **look, **over))
                     break
             first = last
         return parts
@@ -361,6 +391,41 @@ def _log_ticks(low: float, high: float, text: Callable[[float], str]) -> tuple[T
     return tuple((value, text(value)) for value in values)
 
 
+_HIDDEN: Final = "hidden"  # Of a tick whose text fits on no screen; its line is drawn.
+
+
+def _labels(
+    axis: Axis, length: float, fonts: tuple[float, float], *, are_stacked: bool = False
+) -> list[str | None]:
+    """Return the class of each tick's text: None, `WIDE` if wide screens alone show it, or hidden.
+
+    Args:
+        axis: With the ticks; every n-th text is shown, the smallest n at which none touch.
+        length: Of the axis, in the units of the fonts.
+        fonts: Font sizes on wide screens and on narrow ones.
+        are_stacked: Whether the texts stand above each other.
+    """
+    wide, narrow = (_every(axis, length, font, are_stacked=are_stacked) for font in fonts)
+    narrow = -(-narrow // wide) * wide
+    count = len(axis.ticks)
+    return [None if i % narrow == 0 else WIDE if i % wide == 0 else _HIDDEN for i in range(count)]
+
+
+def _every(axis: Axis, length: float, font: float, *, are_stacked: bool) -> int:
+    places = [axis.place(value) * length for value, _ in axis.ticks]
+    sizes = [_LINE * font if are_stacked else _length(text, font) for _, text in axis.ticks]
+    gap = 0.0 if are_stacked else _GAP * font
+    for every in range(1, len(places)):
+        shown = list(zip(places, sizes, strict=True))[::every]
+        if all((a + b) / 2 + gap <= y - x for (x, a), (y, b) in pairwise(shown)):
+            return every
+    return max(len(places), 1)
+
+
+def _length(text: str, font: float) -> float:
+    return len(text) * _LETTER * font
+
+
 def _step(length: float) -> float:
     """Return a round number of which four to eight make a length."""
     power = 10.0 ** math.floor(math.log10(length / 4))
@@ -398,10 +463,12 @@ def bars(unit: str, names: Sequence[str], rows: Sequence[Bar]) -> Markup:
     """
     axis = linear_axis([sum(row.parts) for row in rows], unit)
     lines = [_row(row, names, unit, axis.high) for row in rows]
-    ticks = [
-        element("text", text, x=f"{number(100 * axis.place(value))}%", y=12, text_anchor="middle")
-        for value, text in axis.ticks
-    ]
+    classes = _labels(axis, NARROW_BARS, (FONT, FONT))
+    ticks = []
+    for (value, text), class_ in zip(axis.ticks, classes, strict=True):
+        if class_ is not _HIDDEN:
+            at = {"x": f"{number(100 * axis.place(value))}%", "y": 12}
+            ticks.append(element("text", text, **at, text_anchor="middle" if value else None))
     ticks.append(element("text", unit, x="50%", y=28, text_anchor="middle"))
     scale = element("svg", *ticks, height=_AXIS_HEIGHT, class_="axis", aria_hidden="true")
     last = element("tr", element("td", ""), element("td", scale), element("td", ""))

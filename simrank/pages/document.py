@@ -69,6 +69,12 @@ LINES: Final = {"light": "#d9dce1", "dark": "#363b44"}
 DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4")
 NUM_LOOKS: Final = len(LIGHT) * len(DASHES)
 
+FONT: Final = 11  # Of pictures, in their units: pixels on a wide screen.
+NARROW_FONT: Final = 17  # On a narrow one, which shrinks a picture to six tenths.
+WIDE: Final = "wide"  # The class of texts that only wide screens have room for.
+NARROW_BARS: Final = 335  # Pixels of the axis of bars on a screen of 400.
+_NARROW_REM, _STACKED_REM = 36, 48  # Widths of a screen up to which pictures and bars are narrow.
+
 _HEAT_SHARES = (12, 26, 42, 60)  # Percent of a colour: ink keeps a contrast of 4.5:1 on them.
 
 _RULES = """\
@@ -78,7 +84,7 @@ font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem;line-height:1.25;margin:0 0 .8rem}
 h2{font-size:1.15rem;margin:2.2rem 0 .6rem}
 h1,h2,p,dd,th,td,label,figcaption{overflow-wrap:anywhere}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:0}
+dl{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:.1rem 1rem;margin:0}
 dt,.faint{color:var(--faint)}
 dd{margin:0}
 .partial,.report{border-left:4px solid var(--c1);padding:.3rem .8rem}
@@ -89,7 +95,7 @@ dd{margin:0}
 .charts.small{grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 figure{margin:0;min-width:0;overflow-x:auto}
 figcaption{font-weight:600}
-.plot{display:block;width:100%;height:auto;font-size:11px;font-family:inherit}
+.plot{display:block;width:100%;height:auto;font-size:var(--font);font-family:inherit}
 .plot text,.axis text{fill:var(--faint)}
 .plot .what,.plot .title{fill:var(--ink)}
 .grid{stroke:var(--line);stroke-width:1}
@@ -112,23 +118,46 @@ details details{margin-left:1.1rem}
 summary{cursor:pointer}
 .right{background:color-mix(in srgb,var(--c2) 22%,var(--ground))}
 .scroll{overflow-x:auto;max-height:32rem}
+.named-lanes{display:flex;gap:.5rem;max-height:32rem;overflow-y:auto}
+.named-lanes>svg{flex:none}
+.last{direction:rtl;max-height:none;min-width:0}
+.last>svg{direction:ltr}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 .rows th,.rows td{padding:.1rem .6rem;text-align:right;white-space:nowrap;
 border-bottom:1px solid var(--line)}
-.rows th{font-weight:600}
-.rows thead{position:sticky;top:0;background:var(--ground)}
-.named th:first-child,.named td:first-child{text-align:left}
+.rows th{font-weight:600;white-space:normal;overflow-wrap:normal;vertical-align:bottom}
+.rows thead{position:sticky;top:0;z-index:2;background:var(--ground)}
+.named th:first-child,.named td:first-child{text-align:left;position:sticky;left:0;z-index:1;
+background:var(--ground)}
 .texts th,.texts td{text-align:left;white-space:normal;overflow-wrap:normal;vertical-align:top}
 .texts td:first-child{white-space:nowrap}
 .bars{width:100%;table-layout:auto}
 .bars th{font-weight:400;text-align:left;padding:.15rem .8rem .15rem 0;overflow-wrap:break-word;
 max-width:24rem}
 .bars td{padding:.15rem 0;white-space:nowrap}
-.bars td:nth-child(2){width:70%;padding-right:1rem;min-width:8rem}
+.bars td:nth-child(2){width:70%;padding-right:1.5rem;min-width:8rem}
 .bars td:last-child{padding-left:.8rem;text-align:right}
-.bars svg{display:block;width:100%;overflow:visible;font-size:11px}
+.bars svg{display:block;width:100%;overflow:visible;font-size:var(--font)}
 .bars rect{fill:currentColor}
 @media print{details{display:block}.scroll{max-height:none}}
+"""
+
+_NARROW_RULES = f"""\
+@media (max-width:{_STACKED_REM}rem){{
+.bars,.bars tbody{{display:block}}
+.bars tr{{display:grid;grid-template-columns:1fr auto}}
+.bars th{{grid-area:1/1;max-width:none;padding-top:.4rem}}
+.bars td:last-child{{grid-area:1/2;padding-top:.4rem}}
+.bars td:nth-child(2){{grid-area:2/1/2/3;width:auto}}
+}}
+@media (max-width:{_NARROW_REM}rem){{
+.plot:not(.small){{--font:{NARROW_FONT}px}}
+.plot .what{{font-size:.9em}}
+.plot .{WIDE}{{display:none}}
+.rows th,.rows td{{padding:.1rem .35rem}}
+.named td:first-child,.texts td:first-child{{white-space:normal;max-width:45vw}}
+.named td:first-child{{overflow-wrap:anywhere;min-width:8rem}}
+}}
 """
 
 
@@ -146,8 +175,8 @@ def css(num_curves: int) -> str:
     looks = "".join(f".k{index}{{color:var(--c{index})}}\n" for index in range(len(LIGHT)))
     looks += f".k{len(LIGHT)}{{color:var(--faint)}}\n"  # Of what only waits.
     dark = f"@media (prefers-color-scheme:dark){{:root{{{_variables('dark', DARK)}}}}}\n"
-    light = f":root{{color-scheme:light dark;{_variables('light', LIGHT)}}}\n"
-    return f"{light}{dark}{_RULES}{looks}{heats}{hiding}"
+    light = f":root{{color-scheme:light dark;--font:{FONT}px;{_variables('light', LIGHT)}}}\n"
+    return f"{light}{dark}{_RULES}{_NARROW_RULES}{looks}{heats}{hiding}"
 
 
 def _variables(mode: str, colours: tuple[str, ...]) -> str:

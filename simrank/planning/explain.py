@@ -516,7 +516,7 @@ def _left_out_error(series: TableSeries) -> str:
 
 # ---- an explained prediction as a page: terms, numbers, and NCCL's choices over size ----
 
-_TERMS = ("NCCL's estimate", "time", "L", "base", "D", "W", "ramp")
+_TERMS = ("time", "NCCL's estimate", "L", "base", "D", "W", "ramp")
 
 
 def explain_page(found: Explanation, sizes: Crossover) -> str:
@@ -554,7 +554,7 @@ def _options(found: Explanation) -> Markup:
     rows = []
     for each in found.options:
         terms = (each.launch, each.base, each.latency, each.transfer, each.ramp)
-        numbers = (each.estimate, each.total, *terms)
+        numbers = (each.total, each.estimate, *terms)
         name = f"{each.algorithm} {each.protocol}"
         rows.append([name, *(f"{number:.2f}" for number in numbers)])
     columns = ["algorithm, protocol", *(f"{name} (us)" for name in _TERMS)]

@@ -125,6 +125,10 @@ def _texts(line: Line, parts_ps: Mapping[str, float]) -> dict[str, str]:
     return cells
 
 
+def _used(rows: Sequence[KernelLine]) -> list[str]:
+    return [name for name in COLUMNS if any(name in row.texts for row in rows)]
+
+
 # Limiters with another name in reports.
 _LIMITERS = {"programs": "waiting (barriers, flags)"}
 
@@ -188,7 +192,7 @@ def report_text(profiles: Sequence[KernelProfile]) -> str:
     parts = []
     for profile in profiles:
         rows = list(source_lines(profile))
-        used = [name for name in COLUMNS if any(name in row.texts for row in rows)]
+        used = _used(rows)
         cells = [
             (f"{row.number:5d}", *(row.texts.get(name, "") for name in used), row.source)
             for row in rows
@@ -219,11 +223,13 @@ def _kernel(profile: KernelProfile) -> Markup:
         parts.append(bars("us", PARTS, drawn))
     if profile.roof is not None:
         parts.append(_roofline(profile, profile.roof))
+    first, *others = _used(rows) or COLUMNS[:1]  # The source stands where narrow screens show it.
     cells = [
-        [str(row.number), *(row.texts.get(name, "") for name in COLUMNS), _code(row)]
+        [str(row.number), row.texts.get(first, ""), _code(row)]
+        + [row.texts.get(name, "") for name in others]
         for row in rows
     ]
-    parts.append(table(f"lines of {profile.name}", ["line", *COLUMNS, ""], cells))
+    parts.append(table(f"lines of {profile.name}", ["line", first, "source", *others], cells))
     return section(profile.name, *parts)
 
 

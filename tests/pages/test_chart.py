@@ -2,10 +2,11 @@
 
 import math
 import re
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simrank.pages import Bar, Curve, Point, bars, chart, pictures
@@ -37,7 +38,7 @@ def places(tree):
 def test_a_curve_rises_from_left_to_right():
     """From the lower left border to the upper right one, with the numbers at each point."""
     tree = drawn(AXES, curve(Point(1024, 0.0, "1 KiB: 0"), Point(4096, 10.0, "4 KiB: 10")))
-    assert places(tree) == [(58.0, 298.0), (556.0, 24.0)]
+    assert places(tree) == [(58.0, 298.0), (553.65, 30.0)]
     titles = [circle.find("title").text for circle in tree.iter("circle")]
     assert titles == ["1 KiB: 0", "4 KiB: 10"]
     assert tree.get("role") == "img"
@@ -52,9 +53,9 @@ def test_an_interval_is_a_band():
     banded = curve(Point(1024, 5.0, "", 4.0, 6.0), Point(4096, 5.0, "", 4.0, 6.0))
     (band,) = [path for path in drawn(AXES, banded).iter("path") if path.get("class") == "band"]
     ys = {round(float(y), 1) for y in re.findall(r"[\d.]+ ([\d.]+)", band.get("d"))}
-    assert ys == {188.4, 133.6}
+    assert ys == {190.8, 137.2}
     alone = drawn(AXES, curve(Point(1024, 5.0, "", 4.0, 6.0)))
-    assert [path.get("d") for path in alone.find("g")][:1] == ["M58 133.6L58 188.4"]
+    assert [path.get("d") for path in alone.find("g")][:1] == ["M58 137.2L58 190.8"]
     plain = curve(Point(1024, 5.0, ""), Point(4096, 5.0, ""))
     assert 'class="band"' not in chart("Rates", AXES, [plain])
 
@@ -69,7 +70,7 @@ def test_a_change_is_marked_where_it_happens():
     strips = [rect.find("title").text for rect in tree.iter("rect")]
     assert strips == ["ring: ring LL", "ring: tree"]
     widths = [float(rect.get("width")) for rect in tree.iter("rect")]
-    assert sum(widths) == pytest.approx(556 - 58, abs=0.02)
+    assert sum(widths) == pytest.approx(553.65 - 58, abs=0.02)
     assert "strip" not in chart("Rates", AXES, [curve(*points[1:])])
 
 
@@ -151,6 +152,59 @@ def test_nothing_at_all_has_an_axis_still():
 # ---- axes: every value has a place, and ticks can be read ----
 
 ABOVE_ZERO = st.floats(1e-3, 1e12)
+DIGIT = 0.62  # Width of a digit of wide fonts (DejaVu Sans, Verdana), in font sizes.
+
+
+def spans(tree, font, *, of_x, is_narrow):
+    """Return the ends of the shown texts of an axis, in order."""
+    found = []
+    for text in tree.iter("text"):
+        classes = (text.get("class") or "").split()
+        is_tick = text.get("text-anchor") == ("middle" if of_x else "end")
+        if not is_tick or "title" in classes or (is_narrow and "wide" in classes):
+            continue
+        middle = float(text.get("x" if of_x else "y"))
+        half = (DIGIT * len(text.text) if of_x else 1.0) * font / 2
+        found.append((middle - half, middle + half))
+    return sorted(found)
+
+
+@settings(max_examples=50)
+@given(st.lists(ABOVE_ZERO, max_size=5), st.booleans())
+def test_texts_of_ticks_never_touch_and_never_leave_the_picture(values, is_small):
+    """On a screen of 400 pixels, where a large picture's font is larger, as on a wide one."""
+    axes = [
+        (sizes_axis(math.ceil(value) for value in values), times_axis(values)),
+        (linear_axis(values, "us"), ratios_axis(values, "")),
+        (times_axis(values), linear_axis(values, "GB/s")),
+    ]
+    for pair in axes:
+        tree = ET.fromstring(chart("t", pair, [], is_small=is_small)).find("svg")
+        _, _, width, height = map(float, tree.get("viewBox").split())
+        for font, is_narrow in ((11, False), (11 if is_small else 17, True)):
+            for of_x, length in ((True, width), (False, height)):
+                found = spans(tree, font, of_x=of_x, is_narrow=is_narrow)
+                assert found
+                assert 0 <= found[0][0] <= found[-1][1] <= length
+                assert all(one[1] <= other[0] for one, other in pairwise(found))
+        longest = max(len(text) for text in texts(pair[1]))
+        left = min(float(t.get("x")) for t in tree.iter("text") if t.get("text-anchor") == "end")
+        assert longest * DIGIT * (11 if is_small else 17) <= left + 0.01
+
+
+@given(st.lists(ABOVE_ZERO, min_size=1, max_size=5))
+def test_texts_below_bars_never_touch(values):
+    """On a screen of 400 pixels the axis is 400 less padding: 2 x 19.2 of the page, 24 of a bar."""
+    rows = [Bar("rank", (value,), "") for value in values]
+    tree = ET.fromstring(bars("us", ["time"], rows))
+    found = []
+    for text in [each for each in tree.iter("text") if each.get("y") == "12"]:
+        at, width = float(text.get("x")[:-1]) / 100 * (400 - 38.4 - 24), 11 * DIGIT * len(text.text)
+        left = at - width / 2 if text.get("text-anchor") else at
+        found.append((left, left + width))
+    assert found[0][0] == 0.0
+    assert all(one[1] <= other[0] for one, other in pairwise(found))
+    assert found[-1][1] <= 400
 
 
 def texts(axis):

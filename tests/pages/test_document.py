@@ -1,5 +1,6 @@
 """A page is complete in itself, and a part of it says so if rows are missing."""
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -157,3 +158,25 @@ def test_the_sheet_names_nothing_outside():
     assert sheet.count(":not(:checked)") == 3
     assert "prefers-color-scheme:dark" in sheet
     assert sheet.count("{") == sheet.count("}")
+
+
+def test_no_column_is_wider_than_a_phone():
+    """Nothing but a box that scrolls by itself has a minimum above 400 pixels, less the padding."""
+    px_by_unit = {"px": 1.0, "rem": 16.0, "em": 15.0, "vw": 4.0}
+    page = document("t", [], [])
+    style = page[page.index("<style>") : page.index("</style>")]
+    widths = re.findall(r"(?<![\w-])(?:min-width|width):([\d.]+)(px|rem|em|vw)", style)
+    tracks = re.findall(r"minmax\(min\(100%,[\d.]+px\),1fr\)", style)
+    assert len(tracks) == style.count("minmax(")
+    assert widths
+    assert all(float(number) * px_by_unit[unit] <= 361 for number, unit in widths)
+    assert 'content="width=device-width, initial-scale=1"' in page
+
+
+def test_bars_have_their_labels_above_them_on_a_narrow_screen():
+    """The bar takes the whole second row, under its label and its total."""
+    (narrow,) = re.findall(r"@media \(max-width:48rem\)\{(.*?)\n\}", css(0), re.DOTALL)
+    rules = dict(re.findall(r"(\S[^{}\n]*)\{([^}]*)\}", narrow))
+    assert "grid-area:1/1" in rules[".bars th"]
+    assert "grid-area:1/2" in rules[".bars td:last-child"]
+    assert "grid-area:2/1/2/3" in rules[".bars td:nth-child(2)"]

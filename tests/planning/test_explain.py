@@ -145,3 +145,9 @@ def test_a_call_without_measurements_says_so():
     _, text = page("hgx_h100", "broadcast")
     assert "No built-in table has this call on this cluster." in text
     assert "</svg>measured" not in text
+
+
+def test_the_predicted_time_stands_beside_the_name():
+    """A narrow screen shows it, without scrolling the table."""
+    columns = re.findall(r'<th scope="col">([^<]*)</th>', page()[1])
+    assert columns[:3] == ["algorithm, protocol", "time (us)", "NCCL's estimate (us)"]
