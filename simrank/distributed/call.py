@@ -10,6 +10,7 @@ import numpy as np
 
 from simrank.collectives.time_network import NOT_ARRIVED
 from simrank.device import Operation
+from simrank.distributed.arrivals import LastArrivals
 from simrank.distributed.contracts import check_in_place
 from simrank.distributed.findings import lines_of, mismatch
 from simrank.distributed.flight import Flight, Landing, landings
@@ -106,6 +107,9 @@ class Call:
         self._ended = np.zeros(size, dtype=bool)
         self._represented = group.represented
         self._dropped: set[int] = set()
+        self._early_ps: dict[int, int] = {}  # Of members that did not need the last arrival.
+        self._last_arrival_ps = 0
+        self._last_arrivals: dict[int, LastArrivals] = {}  # By their time, once asked for.
         self._flight: Flight | None = None
         self._evaluation_queued = self._all_played = self._lost = False
         self._users: dict[int, CollectiveOperation] | None = None  # By device.
@@ -341,6 +345,9 @@ class Call:
         arrivals_ps = np.array(self._arrivals_ps, dtype=np.int64)
         ends_ps = np.maximum(self._plan.completions(arrivals_ps), engine.now_ps)
         decided = np.flatnonzero((ends_ps < NOT_ARRIVED) & ~self._ended)
+        if self._num_arrived < self._size:
+            for rank in decided.tolist():
+                self._early_ps.setdefault(rank, engine.now_ps)
         self._timed[:] = self._ended
         assert (ends_ps >= arrivals_ps)[decided].all(), "no rank ends before it has come (C2)"
         if len(decided):
@@ -357,8 +364,26 @@ class Call:
         self._flight = Flight(self.group.engine, self, begin_ps, ahead)
         if self._num_arrived == self._size:
             last_arrival_ps = max(self._arrivals_ps)
+            self._last_arrival_ps = max(last_arrival_ps, self._last_arrival_ps)
             self._plan.share_links(self._flight, last_arrival_ps)
             self._take_memory(self._plan, begin_ps + ahead[-1].after_ps - last_arrival_ps)
+
+    def ready_ps(self, group_rank: int) -> int:
+        """Return when all members had arrived that a member's end depends on; it has ended."""
+        return self._early_ps.get(group_rank, self._last_arrival_ps)
+
+    def last_arrivals(self, ready_ps: int) -> LastArrivals:
+        """Return the members that arrived at the time that `ready_ps` gave."""
+        found = self._last_arrivals.get(ready_ps)
+        if found is None:
+            late = [rank for rank, at in enumerate(self._arrivals_ps) if at == ready_ps]
+            operations = self._all_operations() if self._represented else self.operations
+            calls = [operations[rank] for rank in late]
+            sites = [o.issued_at for o in calls if o is not None and o.issued_at is not None]
+            by_place = {(id(site.code), site.instruction): site for site in sites}
+            ranks = tuple(self.group.ranks[rank] for rank in late)
+            found = self._last_arrivals[ready_ps] = LastArrivals(ranks, tuple(by_place.values()))
+        return found
 
     def _take_memory(self, plan: Plan, took_ps: int) -> None:
         """Reserve a collective's share of memory bandwidth, spread over its time."""
@@ -458,6 +483,9 @@ class Call:
             self._timed[member] = self._ended[member] = old._ended[old_rank]
             if old_rank in old._snapshots:
                 self._snapshots[member] = old._snapshots[old_rank]
+            if old_rank in old._early_ps:
+                self._early_ps[member] = old._early_ps[old_rank]
+        self._last_arrival_ps = self.group.engine.now_ps  # Until now members waited for the others.
         self._num_ended = int(self._ended.sum())
         self._close_if_over()
         if self._num_arrived == self._size > self._num_ended:
@@ -603,6 +631,15 @@ class CollectiveOperation(Operation):
         group.world.history.note(self.rank, self.issued_at, request.signature.op, group)
 
     @property
+    def ready_ps(self) -> int:
+        """When all members had arrived that its end depends on; once it has ended."""
+        return self.call.ready_ps(self.group_rank)
+
+    def last_arrivals(self) -> LastArrivals:
+        """Return the members that arrived then."""
+        return self.call.last_arrivals(self.ready_ps)
+
+    @property
     def module(self) -> str | None:
         """Return its kernel, one per reduction and type; what the host runs needs none."""
         return module_of(self.call.signature) if self.num_sms else None
@@ -708,6 +745,11 @@ class SkippedCall:
     def arrive(self, operation: CollectiveOperation) -> None:
         """End."""
         operation.end()
+
+    def ready_ps(self, group_rank: int) -> int:
+        """Return 0: it waits for no member."""
+        del group_rank
+        return 0
 
     def lose(self, group_rank: int, peer: int, error: BaseException) -> None:
         """Do nothing: no member waits for it."""

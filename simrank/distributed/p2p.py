@@ -15,6 +15,7 @@ import numpy as np
 from simrank.device import Accesses, Operation
 from simrank.device.clocks import join
 from simrank.device.memory import give_values
+from simrank.distributed.arrivals import LastArrivals
 from simrank.distributed.backends import NCCL
 from simrank.distributed.findings import mismatch
 from simrank.distributed.mismatched_calls import MadeCall, same_device
@@ -118,10 +119,12 @@ class PeerOperation(Operation):
         ends: What it consists of.
         is_on_host: Whether the host runs it, and waits for it (gloo).
         source_rank: Group rank that a single receive got its message from; None before.
+        ready_ps: When the last of its messages left.
     """
 
     __slots__ = (
-        "_num_left", "boxes", "ends", "group", "is_launch", "is_on_host", "source_rank",
+        "_last_peer", "_num_left", "boxes", "ends", "group", "is_launch", "is_on_host", "ready_ps",
+        "source_rank",
     )  # fmt: skip
     kind = "collective"
     orders_threads = True  # The peer may have heard of the calls of another thread.
@@ -148,6 +151,20 @@ class PeerOperation(Operation):
         self.source_rank: int | None = None
         self.details = {"bytes": size_bytes}
         self._num_left = len(ends)
+        self.ready_ps = 0
+        self._last_peer = LastArrivals((), ())
+
+    def last_arrivals(self) -> LastArrivals:
+        """Return the peer that let the last of its messages leave."""
+        return self._last_peer
+
+    def message_left(self, end: End, other: End | None) -> None:
+        """Note that a message has left, and its other end, if that was posted."""
+        peer = None if other is None else other.live()
+        self.ready_ps = self.stream.device.engine.now_ps
+        ranks = () if end.peer is None else (int(self.group.ranks[end.peer]),)
+        site = None if peer is None else peer.issued_at
+        self._last_peer = LastArrivals(ranks, () if site is None else (site,))
 
     def begin(self) -> None:
         """Become ready for the other ends."""
@@ -276,6 +293,8 @@ class Message:
 
     def _start(self, send: End) -> None:
         self._started = True
+        for is_send, end in self.ends.items():
+            end.live().message_left(end, self.ends.get(not is_send))
         group = self._group
         network, size_bytes = group.world.network, send.tensor.nbytes
         src, dst = self._device(is_sender=True), self._device(is_sender=False)

@@ -397,7 +397,7 @@ _HIDDEN: Final = "hidden"  # Of a tick whose text fits on no screen; its line is
 def _labels(
     axis: Axis, length: float, fonts: tuple[float, float], *, are_stacked: bool = False
 ) -> list[str | None]:
-    """Return the class of each tick's text: None, `WIDE` if wide screens alone show it, or hidden.
+    """Return the classes of the texts: None, `WIDE` if a narrow screen has no room, or hidden.
 
     Args:
         axis: With the ticks; every n-th text is shown, the smallest n at which none touch.

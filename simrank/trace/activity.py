@@ -25,6 +25,7 @@ class Span(NamedTuple):
         end_ps: Where it ends.
         compute_ps: At least one kernel or copy ran.
         exposed_ps: Only collectives ran.
+        waiting_ps: The part of that before the last arrival, by the number given for it.
         by_phase_ps: The computing time of each of `PHASES`, then of operations of no phase.
         exposed_by_group_ps: What collectives of each group cost; of several in flight, the one that
             ends first counts.
@@ -36,6 +37,7 @@ class Span(NamedTuple):
     end_ps: int
     compute_ps: int
     exposed_ps: int
+    waiting_ps: dict[int, int]
     by_phase_ps: tuple[int, ...]
     exposed_by_group_ps: dict[str, int]
     flops: float
@@ -53,6 +55,7 @@ class RankOperations:
         self._waited: tuple[array[int], array[int], array[int]] = (
             array("q"), array("q"), array("q"),
         )  # fmt: skip
+        self._late: tuple[array[int], array[int]] = array("q"), array("q")
         self._groups: dict[str, int] = {}
 
     def computed(self, operation: Operation) -> None:
@@ -63,12 +66,26 @@ class RankOperations:
         phases.append(_NUMBERS.get(operation.phase, _OTHER))
         self._flops.append(operation.flops)
 
-    def communicated(self, operation: Operation, group: str) -> None:
-        """Add a collective, or a message, of a group."""
+    def communicated(self, operation: Operation, group: str, ready_ps: int, late: int) -> None:
+        """Add a collective, or a message, of a group.
+
+        Args:
+            operation: Which.
+            group: The group's name.
+            ready_ps: Until when it waited for a late rank; not above its start if it did not.
+            late: Number of the late ranks, for `Span.waiting_ps`; -1 if it did not wait.
+        """
         starts, ends, groups = self._waited
         starts.append(operation.start_ps)
         ends.append(operation.complete_ps)
         groups.append(self._groups.setdefault(group, len(self._groups)))
+        readies, lates = self._late
+        readies.append(min(max(ready_ps, operation.start_ps), operation.complete_ps))
+        lates.append(late)
+
+    def num_waits(self, late: int) -> int:
+        """Return the number of waits for the late ranks of a number."""
+        return self._late[1].count(late)
 
     def steps(self) -> list[tuple[int, int]]:
         """Return begin and end of each training step: it ends with its optimizers' last kernel.
@@ -103,34 +120,44 @@ class RankOperations:
         by_phase, computing = _covered(
             starts[inside].clip(begin_ps), ends[inside].clip(max=end_ps), phases[inside]
         )
-        exposed_ps, by_group = self._exposed(begin_ps, end_ps, computing)
+        exposed_ps, waiting, by_group = self._exposed(begin_ps, end_ps, computing)
         return Span(
-            begin_ps, end_ps, int(by_phase.sum()), exposed_ps, tuple(by_phase.tolist()), by_group,
-            float(flops[begins_here & is_model].sum()), float(flops[begins_here & is_again].sum()),
+            begin_ps, end_ps, int(by_phase.sum()), exposed_ps, waiting, tuple(by_phase.tolist()),
+            by_group, float(flops[begins_here & is_model].sum()),
+            float(flops[begins_here & is_again].sum()),
         )  # fmt: skip
 
     def _exposed(
         self, begin_ps: int, end_ps: int, computing: tuple[Any, Any]
-    ) -> tuple[int, dict[str, int]]:
-        """Return the time in which only collectives ran, in all and by group."""
-        starts, ends, groups = (np.asarray(each) for each in self._waited)
+    ) -> tuple[int, dict[int, int], dict[str, int]]:
+        """Return the time in which only collectives ran, its waiting, and the whole by group."""
+        starts, ends, groups, readies, lates = (
+            np.asarray(each) for each in (*self._waited, *self._late)
+        )
         inside = (starts < end_ps) & (ends > begin_ps)
         order = np.argsort(ends[inside], kind="stable")
-        starts = starts[inside][order].clip(begin_ps)
-        ends, groups = ends[inside][order].clip(max=end_ps), groups[inside][order]
-        points = np.unique(np.concatenate([starts, ends, *computing]))
+        starts, ends, readies = (
+            each[inside][order].clip(begin_ps, end_ps) for each in (starts, ends, readies)
+        )
+        groups, lates = groups[inside][order], lates[inside][order]
+        points = np.unique(np.concatenate([starts, readies, ends, *computing]))
         if len(points) < 2:
-            return 0, {}
+            return 0, {}, {}
         pieces = _Pieces(np.diff(points).tolist())
         for first, last in _indices(points, *computing):
             pieces.claim(first, last)
         by_group = [0] * len(self._groups)
-        for (first, last), group in zip(
-            _indices(points, starts, ends), groups.tolist(), strict=True
+        waiting: dict[int, int] = {}
+        parts = _indices(points, starts, readies), _indices(points, readies, ends)
+        for (first, ready), (_, last), group, late in zip(
+            *parts, groups.tolist(), lates.tolist(), strict=True
         ):
-            by_group[group] += pieces.claim(first, last)
+            if first < ready and (waited := pieces.claim(first, ready)):
+                waiting[late] = waiting.get(late, 0) + waited
+                by_group[group] += waited
+            by_group[group] += pieces.claim(ready, last)
         names = list(self._groups)
-        return sum(by_group), {names[i]: ps for i, ps in enumerate(by_group) if ps}
+        return sum(by_group), waiting, {names[i]: ps for i, ps in enumerate(by_group) if ps}
 
 
 def _indices(points: Any, starts: Any, ends: Any) -> Iterator[tuple[int, int]]:  # noqa: ANN401 - arrays

@@ -21,7 +21,7 @@ from simrank.pages import (
 )
 from simrank.pages.chart import linear_axis, time_text
 from simrank.trace.activity import PHASES
-from simrank.trace.summary import constants_text
+from simrank.trace.summary import constants_text, late_name
 from simrank.units import PS_PER_US, format_size
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simrank.trace.summary import (
         CollectiveCost,
         KernelCalls,
+        LateRanks,
         PeakMemory,
         RankTimes,
         Summary,
@@ -43,7 +44,7 @@ _MOST_ROWS = 40  # Bars of one picture: more than fit on a screen.
 _MOST_LINKS = 12
 _MOST_POINTS = 400  # Of a curve: about as many as its picture has pixels to tell apart.
 _MOST_NAMED = 2  # Of links that carried equally much.
-_PARTS = ("compute", "exposed communication", "idle")
+_PARTS = ("compute", "waiting for late ranks", "wire time", "idle")
 _NUM_CURVES = 2  # Of the picture of memory.
 _US_BY_UNIT = {"s": 1e6, "ms": 1e3, "us": 1.0}
 _BYTES_BY_UNIT = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
@@ -90,6 +91,7 @@ def run_page(
     ranks = seen.summary.ranks(seen.end_ps, seen.peaks)
     sections = [
         _times(ranks),
+        *_late_ranks(seen.summary.late_ranks(seen.end_ps)),
         *map(_steps, filter(None, [seen.summary.steps()])),
         _collectives(seen.summary.costliest()),
         *map(_kernels, filter(None, [seen.summary.costliest_kernels()])),
@@ -102,13 +104,25 @@ def run_page(
 
 
 def _times(found: Sequence[RankTimes]) -> Markup:
-    parts = [(seen.compute_us, seen.exposed_communication_us, seen.idle_us) for seen in found]
+    parts = [(each.compute_us, each.waiting_us, each.wire_us, each.idle_us) for each in found]
     unit, scale = _unit([sum(each) for each in parts], _US_BY_UNIT)
     rows = []
     for seen, each in zip(found, parts, strict=True):
-        exposed = f"{100 * each[1] / (sum(each) or 1.0):.1f} % exposed"
+        exposed = f"{100 * seen.exposed_communication_us / (sum(each) or 1.0):.1f} % exposed"
         rows.append(Bar(_named("rank", seen.ranks), tuple(part / scale for part in each), exposed))
     return _section("Time per rank", unit, _PARTS, rows)
+
+
+def _late_ranks(found: Sequence[LateRanks]) -> Iterator[Markup]:
+    """Yield the section of the ranks that came last, with the ranks that waited for them."""
+    unit, scale = _unit([late.waiting_us for late in found], _US_BY_UNIT)
+    rows = []
+    for late in found:
+        waiting = f"{late.num_calls} call{'' if late.num_calls == 1 else 's'}"
+        label = f"{late_name(late)}: {waiting}, {_named('rank', late.waiting_ranks)} waited"
+        rows.append(Bar(label, (late.waiting_us / scale,), f"{late.waiting_us:.3f} us"))
+    if rows:
+        yield _section("Late ranks", unit, ("waiting of the rank that waited longest",), rows)
 
 
 def _steps(steps: TrainingSteps) -> Markup:

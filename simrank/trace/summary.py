@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from simrank.config.wires import ASSUMED, KINDS
 from simrank.errors import who_text
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from simrank.config.wires import Provenance
     from simrank.device import Operation
+    from simrank.distributed.arrivals import LastArrivals
+    from simrank.distributed.call import CollectiveOperation
+    from simrank.distributed.p2p import PeerOperation
     from simrank.engine import Task
     from simrank.ranks.folding import Folding
     from simrank.trace.activity import Span
@@ -40,6 +43,8 @@ class RankTimes:
         ranks: Their numbers.
         compute_us: At least one kernel or copy ran.
         exposed_communication_us: Only collectives ran.
+        waiting_us: The part of that in which a rank that the collective needs had not arrived.
+        wire_us: The rest of it.
         idle_us: Nothing ran on the device.
         peak_memory_bytes: The most that was allocated on the device.
         exposed_by_group_us: What collectives and messages of each group cost of the exposed
@@ -52,6 +57,8 @@ class RankTimes:
     ranks: tuple[int, ...]
     compute_us: float
     exposed_communication_us: float
+    waiting_us: float
+    wire_us: float
     idle_us: float
     peak_memory_bytes: int
     exposed_by_group_us: dict[str, float]
@@ -68,6 +75,8 @@ class RankStep:
         total_us: From the end of the optimizer's step before, or from the first kernel.
         by_phase_us: Computing time by phase: forward, backward, recomputation, optimizer, other.
         exposed_by_group_us: As in `RankTimes`.
+        waiting_us: Likewise.
+        wire_us: Likewise.
         idle_us: Nothing ran on the device.
     """
 
@@ -75,6 +84,8 @@ class RankStep:
     total_us: float
     by_phase_us: dict[str, float]
     exposed_by_group_us: dict[str, float]
+    waiting_us: float
+    wire_us: float
     idle_us: float
 
 
@@ -112,6 +123,25 @@ class PeakMemory(NamedTuple):
     reserved_bytes: int = 0
     totals_bytes: Sequence[int] = ()
     size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LateRanks:
+    """Ranks that came last to collectives or messages while others waited for nothing else.
+
+    Attributes:
+        ranks: Their numbers; empty if the awaited rank left the group instead.
+        line: Where they made the calls: `train.py:16`; empty if unknown.
+        num_calls: How many were waited for, on the rank that waited longest.
+        waiting_us: Exposed waiting for them, in all, on that rank.
+        waiting_ranks: The ranks that waited.
+    """
+
+    ranks: tuple[int, ...]
+    line: str
+    num_calls: int
+    waiting_us: float
+    waiting_ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +210,8 @@ class Summary:
         self._kernels: _Calls[tuple[str, str, int]] = {}
         self._by_basis_ps: dict[str, Counter[str]] = {BY_BYTES: Counter(), GROUPED: Counter()}
         self._kernels_ps = 0
+        self._late: dict[tuple[object, ...], int] = {}
+        self._late_ranks: list[LastArrivals] = []
         self._no_shapes: list[list[int]] = []
         self._shapes: dict[int, list[list[int]]] = {}  # By identity, which they keep unique.
         self._known_shapes: dict[tuple[tuple[int, ...], ...], list[list[int]]] = {}
@@ -212,7 +244,12 @@ class Summary:
                 name.partition(" #")[0], group, details.get("bytes", 0),
                 " ".join(filter(None, (details.get("algorithm"), details.get("protocol")))),
             )  # fmt: skip
-            activity.communicated(operation, group)
+            operation = cast("CollectiveOperation | PeerOperation", operation)
+            ready_ps = operation.ready_ps
+            is_late = ready_ps > operation.start_ps
+            activity.communicated(
+                operation, group, ready_ps, self._number(operation) if is_late else -1
+            )
             _add_call(self._calls, key, rank, took_ps)
         else:
             activity.computed(operation)
@@ -225,6 +262,15 @@ class Summary:
             self._kernels_ps += took_ps
             if operation.basis:
                 self._by_basis_ps[operation.basis][operation.name.partition(".")[0]] += took_ps
+
+    def _number(self, operation: CollectiveOperation | PeerOperation) -> int:
+        """Return the number of the late ranks that an operation waited for."""
+        late = operation.last_arrivals()
+        places = ((id(site.code), site.instruction) for site in late.sites)
+        number = self._late.setdefault((late.ranks, *places), len(self._late_ranks))
+        if number == len(self._late_ranks):
+            self._late_ranks.append(late)
+        return number
 
     def ranks(
         self, end_ps: int, peaks: dict[int, PeakMemory], begin_ps: int = 0
@@ -245,6 +291,7 @@ class Summary:
                 ranks,
                 span.compute_ps / PS_PER_US,
                 span.exposed_ps / PS_PER_US,
+                *_split_us(span),
                 (end_ps - begin_ps - span.compute_ps - span.exposed_ps) / PS_PER_US,
                 peak.allocated_bytes,
                 _in_us(span.exposed_by_group_ps),
@@ -255,6 +302,37 @@ class Summary:
                 found, lambda each: (*_times_of(each[0]), repr(each[1][:3]))
             )
         ]
+
+    def late_ranks(self, end_ps: int, begin_ps: int = 0) -> list[LateRanks]:
+        """Return the late ranks that were waited for longest, five at most.
+
+        Ranks that were late alike, at one line, are one entry.
+        """
+        waits: dict[int, list[tuple[int, int]]] = {}
+        for rank, activity in self._activities.items():
+            for number, time_ps in activity.span(begin_ps, end_ps).waiting_ps.items():
+                waits.setdefault(number, []).append((time_ps, rank))
+        alike: dict[tuple[str, int, int], tuple[set[int], set[int]]] = {}
+        for number, found in waits.items():
+            late, (most_ps, rank) = self._late_ranks[number], max(found)
+            line = ", ".join(sorted({str(site.line()) for site in late.sites}))
+            key = line, self._activities[rank].num_waits(number), most_ps
+            ranks, waiting = alike.setdefault(key, (set(), set()))
+            ranks.update(late.ranks)
+            waiting.update(rank for _, rank in found)
+        entries = [
+            LateRanks(tuple(sorted(ranks)), line, calls, ps / PS_PER_US, self._represented(waiting))
+            for (line, calls, ps), (ranks, waiting) in alike.items()
+        ]
+        entries.sort(key=lambda each: (-each.waiting_us, each.ranks, each.line))
+        return entries[:_NUM_COSTLIEST]
+
+    def _represented(self, ranks: set[int]) -> tuple[int, ...]:
+        """Return ranks with those that they are taken for, sorted."""
+        if self._folding is None:
+            return tuple(sorted(ranks))
+        fold = self._folding
+        return tuple(r for r in range(fold.world_size) if fold.representative(r) in ranks)
 
     def steps(self) -> TrainingSteps | None:
         """Return the training steps of the run, or None if no optimizer stepped after backward."""
@@ -281,6 +359,7 @@ class Summary:
                 (span.end_ps - span.begin_ps) / PS_PER_US,
                 _in_us(dict(zip((*PHASES, "other"), span.by_phase_ps, strict=True))),
                 _in_us(span.exposed_by_group_ps),
+                *_split_us(span),
                 (span.end_ps - span.begin_ps - span.compute_ps - span.exposed_ps) / PS_PER_US,
             )
             for ranks, span in self._alike(
@@ -370,7 +449,14 @@ def _shapes_text(shapes: Sequence[Sequence[int]]) -> str:
 
 def _times_of(span: Span) -> tuple[Hashable, ...]:
     """Return the times of a part of a run, in which ranks are alike or not."""
-    return (*span.by_phase_ps, *sorted(span.exposed_by_group_ps.items()))
+    waiting_ps = sum(span.waiting_ps.values())
+    return (*span.by_phase_ps, waiting_ps, *sorted(span.exposed_by_group_ps.items()))
+
+
+def _split_us(span: Span) -> tuple[float, float]:
+    """Return the waiting and the wire time of exposed communication."""
+    waiting_ps = sum(span.waiting_ps.values())
+    return waiting_ps / PS_PER_US, (span.exposed_ps - waiting_ps) / PS_PER_US
 
 
 def _in_us(times_ps: dict[str, int]) -> dict[str, float]:
@@ -416,6 +502,7 @@ def summary_json(
         "constants": [constant._asdict() for constant in provenance],
         "simulated_us": end_ps / PS_PER_US,
         "ranks": [asdict(times) for times in summary.ranks(end_ps, peaks)],
+        "late_ranks": [asdict(late) for late in summary.late_ranks(end_ps)],
         "steps": None if steps is None else {**asdict(steps), **rates.of(steps)},
         "collectives": [asdict(cost) for cost in summary.costliest()],
         "kernels": [asdict(cost) for cost in summary.costliest_kernels()],
@@ -438,10 +525,14 @@ def summary_text(
     found = summary.ranks(end_ps, peaks)
     lines += [
         f"  {who_text(times.ranks)}: compute {times.compute_us:.3f} us, "
-        f"exposed communication {times.exposed_communication_us:.3f} us, "
+        f"exposed communication {times.exposed_communication_us:.3f} us "
+        f"(waiting for late ranks {times.waiting_us:.3f}, wire {times.wire_us:.3f}), "
         f"idle {times.idle_us:.3f} us, peak memory {times.peak_memory_bytes / 1e6:.3f} MB"
         for times in found
     ]
+    if late := summary.late_ranks(end_ps):
+        lines.append("late ranks:")
+    lines += [f"  {late_text(each)}" for each in late]
     if not_run := summary.not_run():
         lines.append(f"not run: {not_run_text(not_run)}")
     lines += _steps_text(summary.steps(), rates)
@@ -469,6 +560,19 @@ def summary_text(
     return "\n".join(lines)
 
 
+def late_text(late: LateRanks) -> str:
+    """Return `rank 2 at train.py:16: 3 calls, ranks 0-1, 3 waited 5000.000 us`."""
+    calls = "1 call" if late.num_calls == 1 else f"{late.num_calls} calls"
+    waited = f"{who_text(late.waiting_ranks)} waited {late.waiting_us:.3f} us"
+    return f"{late_name(late)}: {calls}, {waited}"
+
+
+def late_name(late: LateRanks) -> str:
+    """Return `rank 2 at train.py:16`."""
+    who = who_text(late.ranks) if late.ranks else "a rank that left its group"
+    return f"{who} at {late.line}" if late.line else who
+
+
 def not_run_text(not_run: Mapping[int, Sequence[int]]) -> str:
     """Return `ranks 1-15, taken as rank 0; ...`."""
     parts = [f"{who_text(ranks)}, taken as rank {rank}" for rank, ranks in not_run.items()]
@@ -487,10 +591,14 @@ def _steps_text(steps: TrainingSteps | None, rates: Rates) -> Iterator[str]:
         parts = [f"{phase} {us / 1e3:.3f} ms" for phase, us in step.by_phase_us.items()]
         groups = step.exposed_by_group_us
         exposed = f"exposed communication {sum(groups.values()) / 1e3:.3f} ms"
+        split = []
+        if step.waiting_us:
+            parted = f"waiting for late ranks {step.waiting_us / 1e3:.3f}"
+            split.append(f"{parted}, wire {step.wire_us / 1e3:.3f}")
         if len(groups) > 1:
             ordered = sorted(groups.items(), key=lambda entry: -entry[1])
-            named = ", ".join(f"'{name}' {us / 1e3:.3f}" for name, us in ordered)
-            exposed += f" ({named})"
+            split.append(", ".join(f"'{name}' {us / 1e3:.3f}" for name, us in ordered))
+        exposed += f" ({'; '.join(split)})" * bool(split)
         parts += [exposed, f"idle {step.idle_us / 1e3:.3f} ms"]
         yield f"  {who_text(step.ranks)}: {', '.join(parts)}"
     found = rates.of(steps)

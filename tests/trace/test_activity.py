@@ -24,42 +24,47 @@ def drawn(rng):
         if rng.random() < 0.5:
             kernels.append(done)
         else:
-            collectives.append((done, rng.choice("abc")))
+            late = rng.randrange(3)
+            ready = rng.randrange(start - 5, done.complete_ps + 5)
+            collectives.append((done, rng.choice("abc"), ready, late))
     return kernels, collectives
 
 
 def counted(kernels, collectives, begin, end):
     """Return the same by looking at each picosecond."""
-    by_phase, by_group = dict.fromkeys([*PHASES, ""], 0), {}
+    by_phase, by_group, by_late = dict.fromkeys([*PHASES, ""], 0), {}, {}
     for at in range(begin, end):
         running = [k for k in kernels if k.start_ps <= at < k.complete_ps]
-        waiting = [(c, g) for c, g in collectives if c.start_ps <= at < c.complete_ps]
+        waiting = [each for each in collectives if each[0].start_ps <= at < each[0].complete_ps]
         if running:
             by_phase[min(running, key=lambda k: max(k.start_ps, begin)).phase] += 1
         elif waiting:
-            group = min(waiting, key=lambda each: each[0].complete_ps)[1]
+            _, group, ready, late = min(waiting, key=lambda each: each[0].complete_ps)
             by_group[group] = by_group.get(group, 0) + 1
-    return by_phase, by_group
+            if at < ready:
+                by_late[late] = by_late.get(late, 0) + 1
+    return by_phase, by_group, by_late
 
 
 def test_every_picosecond_has_one_owner():
-    """The kernel that began first, else the group of the collective that ends first."""
+    """The kernel that began first, else the collective that ends first: it waits, or it moves."""
     for seed in range(100):
         rng = random.Random(seed)
         kernels, collectives = drawn(rng)
         activity = RankOperations()
         for kernel in kernels:
             activity.computed(kernel)
-        for collective, group in collectives:
-            activity.communicated(collective, group)
+        for collective in collectives:
+            activity.communicated(*collective)
         begin = rng.choice([0, rng.randrange(60)])
         end = rng.randrange(begin + 1, 140)
         span = activity.span(begin, end)
-        by_phase, by_group = counted(kernels, collectives, begin, end)
+        by_phase, by_group, by_late = counted(kernels, collectives, begin, end)
         assert span.compute_ps == sum(by_phase.values())
         assert span.exposed_ps == sum(by_group.values()) == sum(span.exposed_by_group_ps.values())
         assert dict(zip([*PHASES, ""], span.by_phase_ps, strict=True)) == by_phase
         assert span.exposed_by_group_ps == by_group
+        assert span.waiting_ps == by_late
         inside = [k for k in kernels if begin <= k.start_ps < end]
         again = [k for k in inside if k.phase == "recomputation"]
         others = [k for k in inside if k.phase == "optimizer"]

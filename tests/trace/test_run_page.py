@@ -1,6 +1,7 @@
 """The page of a run: what the summary says, as bars."""
 
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -198,3 +199,45 @@ def test_an_observer_keeps_no_tensor(observer, folding):
     with simrank.Context("hgx_h100", data=False, folding=folding) as ctx:
         ctx.observe(observer())
         ctx.multiprocessing.spawn(reduce, (ctx,), nprocs=8)
+
+
+# ---- exposed communication: waiting for a late rank, and wire time ----
+
+
+def titles(page, part):
+    """Return the labels and numbers of the bars of a part."""
+    return dict(re.findall(rf"<title>([^<:]*): {part} ([\d.e+-]+) ", page))
+
+
+def test_the_page_names_the_late_rank_its_line_and_what_was_waited():
+    """Rank 2 sleeps for 5 ms before an all_reduce."""
+
+    def late(rank, ctx):
+        dist.init_process_group()
+        if rank == 2:
+            time.sleep(0.005)
+        dist.all_reduce(ctx.empty(2**20))
+        ctx.synchronize()
+
+    page = run_page("t", {}, seen_of(late))
+    assert titles(page, "waiting for late ranks") == {"ranks 0-1, 3": "5", "rank 2": "0"}
+    wire = titles(page, "wire time")
+    assert wire["ranks 0-1, 3"] == wire["rank 2"] != "0"
+    line = late.__code__.co_firstlineno + 4
+    (name,) = [name for name in rows(page) if "waited" in name]
+    assert name == f"rank 2 at test_run_page.py:{line}: 1 call, ranks 0-1, 3 waited"
+    assert f"{name}</th>" in page
+    assert "<td>5000.000 us</td>" in page
+
+
+def test_a_page_without_late_ranks_has_no_part_of_them():
+    """All exposed communication is wire time."""
+
+    def punctual(rank, ctx):
+        dist.init_process_group()
+        dist.all_reduce(ctx.empty(2**20))
+        ctx.synchronize()
+
+    page = run_page("t", {}, seen_of(punctual))
+    assert titles(page, "waiting for late ranks") == {"ranks 0-3": "0"}
+    assert "<h2>Late ranks</h2>" not in page

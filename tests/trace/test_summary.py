@@ -1,5 +1,9 @@
 """The summary: where simulated time went, per set of equal ranks."""
 
+import inspect
+import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +13,7 @@ import simrank.distributed as dist
 from simrank.hardware.roofline import BY_BYTES
 from simrank.ranks.folding import FoldedAxis, Folding
 from simrank.trace import PeakMemory, Summary, summary_json, summary_text
+from simrank.trace.summary import LateRanks
 
 
 def summarised(program, nprocs=4):
@@ -110,6 +115,7 @@ class Issued(NamedTuple):
     phase: str = ""
     flops: float = 0.0
     basis: str = ""
+    ready_ps: int = 0
 
 
 def test_what_is_charged_by_bytes_alone_is_named_with_its_share():
@@ -155,3 +161,122 @@ def test_ranks_that_did_not_run_are_said():
     assert "not run: ranks 4, 8, 12, taken as rank 0; ranks 2-3, 5-7, " in text
     assert "not run" not in summary_text(Summary(), 0, {})
     assert summary_json(Summary(), 0, {})["not_run"] == {}
+
+
+# ---- exposed communication: waiting for a late rank, and wire time ----
+
+
+def line_of(function, text):
+    """Return `file.py:number` of a line of a function."""
+    lines, first = inspect.getsourcelines(function)
+    (at,) = [number for number, line in enumerate(lines, first) if text in line]
+    return f"{Path(__file__).name}:{at}"
+
+
+def parts_ps(summary, end_ps, peaks):
+    """Return the exposed, waiting and wire time of each rank, in picoseconds."""
+    return {
+        rank: tuple(
+            round(us * 10**6)
+            for us in (times.exposed_communication_us, times.waiting_us, times.wire_us)
+        )
+        for times in summary.ranks(end_ps, peaks)
+        for rank in times.ranks
+    }
+
+
+def delayed(issue, late, seconds=0.005):
+    """Return a program in which a rank sleeps before its call."""
+
+    def work(rank, ctx):
+        dist.init_process_group()
+        if rank == late:
+            time.sleep(seconds)
+        issue(rank, ctx)
+        ctx.synchronize()
+
+    return work
+
+
+def test_a_late_rank_is_named_with_its_line_and_its_time():
+    """Rank 2 sleeps for 5 ms: the others wait for exactly that, and wire time is rank 2's own."""
+
+    def reduce(rank, ctx):
+        dist.all_reduce(ctx.empty(2**20))
+
+    found = summarised(delayed(reduce, late=2))
+    parts = parts_ps(*found)
+    assert {rank: waiting for rank, (_, waiting, _) in parts.items()} == {
+        0: 5 * 10**9, 1: 5 * 10**9, 2: 0, 3: 5 * 10**9,
+    }  # fmt: skip
+    assert all(waiting + wire == exposed for exposed, waiting, wire in parts.values())
+    assert len({wire for _, _, wire in parts.values()}) == 1
+    line = line_of(reduce, "all_reduce")
+    (late,) = found[0].late_ranks(found[1])
+    assert late == LateRanks((2,), line, 1, 5000.0, (0, 1, 3))
+    text = summary_text(*found)
+    assert f"late ranks:\n  rank 2 at {line}: 1 call, ranks 0-1, 3 waited 5000.000 us\n" in text
+    assert "us (waiting for late ranks 5000.000, wire " in text
+    assert summary_json(*found)["late_ranks"] == [asdict(late)]
+
+
+def test_without_a_late_rank_all_exposed_communication_is_wire_time():
+    """In text, too."""
+    found = summarised(delayed(lambda rank, ctx: dist.all_reduce(ctx.empty(2**20)), late=None))
+    for exposed, waiting, wire in parts_ps(*found).values():
+        assert (waiting, wire) == (0, exposed)
+        assert exposed > 0
+    assert found[0].late_ranks(found[1]) == []
+    assert "late ranks:" not in summary_text(*found)
+
+
+def test_a_rank_waits_for_those_alone_that_it_needs():
+    """A broadcast from rank 0: its root needs no member, and no member a late leaf."""
+
+    def broadcast(rank, ctx):
+        dist.broadcast(ctx.empty(1024), 0)
+
+    of_root = parts_ps(*summarised(delayed(broadcast, late=0)))
+    assert [of_root[rank][1] for rank in range(4)] == [0, 5 * 10**9, 5 * 10**9, 5 * 10**9]
+    of_leaf = parts_ps(*summarised(delayed(broadcast, late=3)))
+    assert of_leaf[0][1] == of_leaf[3][1] == 0
+    for exposed, waiting, wire in (*of_root.values(), *of_leaf.values()):
+        assert waiting + wire == exposed
+
+
+@pytest.mark.parametrize(
+    ("late", "size", "waiter"), [(0, 16, 1), (0, 2**26, 1), (1, 16, None), (1, 2**26, 0)]
+)
+def test_a_receiver_waits_for_its_sender_and_a_large_send_for_its_receiver(late, size, waiter):
+    """A small send leaves without the receiver."""
+
+    def message(rank, ctx):
+        x = ctx.empty(size)
+        dist.send(x, 1) if rank == 0 else dist.recv(x, 0)  # the message
+
+    found = summarised(delayed(message, late), nprocs=2)
+    parts = parts_ps(*found)
+    waited = {rank: waiting for rank, (_, waiting, _) in parts.items() if waiting}
+    assert waited == ({} if waiter is None else {waiter: 5 * 10**9})
+    assert all(waiting + wire == exposed for exposed, waiting, wire in parts.values())
+    line = line_of(message, "the message")
+    expected = [] if waiter is None else [LateRanks((late,), line, 1, 5000.0, (waiter,))]
+    assert found[0].late_ranks(found[1]) == expected
+
+
+def test_ranks_that_were_late_alike_are_one_entry():
+    """In one call, or in calls of two groups."""
+
+    def reduce(rank, ctx):
+        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        if rank % 2:
+            time.sleep(0.001)
+        dist.all_reduce(ctx.empty(16), group=groups[rank // 2])
+
+    (late,) = late_of(delayed(reduce, late=None))
+    assert (late.ranks, late.waiting_us, late.waiting_ranks) == ((1, 3), 1000.0, (0, 2))
+
+
+def late_of(program):
+    summary, end_ps, _ = summarised(program)
+    return summary.late_ranks(end_ps)
