@@ -45,14 +45,15 @@ def test_ranks_that_come_last_together_have_a_line_each():
     def program(rank, ctx):
         dist.init_process_group()
         x = ctx.empty(4)
-        if rank == 1 or rank == 3:
+        if rank % 2:
             ctx.engine.sleep(2 * MS)
-            dist.all_reduce(x)
+        if rank == 3:
+            dist.all_reduce(x, async_op=True).wait()
         else:
             dist.all_reduce(x)
         ctx.synchronize()
 
-    late = 2 * MS, (1, 3), [line(program, 5), line(program, 8)]
+    late = 2 * MS, (1, 3), [line(program, 8), line(program, 6)]
     nothing = 0, None, None
     assert arrivals(program, 4) == {0: [late], 1: [nothing], 2: [late], 3: [nothing]}
 
