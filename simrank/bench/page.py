@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.bench.table import comparison_of, footer, notes_of
 from simrank.collectives.bounds import busbw_factor
 from simrank.config.calibration import provenance_of
+from simrank.config.measured import load_measured, published_by
 from simrank.config.sweep import ALGORITHMS, ERROR
 from simrank.pages import (
     Bar,
@@ -102,6 +103,7 @@ class _Group:
     """
 
     def __init__(self, found: Sequence[SeriesRows], config: BenchConfig) -> None:
+        self._tables = config.measured
         self._comparisons = [comparison_of(series, config) for series, _ in found]
         found = [
             (series, comparison.shown(rows))
@@ -142,6 +144,12 @@ class _Group:
         yield from [folded(f"Tables of {len(tables)} series", *tables)] if is_long else tables
 
     def _remarks(self) -> Iterable[str]:
+        if any(curve.is_measured for curve in self.times):
+            collective = self._found[0][0].collective
+            for path in self._tables:
+                mine = [row for row in load_measured(path) if row.collective == collective]
+                if mine:
+                    yield f"Measured: {path.stem} ({published_by(mine)})"
         untimed = sum(not row.time_us for _, rows in self._found for row in rows)
         if untimed:
             yield f"{untimed} rows took no time; they are in the tables only."

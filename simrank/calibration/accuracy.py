@@ -18,7 +18,7 @@ from simrank.collectives.nccl.size_classes import ENDS_BYTES, NAMES
 from simrank.collectives.nccl.tuner import nvls_reduces
 from simrank.collectives.problem import REDUCING
 from simrank.config.locate import builtin_names, locate
-from simrank.config.measured import THREADS, MachineConfig, load_machine
+from simrank.config.measured import THREADS, MachineConfig, load_machine, published_by
 from simrank.config.quantity import DTYPES, NCCL_ALGORITHMS
 from simrank.config.wires import ASSUMED
 from simrank.config.yaml_source import read_text
@@ -60,6 +60,7 @@ class SeriesErrors:
         fitted_to: The table that the constants were fitted to; "": they are NCCL's.
         is_rate_known: Whether the rate of the network cards, if any, was measured or published.
         remark: What else a reader of the errors has to know.
+        published_by: The measured machine, and where its times were published.
     """
 
     table: str
@@ -76,6 +77,7 @@ class SeriesErrors:
     fitted_to: str = ""
     is_rate_known: bool = True
     remark: str = ""
+    published_by: str = ""
 
     @property
     def error(self) -> Floats:
@@ -133,6 +135,7 @@ class TableSeries:
         gpus_per_thread: GPUs that a host thread launches on: no call takes less than its launches.
         site: Where it was measured; "": not known.
         launch: What ran a rank: processes or threads; "": not known.
+        published_by: As in `SeriesErrors`.
     """
 
     table: str
@@ -144,6 +147,7 @@ class TableSeries:
     gpus_per_thread: int = 1
     site: str = ""
     launch: str = ""
+    published_by: str = ""
 
     def errors(self, calibration: Calibration = UNCALIBRATED, fitted_to: str = "") -> SeriesErrors:
         """Predict it, with a calibration's constants, which were fitted to some table."""
@@ -169,6 +173,7 @@ class TableSeries:
             fitted_to,
             self.is_rate_known,
             self.remark,
+            self.published_by,
         )
 
     @property
@@ -344,7 +349,10 @@ def _series(
     launch = rows[0].launch or ("" if machine is None else machine.launch or "")
     if launched > 1:
         launch = THREADS
-    return TableSeries(table, built.name, mode, measured, is_known, remark, launched, site, launch)
+    return TableSeries(
+        table, built.name, mode, measured, is_known, remark, launched, site, launch,
+        published_by(rows),
+    )  # fmt: skip
 
 
 def _forced(

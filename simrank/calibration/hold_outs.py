@@ -365,6 +365,7 @@ def observed_of(series: TableSeries) -> Observed:
         series.gpus_per_thread,
         series.cluster,
         series.launch,
+        series.published_by,
     )
 
 

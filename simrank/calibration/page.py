@@ -144,8 +144,15 @@ def _ratios(errors: SeriesErrors) -> list[float]:
 
 def _picture(title: str, axes: tuple[Axis, Axis], series: Sequence[SeriesErrors]) -> Markup:
     curves = [Curve(_label(each), tuple(_points(each)), look) for look, each in enumerate(series)]
-    drawn = chart(title, axes, curves, is_small=True)
+    source = measured_by(each.published_by for each in series)
+    drawn = chart(title, axes, curves, source=source, is_small=True)
     return drawn if len(curves) == 1 else pictures(curves, drawn)
+
+
+def measured_by(sources: Iterable[str]) -> str:
+    """Return `measured: 8xA100 NVLink3, github.com/...`, with each source once."""
+    named = "; ".join(dict.fromkeys(filter(None, sources)))
+    return f"measured: {named}" if named else ""
 
 
 def _label(errors: SeriesErrors) -> str:
@@ -292,4 +299,6 @@ def _hold_out_picture(left: LeftOut, noises: Floats, axes: tuple[Axis, Axis]) ->
         for size, time_us, ratio, low, high in sorted(rows)
     ]
     title = left.observed.labels.series + (", network unseen" if left.hold_out == NETWORK else "")
-    return chart(title, axes, [Curve("predicted", tuple(points), 0)], is_small=True)
+    source = measured_by([left.observed.published_by])
+    curve = Curve("predicted", tuple(points), 0)
+    return chart(title, axes, [curve], source=source, is_small=True)

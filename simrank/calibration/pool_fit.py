@@ -65,6 +65,7 @@ class Observed(NamedTuple):
         gpus_per_thread: GPUs that a host thread launches on.
         device: The cluster whose devices were measured.
         launch: What ran a rank: processes or threads; "": not known.
+        published_by: The measured machine, and where its times were published.
     """
 
     collective: str
@@ -76,6 +77,7 @@ class Observed(NamedTuple):
     gpus_per_thread: int = 1
     device: str = ""
     launch: str = ""
+    published_by: str = ""
 
     def part(self, which: npt.NDArray[np.bool_]) -> Observed:
         """Return some of its times."""

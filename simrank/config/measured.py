@@ -42,7 +42,7 @@ from simrank.config.yaml_source import read_text, read_yaml
 from simrank.errors import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from simrank.config.yaml_source import Source
 
@@ -133,6 +133,11 @@ def parse_measured(text: str, file: str) -> list[MeasuredRow]:
     if problems:
         raise ConfigError(*problems)
     return rows
+
+
+def published_by(rows: Iterable[MeasuredRow]) -> str:
+    """Return the machine and the source of measured rows: `8xA100 NVLink3, github.com/...`."""
+    return "; ".join(dict.fromkeys(f"{row.system}, {row.source}" for row in rows))
 
 
 def check_gemm_table(path: Path) -> None:

@@ -73,7 +73,12 @@ class Curve:
 
 
 def chart(
-    title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve], *, is_small: bool = False
+    title: str,
+    axes: tuple[Axis, Axis],
+    curves: Sequence[Curve],
+    *,
+    source: str = "",
+    is_small: bool = False,
 ) -> Markup:
     """Return a picture of curves, with bands for their intervals.
 
@@ -81,6 +86,7 @@ def chart(
         title: What it shows.
         axes: Of x and y.
         curves: What is drawn; values that an axis cannot hold are left out.
+        source: Where measured values come from, shown under the title.
         is_small: Whether it is one of many.
     """
     width, height = _SMALL if is_small else (_WIDTH, _HEIGHT)
@@ -105,7 +111,8 @@ def chart(
         role="img",
         aria_label=label,
     )
-    return element("figure", element("figcaption", title), drawn)
+    said = [element("small", source)] if source else []
+    return element("figure", element("figcaption", title, *said), drawn)
 
 
 def legend(curves: Sequence[Curve]) -> Markup:

@@ -95,6 +95,7 @@ dd{margin:0}
 .charts.small{grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 figure{margin:0;min-width:0;overflow-x:auto}
 figcaption{font-weight:600}
+figcaption small{display:block;font-weight:400;color:var(--faint)}
 .plot{display:block;width:100%;height:auto;font-size:var(--font);font-family:inherit}
 .plot text,.axis text{fill:var(--faint)}
 .plot .what,.plot .title{fill:var(--ink)}

@@ -414,6 +414,7 @@ class MeasuredTimes:
 
     Attributes:
         table: The table's name.
+        published_by: The measured machine, and where its times were published.
         size_bytes: [k] The sizes S of nccl-tests, of those that are shown.
         time_us: [k] What was measured, in microseconds.
         error: Mean absolute error by class of size in words, by constants without the site of the
@@ -421,6 +422,7 @@ class MeasuredTimes:
     """
 
     table: str
+    published_by: str
     size_bytes: npt.NDArray[np.int64]
     time_us: Floats
     error: str
@@ -502,7 +504,8 @@ def _measured(collective: str, shape: GroupShape, cluster: str) -> tuple[Measure
             if (of.collective, of.comm.shape) == (collective, shape):
                 shown = (of.size_bytes >= SIZES_BYTES[0]) & (of.size_bytes <= SIZES_BYTES[-1])
                 times = of.size_bytes[shown], of.time_us[shown]
-                found.append(MeasuredTimes(name, *times, _left_out_error(each)))
+                error = _left_out_error(each)
+                found.append(MeasuredTimes(name, each.published_by, *times, error))
     return tuple(found)
 
 
@@ -596,7 +599,10 @@ def _remarks(sizes: Crossover) -> Iterable[str]:
     if not sizes.measured:
         yield "No built-in table has this call on this cluster."
     for each in sizes.measured:
-        yield f"Measured: {each.table}. Mean absolute error of pooled constants {each.error}"
+        yield (
+            f"Measured: {each.table} ({each.published_by}). "
+            f"Mean absolute error of pooled constants {each.error}"
+        )
 
 
 def _candidates(sizes: Crossover) -> Iterable[Curve]:

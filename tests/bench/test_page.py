@@ -9,6 +9,7 @@ import pytest
 from simrank.bench.page import collectives_page, program_page
 from simrank.bench.run import Watcher, run
 from simrank.config import bench_config_from_mapping
+from simrank.config.measured import load_measured
 from simrank.config.sweep import load_sweep
 
 HEAD = {"simrank": "0", "seed": 0}
@@ -125,6 +126,15 @@ def test_collectives_have_pictures_of_their_own():
     page = page_of(*found_of(collectives=["all_reduce", "all_gather"], algorithms=["nccl"]))
     assert re.findall(r"<h2>(\w+)", page) == ["all_reduce", "all_gather"]
     assert page.count('class="plot"') == 4
+
+
+def test_who_measured_is_named_where_measured_times_are_drawn():
+    """With the machine and the source of the table's own rows."""
+    config, found = both()
+    (row, *_) = load_measured(config.measured[0])
+    said = f"<li>Measured: h100x8_aws_p5_allreduce ({row.system}, {row.source})</li>"
+    assert said in page_of(config, found)
+    assert "<li>Measured: " not in page_of(*found_of())
 
 
 def test_tables_of_measured_times_that_differ_have_marks_of_their_own():

@@ -12,8 +12,11 @@ from simrank.calibration.hold_outs import hold_outs, observed_of
 from simrank.calibration.page import accuracy_page, hold_outs_page, platforms_of, rows_of
 from simrank.calibration.targets import groups
 from simrank.collectives.nccl.pool import NUM_KINDS
+from simrank.config.locate import locate
+from simrank.config.measured import load_measured
 
 NEBIUS, DELL, XLA = "h100x16_nebius_ib_allreduce", "h200x16_dell_roce_allreduce", "xla_h100x8"
+DELL_TITLE = f"{DELL}, all_reduce, 16 ranks"
 
 
 @cache
@@ -36,7 +39,7 @@ def test_equal_errors_give_equal_bytes():
         "none: NCCL's own constants",
         "site: fitted to another site of the platform",
     ]
-    assert text.count('class="plot"') == sum(map(len, found.values())) == 4
+    assert text.count('class="plot small"') == sum(map(len, found.values())) == 4
 
 
 def test_a_cell_says_the_error_and_its_colour_the_side():
@@ -58,10 +61,20 @@ def test_missed_aims_are_said_and_every_point_has_its_numbers():
     assert f"error {100 * float(found['site'][0].error[-1]):+.1f} %" in text
 
 
+def test_each_picture_names_who_measured():
+    """The machine and the source stand in the table's own rows."""
+    _, text = page(("site",), NEBIUS, DELL)
+    captions = re.findall("<figcaption>([^<]*)<small>([^<]*)</small>", text)
+    assert [title for title, _ in captions] == [f"{NEBIUS}, all_reduce, 16 ranks", DELL_TITLE]
+    for name, (_, source) in zip((NEBIUS, DELL), captions, strict=True):
+        row = load_measured(locate("measured", name))[0]
+        assert source == f"measured: {row.system}, {row.source}"
+
+
 def test_loops_of_many_ranks_share_a_picture():
     """One per collective, with a curve per number of ranks."""
     _, text = page(("none",), XLA)
-    assert text.count('class="plot"') == 4
+    assert text.count('class="plot small"') == 4
     assert re.findall("</svg>([^<]*)</label>", text)[:3] == ["2 ranks", "4 ranks", "8 ranks"]
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import simrank
+from simrank.config.locate import locate
+from simrank.config.measured import load_measured
 from simrank.planning.explain import SIZES_BYTES, crossover, explain, explain_page
 
 
@@ -121,6 +123,9 @@ def test_the_page_has_the_terms_the_curves_and_the_sources():
     labels = re.findall("</svg>([^<]*)</label>", text)
     assert set(labels[:-2]) == {f"{each.algorithm} {each.protocol}" for each in found.options}
     assert labels[-2:] == ["NCCL's choice", "measured: h100x16_nebius_ib_allreduce"]
+    (row, *_) = load_measured(locate("measured", "h100x16_nebius_ib_allreduce"))
+    said = f"Measured: h100x16_nebius_ib_allreduce ({row.system}, {row.source}). Mean"
+    assert said in text
     assert "with site 'nebius h100' left out of the calibration 12 % up to 32 KiB" in text
     for each in found.options:
         assert f"<td>{each.total:.2f}</td>" in text
