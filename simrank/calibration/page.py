@@ -238,7 +238,7 @@ def _table(rows: Sequence[tuple[str, list[LeftOut]]], noises: Floats) -> Markup:
             for each in scores
         ]
         cells.append([words, str(units), *shown])
-    return table("Scores", ["left out", "units", *NAMES], cells)
+    return table("Scores", ["left out", "units", *NAMES], cells, _LOOK)
 
 
 def _coverage(left: Sequence[LeftOut], noises: Floats) -> Iterable[Markup]:

@@ -104,5 +104,8 @@ def test_the_page_shows_scores_coverage_and_every_series(left):
     assert page == hold_outs_page(left, noises)
     assert "Stated and seen coverage" in page
     assert "stated (%)" in page
+    assert page.count('<table class="rows named">') == 2
     for name in TABLES:
         assert name in page
+        row = load_measured(locate("measured", name))[0]
+        assert f"<small>measured: {row.system}, {row.source}</small>" in page

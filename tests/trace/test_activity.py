@@ -80,3 +80,16 @@ def test_a_step_ends_with_the_last_kernel_of_its_optimizers():
         activity.computed(Done(10 * number, 10 * number + 8, phase))
     assert activity.steps() == [(0, 58), (58, 78)]
     assert RankOperations().steps() == []
+
+
+def test_sums_are_those_of_all_operations_so_far():
+    """Asked twice, and again after another operation."""
+    activity = RankOperations()
+    activity.communicated(Done(0, 10), "a", 4, 0)
+    assert activity.span(0, 100) == activity.span(0, 100)
+    assert activity.span(0, 100).waiting_ps == {0: 4}
+    activity.computed(Done(0, 3))
+    assert activity.span(0, 100).waiting_ps == {0: 1}
+    activity.communicated(Done(20, 30), "a", 25, 1)
+    assert activity.span(0, 100).waiting_ps == {0: 1, 1: 5}
+    assert activity.span(0, 22).waiting_ps == {0: 1, 1: 2}
