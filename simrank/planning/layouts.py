@@ -22,10 +22,12 @@ _LEAST_SEQ = 8192  # Assumed: sequences are split into shorter parts only where 
 _MOST_ROWS = 12
 # Assumed, as on a processor of 2023: seconds for a block of one micro-batch, and for a run besides
 # them. Runs are chosen until the sum is that of five minutes on two processors.
-_BLOCK_S, _RUN_S, _SWEEP_S, _ROW_S = 0.12, 5.0, 600.0, 120.0
+_BLOCK_S, _RUN_S, _SWEEP_S, _ROW_S = 0.12, 5.0, 480.0, 120.0
 _MOST_ALLOCATED = 0.95  # Assumed: of a device's memory; the allocator reserves more than that.
 _PRODUCTS = 0.65  # Assumed: rate of a step's products as a share of the peak.
 _EXPOSED = 0.1  # Assumed: share of overlapped communication that is waited for all the same.
+# Of an expert's parameter in a micro-batch: read three times, its gradient added in float32.
+_EXPERT_BYTES = 3 * 2 + 3 * 4
 _BLOCK_HOST_S = 1e-4  # Assumed: what a block of a further micro-batch takes besides its products.
 # Logarithms of the logits and two gradients in float32; of a split vocabulary one gradient.
 _LOGIT_BYTES, _SPLIT_LOGIT_BYTES = 12, 8
@@ -229,6 +231,8 @@ def time_of(job: TrainingJob, layout: ParallelLayout) -> float:
     waits += _EXPOSED * calls * 2 * keys * (cp - 1) / tp / _rates(job, tp * cp)
     waits += _BLOCK_HOST_S * calls
     overlapped = _sharding(job, layout)
+    held_experts = model.layers * model.experts * model.expert_parameters / (pp * ep)
+    waits += count * held_experts * _EXPERT_BYTES / device.memory_bandwidth_bytes_per_s
     busy = (compute + waits) * (1 + (pp - 1) / count)
     return max(busy, overlapped) + _EXPOSED * overlapped
 

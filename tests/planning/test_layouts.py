@@ -11,6 +11,7 @@ from simrank.planning.layouts import (
     choose,
     memory_of,
     plan_text,
+    time_of,
 )
 
 FULL = ParallelLayout(tp=1, pp=1, cp=1, ep=1, replicate=1, micro=1, recompute="full")
@@ -64,6 +65,28 @@ def test_the_arithmetic_of_memory_is_near_to_that_of_runs(model, gpus, layout, g
     """Near enough to leave out hopeless layouts; pipelines of experts take more than it says."""
     found = memory_of(job_of(model, gpus), FULL._replace(**layout)) / 2**30
     assert found == pytest.approx(gib, rel=within)
+
+
+# Milliseconds of a step that runs of the program took: (tp, pp, ep, recompute).
+RUNS = {
+    (1, 1, 8, "none"): 628, (1, 2, 8, "none"): 694, (2, 2, 4, "none"): 766,
+    (4, 2, 2, "none"): 1202, (1, 16, 1, "none"): 1398, (2, 8, 1, "none"): 1440,
+    (2, 4, 1, "half"): 1483, (2, 8, 1, "half"): 1512, (4, 4, 1, "none"): 1787,
+}  # fmt: skip
+
+
+def test_the_arithmetic_of_time_orders_layouts_of_experts_as_their_runs():
+    """The first three are the same; experts that are whole on a rank are read for few rows."""
+    job = job_of("qwen3-30b-a3b", "16xh100")
+    by_time = sorted(
+        RUNS,
+        key=lambda run: time_of(
+            job, FULL._replace(tp=run[0], pp=run[1], ep=run[2], recompute=run[3])
+        ),
+    )
+    assert by_time[:3] == sorted(RUNS, key=RUNS.__getitem__)[:3]
+    first, *_ = choose(job).layouts
+    assert (first.tp, first.pp, first.ep) == (1, 1, 8)
 
 
 def test_the_text_of_a_plan_is_a_plan_of_the_layouts(tmp_path):
