@@ -41,7 +41,7 @@ BUDGET = {
     "diagnose": 2145,
     "distributed": 6331,
     "engine": 2723,
-    "equality": 5962,
+    "equality": 6_546,
     "errors": 875,
     "formats": 1629,
     "hardware": 1415,
@@ -57,7 +57,7 @@ BUDGET = {
     "tp": 549,
     "trace": 2439,
     "validate": 6009,
-    "tests": 77_806,
+    "tests": 77_943,
 }
 MAX_GROWTH, MAX_FALL = 0.03, 0.05
 MEND_LINES = 50  # A mend of these many lines needs no budget, in the smallest package.

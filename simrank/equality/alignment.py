@@ -209,8 +209,23 @@ def bases(whole: torch.Tensor, rows: BatchRows | None) -> Iterator[torch.Tensor]
 # ---- Other dimensions ----
 
 
-def cuts(part: torch.Size, whole: torch.Size, layout: Layout, axes: Sequence[str]) -> Iterator[Cut]:
-    """Yield the ways to cut `whole` to `part` along axes: per dimension some, outermost first."""
+def cuts(
+    part: torch.Size,
+    whole: torch.Size,
+    layout: Layout,
+    axes: Sequence[str],
+    *,
+    replicates: bool = False,
+) -> Iterator[Cut]:
+    """Yield the ways to cut `whole` to `part` along axes: per dimension some, outermost first.
+
+    Args:
+        part: Shape of a rank's tensor.
+        whole: That of the single program's.
+        layout: Where the ranks stand.
+        axes: Along which it may be cut.
+        replicates: Whether neighbouring ranks may have the same part, as of few KV heads.
+    """
     if len(part) != len(whole):
         return
     need = {d: w // g for d, (g, w) in enumerate(zip(part, whole, strict=True)) if g and w != g}
@@ -223,7 +238,8 @@ def cuts(part: torch.Size, whole: torch.Size, layout: Layout, axes: Sequence[str
             chosen
             for count in range(1, len(axes) + 1)
             for chosen in permutations(axes, count)
-            if prod(layout.axes[axis] for axis in chosen) == factor
+            if (size := prod(layout.axes[axis] for axis in chosen)) == factor
+            or (replicates and size > factor and size % factor == 0)
         ]
         for factor in need.values()
     ]
@@ -233,13 +249,28 @@ def cuts(part: torch.Size, whole: torch.Size, layout: Layout, axes: Sequence[str
             yield dict(zip(need, picked, strict=True))
 
 
-def cut_of(whole: torch.Tensor, how: Cut, layout: Layout, at: Mapping[str, int]) -> torch.Tensor:
-    """Return the part of a tensor at some coordinates."""
+def cut_of(
+    whole: torch.Tensor,
+    how: Cut,
+    layout: Layout,
+    at: Mapping[str, int],
+    shape: torch.Size | None = None,
+) -> torch.Tensor:
+    """Return the part of a tensor at some coordinates.
+
+    Args:
+        whole: The tensor.
+        how: The axes that cut each dimension.
+        layout: Where the ranks stand.
+        at: The coordinates.
+        shape: Of the part, where neighbouring ranks may have the same one.
+    """
     for dim, axes in how.items():
         place, count = 0, 1
         for axis in axes:
             place, count = place * layout.axes[axis] + at[axis], count * layout.axes[axis]
-        whole = whole.chunk(count, dim)[place]
+        num_parts = count if shape is None else whole.shape[dim] // shape[dim]
+        whole = whole.chunk(num_parts, dim)[place * num_parts // count]
     return whole
 
 

@@ -6,19 +6,26 @@ sum is no error yet: the next operation may reduce it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simrank.equality.alignment import anchors_of, bases, cut_of, cuts, is_close, rows_of
-from simrank.equality.record import OUTPUT, PARTIAL, Spot
+from simrank.equality.alignment import (
+    BatchRows,
+    anchors_of,
+    bases,
+    cut_of,
+    cuts,
+    is_close,
+    rows_of,
+)
+from simrank.equality.record import CACHE, OUTPUT, PARTIAL, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from simrank.equality.alignment import BatchRows
     from simrank.equality.layout import Layout
     from simrank.equality.record import Record, Reference, Step, Taped
 
@@ -119,9 +126,16 @@ class StepComparison:
         self.noisy = [record.steps[step] for record in reference.noisy]
         self.ranks = [record.steps[step] for record in ranks]
         self.coordinates = [layout.coordinates(rank) for rank in range(layout.num_ranks)]
-        self.epsilon = epsilon_of(self.single)
+        self.epsilon = epsilon_of(reference.record)
+        self.is_decoding = self.single.decoding is not None
         names = [frozenset(record.initial) for record in ranks]
-        found = self._find_rows()
+        if self.single.decoding is None:
+            found = self._find_rows()
+        else:
+            prefill = step - self.single.decoding.number
+            found = self._find_decoding_rows(
+                reference.record.steps[prefill], [record.steps[prefill] for record in ranks]
+            )
         shared_out = self._axes_that_tell(_facts(found)) if None not in found else []
         # Experts are different modules, too, but the stages of a pipeline have the same rows.
         self.stage_axes = [a for a in self._axes_that_tell(names) if a not in shared_out]
@@ -149,6 +163,35 @@ class StepComparison:
                 if anchor in step.values
             )
             found.append(next((rows for rows in tried if rows is not None), None))
+        return found
+
+    def _find_decoding_rows(
+        self, prefill: Step, ranks: Sequence[Step]
+    ) -> list[list[BatchRows] | None]:
+        """Return the rows of each rank in a decoding step.
+
+        All of them where its input has the single program's shape, or else those of its prompts.
+        """
+        anchors = anchors_of(self.single)
+        found: list[list[BatchRows] | None] = []
+        for number, step in enumerate(self.ranks):
+            anchor = next((each for each in anchors if each in step.values), None)
+            if anchor is None:
+                found.append(None)
+                continue
+            whole = self.single.values[anchor][0].value
+            mine = [each.value for each in step.values[anchor]]
+            every = [tuple(range(size)) for size in whole.shape[:2]]
+            rows, columns, *_ = *every, (), ()
+            full = BatchRows(0, rows, columns, len(rows), len(columns))
+            if len(mine) == 1 and mine[0].shape == whole.shape:
+                found.append([full])
+                continue
+            starts = rows_of(prefill.values.get(anchor, ()), ranks[number].values.get(anchor, ()))
+            if starts is None or [len(each.rows) for each in starts] != [*map(len, mine)]:
+                found.append(None)
+            else:
+                found.append([replace(full, rows=each.rows) for each in starts])
         return found
 
     def _with_later_stages(
@@ -224,9 +267,8 @@ class StepComparison:
             scales: By rank and call of its model what the single program's tensor is multiplied by.
         """
         whole = _taped(self.single, kind, spot, call)
-        is_of_stage = spot.module in self._containers  # A stage is not the model.
-        if whole is None or not whole.value.is_floating_point() or is_of_stage:
-            return Compared(spot, call, ABSENT)
+        if whole is None or not self._is_comparable(spot, whole.value):
+            return self._compare_integers(spot, call, whole)
         got, rows, factors, places, orders = self._calls_of(kind, spot, call, scales)
         if not got:
             return Compared(spot, call, ABSENT)
@@ -269,6 +311,62 @@ class StepComparison:
         is_loss = not spot.module and not whole.value.dim()  # Weighted in any way on each rank.
         if best.status == WRONG and is_loss and self.data_axes and kind == VALUES:
             best.status = UNALIGNED
+        return best
+
+    def _is_comparable(self, spot: Spot, whole: torch.Tensor) -> bool:
+        """Return whether a tensor has numbers, and is not the model's where ranks have a stage."""
+        return whole.is_floating_point() and spot.module not in self._containers
+
+    def _compare_integers(self, spot: Spot, call: int, taped: Taped | None) -> Compared:
+        """Compare integers of a decoding step, such as tokens and positions: each is the same."""
+        is_float = taped is not None and taped.value.is_floating_point()
+        if taped is None or is_float or not self.is_decoding:
+            return Compared(spot, call, ABSENT)
+        whole = taped.value
+        got, rows, _, _, orders = self._calls_of(VALUES, spot, call, None)
+        got = {r: c for r, c in got.items() if not any(e.is_floating_point() for e in c)}
+        best = Compared(spot, call, UNALIGNED, norm=whole.double().norm().item())
+        return self._closest(best, whole, got, rows, orders)
+
+    def compare_cache(self, name: str) -> Compared:
+        """Compare a cache after a decoding step; ranks may have some of its heads."""
+        whole, spot = self.single.caches[name].value, Spot(name, CACHE, 0)
+        noisy = [step.caches[name].value for step in self.noisy if name in step.caches]
+        tolerance = tolerance_of(whole, noisy, self.epsilon)
+        best = Compared(spot, 0, UNALIGNED, tolerance=tolerance, norm=whole.norm().item())
+        held = {rank: s.caches[name] for rank, s in enumerate(self.ranks) if name in s.caches}
+        got = {rank: [each.value] for rank, each in held.items()}
+        first = [None if rows is None else rows[0] for rows in self.rows]
+        rows = {rank: [first[rank]] for rank in got}
+        orders = {rank: each.order for rank, each in held.items()}
+        return self._closest(best, whole, got, rows, orders)
+
+    def _closest(
+        self,
+        best: Compared,
+        whole: torch.Tensor,
+        got: Mapping[int, Calls],
+        rows: Mapping[int, list[BatchRows | None]],
+        orders: Mapping[int, int],
+    ) -> Compared:
+        """Return a comparison with the way to align it that has the smallest errors."""
+        if not got:
+            return replace(best, status=ABSENT)
+        best.got, best.order = got, min(orders[rank] for rank in got)
+        for want in self._candidates(best.spot, whole, got, rows):
+            doubles = (
+                (r, g.double(), w.double())
+                for r in got
+                for g, w in zip(got[r], want[r], strict=True)
+            )
+            errors = dict.fromkeys(got, 0.0)
+            for rank, mine, wanted in doubles:
+                errors[rank] += (mine - wanted).norm().item()
+            if not best.want or sum(errors.values()) < sum(best.errors.values()):
+                best.errors, best.want = errors, want
+        if best.want:
+            best.status = WRONG if best.wrong_ranks else RIGHT
+            best.order = min(orders[rank] for rank in best.wrong_ranks or got)
         return best
 
     def _axes_by_value(
@@ -403,10 +501,11 @@ class StepComparison:
             based = {rank: [each[number] for each in lists[rank]] for rank in got}
             if not number and spot.side == OUTPUT:
                 yield from self._by_columns(spot.module, based, got)
-            for how in cuts(got[first][0].shape, based[first][0].shape, self.layout, free):
+            shape, of = got[first][0].shape, based[first][0].shape
+            for how in cuts(shape, of, self.layout, free, replicates=self.is_decoding):
                 want = {
                     rank: [
-                        cut_of(each, how, self.layout, self.coordinates[rank])
+                        cut_of(each, how, self.layout, self.coordinates[rank], shape)
                         for each in based[rank]
                     ]
                     for rank in got
@@ -616,9 +715,9 @@ def _taped(step: Step, kind: str, spot: Spot, call: int) -> Taped | None:
     return calls[call] if call < len(calls) else None
 
 
-def epsilon_of(step: Step) -> float:
+def epsilon_of(record: Record) -> float:
     """Return the rounding error of the parameters' type."""
-    for each in step.parameters.values():
+    for each in record.initial.values():
         if each.value.is_floating_point():
             return torch.finfo(each.value.dtype).eps
     return torch.finfo(torch.float32).eps

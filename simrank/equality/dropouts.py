@@ -83,6 +83,9 @@ class Dropouts(TorchFunctionMode):
         place: Where the rank stands, and its model lies; None in the single program.
         is_off: Whether nothing is dropped.
         records: Whether dropouts are recorded; otherwise torch does those that are on.
+
+    Attributes:
+        is_plain: Whether torch does all that is called, but for dropout in attention operators.
     """
 
     def __init__(
@@ -97,20 +100,20 @@ class Dropouts(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._is_off, self._counts_draws = is_off, counts_draws
-        self._is_plain = not (records or is_off)
+        self.is_plain = not (records or is_off)
         self._find, self._place = find, place
         self._switched_off = switched_off
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func`, with a mask that is known if it is a dropout."""
         named = dict(kwargs or {})
-        if func in _DROPOUTS and not self._is_plain:
+        if func in _DROPOUTS and not self.is_plain:
             if self._is_off:
                 return args[0] if args else named["input"]
             return self._drop(func, args, named)
         if func in _SWITCHED_OFF:
             args, named = self._without_dropout(func, args, named)
-        if self._is_plain:
+        if self.is_plain:
             return func(*args, **named)
         name = getattr(func, "__name__", "")
         if name in _RECURRENT:

@@ -18,7 +18,9 @@ import torch
 from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED, factor_of
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
+from simrank.equality.decoding import DecodingSearch
 from simrank.equality.layout import varying
+from simrank.equality.program import NoGradientError
 from simrank.equality.record import Reference, read_record, write_record
 from simrank.equality.runs import (
     CPU,
@@ -34,6 +36,7 @@ from simrank.equality.step import PARAMETERS, STEP_GRADIENTS, AtStep, Start
 from simrank.equality.verdict import (
     BACKWARD,
     FORWARD,
+    GENERATE,
     LOSS,
     LOSS_MODULE,
     MICRO_BATCHES,
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Names, Record
+    from simrank.equality.record import Names, Record, Step
     from simrank.equality.step import Wrong
 
 _SUMMED = "the loss that the ranks return is a sum over {} elements of the batch, not its mean"
@@ -94,6 +97,8 @@ class Judge:
     ) -> None:
         self.start = Start(reference, ranks, layout)
         self._layout, self._runner, self._excluded = layout, runner, excluded
+        self._partial: FirstDifference | None = None  # An output of the decoding step before.
+        self._cache: FirstDifference | None = None  # The first cache of the batch that differs.
 
     def judge(self) -> Verdict:
         """Return the verdict."""
@@ -105,9 +110,13 @@ class Judge:
         found = self.start.align()
         verdict.notes += self.start.notes()
         verdict.not_seen = self.start.not_seen()
-        for number in range(len(self.start.reference.record.steps)):
+        steps, num_alike = self.start.reference.record.steps, self._num_alike()
+        for number in range(num_alike):
             if found is not None:
                 break
+            if steps[number].decoding is not None:
+                found = self._decoding(number, verdict)
+                continue
             at = AtStep(self.start, number, self._excluded)
             at.tally = verdict.tally
             is_wrong = at.is_wrong()
@@ -123,10 +132,80 @@ class Judge:
                     verdict.not_seen["loss_values"] = [text]
                 if at.num_summed and not number:
                     verdict.notes.append(_SUMMED.format(at.num_summed))
-        if found is not None:
+        if found is None and num_alike < max(map(len, self._every_steps())):
+            found = self._unlike_number(num_alike)
+        if found is None:
+            self._note_cache(verdict)
+        else:
             self._complete(found)
             verdict.found = found
         return verdict
+
+    def _decoding(self, number: int, verdict: Verdict) -> FirstDifference | None:
+        """Return the first difference of a decoding step.
+
+        An output that is a partial sum, and a cache that differs, are differences once the next
+        step uses them wrongly.
+        """
+        at = AtStep(self.start, number, self._excluded)
+        at.tally = verdict.tally
+        search = DecodingSearch(at)
+        assert at.single.decoding is not None
+        if not at.single.decoding.number:
+            self._note_cache(verdict)
+        found = search.first(has_wrong_cache=self._cache is not None)
+        if found is None:
+            self._survey(at, verdict)
+            self._partial = search.partial_output()
+            self._cache = self._cache or search.cache()
+            for each in (self._partial, self._cache):
+                if each is not None and each.decoding is None:
+                    each.step, each.decoding = number, at.single.decoding
+            return None
+        found.step, found.decoding = number, at.single.decoding
+        if found.module != GENERATE:
+            return found if self._cache is None else _of_cache(self._cache, found)
+        if self._partial is not None:
+            return self._partial  # The next step used it as a whole.
+        if search.culprit is not None and self._runner is not None:
+            place = self._runner.origin(self._layout, found.ranks[0], number, search.culprit)
+            found.place = place or found.place
+        return found
+
+    def _note_cache(self, verdict: Verdict) -> None:
+        """Note a cache of the batch that differed, and of which no later step shows anything."""
+        if self._cache is not None:
+            text = f"{self._cache.cause}, without effect on the outputs"
+            verdict.notes.append(text)
+        self._cache = None
+
+    def _every_steps(self) -> list[list[Step]]:
+        return [self.start.reference.record.steps, *(each.steps for each in self.start.ranks)]
+
+    def _num_alike(self) -> int:
+        """Return the number of steps that all have alike: batches may have other decoding steps."""
+        count = 0
+        for steps in zip(*self._every_steps(), strict=False):
+            if len({step.decoding for step in steps}) > 1:
+                break
+            count += 1
+        return count
+
+    def _unlike_number(self, number: int) -> FirstDifference:
+        """Return that ranks call the model more often, or less often, than the single program."""
+        steps = self.start.reference.record.steps
+        last = steps[min(number, len(steps)) - 1].decoding
+        assert last is not None
+        counts = [
+            sum(step.decoding is not None and step.decoding.batch == last.batch for step in each)
+            for each in self._every_steps()
+        ]
+        wrong = [rank for rank, count in enumerate(counts[1:]) if count != counts[0]]
+        cause = f"the model is called {counts[1 + wrong[0]]} times, and not {counts[0]}"
+        axes = varying(self._layout, wrong)
+        found = FirstDifference(FORWARD, GENERATE, axes, cause, ranks=wrong, step=number - 1)
+        found.decoding = last
+        return found
 
     def _located(self, at: AtStep) -> FirstDifference:
         """Return the first difference of a step that is wrong."""
@@ -495,10 +574,19 @@ def _raise_config(error: SimrankError) -> None:
                 raise cause from None
 
 
+def _of_cache(cache: FirstDifference, found: FirstDifference) -> FirstDifference:
+    """Return the difference of a cache, at the module that has read it in a later step."""
+    assert found.decoding is not None
+    cause = f"{cache.cause}; decoding step {found.decoding.number} reads it here"
+    return replace(cache, module=found.module, place=found.place, cause=cause, calls=found.calls)
+
+
 def _other(options: RunOptions, error: SimrankError) -> tuple[RunOptions, str] | None:
     """Return options with which a program that failed may run, and words for them."""
     if options.device is None and _is_of_cpu(error):
         return replace(options, device=CPU), "computed on the CPU, with gloo: on cuda"
+    if options.has_gradient and NoGradientError.__name__ in str(error):
+        return replace(options, has_gradient=False), "compared forward only"
     if options.dtype_name == EXACT and isinstance(error, ProcessException):  # Perhaps by float64.
         return replace(options, dtype_name=_FALLBACK), f"computed in {_FALLBACK}: in {EXACT}"
     return None

@@ -101,15 +101,16 @@ class Operations(TorchFunctionMode):
 
     Args:
         is_in_module: Returns whether it does.
+        has_integers: Whether results that are integers count, too.
 
     Attributes:
         done: The calls; none if they have more elements than can be kept.
     """
 
-    def __init__(self, is_in_module: Callable[[], bool]) -> None:
+    def __init__(self, is_in_module: Callable[[], bool], *, has_integers: bool = False) -> None:
         super().__init__()
         self.done: list[TorchCall] = []
-        self._is_in_module = is_in_module
+        self._is_in_module, self._has_integers = is_in_module, has_integers
         self._num_elements = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
@@ -118,7 +119,7 @@ class Operations(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         taken = [taped(each).value for each in _floating((args, kwargs))]
         out = func(*args, **(kwargs or {}))
-        results, site = _floating(out), user_site()
+        results, site = _floating(out, has_integers=self._has_integers), user_site()
         name = _name(func)
         if results and site is not None and name not in _UNFILLED:
             kept = [taped(each).value for each in results]
@@ -155,11 +156,13 @@ def _name(func: Callable[..., Any]) -> str:
     return parts[-1].strip("_")
 
 
-def _floating(values: object) -> list[torch.Tensor]:
+def _floating(values: object, *, has_integers: bool = False) -> list[torch.Tensor]:
     return [
         each
         for each in tree_leaves(values)
-        if isinstance(each, torch.Tensor) and each.is_floating_point() and is_readable(each)
+        if isinstance(each, torch.Tensor)
+        and (has_integers or each.is_floating_point())
+        and is_readable(each)
     ]
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WHOLE = "program"  # The name of one that an adapter made.
 NEEDED = ("build", "batch", "loss", "parallelize")
+GENERATES = ("generate", "forward")  # In place of `loss`, of a program that is served.
 LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layouts.
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
 
@@ -104,6 +105,8 @@ class Functions:
             if setting.mesh is None:
                 loss: torch.Tensor | None = self.loss(model, batch)
                 assert loss is not None
+                if not loss.requires_grad:
+                    raise NoGradientError
                 loss.backward()
             else:
                 loss = self.train_step(model, batch, setting.mesh)
@@ -112,12 +115,66 @@ class Functions:
             training.end(loss)
 
 
-def program_of(names: Mapping[str, Any], path: str) -> TrainedProgram:
+class NoGradientError(RuntimeError):
+    """The loss of a single program does not depend on a parameter: nothing can be trained."""
+
+    def __init__(self) -> None:
+        super().__init__("the loss has no gradient")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The functions of a program that is served: there is no backward.
+
+    Attributes:
+        build: As of `Functions`.
+        batch: Likewise.
+        generate: `generate(model, batch)` calls the model for each decoding step, and returns
+            tensors in any structure, such as tokens and logits.
+        parallelize: As of `Functions`.
+        part: `part(batch, mesh)` returns the rank's part of a batch.
+    """
+
+    build: Callable[[], Module]
+    batch: Callable[[int], Any]
+    generate: Callable[[Any, Any], object]
+    parallelize: Callable[[Module, DeviceMesh], Any]
+    part: Callable[[Any, DeviceMesh], Any]
+
+    @property
+    def axes(self) -> Sequence[str]:
+        """Any."""
+        return ()
+
+    @property
+    def shared_axes(self) -> Sequence[str]:
+        """None: all axes are those of the mesh."""
+        return ()
+
+    def train(self, setting: ModelSetting, training: Training) -> None:
+        """Build the model, let `parallelize` change it, and generate from each batch."""
+        model: Any = setting.prepare(self.build()).eval()
+        if setting.mesh is not None:
+            model = self.parallelize(model, setting.mesh)
+        parts = model if isinstance(model, list | tuple) else [model]
+        for part in parts:
+            part.eval()
+        training.watch(parts)
+        for index in range(training.num_steps):
+            with training.generation(), torch.no_grad():
+                batch = setting.place(self.batch(index))
+                if setting.mesh is not None:
+                    batch = self.part(batch, setting.mesh)
+                training.note_generated(self.generate(model, batch))
+
+
+def program_of(names: Mapping[str, Any], path: str, *, has_gradient: bool = True) -> TrainedProgram:
     """Return the program that a file defines: its `program`, or that of its functions.
 
     Args:
         names: The names of the file.
         path: The file, for the error.
+        has_gradient: Whether its loss, if it has one, is trained.
 
     Raises:
         ConfigError: A function is missing.
@@ -126,10 +183,21 @@ def program_of(names: Mapping[str, Any], path: str) -> TrainedProgram:
     if callable(getattr(whole, "train", None)) and hasattr(whole, "axes"):
         found: TrainedProgram = whole
         return found
-    for name in NEEDED:
+    served = next((name for name in GENERATES if callable(names.get(name))), None)
+    if not has_gradient:
+        served = "loss"
+    elif callable(names.get("loss")):
+        served = None
+    needed = [served if name == "loss" and served else name for name in NEEDED]
+    for name in needed:
         if not callable(names.get(name)):
-            expected = f"a function {name}; needed are {', '.join(NEEDED)}, or a {WHOLE}"
+            needs = f"needed are {', '.join(NEEDED)}, or a {WHOLE}"
+            expected = f"a function {name}; {needs}; generate in place of loss for inference"
             raise ConfigError(ConfigProblem(path, None, name, expected, "none"))
+    if served:
+        build, batch, parallelize = (names[name] for name in ("build", "batch", "parallelize"))
+        part = names["part"] if callable(names.get("part")) else _part
+        return Generation(build, batch, names[served], parallelize, part)
     loss = names["loss"]
     # A module of that name is none of its functions.
     others = {
@@ -403,12 +471,20 @@ class Training:
         records: bool = True,
     ) -> None:
         self.num_steps = num_steps
-        self._make_tape, self._place, self._has_dropout = make_tape, place, has_dropout
-        self._records = records
+        self._make_tape = make_tape
         self._parts: Sequence[Module] = ()
         self._tape: Tape | None = None
         self._step = ExitStack()
         self._num_ended, self._seed = 0, 0
+        self._off: set[str] = set()
+        self._dropouts = Dropouts(
+            self._find_dropout,
+            lambda given: self._tape is not None and self._tape.counts_draws(has_generator=given),
+            self._off,
+            place,
+            is_off=not has_dropout,
+            records=records,
+        )
 
     @property
     def tape(self) -> Tape:
@@ -436,9 +512,26 @@ class Training:
 
     def begin(self) -> None:
         """Begin a step: before its forward."""
+        self._set_seed_of_step()
+        self._step.enter_context(self.tape.step())
+
+    def _set_seed_of_step(self) -> None:
         if torch.initial_seed() == self._seed:  # Otherwise the program has set its own.
             self._set_seed(_SEED + 1 + self._num_ended)
-        self._step.enter_context(self.tape.step())
+
+    @contextmanager
+    def generation(self) -> Iterator[None]:
+        """Record the decoding steps of a batch, in place of a training step."""
+        self._dropouts.is_plain = True  # Random numbers choose tokens, on ranks their own.
+        self._set_seed_of_step()
+        with self.tape.batch(self._num_ended):
+            yield
+        torch.cuda.synchronize()
+        self._num_ended += 1
+
+    def note_generated(self, value: object) -> None:
+        """Record what a generation returns: tensors in any structure, such as tokens and logits."""
+        self.tape.note_generated(value)
 
     def note_gradients(self) -> None:
         """Record the gradients: when they are final, before they are clipped."""
@@ -476,15 +569,7 @@ class Training:
             RuntimeError: It did fewer.
         """
         self._set_seed(_SEED)
-        off: set[str] = set()
-        dropouts = Dropouts(
-            self._find_dropout,
-            lambda given: self._tape is not None and self._tape.counts_draws(has_generator=given),
-            off,
-            self._place,
-            is_off=not self._has_dropout,
-            records=self._records,
-        )
+        dropouts = self._dropouts
         before = list(modes)
         modes.append(dropouts)
         try:
@@ -494,7 +579,7 @@ class Training:
             modes[:] = before
         if self._num_ended < self.num_steps:
             raise RuntimeError(_TOO_FEW.format(self._num_ended, self.num_steps))
-        self.tape.record.switched_off |= off
+        self.tape.record.switched_off |= self._off
 
     def _set_seed(self, seed: int) -> None:
         self._seed = seed

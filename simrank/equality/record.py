@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from simrank.equality.layout import Layout
     from simrank.equality.verdict import FirstDifference
 
-INPUT, OUTPUT = "input", "output"
+INPUT, OUTPUT, CACHE = "input", "output", "cache"
+GENERATED = "(generated)"  # In place of a module: of what `generate` returns.
 UNKNOWN = -1  # In place of bits: a tensor without a gradient.
 AGAIN = " (again)"  # After a module's name: in a recomputation.
 PARTIAL, REPLICATED = "partial", "replicated"  # Of a DTensor's placements; else a dimension.
@@ -113,9 +114,21 @@ class Dropped:
         return replace(self, mask=self.mask.cpu(), taken=self.taken.cpu())
 
 
+class DecodingStep(NamedTuple):
+    """The place of a decoding step.
+
+    Attributes:
+        batch: Number of the batch, from 0.
+        number: The call of the model within it: 0 is the prefill.
+    """
+
+    batch: int
+    number: int
+
+
 @dataclass
 class Step:
-    """One training step of one rank.
+    """One training step of one rank, or one decoding step.
 
     Attributes:
         order: Spots with the number of their call, as they were passed.
@@ -133,6 +146,12 @@ class Step:
         parameters: After the step.
         states: Those of optimizers then that have a parameter's shape: by name and parameter.
         buffers: After the step.
+        decoding: Of a decoding step its place; None: it is a training step.
+        is_last: Whether it ends its batch; a training step always does.
+        within: Of a decoding step of the single program: by place in `order`, for an output the
+            places, as bits, of the tensors that passed while its module ran.
+        names: Of a decoding step: names of the inputs that its outermost module takes.
+        caches: Of a decoding step: tensors that modules and objects keep, after it.
     """
 
     order: list[tuple[Spot, int]] = field(default_factory=list)
@@ -149,6 +168,11 @@ class Step:
     parameters: dict[str, Taped] = field(default_factory=dict)
     states: dict[str, dict[str, Taped]] = field(default_factory=lambda: defaultdict(dict))
     buffers: dict[str, Taped] = field(default_factory=dict)
+    decoding: DecodingStep | None = None
+    is_last: bool = True
+    within: list[int] = field(default_factory=list)
+    names: dict[Spot, str] = field(default_factory=dict)
+    caches: dict[str, Taped] = field(default_factory=dict)
 
     def to_host(self) -> None:
         """Copy to host memory what is not there."""
@@ -197,6 +221,10 @@ class Record:
     axes: Sequence[str] = ()
     shared_axes: Sequence[str] = ()
     exported: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def batches(self) -> list[Step]:
+        """Return the training steps, or the last decoding step of each batch."""
+        return [step for step in self.steps if step.is_last]
 
     def parent(self, module: str) -> str:
         """Return the module that calls a module; "" is the model."""

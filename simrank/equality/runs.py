@@ -38,9 +38,9 @@ from simrank.equality.precision import (
     ring_in,
 )
 from simrank.equality.program import ModelSetting, PartOfBatch, Training, program_of
-from simrank.equality.record import CallLog, Reference, parameters_of
+from simrank.equality.record import GENERATED, CallLog, Reference, parameters_of
 from simrank.equality.tape import Tape
-from simrank.equality.verdict import MODEL, RECORDING, WHOLE, FirstDifference
+from simrank.equality.verdict import GENERATE, MODEL, RECORDING, WHOLE, FirstDifference
 from simrank.errors import SimrankError
 from simrank.isolation.package_changes import RESTART, refusal
 from simrank.isolation.private_modules import private_modules
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
     from simrank.config.equal import EqualConfig
+    from simrank.equality.comparison import Compared
     from simrank.equality.layout import Layout
     from simrank.equality.program import TrainedProgram
     from simrank.equality.record import Names, Record, Spot, Step, Taped
@@ -83,6 +84,7 @@ class RunOptions:
         excluded: Modules that are not compared.
         renamed: Names of modules on ranks, and those of the single program.
         has_dropout: Whether dropouts drop anything.
+        has_gradient: Whether the program's loss, if it has one, is trained.
         cuda_devices: The meaning of cuda: simulated or real.
         private: Packages that each rank executes for itself, and why; those that ranks write
             different values to are added, for the process.
@@ -97,6 +99,7 @@ class RunOptions:
     excluded: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     has_dropout: bool = True
+    has_gradient: bool = True
     cuda_devices: str = SIMULATED
     private: dict[str, str] = field(default_factory=dict)
 
@@ -137,11 +140,13 @@ class ModuleWatch:
     Attributes:
         module: The module, or LOSS_MODULE.
         step: The training step.
+        has_integers: Whether also results that are integers.
         done: By rank.
     """
 
     module: str
     step: int
+    has_integers: bool = False
     done: dict[int, list[TorchCall]] = field(default_factory=dict)
 
 
@@ -209,7 +214,7 @@ def run_layout(
     def call(rank: int, script: Script) -> None:
         with run.ready() as modes:
             dist.init_process_group(_BACKENDS[options.device_type])
-            with _program(script) as program:
+            with run.program(script) as program:
                 records[rank] = _rank(run, program, layout, reference, modes, found)
             dist.destroy_process_group()
 
@@ -251,7 +256,8 @@ class Runner:
         Returns:
             The operation; None if the single program has all results, or they are not known.
         """
-        options = replace(self.options, num_steps=step + 1)
+        decoding = self.reference.record.steps[step].decoding
+        options = replace(self.options, num_steps=1 + (decoding.batch if decoding else step))
         single, watch = ModuleWatch(module, step), ModuleWatch(module, step)
         run_single(options, num_noisy=0, watch=single)
         run = run_layout(options, layout, self.reference.record, watch=watch)
@@ -264,6 +270,29 @@ class Runner:
             if begins:  # Others are wrong later, by what they get from it.
                 return min(begins, key=lambda each: (not each.is_before, each.number))
         return None
+
+    def origin(self, layout: Layout, rank: int, step: int, wrong: Compared) -> str:
+        """Return the line outside of modules that gave a wrong tensor; "" if it is not known.
+
+        Args:
+            layout: Where the ranks stand.
+            rank: One that is wrong.
+            step: The decoding step, among those of all batches.
+            wrong: What the model took in it, or what was returned after it.
+        """
+        decoding = self.reference.record.steps[step].decoding
+        assert decoding is not None
+        is_before = wrong.spot.module != GENERATED and decoding.number
+        watch = ModuleWatch(GENERATE, step - 1 if is_before else step, has_integers=True)
+        options = replace(self.options, num_steps=1 + decoding.batch)
+        run_layout(options, layout, self.reference.record, watch=watch)
+        got = wrong.got[rank][0].flatten()
+        places = (
+            done.place
+            for done in watch.done[rank]
+            if any(torch.equal(each.flatten(), got) for each in done.results)
+        )
+        return next(places, "")
 
     def part_gradients(
         self, step: int, spot: Spot, parts: Sequence[Mapping[int, Sequence[int]]]
@@ -287,7 +316,7 @@ class Runner:
             for flows in parts:
                 drops = options.has_dropout
                 part = PartOfBatch(step + 1, make, spot, flows, has_dropout=drops)
-                with run.ready() as modes, _program(script) as program, part.recorded(modes):
+                with run.ready() as modes, run.program(script) as program, part.recorded(modes):
                     program.train(ModelSetting(options.dtype, options.device_type), part)
                 found.append(part.gradients)
 
@@ -382,6 +411,10 @@ class _Run:
             self._modes[rank] = modes
             yield modes
 
+    def program(self, script: Script) -> AbstractContextManager[TrainedProgram]:
+        """Run the program's file on the running rank; yield its functions."""
+        return _program(script, has_gradient=self.options.has_gradient)
+
     @contextmanager
     def _watching(self, rank: int) -> Iterator[None]:
         watch = self._watch
@@ -392,7 +425,7 @@ class _Run:
         def is_in_module() -> bool:
             return rank in self.tapes and self.tapes[rank].is_in(watch.module, watch.step)
 
-        with Operations(is_in_module) as operations:
+        with Operations(is_in_module, has_integers=watch.has_integers) as operations:
             yield
         watch.done[rank] = operations.done
 
@@ -413,7 +446,7 @@ class _Run:
 
 
 @contextmanager
-def _program(script: Script) -> Iterator[TrainedProgram]:
+def _program(script: Script, *, has_gradient: bool) -> Iterator[TrainedProgram]:
     """Run the program's file on a rank, as a module of the rank's own; yield its functions."""
     name = f"{Path(script.path).stem}_{require_rank('a program').rank}"
     module = ModuleType(name)
@@ -424,7 +457,7 @@ def _program(script: Script) -> Iterator[TrainedProgram]:
         own.add(name, module, script.code)
     try:
         exec(script.code, module.__dict__)  # noqa: S102 - the user's own file
-        yield program_of(module.__dict__, script.path)
+        yield program_of(module.__dict__, script.path, has_gradient=has_gradient)
     finally:
         sys.modules.pop(name, None)
 
@@ -472,7 +505,7 @@ class _Single:
 
         def call(_: int, script: Script) -> None:
             # The file is run again: its globals may hold an optimizer, or a generator.
-            with run.ready() as modes, _program(script) as program:
+            with run.ready() as modes, run.program(script) as program:
                 records.append(self._record(run, program, modes, initial))
 
         run.on_ranks(call, 1)
@@ -550,9 +583,10 @@ def _first_apart(
     one: Record, other: Record, noisy: Sequence[Record]
 ) -> tuple[int, str, float] | None:
     """Return step, text and relative error of the first difference of two runs."""
-    for number, (mine, theirs) in enumerate(zip(one.steps, other.steps, strict=True)):
-        noise = [_state_of(record.steps[number]) for record in noisy]
-        have, want, epsilon = _state_of(mine), _state_of(theirs), epsilon_of(mine)
+    every = zip(one.batches(), other.batches(), strict=True)
+    for number, (mine, theirs) in enumerate(every):
+        noise = [_state_of(record.batches()[number]) for record in noisy]
+        have, want, epsilon = _state_of(mine), _state_of(theirs), epsilon_of(one)
         largest: dict[str, float] = defaultdict(float)  # Of all gradients, ...
         for (kind, _), each in have.items():
             largest[kind] = max(largest[kind], _finite(each).norm().item())
@@ -578,7 +612,13 @@ def _state_of(step: Step) -> dict[tuple[str, str], torch.Tensor]:
     """Return loss, gradients, parameters and buffers of a step, by kind and name."""
     found = {} if step.loss is None else {("the loss", ""): step.loss}
     gradients = {n: e for n, e in step.parameter_gradients.items() if e is not None}
-    kinds = ("gradient of", gradients), ("parameter", step.parameters), ("buffer", step.buffers)
+    generated = {str(s.index): c[0] for s, c in step.values.items() if s.module == GENERATED}
+    kinds = (
+        ("gradient of", gradients),
+        ("parameter", step.parameters),
+        ("buffer", step.buffers),
+        ("generated tensor", generated),
+    )
     for kind, tensors in kinds:
         found |= {(f"the {kind}", name): each.value for name, each in tensors.items()}
     return found
@@ -587,7 +627,11 @@ def _state_of(step: Step) -> dict[tuple[str, str], torch.Tensor]:
 def _shown(tensor: torch.Tensor | None) -> str:
     if tensor is None:
         return "missing"
-    return f"{tensor.item():.6g}" if tensor.numel() == 1 else f"of norm {tensor.norm().item():.6g}"
+    return (
+        f"{tensor.item():.6g}"
+        if tensor.numel() == 1
+        else f"of norm {tensor.double().norm().item():.6g}"
+    )
 
 
 def _rank(

@@ -140,7 +140,12 @@ class Search:
         return [b if b != UNKNOWN else before for b, before in zip(known, every, strict=True)]
 
     def _first(
-        self, every: Sequence[Compared], upstream: Sequence[int], cleared: int = 0
+        self,
+        every: Sequence[Compared],
+        upstream: Sequence[int],
+        cleared: int = 0,
+        *,
+        clears: bool = True,
     ) -> Compared | None:
         """Return the first tensor that is wrong, and that no right one depends on.
 
@@ -150,9 +155,10 @@ class Search:
             every: All tensors.
             upstream: By number the tensors that each depends on, as bits.
             cleared: Tensors that are right for another reason, as bits.
+            clears: Whether what a right tensor depends on is right.
         """
         known = self._comparison.single.upstream
-        for number, compared in enumerate(every):
+        for number, compared in enumerate(every) if clears else ():
             # One without a gradient depends on nothing that is known.
             if compared.status == RIGHT and not (known and known[number] == UNKNOWN):
                 cleared |= upstream[number]
@@ -212,13 +218,7 @@ class Search:
             found = FirstDifference(direction, module, compared.axes, cause, error)
             found.ranks, found.hint = range(self._layout.num_ranks), f"an all_reduce on '{over}'"
         else:
-            axes, cause = causes.explain(self._at, compared, is_back=is_back)
-            keyword = self._record.keywords.get(spot)
-            if is_back and spot.module != module:
-                where = f"of the {spot.side} of {spot.module or 'the model'}"
-                cause = cause.replace(causes.OF_GRADIENT, f"gradient {where}: ", 1)
-            if keyword is not None:
-                cause = f"{keyword} of {spot.module or MODEL}: {cause}"
+            axes, cause = self._explain(compared, is_back=is_back)
             found = FirstDifference(direction, module, axes, cause, error, compared.wrong_ranks)
         found.place = self._place(spot, module)
         ranks = compared.wrong_ranks or [0]
@@ -227,6 +227,16 @@ class Search:
             found.cause += f": its forward has {lost}, and its backward no call of that group"
         found.calls = self._at.calls_before(ranks[0], compared.order, is_back=is_back) or "none"
         return found
+
+    def _explain(self, compared: Compared, *, is_back: bool) -> tuple[tuple[str, ...], str]:
+        """Return along which axes a tensor is wrong, and why."""
+        spot = compared.spot
+        axes, cause = causes.explain(self._at, compared, is_back=is_back)
+        if is_back and spot.module != self._owner(spot, is_back=is_back):
+            where = f"of the {spot.side} of {spot.module or 'the model'}"
+            cause = cause.replace(causes.OF_GRADIENT, f"gradient {where}: ", 1)
+        keyword = self._record.keywords.get(spot)
+        return axes, cause if keyword is None else f"{keyword} of {spot.module or MODEL}: {cause}"
 
     def _owner(self, spot: Spot, *, is_back: bool) -> str:
         """Return the module whose code lies between a tensor and the one before it."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import contextmanager
+from inspect import signature
 from itertools import zip_longest
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -22,10 +24,12 @@ from simrank.engine.callsite import SourceLine, is_library
 from simrank.equality.alignment import rows_of
 from simrank.equality.record import (
     AGAIN,
+    GENERATED,
     INPUT,
     OPAQUE,
     OUTPUT,
     UNKNOWN,
+    DecodingStep,
     Dropped,
     Record,
     Spot,
@@ -39,10 +43,10 @@ from simrank.equality.record import (
     plain_name,
     taped,
 )
-from simrank.equality.verdict import LOSS_MODULE, MODEL
+from simrank.equality.verdict import GENERATE, LOSS_MODULE, MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from torch.nn import Module
 
@@ -88,6 +92,7 @@ class Tape:
         watched: Container[str] | None = None,
     ) -> None:
         kinds = None if single is None else single.kinds
+        self._modules: dict[str, Module] = {}
         self.record = Record()
         self._single = single
         self._stack: list[str] = []
@@ -103,11 +108,15 @@ class Tape:
         self._given: _Seen = {}  # Outputs of modules, of one call of the model.
         self._optimizers: list[torch.optim.Optimizer] = []  # Of this step.
         self._keyed: set[str] = set()  # Modules whose inputs' names are noted.
+        self._root: str | None = None  # The module whose calls begin decoding steps.
+        self._opened: dict[str, int] = {}  # By running module, the tensors that passed before.
+        self._held: dict[str, object] = {}  # What that module is given and may write into.
         for part, renamed in zip_longest(parts, names):
             for name, module in part.named_modules():
                 plain = plain_name(name, renamed)
                 is_part = name or len(parts) == 1  # The whole is none of several parts.
                 if is_part and (watched is None or plain in watched):
+                    self._modules[plain] = module
                     self._watch(plain, module, kinds)
         self._parts, self._names = parts, names
         self._attributes = dict(self._texts_of_attributes())
@@ -148,19 +157,51 @@ class Tape:
             self.record.homes[name] = SourceLine(code.co_filename, code.co_firstlineno)
 
     @contextmanager
-    def step(self) -> Iterator[Step]:
-        """Record one step."""
-        self._step, self._nodes, self._roots = Step(), [], []
-        self.record.steps.append(self._step)
-        self._stack.clear()
-        self._is_in_step = True
-        first = next_number()
-        yield self._step
+    def step(self) -> Iterator[None]:
+        """Record one training step."""
+        self._begin(Step())
+        yield
         self._is_in_step = False
-        self._step.span = first, next_number()
+        self._end()
         if self._single is None and self._nodes:
             self._note_dependencies()
         self._nodes, self._roots = [], []
+
+    @contextmanager
+    def batch(self, number: int) -> Iterator[None]:
+        """Record the decoding steps of a batch: each begins with a call of the model.
+
+        Args:
+            number: Of the batch, from 0.
+        """
+        self._root = None
+        self._begin(Step(decoding=DecodingStep(number, 0)))
+        yield
+        self._is_in_step = False
+        self._end()
+
+    def _begin(self, step: Step) -> None:
+        self._step, self._nodes, self._roots = step, [], []
+        self.record.steps.append(step)
+        self._stack.clear()
+        self._is_in_step = True
+        step.span = next_number(), 0
+
+    def _end(self) -> None:
+        if self._step.decoding is not None:
+            self._note_caches()
+        self._step.span = self._step.span[0], next_number()
+
+    def _begin_decoding_step(self, module: str) -> None:
+        """Begin the next decoding step where the module that began this one is called again."""
+        batch, number = self._step.decoding or (0, 0)
+        if self._root is None:
+            self._root = module
+        elif module == self._root:
+            self._step.is_last = False
+            self._end()
+            self._begin(Step(decoding=DecodingStep(batch, number + 1)))
+        self._held.clear()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -188,6 +229,10 @@ class Tape:
         if self._paused:
             return None
         self._open(name)
+        if self._step.decoding is not None:
+            self._opened[name] = len(self._step.order)
+            if self._stack == [name]:
+                self._note_inputs(name, args, kwargs)
         site = user_site()
         if site is not None:
             self.record.sites.setdefault(name, site.line())
@@ -206,10 +251,14 @@ class Tape:
                 self._taken.setdefault(name, {})[id(each)] = ref(each)
                 if self._rows is None:
                     self._find_rows(Spot(name, INPUT, place), each)
-            if given is not None and not (isinstance(given, torch.Tensor) and is_readable(given)):
-                key = self.record.keywords.get(Spot(name, INPUT, place), f"argument {place}")
-                self.record.arguments[f"{name or MODEL}: {key}"].add(_text(given))
+            self._note_argument(Spot(name, INPUT, place), given)
         return _with_own(args, own), {key: _with_own(each, own) for key, each in kwargs.items()}
+
+    def _note_argument(self, spot: Spot, given: object) -> None:
+        """Note an argument that is no tensor."""
+        if given is not None and not (isinstance(given, torch.Tensor) and is_readable(given)):
+            key = self.record.keywords.get(spot, f"argument {spot.index}")
+            self.record.arguments[f"{spot.module or MODEL}: {key}"].add(_text(given))
 
     def _note_keywords(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
         """Note the names of the inputs that a module's first call gives by name."""
@@ -230,10 +279,14 @@ class Tape:
         if not self._stack:
             self._rows = None  # Another part of the batch.
             self._given.clear()
+            if self._step.decoding is not None and self._is_in_step:
+                self._begin_decoding_step(name)
         self._stack.append(name)
 
     def _find_rows(self, spot: Spot, tensor: torch.Tensor) -> None:
         """Find out which rows of the batch a rank is working on, if it must know."""
+        if self._step.decoding is not None:
+            return
         number = len(self.record.steps) - 1
         if self._single is None or not self._single.steps[number].dropped or tensor.is_meta:
             return
@@ -255,7 +308,7 @@ class Tape:
         is_open = self._is_in_step and not self._paused and not self._is_at_work
         if not is_open or len(self.record.steps) - 1 != step or _is_in_backward():
             return False
-        if module == LOSS_MODULE:
+        if module in (LOSS_MODULE, GENERATE):
             return not self._stack
         if self._single is None:
             return module in self._stack
@@ -323,6 +376,10 @@ class Tape:
         call = len(kept)
         kept.append(taped(tensor))
         if not is_again:
+            if step.decoding is not None:
+                first = self._opened.get(spot.module, 0) if spot.side == OUTPUT else None
+                now = len(step.order)
+                step.within.append(0 if first is None else (1 << now) - (1 << first))
             step.order.append((spot, call))
             self._nodes.append(tensor.grad_fn)
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -334,6 +391,41 @@ class Tape:
                 return None if self._noise is None else self._noise(gradient)
 
             tensor.register_hook(hook)
+
+    # ---- decoding steps ----
+
+    def _note_inputs(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
+        """Note the names of what the outermost module takes, and what of it is written into."""
+        module = self._modules.get(name)
+        known = [] if module is None else [*signature(module.forward).parameters]
+        named = {**dict(zip_longest(known[: len(args)], args)), **kwargs}
+        place = 0
+        for key, value in named.items():
+            count = len(tree_leaves(value))
+            for index in range(place, place + count):
+                self._step.names[Spot(name, INPUT, index)] = key
+            place += count
+            if not isinstance(value, torch.Tensor):
+                self._held[key] = value
+
+    def note_generated(self, value: object) -> None:
+        """Record what a batch's generation returns: tensors, in any structure."""
+        for place, each in enumerate(_tensors_of(value)):
+            spot = Spot(GENERATED, OUTPUT, place)
+            self._step.values[spot].append(taped(each))
+            self._step.order.append((spot, 0))
+            self._step.within.append(0)
+
+    def _note_caches(self) -> None:
+        """Record the tensors that the outermost module was given to keep, and modules' own."""
+        kept = dict(_tensors_within(self._held))
+        for part, renamed in zip_longest(self._parts, self._names):
+            for name, module in part.named_modules():
+                plain = plain_name(name, renamed)
+                own = {n: e for n, e in vars(module).items() if n not in _OF_MODULES}
+                found = {**own, **module._buffers}  # noqa: SLF001 - torch has no other
+                kept.update(_tensors_within(found, f"{plain}." if plain else ""))
+        self._step.caches = {name: taped(each) for name, each in kept.items()}
 
     def note_roots(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note which tensors a backward begins with."""
@@ -440,6 +532,7 @@ def _is_alike(value: object, parameter: torch.Tensor) -> bool:
 
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
 _TENSORS = f"{OPAQUE}tensors>"
+_NO_CACHES = ("builtins", "torch", "simrank", "greenlet")  # Whose objects hold no caches.
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 
 
@@ -454,6 +547,38 @@ def _text(value: object) -> str:
     if any(isinstance(each, torch.Tensor) for each in entries):
         return _TENSORS
     return f"{OPAQUE}{type(value).__name__} of {len(value)}>"
+
+
+# ---- tensors that objects hold, such as caches of keys and values ----
+
+_MAX_DEPTH = 6  # Of containers and objects in each other; assumed.
+
+
+def _tensors_within(
+    values: Mapping[str, object], prefix: str = "", depth: int = _MAX_DEPTH
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of containers and plain objects; modules are left out."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, torch.Tensor):
+            if is_readable(value) and not isinstance(value, torch.nn.Parameter):
+                yield name, value
+        elif depth and not isinstance(value, torch.nn.Module | type | ModuleType):
+            yield from _tensors_within(_entries_of(value), f"{name}.", depth - 1)
+
+
+def _entries_of(value: object) -> Mapping[str, object]:
+    if isinstance(value, Mapping):
+        return {str(key): each for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return {str(number): each for number, each in enumerate(value)}
+    is_plain = type(value).__module__.partition(".")[0] in _NO_CACHES
+    return {} if is_plain else getattr(value, "__dict__", {})
+
+
+def _tensors_of(value: object) -> list[torch.Tensor]:
+    """Return the tensors of what a program returns, in their order."""
+    return [each for _, each in _tensors_within({"": value})]
 
 
 # ---- the arguments of a module ----

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from simrank.equality.layout import Layout
+    from simrank.equality.record import DecodingStep
     from simrank.pages.document import Markup
 
 # Where a training step differs, in the order of the step.
@@ -19,7 +20,7 @@ RUN, RACE, INITIAL, FORWARD = "run", "race", "initial values", "forward"
 PRECISION, RECORDING = "precision", "recording"
 LOSS, BACKWARD, PARAMETER_GRADIENTS, STEP = "loss", "backward", "gradients", "step"
 # In place of a module.
-WHOLE, MODEL, LOSS_MODULE = "(all)", "(model)", "(loss)"
+WHOLE, MODEL, LOSS_MODULE, GENERATE = "(all)", "(model)", "(loss)", "(generate)"
 MICRO_BATCHES = "micro-batches"  # In place of an axis.
 # Kinds of what no comparison has seen.
 NOT_SEEN = ("arguments", "attributes", "buffers", "dropouts", "optimizer_states", "loss_values")
@@ -39,7 +40,8 @@ class FirstDifference:
         cause: What is wrong there.
         error: Relative.
         ranks: Those that are wrong.
-        step: Training step, from 0.
+        step: Training step, or decoding step among those of all batches, from 0.
+        decoding: Of a decoding step its place.
         place: Line of the program, or "".
         hint: What was expected, or "".
         calls: The collectives that were called there, or "".
@@ -55,6 +57,7 @@ class FirstDifference:
     error: float = 1.0
     ranks: Sequence[int] = ()
     step: int = 0
+    decoding: DecodingStep | None = None
     place: str = ""
     hint: str = ""
     calls: str = ""
@@ -207,7 +210,7 @@ def _not_seen(verdict: Verdict) -> list[str]:
 
 def found_text(found: FirstDifference) -> str:
     """Return the text of a first difference: its place, and its cause."""
-    parts = [f"{found.direction}, {found.module}: {found.cause}"]
+    parts = [f"{_when(found)}, {found.module}: {found.cause}"]
     if found.axes:
         parts.append(f"axis {', '.join(found.axes)}")
     if found.ranks:
@@ -220,13 +223,22 @@ def found_text(found: FirstDifference) -> str:
         parts.append(f"at {found.place}")
     if found.calls:
         parts.append(f"collectives there: {found.calls}")
-    if found.step:
+    if found.decoding is not None and found.decoding.batch:
+        parts.append(f"in batch {found.decoding.batch + 1}")
+    elif found.decoding is None and found.step:
         parts.append(f"from step {found.step + 1} on")
     if found.direction not in (RUN, RACE):
         parts.append(f"relative error {found.error:.2g}")
     if found.compared:
         parts.append(found.compared)
     return "; ".join(parts)
+
+
+def _when(found: FirstDifference) -> str:
+    """Return the direction, or the decoding step: `prefill`, or `decoding step 1`."""
+    if found.decoding is None or found.direction != FORWARD:
+        return found.direction
+    return f"decoding step {found.decoding.number}" if found.decoding.number else "prefill"
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -249,7 +261,8 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
             "cause": found.cause,
             "relative_error": found.error,
             "ranks": list(found.ranks),
-            "step": found.step + 1,
+            "step": 1 + (found.decoding.batch if found.decoding else found.step),
+            "decoding_step": found.decoding.number if found.decoding else None,
             "place": found.place,
             "hint": found.hint,
             "calls": found.calls,

@@ -50,7 +50,8 @@ def test_each_layout_is_a_line_and_a_wrong_one_is_status_1(write, cli, tmp_path,
     assert [each["is_equal"] for each in document["layouts"]] == [False, False]
     kinds = "arguments", "attributes", "buffers", "dropouts", "optimizer_states", "loss_values"
     assert document["layouts"][0]["not_seen"] == {kind: [] for kind in kinds}
-    keys = "axes calls cause compared direction hint module place ranks relative_error step"
+    keys = "axes calls cause compared decoding_step direction hint module place ranks"
+    keys += " relative_error step"
     found = document["layouts"][1]["found"]
     assert sorted(found) == keys.split()
     assert (found["direction"], found["module"], found["axes"]) == (

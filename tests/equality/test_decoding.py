@@ -1,0 +1,57 @@
+"""Programs that decode: a fault is named by step, module, axis and cause; right layouts pass."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from simrank.equality.judge import Judge
+from simrank.equality.layout import Layout
+from simrank.equality.runs import Runner, RunOptions, run_layout, run_single
+from tests.equality import served
+
+_references = {}
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Let flight records of ranks go to the test's folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def judged(folder, program, fault="none"):
+    """Return the verdict on a program; its single program runs once for all that share it."""
+    shutil.copy(Path(__file__).parent / "nets.py", folder)
+    path = folder / "program.py"
+    text = (program.single + program.parallel).replace('FAULT = "none"', f'FAULT = "{fault}"')
+    path.write_text(f"from nets import *\n{text}")
+    options = RunOptions(str(path), 1)
+    if program.single not in _references:
+        _references[program.single] = run_single(options)
+    layout, reference = Layout(program.layout), _references[program.single]
+    ranks = run_layout(options, layout, reference.record).ranks
+    return Judge(reference, ranks, layout, Runner(options, reference)).judge()
+
+
+@pytest.mark.parametrize("name", served.RIGHT)
+def test_a_right_layout_decodes_as_one_device_does(name, tmp_path):
+    """With errors far below what is allowed, and all its tensors aligned."""
+    verdict = judged(tmp_path, served.RIGHT[name])
+    assert verdict.found is None
+    assert verdict.tally.count > 15
+    assert verdict.tally.worst < 0.2
+    assert verdict.unaligned == []
+
+
+@pytest.mark.parametrize("name", served.FAULTY)
+def test_a_fault_is_named(name, tmp_path):
+    """Decoding step, module, axis and cause."""
+    program = served.FAULTY[name]
+    found = judged(tmp_path, program, name).found
+    assert found is not None
+    number, module, axes, words = program.expected
+    assert (found.decoding.number, found.module, found.axes) == (number, module, axes)
+    assert words in f"{found.cause} {found.hint}"
+    assert found.place.startswith("program.py:")
