@@ -323,7 +323,7 @@ def _lost_gradients(at: AtStep) -> FirstDifference | None:
     if not lost:
         return None
     ranks = sorted({each.rank for each in lost})
-    reason = varying(at.layout, ranks), f"no gradient on {ranks_text(ranks)}", names_of(lost)
+    reason = varying(at.layout, ranks), f"no gradient on {_named(ranks)}", names_of(lost)
     return found(at, PARAMETER_GRADIENTS, lost, reason)
 
 

@@ -205,6 +205,7 @@ class Judge:
         axes = varying(self._layout, wrong)
         found = FirstDifference(FORWARD, GENERATE, axes, cause, ranks=wrong, step=number - 1)
         found.decoding = last
+        found.place = str(self.start.ranks[wrong[0]].sites.get("", ""))
         return found
 
     def _located(self, at: AtStep) -> FirstDifference:

@@ -26,7 +26,8 @@ class Attention(nn.Module):
         b, t, _ = x.shape
         q, k, v = self.qn(self.q(x)), self.k(x), self.v(x)
         q, k, v = (each.view(b, t, -1, HEAD).transpose(1, 2) for each in (q, k, v))
-        if FAULT == "a_rotary_position_of_the_slot" and self.rank and t == 1:
+        is_shifted = FAULT == "a_rotary_position_of_the_slot" and t == 1
+        if (is_shifted or FAULT == "all_positions_shifted_alike") and self.rank:
             at = slots.expand(b, t)
         q, k = self.rotate(q, at), self.rotate(k, at)
         if FAULT == "a_stale_slot_of_the_cache" and self.rank and int(slots[0]) == 8:
@@ -131,7 +132,7 @@ def generate(model, batch):
     if is_rank and FAULT == "seeds_of_their_own":
         model.seed += model.rank
     found, logits = [], []
-    for step in range(NEW):
+    for step in range(NEW - (is_rank and FAULT == "a_stop_before_the_last_token")):
         at = (slots - start[:, None]).clamp(min=0)
         if FAULT == "a_rotary_position_that_lags" and is_rank and step:
             at = at - 1
@@ -250,6 +251,10 @@ RIGHT = {
     "pipeline_parallel": Served(PP, {"pp": 2}),
 }
 _ATTENTION = "blocks.0.attn"
+# Similar faults were reported: positions of slots (unslothai/unsloth#3699), masks without the padding
+# (thu-nics/C2C#19), replicas of KV heads (vllm-project/vllm-ascend#3366), biases on every rank
+# (huggingface/text-generation-inference#1036), norms over shards (sgl-project/sglang#20967) and
+# seeds of ranks (huggingface/transformers#36634, openai/gpt-oss#270).
 FAULTY = {
     "a_rotary_position_that_lags": Served(
         TP, {"tp": 2}, (1, "(generate)", ("tp",), "at of the model is 5 and not 6")
@@ -280,6 +285,9 @@ FAULTY = {
         TP, {"tp": 2}, (1, "(generate)", ("tp",), "have different ones"), SAMPLED
     ),
     "a_combine_without_a_rank": Served(EP, {"ep": 2}, (0, "blocks.0.experts", ("ep",), "")),
+    "a_stop_before_the_last_token": Served(
+        EP, {"ep": 2}, (2, "(generate)", ("ep",), "the model is called 3 times, and not 4")
+    ),
     "no_sum_of_the_experts": Served(
         EP, {"ep": 2}, (0, "blocks.0.experts", ("ep",), "not reduced over ep")
     ),

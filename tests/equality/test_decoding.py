@@ -55,3 +55,20 @@ def test_a_fault_is_named(name, tmp_path):
     assert (found.decoding.number, found.module, found.axes) == (number, module, axes)
     assert words in f"{found.cause} {found.hint}"
     assert found.place.startswith("program.py:")
+
+
+def test_a_cache_that_differs_without_effect_is_a_note(tmp_path):
+    """Queries and keys that are shifted alike give the same scores."""
+    verdict = judged(tmp_path, served.RIGHT["tensor_parallel"], "all_positions_shifted_alike")
+    assert verdict.found is None
+    (note,) = verdict.notes
+    assert note.startswith("the cache caches.0.0 after the step is ")
+    assert note.endswith(", without effect on the outputs")
+
+
+def test_a_single_pass_may_be_called_forward(tmp_path):
+    """It is in place of `generate`."""
+    program = served.FAULTY["a_norm_over_the_shard"]
+    renamed = program._replace(single=program.single.replace("def generate(", "def forward("))
+    found = judged(tmp_path, renamed, "a_norm_over_the_shard").found
+    assert (found.module, found.direction) == ("blocks.0.attn.qn", "forward")
