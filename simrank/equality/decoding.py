@@ -156,21 +156,29 @@ class DecodingSearch(Search):
 
     def _chosen(self, compared: Compared) -> str:
         """Return words for how ranks have chosen tokens."""
-        rank = compared.wrong_ranks[0]
-        tokens = compared.got[rank][0].flatten()
-        for logits in self._logits_before(len(tokens)):
-            for axis, size in self._layout.axes.items():
-                if size > 1 and logits.shape[-1] % size == 0:
-                    shard = logits.chunk(size, -1)[self._comparison.coordinates[rank][axis]]
-                    if bool((shard.argmax(-1) == tokens).all()):
-                        return f": the argmax over its own shard of the vocabulary along {axis}"
         free = [a for a in self._layout.axes if a not in self._comparison.data_axes]
+        for axis in free:
+            if self._is_of_shard(compared, axis):
+                return f": the argmax over its own shard of the vocabulary along {axis}"
         values = {r: each[0].numpy().tobytes() for r, each in compared.got.items()}
         apart = [axis for axis in varying_values(self._layout, values) if axis in free]
         return f": ranks of {'/'.join(apart)} have different ones" if apart else ""
 
-    def _logits_before(self, num_rows: int) -> Iterator[torch.Tensor]:
-        """Yield the last outputs of the step before: a row for each token."""
+    def _is_of_shard(self, compared: Compared, axis: str) -> bool:
+        """Return whether wrong ranks have the argmax of their own shard of logits along an axis."""
+        size = self._layout.axes[axis]
+        for rank in compared.wrong_ranks:
+            tokens = compared.got[rank][0].flatten()
+            logits = next(self._logits_before(rank, len(tokens)), None)
+            if size == 1 or logits is None or logits.shape[-1] % size:
+                return False
+            shard = logits.chunk(size, -1)[self._comparison.coordinates[rank][axis]]
+            if not torch.equal(shard.argmax(-1), tokens):
+                return False
+        return True
+
+    def _logits_before(self, rank: int, num_rows: int) -> Iterator[torch.Tensor]:
+        """Yield the last outputs of the step before, of a rank's rows: one for each token."""
         if not self._at.number:
             return
         step = self._at.start.reference.record.steps[self._at.number - 1]
@@ -178,6 +186,9 @@ class DecodingSearch(Search):
             value = step.values[spot][call].value
             if spot.side == OUTPUT and spot.module != GENERATED and value.dim() > 1:
                 last = value[:, -1] if value.dim() > 2 else value
+                rows = self._comparison.rows[rank]
+                if rows and max(rows[0].rows, default=0) < len(last):
+                    last = last[list(rows[0].rows)]
                 if len(last) == num_rows:
                     yield last
                 return

@@ -251,10 +251,10 @@ RIGHT = {
     "pipeline_parallel": Served(PP, {"pp": 2}),
 }
 _ATTENTION = "blocks.0.attn"
-# Similar faults were reported: positions of slots (unslothai/unsloth#3699), masks without the padding
-# (thu-nics/C2C#19), replicas of KV heads (vllm-project/vllm-ascend#3366), biases on every rank
-# (huggingface/text-generation-inference#1036), norms over shards (sgl-project/sglang#20967) and
-# seeds of ranks (huggingface/transformers#36634, openai/gpt-oss#270).
+# Similar faults were reported: positions of slots (unslothai/unsloth#3699), masks without the
+# padding (thu-nics/C2C#19), replicas of KV heads (vllm-project/vllm-ascend#3366), biases on every
+# rank (huggingface/text-generation-inference#1036), norms over shards (sgl-project/sglang#20967)
+# and seeds of ranks (huggingface/transformers#36634, openai/gpt-oss#270).
 FAULTY = {
     "a_rotary_position_that_lags": Served(
         TP, {"tp": 2}, (1, "(generate)", ("tp",), "at of the model is 5 and not 6")
