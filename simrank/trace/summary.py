@@ -321,18 +321,19 @@ class Summary:
             ranks.update(late.ranks)
             waiting.update(rank for _, rank in found)
         entries = [
-            LateRanks(tuple(sorted(ranks)), line, calls, ps / PS_PER_US, self._represented(waiting))
+            LateRanks(self._alike_to(ranks), line, calls, ps / PS_PER_US, self._alike_to(waiting))
             for (line, calls, ps), (ranks, waiting) in alike.items()
         ]
         entries.sort(key=lambda each: (-each.waiting_us, each.ranks, each.line))
         return entries[:_NUM_COSTLIEST]
 
-    def _represented(self, ranks: set[int]) -> tuple[int, ...]:
-        """Return ranks with those that they are taken for, sorted."""
+    def _alike_to(self, ranks: set[int]) -> tuple[int, ...]:
+        """Return ranks with those that have the same representatives, sorted."""
         if self._folding is None:
             return tuple(sorted(ranks))
         fold = self._folding
-        return tuple(r for r in range(fold.world_size) if fold.representative(r) in ranks)
+        found = {fold.representative(rank) for rank in ranks}
+        return tuple(r for r in range(fold.world_size) if fold.representative(r) in found)
 
     def steps(self) -> TrainingSteps | None:
         """Return the training steps of the run, or None if no optimizer stepped after backward."""

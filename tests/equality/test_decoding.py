@@ -45,7 +45,17 @@ def test_a_right_layout_decodes_as_one_device_does(name, tmp_path):
     assert verdict.unaligned == []
 
 
-@pytest.mark.parametrize("name", served.FAULTY)
+# The others take the same branches, and are run with the slow tests.
+FAST = {
+    "a_rotary_position_that_lags", "a_local_argmax", "a_stale_slot_of_the_cache", "a_combine_without_a_rank",
+    "no_sum_after_the_output_projection", "the_heads_of_another_replica",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in FAST)) for n in served.FAULTY],
+)
 def test_a_fault_is_named(name, tmp_path):
     """Decoding step, module, axis and cause."""
     program = served.FAULTY[name]
