@@ -47,7 +47,8 @@ def test_a_right_layout_decodes_as_one_device_does(name, tmp_path):
 
 # The others take the same branches, and are run with the slow tests.
 FAST = {
-    "a_rotary_position_that_lags", "a_local_argmax", "a_stale_slot_of_the_cache", "a_combine_without_a_rank",
+    "a_rotary_position_that_lags", "a_local_argmax", "a_stale_slot_of_the_cache",
+    "a_combine_without_a_rank",
     "no_sum_after_the_output_projection", "the_heads_of_another_replica",
 }  # fmt: skip
 
