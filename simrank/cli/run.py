@@ -62,7 +62,6 @@ from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
-from simrank.planning import inputs
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -500,6 +499,8 @@ def _show_summary(job: _Job, summary: str, added: Summary, context: Context) -> 
     rates = Rates(peak_flops(context.cluster.device, "bfloat16"), job.tokens_per_step)
     facts = (added, context.now_ps, _peaks(context, job.num_ranks), context.cluster.provenance)
     if summary == "json":
+        from simrank.planning import inputs  # noqa: PLC0415 - few runs need it
+
         found: dict[str, Any] = {"findings": [line.strip() for line in context.findings]}
         found |= inputs.facts()
         typer.echo(json.dumps(summary_json(*facts, rates) | found), err=True)
