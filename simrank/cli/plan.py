@@ -93,8 +93,8 @@ def plan(
     finished = results.finished(json_file)
     if json_file is not None and Path(json_file).is_file():
         typer.echo(
-            f"# {len(finished)} of {len(config.cells)} runs are in {json_file}, and nothing that "
-            "they read has changed"
+            f"# {len(finished)} of {len(config.cells)} runs are in {json_file} and need not be "
+            "done again"
         )
     shown = _Shown(config, results, None)
     with results.kept(), shown.table(), shown.progress:

@@ -61,8 +61,22 @@ class TrainedProgram(Protocol):
         """
 
 
+class _OnAnyMesh:
+    """The axes of a program that is given as functions."""
+
+    @property
+    def axes(self) -> Sequence[str]:
+        """Any."""
+        return ()
+
+    @property
+    def shared_axes(self) -> Sequence[str]:
+        """None: all axes are those of the mesh."""
+        return ()
+
+
 @dataclass(frozen=True)
-class Functions:
+class Functions(_OnAnyMesh):
     """The functions of a program.
 
     Attributes:
@@ -82,16 +96,6 @@ class Functions:
     parallelize: Callable[[Module, DeviceMesh], Any]
     train_step: Callable[[Any, Any, DeviceMesh], torch.Tensor | None]
     update: Callable[[Any, DeviceMesh | None], object]
-
-    @property
-    def axes(self) -> Sequence[str]:
-        """Any."""
-        return ()
-
-    @property
-    def shared_axes(self) -> Sequence[str]:
-        """None: all axes are those of the mesh."""
-        return ()
 
     def train(self, setting: ModelSetting, training: Training) -> None:
         """Build the model, let `parallelize` change it, and do the steps."""
@@ -123,7 +127,7 @@ class NoGradientError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(_OnAnyMesh):
     """The functions of a program that is served: there is no backward.
 
     Attributes:
@@ -140,16 +144,6 @@ class Generation:
     generate: Callable[[Any, Any], object]
     parallelize: Callable[[Module, DeviceMesh], Any]
     part: Callable[[Any, DeviceMesh], Any]
-
-    @property
-    def axes(self) -> Sequence[str]:
-        """Any."""
-        return ()
-
-    @property
-    def shared_axes(self) -> Sequence[str]:
-        """None: all axes are those of the mesh."""
-        return ()
 
     def train(self, setting: ModelSetting, training: Training) -> None:
         """Build the model, let `parallelize` change it, and generate from each batch."""

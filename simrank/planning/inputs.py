@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from simrank.config.files import configs_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 _LARGE_BYTES = 2**24  # Assumed: larger files are data, and known by their size and time.
@@ -105,10 +105,10 @@ def digests_of(paths: Iterable[str], folder: Path, begin_ns: int) -> dict[str, s
     return found
 
 
-def are_unchanged(digests: Mapping[str, str], folder: Path) -> bool:
-    """Return whether files have the digests that they had."""
+def is_unchanged(path: str, digest: str, folder: Path) -> bool:
+    """Return whether a file has the digest that `digests_of` gave."""
     try:
-        return all(_digest(folder / path) == digest for path, digest in digests.items())
+        return _digest(folder / path) == digest
     except OSError:
         return False
 

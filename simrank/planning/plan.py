@@ -35,7 +35,7 @@ from simrank.pages import (
 from simrank.pages.chart import linear_axis
 from simrank.parallel import GridWatcher, Part, RowOutcome, run_grid, title_of
 from simrank.planning.commands import ForkedCommands
-from simrank.planning.inputs import are_unchanged, digests_of, surroundings
+from simrank.planning.inputs import digests_of, is_unchanged, surroundings
 from simrank.trace.activity import PHASES
 
 if TYPE_CHECKING:
@@ -101,12 +101,15 @@ def run_plan(
 
 def is_row(row: object) -> bool:
     """Return whether a file's entry is a row of a run."""
-    return isinstance(row, dict) and {*MEASURES, FITS, ERROR, INPUTS} <= row.keys()
+    if not isinstance(row, dict) or not {*MEASURES, FITS, ERROR, INPUTS} <= row.keys():
+        return False
+    inputs = row[INPUTS]
+    return inputs is None or (isinstance(inputs, dict) and isinstance(inputs.get("files"), dict))
 
 
-def run_key(cell: PlanCell) -> str:
-    """Return a text that is another where the command, the cluster or the surroundings are."""
-    facts = command_of(cell), cell.config.model_dump_json(), surroundings()
+def run_key(cell: PlanCell, here: object) -> str:
+    """Return a text that is another where the command, the cluster or `surroundings()` are."""
+    facts = command_of(cell), cell.config.model_dump_json(), here
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -124,14 +127,12 @@ def kept_rows(config: PlanConfig, found: object) -> tuple[dict[int, Row], list[R
         Those of runs of this plan by their number, and the others.
     """
     rows = [row for row in found if is_row(row) and row[INPUTS]] if isinstance(found, list) else []
-    by_key = {
-        row[INPUTS]["run"]: row
-        for row in rows
-        if are_unchanged(row[INPUTS]["files"], config.folder)
-    }
-    own = {}
-    for index, cell in enumerate(config.cells):
-        row = by_key.pop(run_key(cell), None)
+    digests = {file for row in rows for file in row[INPUTS]["files"].items()}
+    held = {(path, digest) for path, digest in digests if is_unchanged(path, digest, config.folder)}
+    by_key = {row[INPUTS].get("run"): row for row in rows if row[INPUTS]["files"].items() <= held}
+    own, here = {}, surroundings()
+    for index, cell in enumerate(config.cells if by_key else ()):
+        row = by_key.pop(run_key(cell, here), None)
         if row is not None:
             own[index] = {name: row[name] for name in (*MEASURES, FITS, ERROR, INPUTS)}
     return own, list(by_key.values())
@@ -176,7 +177,7 @@ def _run_cell(cells: Sequence[PlanCell], folder: Path, index: int) -> RowOutcome
     found = {**_measures(cell, ended.summary), "memory_bytes": memory_bytes}
     measures = {name: found[name] for name in MEASURES}
     digests = digests_of(ended.summary["files_read"], folder, begin_ns)
-    inputs = None if digests is None else {"run": run_key(cell), "files": digests}
+    inputs = None if digests is None else {"run": run_key(cell, surroundings()), "files": digests}
     row = {**cell.columns, **measures, FITS: fits, ERROR: None, INPUTS: inputs}
     return RowOutcome(row, None)
 

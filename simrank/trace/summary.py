@@ -594,8 +594,8 @@ def _steps_text(steps: TrainingSteps | None, rates: Rates) -> Iterator[str]:
         exposed = f"exposed communication {sum(groups.values()) / 1e3:.3f} ms"
         split = []
         if step.waiting_us:
-            parted = f"waiting for late ranks {step.waiting_us / 1e3:.3f}"
-            split.append(f"{parted}, wire {step.wire_us / 1e3:.3f}")
+            waiting, wire = step.waiting_us / 1e3, step.wire_us / 1e3
+            split.append(f"waiting for late ranks {waiting:.3f}, wire {wire:.3f}")
         if len(groups) > 1:
             ordered = sorted(groups.items(), key=lambda entry: -entry[1])
             split.append(", ".join(f"'{name}' {us / 1e3:.3f}" for name, us in ordered))

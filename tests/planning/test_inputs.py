@@ -1,10 +1,10 @@
-"""Inputs of a run: the files that it reads, without what belongs to nobody's program."""
+"""Inputs of a run: the files that it reads, without those of Python, packages and the system."""
 
 import os
 import subprocess
 import sys
 
-from simrank.planning.inputs import are_unchanged, digests_of, facts, surroundings
+from simrank.planning.inputs import digests_of, facts, is_unchanged, surroundings
 
 PROGRAM = """
 import sys
@@ -42,8 +42,8 @@ def test_files_are_those_that_are_read_and_not_written(tmp_path):
         assert said.stdout == f"{[str(tmp_path / name) for name in ('own.py', 'read.txt')]}\n"
 
 
-def test_nothing_is_noted_where_nobody_asks():
-    """As in a run that is no plan's."""
+def test_a_process_that_runs_no_plan_notes_no_files():
+    """The hook slows every call of `sys._getframe`."""
     assert facts() == {}
 
 
@@ -64,10 +64,10 @@ def test_a_large_file_is_known_by_its_size_and_time(tmp_path):
     found = digests_of([str(tmp_path / "data.bin"), str(tmp_path / "a.py")], tmp_path, 2**63)
     assert found["data.bin"].startswith("16777217 bytes at ")
     (tmp_path / "a.py").touch()
-    assert are_unchanged(found, tmp_path)
+    assert all(is_unchanged(*file, tmp_path) for file in found.items())
     os.truncate(tmp_path / "data.bin", 2**24 + 2)
-    assert not are_unchanged(found, tmp_path)
-    assert not are_unchanged({"missing.py": ""}, tmp_path)
+    assert not is_unchanged("data.bin", found["data.bin"], tmp_path)
+    assert not is_unchanged("missing.py", "", tmp_path)
 
 
 def test_surroundings_are_packages_and_variables_of_libraries(monkeypatch):

@@ -301,6 +301,7 @@ def test_rows_are_those_of_any_plan_with_the_same_run(imported, monkeypatch):
     path.write_text(path.read_text().replace("[2, 1]", "[2]"))
     assert kept_rows(load_plan(path), rows) == ({}, rows)
     assert kept_rows(load_plan(path), [{**rows[0], "inputs": None}, {}, 3]) == ({}, [])
+    assert kept_rows(load_plan(path), [{**rows[0], "inputs": 3}]) == ({}, [])
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     assert kept_rows(plan, rows) == ({}, rows)
 
@@ -318,10 +319,11 @@ def test_a_program_that_ends_before_it_trains_has_no_row(monkeypatch, plan):
 
 def test_what_decides_a_run_is_in_its_key(plan):
     """Its command and tokens, but no other run's."""
-    first, second = (run_key(cell) for cell in plan().cells)
+    first, second = (run_key(cell, "here") for cell in plan().cells)
     assert first != second
-    assert run_key(plan(("[1, 8]", "[1, 9]")).cells[0]) == first
-    assert run_key(plan(("gib * 1000", "gib * 1001")).cells[0]) != first
+    assert run_key(plan(("[1, 8]", "[1, 9]")).cells[0], "here") == first
+    assert run_key(plan(("gib * 1000", "gib * 1001")).cells[0], "here") != first
+    assert run_key(plan().cells[0], "there") != first
 
 
 def test_a_command_without_a_program_is_refused_before_it_runs(plan):
