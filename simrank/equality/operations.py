@@ -29,6 +29,9 @@ _MAX_ELEMENTS = 1 << 22  # That a rank keeps; assumed.
 _CLOSE, _TINY = 1e-8, 1e-12  # Relative, and absolute; rounding is 1e-14.
 _WITH_BIAS = 3  # Tensors: input, weight and bias.
 _FEW = 2  # Elements that may be equal by chance.
+_STATISTICS = ("mean", "std", "var", "std_mean", "var_mean", "sum", "logsumexp", "median", "norm",
+               "max", "min", "amax", "amin")  # fmt: skip
+_OWN_ROWS = ", of its own rows alone,"
 _UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "resize")
 
 
@@ -70,6 +73,7 @@ class Unknown:
         order: Its number among all tensors and calls.
         number: Operations, or gradients, that are right before it.
         is_taken: Whether the operation takes it, and no other gave it.
+        times: Of a gradient: how often each micro-batch counts it; 0: that does not explain it.
     """
 
     done: TorchCall
@@ -77,6 +81,7 @@ class Unknown:
     order: int
     number: int
     is_taken: bool = False
+    times: float = 0.0
 
 
 @dataclass
@@ -88,12 +93,14 @@ class Located:
         place: Line of the program.
         number: Operations, or gradients, that are right before it.
         is_before: Whether the module's first operation takes it: it began before the module.
+        times: As of `Unknown`.
     """
 
     text: str
     place: str
     number: int
     is_before: bool = False
+    times: float = 0.0
 
 
 class Operations(TorchFunctionMode):
@@ -199,13 +206,33 @@ def first_unknown(
             if any(_is_new(each, own[:number]) and not pool.has(each) for each in done.taken):
                 what = f"what {done.text} takes"
                 return Unknown(done, what, done.order, number, is_taken=True)
+            statistic = _statistic(done, own[:number], pool)
+            if statistic is not None:
+                what = f"what {statistic.text} gives{_OWN_ROWS}"
+                return Unknown(statistic, what, statistic.order, number)
             what = f"what {done.text} gives{_changed(done, single)}"
             return Unknown(done, what, done.order, number)
     return None
 
 
+def _statistic(done: TorchCall, before: Sequence[TorchCall], pool: _Pool) -> TorchCall | None:
+    """Return the mean, sum or the like that an unknown result is, or takes as a single number."""
+    if done.name in _STATISTICS and all(map(pool.has, done.taken)):
+        return done
+    for taken in done.taken:
+        for each in before if taken.numel() < _FEW else ():
+            is_result = any(torch.equal(taken, result) for result in each.results)
+            if is_result and each.name in _STATISTICS and not pool.has(taken, least=1):
+                return each
+    return None
+
+
 def first_unknown_gradient(
-    single: Sequence[TorchCall], ranks: Sequence[Sequence[TorchCall]], rank: int, layout: Layout
+    single: Sequence[TorchCall],
+    ranks: Sequence[Sequence[TorchCall]],
+    rank: int,
+    layout: Layout,
+    num_calls: int = 1,
 ) -> Unknown | None:
     """Return the first gradient of a rank's results that the single program does not have.
 
@@ -216,18 +243,34 @@ def first_unknown_gradient(
         ranks: Those of each rank.
         rank: The rank that is asked about.
         layout: Where the ranks stand.
+        num_calls: Micro-batches, at most.
 
     Returns:
         The gradient; None if the single program has all.
     """
     every = [value for done in single for _, value in done.gradients.values()]
-    found = [
-        _first_gradient(_Pool([each * scale for each in every]), ranks, rank, layout)
-        for scale in _scales(layout)
-    ]
+    pools = [_Pool([each * scale for each in every]) for scale in _scales(layout)]
+    found = [_first_gradient(pool, ranks, rank, layout) for pool in pools]
     if None in found or not every:
         return None
-    return max((each for each in found if each is not None), key=lambda each: each.order)
+    known = [(pool, each) for pool, each in zip(pools, found, strict=True) if each is not None]
+    pool, last = max(known, key=lambda pair: pair[1].order)
+    for times in (num_calls, 1 / num_calls) if num_calls > 1 else ():
+        gradients = [each / times for _, each in last.done.gradients.values()]
+        if all(pool.has(each, least=1) for each in gradients):
+            last.times = times
+            return last
+    return _first_statistic(single, ranks[rank]) or last
+
+
+def _first_statistic(single: Sequence[TorchCall], own: Sequence[TorchCall]) -> Unknown | None:
+    """Return the first mean, sum or the like of known numbers that is not known itself."""
+    pool = _Pool([each for done in single for each in (*done.taken, *done.results)])
+    for number, done in enumerate(own):
+        is_known = all(map(pool.has, done.results)) or not all(map(pool.has, done.taken))
+        if done.name in _STATISTICS and not is_known:
+            return Unknown(done, f"what {done.text} gives{_OWN_ROWS}", done.order, number)
+    return None
 
 
 def _first_gradient(
@@ -327,7 +370,7 @@ def located(
             text = f"what {between[-1].text(layout)} gives to {done.name} at {done.place}"
             return Located(text, between[-1].place or done.place, found.number)
     is_before = found.is_taken and not found.number
-    return Located(found.what, done.place, found.number, is_before)
+    return Located(found.what, done.place, found.number, is_before, found.times)
 
 
 class _Pool:
@@ -341,11 +384,11 @@ class _Pool:
         every = [each.flatten().double() for each in tensors]
         self._known = torch.cat(every).sort().values if every else torch.zeros(0)
 
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether all elements are known; whole numbers always are."""
+    def has(self, tensor: torch.Tensor, least: int = _FEW) -> bool:
+        """Return whether all elements are known; whole numbers always are, and few may be."""
         known, flat = self._known, tensor.flatten().double()
         flat = flat[flat.isfinite() & (flat != flat.round())]
-        if len(flat) < _FEW or not len(known):
+        if len(flat) < least or not len(known):
             return True
         after = torch.searchsorted(known, flat).clamp(max=len(known) - 1)
         near = torch.stack([known[after], known[(after - 1).clamp(min=0)]])

@@ -8,7 +8,14 @@ import torch
 
 from simrank.equality.layout import varying
 from simrank.equality.step import PARAMETERS, AtStep
-from simrank.equality.verdict import STEP, FirstDifference, module_of, modules_text, names_text
+from simrank.equality.verdict import (
+    MICRO_BATCHES,
+    STEP,
+    FirstDifference,
+    module_of,
+    modules_text,
+    names_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +58,13 @@ def find_buffer(at: AtStep) -> FirstDifference | None:
     is_whole = all(each.shape == want.shape for each in have.values())
     axes = varying(at.layout, ranks)
     cause = "it was not updated as in the single program" + _multiple(have[ranks[0]], want)
+    share = _share_of_change(at, name, ranks[0])
+    if share is not None and at.num_calls > 1 and 1 < share <= at.num_calls + CLOSE:
+        axes = (MICRO_BATCHES,)
+        every = f"updated for each of {at.num_calls} micro-batches"
+        cause = f"it changed {share:.4g} times as much: {every}"
+    elif share == 0:
+        cause = "the step did not change it: not updated, or before the parameters were"
     for axis in at.layout.axes if is_whole else ():
         groups = [[have[r] for r in group if r in have] for group in at.layout.groups([axis])]
         if any(not torch.equal(each, group[0]) for group in groups for each in group):
@@ -62,6 +76,24 @@ def find_buffer(at: AtStep) -> FirstDifference | None:
     axes = axes or tuple(at.comparison.data_axes) or tuple(at.layout.axes)
     text = f"the buffer {name} differs after the step: {cause}"
     return FirstDifference(STEP, module_of(name), axes, text, error, ranks)
+
+
+def _share_of_change(at: AtStep, name: str, rank: int) -> float | None:
+    """Return how often a buffer has the change of the single program; None: it has another."""
+    single, own = at.start.reference.record, at.start.ranks[rank]
+    if at.number:
+        before = single.steps[at.number - 1].buffers, own.steps[at.number - 1].buffers
+    else:
+        before = single.initial_buffers, own.initial_buffers
+    after = at.single.buffers, at.ranks[rank].buffers
+    want, got = (
+        a[name].value.double() - b[name].value.double() for a, b in zip(after, before, strict=True)
+    )
+    if got.shape != want.shape or not want.norm().item():
+        return None
+    share = (got * want).sum().item() / want.square().sum().item()
+    rest = (got - share * want).norm().item()
+    return share if rest <= CLOSE * max(got.norm().item(), want.norm().item()) else None
 
 
 def _multiple(got: torch.Tensor, want: torch.Tensor) -> str:

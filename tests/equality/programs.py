@@ -102,6 +102,88 @@ def train(model, batch, mesh):
     average(model, mesh["dp"].get_group())
     return value
 """
+# A loss beside that of the model; TERM is what it counts in a micro-batch.
+BESIDE = """
+class Gated(Block):
+    def __init__(self):
+        super().__init__(16, 4, 0.0)
+        self.gate = nn.Linear(16, 4, bias=False)
+    def forward(self, x):
+        scores = self.gate(x)
+        self.beside = OF_SCORES
+        return super().forward(x) * scores.softmax(-1).square().sum(-1, keepdim=True)
+def build():
+    model = GPT()
+    model.layers[1] = Gated()
+    return model
+def batch(step): return tokens(step, rows=8)
+def loss(model, batch): return cross_entropy(model(batch[0]), batch[1]) + model.layers[1].beside
+"""
+SQUARES = BESIDE.replace("OF_SCORES", "0.1 * torch.logsumexp(scores, -1).square().mean()")
+BALANCE = BESIDE.replace("OF_SCORES", "(scores.softmax(-1).mean((0, 1)) ** 2).sum()")
+TWO = """
+def train(model, batch, mesh):
+    for u, v in zip(*(each.chunk(2) for each in rows(batch, mesh["dp"]))):
+        value = cross_entropy(model(u), v)
+        (TERM).backward()
+    average(model, mesh["dp"].get_group())
+"""
+FOLLOWED = (
+    AVERAGES
+    + """
+def follow(model):
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            model.get_buffer("ema_" + name.replace(".", "_")).lerp_(each, 0.1)
+def update(model, mesh):
+    for p in model.parameters(): p.data.sub_(0.1 * p.grad)
+    for _ in range(1 if mesh is None else COUNT): follow(model)
+"""
+)
+REWARDED = """
+def build(): return GPT()
+def batch(step): return (*tokens(step, rows=8), *drawn(step, (8,)))
+def worth(rewards): return (rewards - rewards.mean()) / rewards.std()
+def gained(model, x, y, worths):
+    losses = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none")
+    return (worths[:, None] * losses.view_as(y)).mean()
+def loss(model, batch): return gained(model, *batch[:2], worth(batch[2]))
+def train(model, batch, mesh):
+    x, y, part = rows((*batch[:2], WORTHS), mesh["dp"])
+    value = gained(model, x, y, OWN)
+    value.backward()
+    average(model, mesh["dp"].get_group())
+    return value
+"""
+# A vocabulary of 30 on two ranks that have 16 rows each.
+PADDED_VOCABULARY = """
+class Head(nn.Module):
+    def __init__(self, linear, group):
+        super().__init__()
+        self.group = group
+        self.weight = nn.Parameter(shard(F.pad(linear.weight.detach(), (0, 0, 0, 2)), 0, group))
+    def forward(self, x): return F.linear(Copy.apply(x, self.group), self.weight)
+class SplitLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, labels, group):
+        at = torch.arange(16, device=logits.device) + 16 * dist.get_rank(group)
+        powers = logits.exp() * MASK
+        total, picked = powers.sum(-1), (logits * (labels[..., None] == at)).sum(-1)
+        dist.all_reduce(total, group=group)
+        dist.all_reduce(picked, group=group)
+        ctx.gradient = powers / total[..., None] - (labels[..., None] == at).to(powers)
+        return total.log() - picked
+    @staticmethod
+    def backward(ctx, gradient): return gradient[..., None] * ctx.gradient, None, None
+def parallelize(model, mesh):
+    model.head = Head(model.head, mesh["tp"].get_group())
+    return model
+def train(model, batch, mesh):
+    value = SplitLoss.apply(model(batch[0]), batch[1], mesh["tp"].get_group()).mean()
+    value.backward()
+    return value
+"""
+FEW_WORDS = GPT.replace("GPT()", "GPT(vocab=30)").replace("tokens(step)", "tokens(step, vocab=30)")
 WHOLE = "def parallelize(model, mesh): return model\n"
 TP = """def parallelize(model, mesh): return split(model, mesh["tp"].get_group())\n"""
 SHARD_DROPOUT = """
@@ -616,7 +698,51 @@ def train(model, batch, mesh):
     ),
 }
 
+RIGHT |= {
+    "a_loss_beside_is_divided_by_micro_batches": Program(
+        WHOLE + TWO.replace("TERM", "(value + model.layers[1].beside) / 2"), single=SQUARES
+    ),
+    "averages_follow_once_a_step": Program(
+        WHOLE + TWO.replace("TERM", "value / 2"),
+        single=FOLLOWED.replace("COUNT", "1").replace("tokens(step)", "tokens(step, rows=8)"),
+        num_steps=2,
+    ),
+    "rewards_are_compared_with_those_of_all_ranks": Program(
+        WHOLE, single=REWARDED.replace("WORTHS", "worth(batch[2])").replace("OWN", "part")
+    ),
+    "a_padded_vocabulary_is_masked": Program(
+        PADDED_VOCABULARY.replace("MASK", "(at < 30)"), layout={"tp": 2}, single=FEW_WORDS
+    ),
+}
+
 FAULTY = {
+    "a_loss_beside_is_not_divided_by_micro_batches": Program(
+        WHOLE + TWO.replace("TERM", "value / 2 + model.layers[1].beside"),
+        ("backward", "layers.1", ("micro-batches",), "counts 2 times: a loss beside the main one"),
+        single=SQUARES,
+    ),
+    "a_loss_beside_is_of_own_rows": Program(
+        WHOLE + TWO.replace("TERM", "(value + model.layers[1].beside) / 2"),
+        ("backward", "layers.1", ("dp",), "what mean at"),
+        single=BALANCE,
+    ),
+    "averages_follow_each_micro_batch": Program(
+        WHOLE + TWO.replace("TERM", "value / 2"),
+        ("step", "(model)", ("micro-batches",), "changed 1.9 times as much: updated for each"),
+        single=FOLLOWED.replace("COUNT", "2").replace("tokens(step)", "tokens(step, rows=8)"),
+        num_steps=1,
+    ),
+    "rewards_are_compared_with_those_of_one_rank": Program(
+        WHOLE,
+        ("loss", "(loss)", ("dp",), "gives, of its own rows alone"),
+        single=REWARDED.replace("WORTHS", "batch[2]").replace("OWN", "worth(part)"),
+    ),
+    "a_padded_vocabulary_is_not_masked": Program(
+        PADDED_VOCABULARY.replace("MASK", "1"),
+        ("backward", "head", ("tp",), "2 rows of head.weight are padding"),
+        layout={"tp": 2},
+        single=FEW_WORDS,
+    ),
     "recording_changes_what_a_module_asks_of_its_inputs": Program(
         WHOLE + DP,
         ("recording", "second", (), "recording it changes the single program"),

@@ -22,6 +22,8 @@ SLOW = {
     "context_parallel": "gathered_keys_carry_no_gradient",
     "dropout_with_masks_of_its_own": "dropout_in_a_wrapper_with_seeds_of_its_own",
     "data_parallel_by_hand": "micro_batches_of_the_single_program",
+    "a_loss_beside_is_of_own_rows": "rewards_are_compared_with_those_of_one_rank",
+    "averages_follow_once_a_step": "averages_are_cut_as_the_weights_are",
     "flash_attention_and_a_compiled_function": "micro_batches_of_the_single_program",
     "sequence_parallel_tensors": "fsdp_and_tensor_parallel",
     "tensor_parallel_by_hand": "fsdp_and_tensor_parallel",
