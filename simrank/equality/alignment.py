@@ -294,12 +294,12 @@ class ParameterElements:
 
     def __init__(self, initial: Mapping[str, Taped]) -> None:
         self.shapes = {name: each.value.shape for name, each in initial.items()}
-        self._flat = {name: each.value.flatten() for name, each in initial.items()}
+        self._initial = initial
         self.starts: dict[str, int] = {}
         self.count = 0
-        for name, flat in self._flat.items():
+        for name, shape in self.shapes.items():
             self.starts[name] = self.count
-            self.count += len(flat)
+            self.count += shape.numel()
         self._sorted: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def find(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
@@ -309,8 +309,8 @@ class ParameterElements:
         """
         if not part.numel():
             return torch.empty(part.shape, dtype=torch.long)
-        if name in self._flat:
-            if self.shapes[name] == part.shape and torch.equal(self._flat[name], part.flatten()):
+        if name in self._initial:
+            if self.shapes[name] == part.shape and torch.equal(self._whole(name), part):
                 start = self.starts[name]
                 return torch.arange(start, start + part.numel()).view(part.shape)
             for look in (self._as_block, self._as_rows, self._search):
@@ -318,6 +318,9 @@ class ParameterElements:
                 if found is not None:
                     return found
         return self._search("", part)
+
+    def _whole(self, name: str) -> torch.Tensor:
+        return self._initial[name].value
 
     def _as_block(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
         """Return the places of a part that is one of the equal chunks along some dimensions."""
@@ -329,7 +332,7 @@ class ParameterElements:
         counts = [w // g for w, g in zip(shape, part.shape, strict=True)]
         if prod(counts) > _MAX_BLOCKS:
             return None
-        whole = self._flat[name].view(shape)
+        whole = self._whole(name)
         for at in product(*map(range, counts)):
             block = tuple(slice(i * g, (i + 1) * g) for i, g in zip(at, part.shape, strict=True))
             if torch.equal(whole[block], part):
@@ -347,7 +350,7 @@ class ParameterElements:
         if part.dim() < 2 or len(shape) != part.dim():
             return None
         start = self.starts[name]
-        whole = self._flat[name].view(shape)
+        whole = self._whole(name)
         every = torch.arange(start, start + whole.numel()).view(shape)
         for turned in (False, True):
             if turned:
@@ -372,7 +375,8 @@ class ParameterElements:
 
     def _search(self, name: str, part: torch.Tensor) -> torch.Tensor | None:
         if name not in self._sorted:
-            every = self._flat[name] if name else torch.cat(list(self._flat.values()))
+            names = [name] if name else [*self.shapes]
+            every = torch.cat([self._whole(each).flatten() for each in names])
             self._sorted[name] = every.sort()
         values, order = self._sorted[name]
         flat = part.flatten()

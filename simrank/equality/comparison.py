@@ -21,13 +21,13 @@ from simrank.equality.alignment import (
     is_close,
     rows_of,
 )
-from simrank.equality.record import CACHE, OUTPUT, PARTIAL, Spot
+from simrank.equality.record import CACHE, OUTPUT, PARTIAL, Record, Spot, Step, Taped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from simrank.equality.layout import Layout
-    from simrank.equality.record import Record, Reference, Step, Taped
+    from simrank.equality.record import Reference
 
 RIGHT, SUMMAND, WRONG, UNALIGNED, ABSENT = "right", "partial sum", "wrong", "not aligned", "absent"
 VALUES, GRADIENTS = "values", "gradients"
@@ -331,8 +331,8 @@ class StepComparison:
     def compare_cache(self, name: str) -> Compared:
         """Compare a cache after a decoding step; ranks may have some of its heads."""
         whole, spot = self.single.caches[name].value, Spot(name, CACHE, 0)
-        noisy = [step.caches[name].value for step in self.noisy if name in step.caches]
-        tolerance = tolerance_of(whole, noisy, self.epsilon)
+        errors = [step.caches[name].value.item() for step in self.noisy if name in step.caches]
+        tolerance = tolerance_of(whole, errors, self.epsilon)
         best = Compared(spot, 0, UNALIGNED, tolerance=tolerance, norm=whole.norm().item())
         held = {rank: s.caches[name] for rank, s in enumerate(self.ranks) if name in s.caches}
         got = {rank: [each.value] for rank, each in held.items()}
@@ -405,8 +405,8 @@ class StepComparison:
         noisy = [_taped(step, kind, spot, call) for step in self.noisy]
         if whole is None:
             return 0.0
-        values = [each.value for each in noisy if each is not None]
-        return tolerance_of(whole.value, values, self.epsilon)
+        errors = [each.value.item() for each in noisy if each is not None]
+        return tolerance_of(whole.value, errors, self.epsilon)
 
     def based(self, kind: str, compared: Compared, rank: int, number: int) -> torch.Tensor | None:
         """Return the rows of the single program's tensor that a rank's call has, of all columns."""
@@ -625,17 +625,57 @@ class StepComparison:
         )
 
 
-def tolerance_of(single: torch.Tensor, noisy: Sequence[torch.Tensor], epsilon: float) -> float:
+def tolerance_of(single: torch.Tensor, errors: Sequence[float], epsilon: float) -> float:
     """Return the largest norm that a tensor's difference may have.
 
     Args:
         single: Of the single program.
-        noisy: The same with a rounding error at each module's output and gradient.
+        errors: What one rounding error at each module's output and gradient does to its norm.
         epsilon: The rounding error of the type.
     """
-    value = single.double()
-    errors = [(e.double() - value).norm().item() for e in noisy if e.shape == value.shape]
-    return float(_FACTOR * max(errors, default=0.0) + _ROUNDINGS * epsilon * value.norm().item())
+    norm = single.double().norm().item()
+    return float(_FACTOR * max(errors, default=0.0) + _ROUNDINGS * epsilon * norm)
+
+
+def errors_of(record: Record, noisy: Record) -> Record:
+    """Return a record of errors: in place of each tensor the norm of the difference of two.
+
+    Args:
+        record: Of the single program.
+        noisy: The same program with rounding errors, or in other types.
+    """
+    found = Record()
+    for mine, theirs in zip(record.steps, noisy.steps, strict=False):
+        step = Step(decoding=theirs.decoding, is_last=theirs.is_last)
+        found.steps.append(step)
+        for spot, calls in theirs.values.items():
+            pairs = zip_longest(mine.values.get(spot, ()), calls)
+            step.values[spot] = [_error(*pair) for pair in pairs]
+        for spot, by_call in theirs.gradients.items():
+            step.gradients[spot] = _errors(mine.gradients.get(spot, {}), by_call)
+        for name, states in theirs.states.items():
+            step.states[name] = _errors(mine.states.get(name, {}), states)
+        step.parameter_gradients = _errors(mine.parameter_gradients, theirs.parameter_gradients)
+        step.parameters = _errors(mine.parameters, theirs.parameters)
+        step.buffers, step.caches = (
+            _errors(getattr(mine, kind), getattr(theirs, kind)) for kind in ("buffers", "caches")
+        )
+        if theirs.loss is not None:
+            loss = None if mine.loss is None else Taped(mine.loss)
+            step.loss = _error(loss, Taped(theirs.loss)).value
+    return found
+
+
+def _errors(mine: Mapping[Any, Taped | None], theirs: Mapping[Any, Taped | None]) -> dict[Any, Any]:
+    return {name: _error(mine.get(name), e) for name, e in theirs.items() if e is not None}
+
+
+def _error(one: Taped | None, other: Taped | None) -> Taped:
+    """Return the norm of a difference: none of tensors that cannot be compared."""
+    value = None if one is None else one.value.double()
+    if value is None or other is None or other.value.shape != value.shape:
+        return Taped(torch.zeros((), dtype=torch.float64))
+    return Taped((other.value.double() - value).norm())
 
 
 def _over_calls(

@@ -17,7 +17,7 @@ import torch
 
 from simrank.equality import gradients, parameters
 from simrank.equality.causes import UNEXPLAINED, factor_of
-from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES
+from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES, errors_of
 from simrank.equality.decoding import DecodingSearch
 from simrank.equality.layout import varying
 from simrank.equality.program import NoGradientError
@@ -33,6 +33,7 @@ from simrank.equality.runs import (
 )
 from simrank.equality.search import Search
 from simrank.equality.step import PARAMETERS, STEP_GRADIENTS, AtStep, Start
+from simrank.equality.store import Store, release_free_memory, use_one_heap
 from simrank.equality.verdict import (
     BACKWARD,
     FORWARD,
@@ -48,6 +49,7 @@ from simrank.equality.verdict import (
     WHOLE,
     FirstDifference,
     Verdict,
+    module_of,
     modules_text,
     names_text,
 )
@@ -276,7 +278,10 @@ class Judge:
     def _complete(self, found: FirstDifference) -> None:
         """Name the axes where the records do not tell: without them there is no difference."""
         axes = [axis for axis, size in self._layout.axes.items() if size > 1]
-        if self._runner is not None:
+        padded = self._padded(found)
+        if padded is not None:
+            found.axes, found.cause = padded
+        elif self._runner is not None:
             self._locate(found, self._runner)
         if len(axes) == 1 and MICRO_BATCHES not in found.axes:
             found.axes = found.axes or tuple(axes)
@@ -291,6 +296,30 @@ class Judge:
                 words = rf"the (size of {axis}|number of {axis}, \d+)(?!\w)"
                 found.cause = re.sub(f"{words} or | or {words}", "", found.cause)
 
+    def _padded(self, found: FirstDifference) -> tuple[tuple[str, ...], str] | None:
+        """Return that padding of a parameter takes part in the loss, as of a vocabulary."""
+        start, steps = self.start, [record.steps for record in self.start.ranks]
+        if found.direction not in (LOSS, BACKWARD, FORWARD) or found.decoding is not None:
+            return None
+        for name in start.held_names():
+            if found.module not in (module_of(name), MODEL, LOSS_MODULE):
+                continue
+            rows: dict[int, int] = {}
+            for rank, places in enumerate(start.places):
+                gradient = steps[rank][found.step].parameter_gradients.get(name)
+                is_padding = places[name] < 0 if name in places else None
+                if gradient is None or is_padding is None or not bool(is_padding.any()):
+                    continue
+                if gradient.value.shape == is_padding.shape and gradient.value[is_padding].any():
+                    rows[rank] = int(is_padding.flatten(1).all(1).sum())
+            if rows:
+                cause = (
+                    f"{sum(rows.values())} rows of {name} are padding, and they get a gradient: "
+                    "what they give takes part in the loss, unmasked"
+                )
+                return start.split_axes(name) or found.axes, cause
+        return None
+
     def _locate(self, found: FirstDifference, runner: Runner) -> None:
         """Name the operation that a difference began with, where nothing simple explains it."""
         is_open = any(words in found.cause for words in UNEXPLAINED)
@@ -298,11 +327,12 @@ class Judge:
             return
         name = "" if found.module == MODEL else found.module
         ranks, step, kinds = found.ranks, found.step, _KINDS[found.direction]
+        count = AtStep(self.start, step).num_calls
         try:
-            begin = runner.begin(self._layout, ranks, name, step, kinds)
+            begin = runner.begin(self._layout, ranks, name, step, kinds, count)
             while begin is not None and begin.is_before and name:
                 name = self.start.reference.record.parent(name)
-                before = runner.begin(self._layout, ranks, name, step, kinds)
+                before = runner.begin(self._layout, ranks, name, step, kinds, count)
                 if before is None:
                     break
                 begin, found.module = before, name or MODEL
@@ -310,7 +340,14 @@ class Judge:
             text = str(error).partition("\n")[0]
             found.cause += f" (its operations could not be recorded: {text})"
             return
-        if begin is not None:
+        if begin is not None and begin.times:
+            found.place, found.axes = begin.place, (MICRO_BATCHES,)
+            found.cause = (
+                f"{begin.text} counts {begin.times:.4g} times: a loss beside the main one, and "
+                f"{'not' if begin.times > 1 else 'twice'} divided by the number of micro-batches, "
+                f"{count}"
+            )
+        elif begin is not None:
             found.place = begin.place
             found.cause += f": {begin.text} is the first that the single program does not have"
 
@@ -375,7 +412,8 @@ class OwnTypes:
             exact: The layout in float64, whose parameters are aligned.
             excluded: Modules that are not compared.
         """
-        reference = Reference(exact.reference.record, [self.single])
+        record = exact.reference.record
+        reference = Reference(record, [errors_of(record, self.single)])
         start = Start(reference, self.ranks, exact.layout)
         start.places = exact.places
         worst, found = 0.0, None
@@ -452,6 +490,7 @@ class LayoutChecks:
 
     def __call__(self, index: int) -> Verdict:
         """Run and judge a layout."""
+        use_one_heap()
         with ALONE:
             return self._verdict(self.layouts[index])
 
@@ -480,6 +519,7 @@ class LayoutChecks:
         reference = self.reference(options)
         runner = Runner(options, reference)
         run = runner.layout(layout)
+        release_free_memory()  # Of the ranks' devices.
         judge = Judge(reference, run.ranks, layout, runner, options.excluded)
         verdict = judge.judge()
         is_open = verdict.found is not None and verdict.found.needs_masks and options.has_dropout
@@ -528,17 +568,19 @@ class LayoutChecks:
         path = self.folder / (name + ("" if options.has_dropout else "-p0"))
         if not path.exists():
             made = path.with_name(f"{path.name}.{os.getpid()}")
-            write_record(self._run_single(options), made)
+            store = Store(made.with_suffix(".tensors"))
+            write_record(self._run_single(options, store), made)
+            release_free_memory()
             made.with_suffix(".data").replace(path.with_suffix(".data"))
             made.replace(path)
         found: Reference = read_record(path)
         return found
 
-    def _run_single(self, options: RunOptions) -> Reference:
+    def _run_single(self, options: RunOptions, store: Store) -> Reference:
         if options.dtype_name != DECLARED:
-            return run_single(options)
+            return run_single(options, store=store)
         exact = self.reference(replace(options, dtype_name=EXACT)).record
-        return run_single(options, num_noisy=0, initial=exact.initial)
+        return run_single(options, num_noisy=0, initial=exact.initial, store=store)
 
 
 def prepared(
@@ -552,6 +594,7 @@ def prepared(
     Raises:
         SimrankError: The single program fails.
     """
+    use_one_heap()
     checks = LayoutChecks(options, layouts, folder)
     try:
         reference = checks.reference(options)

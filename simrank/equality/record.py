@@ -14,6 +14,7 @@ import torch
 
 from simrank.distributed.flight_recorder import FlightRecorder
 from simrank.equality.dtensors import is_dtensor, local_part
+from simrank.equality.store import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from simrank.distributed.request import Request
     from simrank.engine.callsite import SourceLine
     from simrank.equality.layout import Layout
+    from simrank.equality.store import Store
     from simrank.equality.verdict import FirstDifference
 
 INPUT, OUTPUT, CACHE = "input", "output", "cache"
@@ -74,19 +76,31 @@ class Spot(NamedTuple):
     index: int  # type: ignore[assignment]  # Hides tuple.index, which is unused.
 
 
-@dataclass(slots=True)
 class Taped:
     """A tensor of one rank.
 
+    Args:
+        value: As below.
+        places: As below.
+        order: As below.
+
     Attributes:
-        value: The rank's own part, a copy in host memory.
         places: How a DTensor is placed along each axis of its mesh; None for other tensors.
         order: Its number among all that passed on any rank, in the order of the run.
     """
 
-    value: torch.Tensor
-    places: Places | None = None
-    order: int = 0
+    __slots__ = ("_held", "order", "places")
+
+    def __init__(
+        self, value: torch.Tensor | Stored, places: Places | None = None, order: int = 0
+    ) -> None:
+        self._held = value
+        self.places, self.order = places, order
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The rank's own part, a copy in host memory; it may be read from a file."""
+        return self._held.read() if isinstance(self._held, Stored) else self._held
 
 
 @dataclass(slots=True)
@@ -242,8 +256,15 @@ def next_number() -> int:
     return next(_numbers)
 
 
-def taped(tensor: torch.Tensor) -> Taped:
-    """Return a host copy of a rank's part of a tensor, filled once its device is synchronized."""
+def taped(tensor: torch.Tensor, store: Store | None = None) -> Taped:
+    """Return a host copy of a rank's part of a tensor, in the order of its stream.
+
+    The host does not wait on the simulated clock, though it has the elements at once.
+
+    Args:
+        tensor: The tensor.
+        store: For a large one; None: it stays in memory.
+    """
     if is_dtensor(tensor):
         names = tensor.device_mesh.mesh_dim_names or ()
         places: Places = {}
@@ -252,8 +273,8 @@ def taped(tensor: torch.Tensor) -> Taped:
                 places[name] = PARTIAL
             else:
                 places[name] = getattr(placement, "dim", REPLICATED)
-        return Taped(_copied(local_part(tensor)), places, next_number())
-    return Taped(_copied(tensor), None, next_number())
+        return Taped(_copied(local_part(tensor), store), places, next_number())
+    return Taped(_copied(tensor, store), None, next_number())
 
 
 def is_readable(tensor: torch.Tensor) -> bool:
@@ -265,8 +286,9 @@ def is_readable(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_meta and not is_wrapped
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return _plain(tensor).to("cpu", non_blocking=True, copy=True)
+def _copied(tensor: torch.Tensor, store: Store | None) -> torch.Tensor | Stored:
+    copy = _plain(tensor).to("cpu", non_blocking=True, copy=True)
+    return copy if store is None else store.keep(copy)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -312,7 +334,8 @@ class Reference:
 
     Attributes:
         record: What it did.
-        noisy: The same with one rounding error at each module's output and gradient, drawn again.
+        noisy: What one rounding error at each module's output and gradient does, drawn again: in
+            place of tensors, norms of differences.
         changed: That it is another program without recording; None: it is the same.
         notes: Remarks on it for each verdict.
     """

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from simrank.config.project import SIMULATED
 from simrank.context import Context
 from simrank.equality.alignment import names_of
-from simrank.equality.comparison import VALUES, epsilon_of, tolerance_of
+from simrank.equality.comparison import VALUES, epsilon_of, errors_of, tolerance_of
 from simrank.equality.operations import (
     Located,
     Operations,
@@ -38,9 +38,10 @@ from simrank.equality.precision import (
     ring_in,
 )
 from simrank.equality.program import ModelSetting, PartOfBatch, Training, program_of
-from simrank.equality.record import GENERATED, CallLog, Reference, parameters_of
+from simrank.equality.record import GENERATED, CallLog, Reference, Taped, parameters_of
+from simrank.equality.store import Store, release_free_memory
 from simrank.equality.tape import Tape
-from simrank.equality.verdict import GENERATE, MODEL, RECORDING, WHOLE, FirstDifference
+from simrank.equality.verdict import GENERATE, LOSS_MODULE, MODEL, RECORDING, WHOLE, FirstDifference
 from simrank.errors import SimrankError
 from simrank.isolation.package_changes import RESTART, refusal
 from simrank.isolation.private_modules import private_modules
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from simrank.equality.comparison import Compared
     from simrank.equality.layout import Layout
     from simrank.equality.program import TrainedProgram
-    from simrank.equality.record import Names, Record, Spot, Step, Taped
+    from simrank.equality.record import Names, Record, Spot, Step
     from simrank.multiprocessing.script import Script
 
 _POOL, _STRIDE = 1 << 16, 7919  # Rounding errors that are drawn once, and a prime.
@@ -156,6 +157,7 @@ def run_single(
     num_noisy: int = 1,
     initial: Mapping[str, Taped] | None = None,
     watch: ModuleWatch | None = None,
+    store: Store | None = None,
 ) -> Reference:
     """Run the single program, again with rounding errors, and once more without recording.
 
@@ -164,15 +166,19 @@ def run_single(
         num_noisy: Runs with rounding errors; with none it is not run without recording either.
         initial: Values of the parameters; None: those that it draws, and jitter.
         watch: Operations to record; None: none.
+        store: For large tensors of what is returned; None: one of its own.
     """
+    kept = store or Store()
 
     def run(single: _Single) -> Record:
-        return single.run(options, initial, watch)
+        # What recording does not change is in the store already.
+        return single.run(options, initial, watch, Store() if single.number else kept)
 
     record, *noisy = (run(_Single(number)) for number in range(1 + num_noisy))
-    reference = Reference(record, noisy)
+    reference = Reference(record, [errors_of(record, each) for each in noisy])
+    release_free_memory()
     if num_noisy:
-        _note_changed(reference, run)
+        _note_changed(reference, noisy, run)
     return reference
 
 
@@ -242,7 +248,13 @@ class Runner:
         return run_layout(self.options, layout, self.reference.record)
 
     def begin(
-        self, layout: Layout, ranks: Sequence[int], module: str, step: int, kinds: Sequence[str]
+        self,
+        layout: Layout,
+        ranks: Sequence[int],
+        module: str,
+        step: int,
+        kinds: Sequence[str],
+        num_calls: int = 1,
     ) -> Located | None:
         """Return the operation in a module where a difference begins.
 
@@ -252,6 +264,7 @@ class Runner:
             module: The module, or LOSS_MODULE.
             step: The training step.
             kinds: What may differ, VALUES or GRADIENTS, in the order in which to look.
+            num_calls: Micro-batches, at most.
 
         Returns:
             The operation; None if the single program has all results, or they are not known.
@@ -264,12 +277,43 @@ class Runner:
         every = [watch.done[number] for number in range(layout.num_ranks)]
         calls = [record.calls for record in run.ranks]
         for kind in kinds:
-            find = first_unknown if kind == VALUES else first_unknown_gradient
+            of_gradients = partial(first_unknown_gradient, num_calls=num_calls)
+            find = first_unknown if kind == VALUES else of_gradients
             found = [(rank, find(single.done[0], every, rank, layout)) for rank in ranks]
-            begins = [located(e, every[r], calls[r], layout) for r, e in found if e is not None]
+            begins = [
+                (located(each, every[rank], calls[rank], layout), rank)
+                for rank, each in found
+                if each is not None
+            ]
             if begins:  # Others are wrong later, by what they get from it.
-                return min(begins, key=lambda each: (not each.is_before, each.number))
+                begin, rank = min(begins, key=lambda pair: (not pair[0].is_before, pair[0].number))
+                if begin.times:
+                    begin.place = self._term(layout, rank, step, every[rank]) or begin.place
+                return begin
         return None
+
+    def _term(self, layout: Layout, rank: int, step: int, within: Sequence[TorchCall]) -> str:
+        """Return the line of the loss that takes a number which a module gives; "" for none.
+
+        Args:
+            layout: Where the ranks stand.
+            rank: The rank.
+            step: The training step.
+            within: The operations of the module.
+        """
+        given = [each for done in within for each in done.results if each.numel() == 1]
+        watch = ModuleWatch(LOSS_MODULE, step)
+        run_layout(
+            replace(self.options, num_steps=1 + step), layout, self.reference.record, watch=watch
+        )
+        places = (
+            done.place
+            for done in watch.done[rank]
+            if any(
+                torch.equal(one.flatten(), each.flatten()) for one in done.taken for each in given
+            )
+        )
+        return next(places, "")
 
     def origin(self, layout: Layout, rank: int, step: int, wrong: Compared) -> str:
         """Return the line outside of modules that gave a wrong tensor; "" if it is not known.
@@ -330,14 +374,21 @@ class _Run:
     Args:
         options: The program, and how it is run.
         watch: Operations to record; None: none.
+        store: For large tensors; None: one of its own.
 
     Attributes:
+        store: That one.
         tapes: Those of the ranks.
         log: Of their collectives.
     """
 
-    def __init__(self, options: RunOptions, watch: ModuleWatch | None = None) -> None:
-        self.options = options
+    def __init__(
+        self,
+        options: RunOptions,
+        watch: ModuleWatch | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.options, self.store = options, store or Store()
         self._watch = watch
         self.tapes: dict[int, Tape] = {}
         self.log = CallLog()
@@ -391,6 +442,7 @@ class _Run:
             run_calls(context.program, self.options.path, call, num_ranks)
             self.tapes.clear()  # They hold models, which die with the Context then.
             self._modes.clear()
+        release_free_memory()
         return context
 
     @contextmanager
@@ -498,10 +550,14 @@ class _Single:
     records_dropouts: bool = True
 
     def run(
-        self, options: RunOptions, initial: Mapping[str, Taped] | None, watch: ModuleWatch | None
+        self,
+        options: RunOptions,
+        initial: Mapping[str, Taped] | None,
+        watch: ModuleWatch | None,
+        store: Store | None,
     ) -> Record:
         """Run it on a rank of its own, and return its record."""
-        run, records = _Run(options, watch), []
+        run, records = _Run(options, watch, store), []
 
         def call(_: int, script: Script) -> None:
             # The file is run again: its globals may hold an optimizer, or a generator.
@@ -526,7 +582,8 @@ class _Single:
                 with torch.no_grad():
                     for parameter in parameters_of(parts).values():
                         parameter.copy_(noise(parameter))
-            tape = run.tapes[0] = Tape(parts, noise=noise, watched=self.watched)
+            watched, store = self.watched, run.store
+            tape = run.tapes[0] = Tape(parts, noise=noise, watched=watched, store=store)
             tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
             return tape
 
@@ -547,13 +604,16 @@ _TO_FIX = (
 )
 
 
-def _note_changed(reference: Reference, run: Callable[[_Single], Record]) -> None:
+def _note_changed(
+    reference: Reference, noisy: Sequence[Record], run: Callable[[_Single], Record]
+) -> None:
     """Compare the single program with itself without recording, and find what changes it."""
     unrecorded = _Single(watched=(), records_dropouts=False)
     plain = run(unrecorded)
     apart = _first_apart(reference.record, plain, reference.noisy)
     if apart is None:
-        rounded = [_first_apart(reference.record, each, [each]) for each in reference.noisy]
+        every = zip(noisy, reference.noisy, strict=True)
+        rounded = [_first_apart(reference.record, each, [errors]) for each, errors in every]
         reference.notes += [
             f"the single program is not stable, and faults may hide: {found[1]} with one rounding "
             "error at each module"
@@ -589,14 +649,14 @@ def _first_apart(
         have, want, epsilon = _state_of(mine), _state_of(theirs), epsilon_of(one)
         largest: dict[str, float] = defaultdict(float)  # Of all gradients, ...
         for (kind, _), each in have.items():
-            largest[kind] = max(largest[kind], _finite(each).norm().item())
+            largest[kind] = max(largest[kind], _finite(each.value).norm().item())
         for kind, name in dict.fromkeys((*have, *want)):
-            got, plain = have.get((kind, name)), want.get((kind, name))
+            got, plain = (_value_of(e.get((kind, name))) for e in (have, want))
             text = f"{kind} {name}".strip() + f" is {_shown(got)}, and {_shown(plain)}"
             if got is None or plain is None or got.shape != plain.shape:
                 return number, text, 1.0
             error = (_finite(got) - _finite(plain)).norm().item()
-            errors = [each[kind, name] for each in noise if (kind, name) in each]
+            errors = [each[kind, name].value.item() for each in noise if (kind, name) in each]
             # Rounding errors that do more than that are no measure: they change the program, too.
             limit = min(tolerance_of(got, errors, epsilon), epsilon**0.5 * largest[kind])
             if error > limit:
@@ -608,9 +668,13 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double().nan_to_num()  # They may be in the same places.
 
 
-def _state_of(step: Step) -> dict[tuple[str, str], torch.Tensor]:
+def _value_of(taped: Taped | None) -> torch.Tensor | None:
+    return None if taped is None else taped.value
+
+
+def _state_of(step: Step) -> dict[tuple[str, str], Taped]:
     """Return loss, gradients, parameters and buffers of a step, by kind and name."""
-    found = {} if step.loss is None else {("the loss", ""): step.loss}
+    found = {} if step.loss is None else {("the loss", ""): Taped(step.loss)}
     gradients = {n: e for n, e in step.parameter_gradients.items() if e is not None}
     generated = {str(s.index): c[0] for s, c in step.values.items() if s.module == GENERATED}
     kinds = (
@@ -620,7 +684,7 @@ def _state_of(step: Step) -> dict[tuple[str, str], torch.Tensor]:
         ("generated tensor", generated),
     )
     for kind, tensors in kinds:
-        found |= {(f"the {kind}", name): each.value for name, each in tensors.items()}
+        found |= {(f"the {kind}", name): each for name, each in tensors.items()}
     return found
 
 
@@ -648,9 +712,10 @@ def _rank(
     mesh = init_device_mesh(options.device_type, sizes, mesh_dim_names=axes)
 
     def make(parts: Sequence[Module]) -> Tape:
+        release_free_memory()  # Of the whole model.
         if rank not in names:
             names[rank] = names_of(parts, reference, options.renamed)
-        run.tapes[rank] = Tape(parts, single=reference, names=names[rank])
+        run.tapes[rank] = Tape(parts, single=reference, names=names[rank], store=run.store)
         return run.tapes[rank]
 
     place = layout, layout.coordinates(rank), options.device_type

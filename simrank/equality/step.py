@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -238,8 +238,8 @@ class AtStep:
         if whole is None:
             return 0.0
         noisy = [_tensors(step, kind).get(name) for step in self.comparison.noisy]
-        values = [each.value for each in noisy if each is not None]
-        return tolerance_of(whole.value, values, self.comparison.epsilon)
+        errors = [each.value.item() for each in noisy if each is not None]
+        return tolerance_of(whole.value, errors, self.comparison.epsilon)
 
     def _tolerance_at(
         self, name: str, places: torch.Tensor, tolerances: Mapping[str, float]
@@ -319,8 +319,7 @@ class AtStep:
         single = self.single.loss
         if not losses or single is None:
             return strict
-        noisy = [step.loss for step in self.comparison.noisy if step.loss is not None]
-        tolerance = tolerance_of(single, noisy, self.comparison.epsilon)
+        tolerance = self._tolerance_of_loss(single)
         want, total = single.item(), sum(losses)
         if min(abs(total / len(losses) - want), abs(total - want)) <= tolerance * len(losses):
             return True
@@ -329,6 +328,11 @@ class AtStep:
         are_alike = max(losses) - min(losses) <= tolerance
         is_whole = len(losses) > 1 or not self.comparison.data_axes
         return strict and not (are_alike and is_whole) and not self.axes_of_losses()
+
+    def _tolerance_of_loss(self, single: torch.Tensor) -> float:
+        noisy = self.comparison.noisy
+        errors = [step.loss.item() for step in noisy if step.loss is not None]
+        return tolerance_of(single, errors, self.comparison.epsilon)
 
     @property
     def num_summed(self) -> int:
@@ -351,8 +355,7 @@ class AtStep:
         losses, single = self.losses(), self.single.loss
         if single is None or not losses:
             return ()
-        noisy = [step.loss for step in self.comparison.noisy if step.loss is not None]
-        tolerance = tolerance_of(single, noisy, self.comparison.epsilon) * len(losses)
+        tolerance = self._tolerance_of_loss(single) * len(losses)
         total, want = sum(losses.values()), single.item()
         if any(abs(total / count - want) <= tolerance for count in range(1, len(losses) + 1)):
             return ()
@@ -423,13 +426,17 @@ class Start:
     def align(self) -> FirstDifference | None:
         """Find the elements of each rank's parameters; return the first that has others."""
         strange: list[tuple[str, int]] = []
+        known: dict[str, list[torch.Tensor]] = defaultdict(list)  # Replicas share theirs.
         for rank, record in enumerate(self.ranks):
             for name, each in record.initial.items():
                 places = self.elements.find(name, each.value)
                 if places is None:
                     strange.append((name, rank))
-                else:
-                    self.places[rank][name] = places
+                    continue
+                same = (one for one in known[name] if torch.equal(one, places))
+                self.places[rank][name] = next(same, places)
+                if self.places[rank][name] is places:
+                    known[name].append(places)
         for name, rank in strange:
             if not self._is_padding(name, rank):
                 return self._strange(name)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from simrank.equality.alignment import BatchRows
     from simrank.equality.record import Names
+    from simrank.equality.store import Store
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__  # noqa: SLF001 - of any module
@@ -81,6 +82,7 @@ class Tape:
         single: What the single program did, where this is a rank of a layout.
         names: By part, names of a rank's modules and those of the single program.
         watched: Modules that are recorded; None: all.
+        store: For large tensors; None: they stay in memory.
     """
 
     def __init__(
@@ -90,11 +92,12 @@ class Tape:
         single: Record | None = None,
         names: Names = (),
         watched: Container[str] | None = None,
+        store: Store | None = None,
     ) -> None:
         kinds = None if single is None else single.kinds
         self._modules: dict[str, Module] = {}
         self.record = Record()
-        self._single = single
+        self._single, self._store = single, store
         self._stack: list[str] = []
         self._is_in_step = False
         self._rows: BatchRows | None = None
@@ -120,8 +123,8 @@ class Tape:
                     self._watch(plain, module, kinds)
         self._parts, self._names = parts, names
         self._attributes = dict(self._texts_of_attributes())
-        self.record.initial = {name: taped(each) for name, each in self._parameters().items()}
-        self.record.initial_buffers = {n: taped(each) for n, each in self._buffers().items()}
+        self.record.initial = {name: self._copy(each) for name, each in self._parameters().items()}
+        self.record.initial_buffers = {n: self._copy(each) for n, each in self._buffers().items()}
         shared: dict[int, list[str]] = defaultdict(list)
         for name, each in self._parameters().items():
             shared[id(each)].append(name)
@@ -374,7 +377,7 @@ class Tape:
         is_again = _is_in_backward()
         kept = (step.again if is_again else step.values)[spot]
         call = len(kept)
-        kept.append(taped(tensor))
+        kept.append(self._copy(tensor))
         if not is_again:
             if step.decoding is not None:
                 first = self._opened.get(spot.module, 0) if spot.side == OUTPUT else None
@@ -387,7 +390,7 @@ class Tape:
             def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
                 if gradient is None:
                     return None
-                step.gradients[spot][call] = taped(gradient)
+                step.gradients[spot][call] = self._copy(gradient)
                 return None if self._noise is None else self._noise(gradient)
 
             tensor.register_hook(hook)
@@ -408,11 +411,14 @@ class Tape:
             if not isinstance(value, torch.Tensor):
                 self._held[key] = value
 
+    def _copy(self, tensor: torch.Tensor) -> Taped:
+        return taped(tensor, self._store)
+
     def note_generated(self, value: object) -> None:
         """Record what a batch's generation returns: tensors, in any structure."""
         for place, each in enumerate(_tensors_of(value)):
             spot = Spot(GENERATED, OUTPUT, place)
-            self._step.values[spot].append(taped(each))
+            self._step.values[spot].append(self._copy(each))
             self._step.order.append((spot, 0))
             self._step.within.append(0)
 
@@ -425,7 +431,7 @@ class Tape:
                 own = {n: e for n, e in vars(module).items() if n not in _OF_MODULES}
                 found = {**own, **module._buffers}  # noqa: SLF001 - torch has no other
                 kept.update(_tensors_within(found, f"{plain}." if plain else ""))
-        self._step.caches = {name: taped(each) for name, each in kept.items()}
+        self._step.caches = {name: self._copy(each) for name, each in kept.items()}
 
     def note_roots(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note which tensors a backward begins with."""
@@ -477,12 +483,16 @@ class Tape:
         """Record the gradients of the parameters, as the optimizer finds them."""
         for name, each in self._parameters().items():
             gradient = each.grad if each.grad is not None else getattr(each, "main_grad", None)
-            self._step.parameter_gradients[name] = None if gradient is None else taped(gradient)
+            self._step.parameter_gradients[name] = (
+                None if gradient is None else self._copy(gradient)
+            )
 
     def note_state(self) -> None:
         """Record the parameters and buffers after the step."""
-        self._step.parameters = {name: taped(each) for name, each in self._parameters().items()}
-        self._step.buffers = {name: taped(each) for name, each in self._buffers().items()}
+        self._step.parameters = {
+            name: self._copy(each) for name, each in self._parameters().items()
+        }
+        self._step.buffers = {name: self._copy(each) for name, each in self._buffers().items()}
         for optimizer in self._optimizers:
             self._note_states(optimizer)
         self._optimizers.clear()
@@ -505,7 +515,7 @@ class Tape:
             for key, value in states.items() if isinstance(states, dict) else ():
                 name = parameters.get(id(parameter))
                 if name is not None and _is_alike(value, parameter):
-                    self._step.states[str(key)][name] = taped(value)
+                    self._step.states[str(key)][name] = self._copy(value)
                 else:
                     names[str(key)] = None
         if names:
