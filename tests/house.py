@@ -41,7 +41,7 @@ BUDGET = {
     "diagnose": 2145,
     "distributed": 6331,
     "engine": 2723,
-    "equality": 6_546,
+    "equality": 6_902,
     "errors": 875,
     "formats": 1629,
     "hardware": 1415,

@@ -111,6 +111,7 @@ class StepComparison:
             that is not known.
         data_axes: Axes along which ranks work on different rows or columns.
         stage_axes: Axes along which ranks have different modules.
+        declared: The error that the program allows a tensor, as a part of its norm.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class StepComparison:
         self.coordinates = [layout.coordinates(rank) for rank in range(layout.num_ranks)]
         self.epsilon = epsilon_of(reference.record)
         self.is_decoding = self.single.decoding is not None
+        self.declared = reference.record.tolerance
         names = [frozenset(record.initial) for record in ranks]
         if self.single.decoding is None:
             found = self._find_rows()
@@ -332,8 +334,9 @@ class StepComparison:
         """Compare a cache after a decoding step; ranks may have some of its heads."""
         whole, spot = self.single.caches[name].value, Spot(name, CACHE, 0)
         errors = [step.caches[name].value.item() for step in self.noisy if name in step.caches]
-        tolerance = tolerance_of(whole, errors, self.epsilon)
-        best = Compared(spot, 0, UNALIGNED, tolerance=tolerance, norm=whole.norm().item())
+        norm = whole.norm().item()
+        tolerance = max(tolerance_of(whole, errors, self.epsilon), self.declared * norm)
+        best = Compared(spot, 0, UNALIGNED, tolerance=tolerance, norm=norm)
         held = {rank: s.caches[name] for rank, s in enumerate(self.ranks) if name in s.caches}
         got = {rank: [each.value] for rank, each in held.items()}
         first = [None if rows is None else rows[0] for rows in self.rows]
@@ -406,7 +409,8 @@ class StepComparison:
         if whole is None:
             return 0.0
         errors = [each.value.item() for each in noisy if each is not None]
-        return tolerance_of(whole.value, errors, self.epsilon)
+        least = self.declared * whole.value.norm().item() if self.declared else 0.0
+        return max(tolerance_of(whole.value, errors, self.epsilon), least)
 
     def based(self, kind: str, compared: Compared, rank: int, number: int) -> torch.Tensor | None:
         """Return the rows of the single program's tensor that a rank's call has, of all columns."""

@@ -77,6 +77,35 @@ class DecodingSearch(Search):
         before = self._at.start.reference.record.steps[self._at.number - 1].caches.values()
         return any(given.shape == e.value.shape and torch.equal(given, e.value) for e in before)
 
+    def near_tie(self) -> str:
+        """Return words for a token that differs where logits are closer than is allowed; or ""."""
+        compared, declared = self.culprit, self._comparison.declared
+        if compared is None or not declared or not compared.wrong_ranks:
+            return ""
+        text = ""
+        for rank in compared.wrong_ranks:
+            got, want = (each[rank][0] for each in (compared.got, compared.want))
+            if got.is_floating_point() or not got.dim():
+                return ""
+            rows = got.flatten(1) if got.dim() > 1 else got[:, None]
+            wanted = want.view(rows.shape)
+            number = self._at.number - (compared.spot.module != GENERATED)
+            logits = next(self._logits(number, rank, len(rows)), None)
+            if logits is None or not torch.equal(rows[:, :-1], wanted[:, :-1]):
+                return ""
+            own, right = rows[:, -1], wanted[:, -1]
+            if max(int(own.max()), int(right.max())) >= logits.shape[-1]:
+                return ""
+            apart = (logits.gather(-1, right[:, None]) - logits.gather(-1, own[:, None]))[:, 0]
+            if bool((apart.abs() > 2 * declared * logits.abs().amax(-1)).any()):
+                return ""
+            row = int((own != right).nonzero()[0])
+            text = text or (
+                f"rank {rank} chooses {int(own[row])} and not {int(right[row])}, whose logits are "
+                f"{float(apart[row]):.3g} apart"
+            )
+        return text
+
     def partial_output(self) -> FirstDifference | None:
         """Return that what the model gives in the step is a partial sum, if it is."""
         for spot, call in reversed(self._comparison.single.order):
@@ -169,7 +198,7 @@ class DecodingSearch(Search):
         size = self._layout.axes[axis]
         for rank in compared.wrong_ranks:
             tokens = compared.got[rank][0].flatten()
-            logits = next(self._logits_before(rank, len(tokens)), None)
+            logits = next(self._logits(self._at.number - 1, rank, len(tokens)), None)
             if size == 1 or logits is None or logits.shape[-1] % size:
                 return False
             shard = logits.chunk(size, -1)[self._comparison.coordinates[rank][axis]]
@@ -177,11 +206,11 @@ class DecodingSearch(Search):
                 return False
         return True
 
-    def _logits_before(self, rank: int, num_rows: int) -> Iterator[torch.Tensor]:
-        """Yield the last outputs of the step before, of a rank's rows: one for each token."""
-        if not self._at.number:
+    def _logits(self, number: int, rank: int, num_rows: int) -> Iterator[torch.Tensor]:
+        """Yield the last outputs of a step, of a rank's rows: one for each token."""
+        if number < 0:
             return
-        step = self._at.start.reference.record.steps[self._at.number - 1]
+        step = self._at.start.reference.record.steps[number]
         for spot, call in reversed(step.order):
             value = step.values[spot][call].value
             if spot.side == OUTPUT and spot.module != GENERATED and value.dim() > 1:

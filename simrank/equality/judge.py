@@ -33,7 +33,7 @@ from simrank.equality.runs import (
 )
 from simrank.equality.search import Search
 from simrank.equality.step import PARAMETERS, STEP_GRADIENTS, AtStep, Start
-from simrank.equality.store import Store, release_free_memory, use_one_heap
+from simrank.equality.tensor_file import TensorFile, release_free_memory, use_one_heap
 from simrank.equality.verdict import (
     BACKWARD,
     FORWARD,
@@ -101,6 +101,7 @@ class Judge:
         self._layout, self._runner, self._excluded = layout, runner, excluded
         self._partial: FirstDifference | None = None  # An output of the decoding step before.
         self._cache: FirstDifference | None = None  # The first cache of the batch that differs.
+        self._parted: int | None = None  # A batch whose tokens are others, within the tolerance.
 
     def judge(self) -> Verdict:
         """Return the verdict."""
@@ -155,6 +156,8 @@ class Judge:
         assert at.single.decoding is not None
         if not at.single.decoding.number:
             self._note_cache(verdict)
+        if at.single.decoding.batch == self._parted:
+            return None
         found = search.first(has_wrong_cache=self._cache is not None)
         if found is None:
             self._survey(at, verdict)
@@ -165,6 +168,12 @@ class Judge:
                     each.step, each.decoding = number, at.single.decoding
             return None
         found.step, found.decoding = number, at.single.decoding
+        tie = search.near_tie()
+        if tie:
+            self._parted, step = at.single.decoding
+            words = f"batch {self._parted} is not compared from decoding step {step} on"
+            verdict.notes.append(f"{words}: {tie}")
+            return None
         if found.module != GENERATE:
             return found if self._cache is None else _of_cache(self._cache, found)
         if self._partial is not None:
@@ -322,7 +331,8 @@ class Judge:
 
     def _locate(self, found: FirstDifference, runner: Runner) -> None:
         """Name the operation that a difference began with, where nothing simple explains it."""
-        is_open = any(words in found.cause for words in UNEXPLAINED)
+        is_exact = not self.start.reference.record.tolerance
+        is_open = is_exact and any(words in found.cause for words in UNEXPLAINED)
         if not is_open or found.direction not in _KINDS or not found.ranks:
             return
         name = "" if found.module == MODEL else found.module
@@ -568,19 +578,19 @@ class LayoutChecks:
         path = self.folder / (name + ("" if options.has_dropout else "-p0"))
         if not path.exists():
             made = path.with_name(f"{path.name}.{os.getpid()}")
-            store = Store(made.with_suffix(".tensors"))
-            write_record(self._run_single(options, store), made)
+            file = TensorFile(made.with_suffix(".tensors"))
+            write_record(self._run_single(options, file), made)
             release_free_memory()
             made.with_suffix(".data").replace(path.with_suffix(".data"))
             made.replace(path)
         found: Reference = read_record(path)
         return found
 
-    def _run_single(self, options: RunOptions, store: Store) -> Reference:
+    def _run_single(self, options: RunOptions, file: TensorFile) -> Reference:
         if options.dtype_name != DECLARED:
-            return run_single(options, store=store)
+            return run_single(options, file=file)
         exact = self.reference(replace(options, dtype_name=EXACT)).record
-        return run_single(options, num_noisy=0, initial=exact.initial, store=store)
+        return run_single(options, num_noisy=0, initial=exact.initial, file=file)
 
 
 def prepared(

@@ -79,7 +79,7 @@ def find_buffer(at: AtStep) -> FirstDifference | None:
 
 
 def _share_of_change(at: AtStep, name: str, rank: int) -> float | None:
-    """Return how often a buffer has the change of the single program; None: it has another."""
+    """Return a buffer's change as a multiple of the single program's; None: it is no multiple."""
     single, own = at.start.reference.record, at.start.ranks[rank]
     if at.number:
         before = single.steps[at.number - 1].buffers, own.steps[at.number - 1].buffers

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WHOLE = "program"  # The name of one that an adapter made.
 NEEDED = ("build", "batch", "loss", "parallelize")
 GENERATES = ("generate", "forward")  # In place of `loss`, of a program that is served.
+TOLERANCE = "TOLERANCE"  # The relative error that a program allows itself, as of quantized weights.
 LAYOUT = "LAYOUT"  # The layout of a program that is run without a list of layouts.
 _LEARNING_RATE = 0.1  # Of the default update; large, so that a wrong gradient shows.
 
@@ -137,6 +138,7 @@ class Generation(_OnAnyMesh):
             tensors in any structure, such as tokens and logits.
         parallelize: As of `Functions`.
         part: `part(batch, mesh)` returns the rank's part of a batch.
+        tolerance: The error that a tensor may have, as a part of its norm.
     """
 
     build: Callable[[], Module]
@@ -144,6 +146,7 @@ class Generation(_OnAnyMesh):
     generate: Callable[[Any, Any], object]
     parallelize: Callable[[Module, DeviceMesh], Any]
     part: Callable[[Any, DeviceMesh], Any]
+    tolerance: float = 0.0
 
     def train(self, setting: ModelSetting, training: Training) -> None:
         """Build the model, let `parallelize` change it, and generate from each batch."""
@@ -188,10 +191,15 @@ def program_of(names: Mapping[str, Any], path: str, *, has_gradient: bool = True
             needs = f"needed are {', '.join(NEEDED)}, or a {WHOLE}"
             expected = f"a function {name}; {needs}; generate in place of loss for inference"
             raise ConfigError(ConfigProblem(path, None, name, expected, "none"))
+    tolerance = names.get(TOLERANCE, 0.0)
+    is_part = isinstance(tolerance, (int, float)) and 0 <= tolerance < 1
+    if not is_part or (tolerance and not served):
+        expected = "a part of a norm, such as 0.02, of a program that generates: its quantization"
+        raise ConfigError(ConfigProblem(path, None, TOLERANCE, expected, repr(tolerance)))
     if served:
         build, batch, parallelize = (names[name] for name in ("build", "batch", "parallelize"))
         part = names["part"] if callable(names.get("part")) else _part
-        return Generation(build, batch, names[served], parallelize, part)
+        return Generation(build, batch, names[served], parallelize, part, tolerance)
     loss = names["loss"]
     # A module of that name is none of its functions.
     others = {

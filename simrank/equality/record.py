@@ -14,7 +14,7 @@ import torch
 
 from simrank.distributed.flight_recorder import FlightRecorder
 from simrank.equality.dtensors import is_dtensor, local_part
-from simrank.equality.store import Stored
+from simrank.equality.tensor_file import TensorInFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from simrank.distributed.request import Request
     from simrank.engine.callsite import SourceLine
     from simrank.equality.layout import Layout
-    from simrank.equality.store import Store
+    from simrank.equality.tensor_file import TensorFile
     from simrank.equality.verdict import FirstDifference
 
 INPUT, OUTPUT, CACHE = "input", "output", "cache"
@@ -92,7 +92,7 @@ class Taped:
     __slots__ = ("_held", "order", "places")
 
     def __init__(
-        self, value: torch.Tensor | Stored, places: Places | None = None, order: int = 0
+        self, value: torch.Tensor | TensorInFile, places: Places | None = None, order: int = 0
     ) -> None:
         self._held = value
         self.places, self.order = places, order
@@ -100,7 +100,7 @@ class Taped:
     @property
     def value(self) -> torch.Tensor:
         """The rank's own part, a copy in host memory; it may be read from a file."""
-        return self._held.read() if isinstance(self._held, Stored) else self._held
+        return self._held.read() if isinstance(self._held, TensorInFile) else self._held
 
 
 @dataclass(slots=True)
@@ -217,6 +217,7 @@ class Record:
         axes: Of the single program: names of the axes that layouts may have; none: any.
         shared_axes: Of the single program: axes that lie over the ranks of others.
         exported: Of the single program: its values under other names.
+        tolerance: Of the single program: the error that it allows a tensor, as a part of its norm.
     """
 
     initial: dict[str, Taped] = field(default_factory=dict)
@@ -235,6 +236,7 @@ class Record:
     axes: Sequence[str] = ()
     shared_axes: Sequence[str] = ()
     exported: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    tolerance: float = 0.0
 
     def batches(self) -> list[Step]:
         """Return the training steps, or the last decoding step of each batch."""
@@ -256,14 +258,14 @@ def next_number() -> int:
     return next(_numbers)
 
 
-def taped(tensor: torch.Tensor, store: Store | None = None) -> Taped:
+def taped(tensor: torch.Tensor, file: TensorFile | None = None) -> Taped:
     """Return a host copy of a rank's part of a tensor, in the order of its stream.
 
     The host does not wait on the simulated clock, though it has the elements at once.
 
     Args:
         tensor: The tensor.
-        store: For a large one; None: it stays in memory.
+        file: For a large one; None: it stays in memory.
     """
     if is_dtensor(tensor):
         names = tensor.device_mesh.mesh_dim_names or ()
@@ -273,8 +275,8 @@ def taped(tensor: torch.Tensor, store: Store | None = None) -> Taped:
                 places[name] = PARTIAL
             else:
                 places[name] = getattr(placement, "dim", REPLICATED)
-        return Taped(_copied(local_part(tensor), store), places, next_number())
-    return Taped(_copied(tensor, store), None, next_number())
+        return Taped(_copied(local_part(tensor), file), places, next_number())
+    return Taped(_copied(tensor, file), None, next_number())
 
 
 def is_readable(tensor: torch.Tensor) -> bool:
@@ -286,9 +288,9 @@ def is_readable(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_meta and not is_wrapped
 
 
-def _copied(tensor: torch.Tensor, store: Store | None) -> torch.Tensor | Stored:
+def _copied(tensor: torch.Tensor, file: TensorFile | None) -> torch.Tensor | TensorInFile:
     copy = _plain(tensor).to("cpu", non_blocking=True, copy=True)
-    return copy if store is None else store.keep(copy)
+    return copy if file is None else file.keep(copy)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -37,10 +37,10 @@ from simrank.equality.precision import (
     once_imported,
     ring_in,
 )
-from simrank.equality.program import ModelSetting, PartOfBatch, Training, program_of
+from simrank.equality.program import Generation, ModelSetting, PartOfBatch, Training, program_of
 from simrank.equality.record import GENERATED, CallLog, Reference, Taped, parameters_of
-from simrank.equality.store import Store, release_free_memory
 from simrank.equality.tape import Tape
+from simrank.equality.tensor_file import TensorFile, release_free_memory
 from simrank.equality.verdict import GENERATE, LOSS_MODULE, MODEL, RECORDING, WHOLE, FirstDifference
 from simrank.errors import SimrankError
 from simrank.isolation.package_changes import RESTART, refusal
@@ -157,7 +157,7 @@ def run_single(
     num_noisy: int = 1,
     initial: Mapping[str, Taped] | None = None,
     watch: ModuleWatch | None = None,
-    store: Store | None = None,
+    file: TensorFile | None = None,
 ) -> Reference:
     """Run the single program, again with rounding errors, and once more without recording.
 
@@ -166,13 +166,13 @@ def run_single(
         num_noisy: Runs with rounding errors; with none it is not run without recording either.
         initial: Values of the parameters; None: those that it draws, and jitter.
         watch: Operations to record; None: none.
-        store: For large tensors of what is returned; None: one of its own.
+        file: For large tensors of what is returned; None: one of its own.
     """
-    kept = store or Store()
+    kept = file or TensorFile()
 
     def run(single: _Single) -> Record:
-        # What recording does not change is in the store already.
-        return single.run(options, initial, watch, Store() if single.number else kept)
+        # What recording does not change is in the file already.
+        return single.run(options, initial, watch, TensorFile() if single.number else kept)
 
     record, *noisy = (run(_Single(number)) for number in range(1 + num_noisy))
     reference = Reference(record, [errors_of(record, each) for each in noisy])
@@ -374,10 +374,10 @@ class _Run:
     Args:
         options: The program, and how it is run.
         watch: Operations to record; None: none.
-        store: For large tensors; None: one of its own.
+        file: For large tensors; None: one of its own.
 
     Attributes:
-        store: That one.
+        file: That one.
         tapes: Those of the ranks.
         log: Of their collectives.
     """
@@ -386,9 +386,9 @@ class _Run:
         self,
         options: RunOptions,
         watch: ModuleWatch | None = None,
-        store: Store | None = None,
+        file: TensorFile | None = None,
     ) -> None:
-        self.options, self.store = options, store or Store()
+        self.options, self.file = options, file or TensorFile()
         self._watch = watch
         self.tapes: dict[int, Tape] = {}
         self.log = CallLog()
@@ -554,10 +554,10 @@ class _Single:
         options: RunOptions,
         initial: Mapping[str, Taped] | None,
         watch: ModuleWatch | None,
-        store: Store | None,
+        file: TensorFile | None,
     ) -> Record:
         """Run it on a rank of its own, and return its record."""
-        run, records = _Run(options, watch, store), []
+        run, records = _Run(options, watch, file), []
 
         def call(_: int, script: Script) -> None:
             # The file is run again: its globals may hold an optimizer, or a generator.
@@ -582,9 +582,11 @@ class _Single:
                 with torch.no_grad():
                     for parameter in parameters_of(parts).values():
                         parameter.copy_(noise(parameter))
-            watched, store = self.watched, run.store
-            tape = run.tapes[0] = Tape(parts, noise=noise, watched=watched, store=store)
+            watched, file = self.watched, run.file
+            tape = run.tapes[0] = Tape(parts, noise=noise, watched=watched, file=file)
             tape.record.axes, tape.record.shared_axes = program.axes, program.shared_axes
+            if isinstance(program, Generation):
+                tape.record.tolerance = program.tolerance
             return tape
 
         drops, records = options.has_dropout, self.records_dropouts
@@ -715,7 +717,7 @@ def _rank(
         release_free_memory()  # Of the whole model.
         if rank not in names:
             names[rank] = names_of(parts, reference, options.renamed)
-        run.tapes[rank] = Tape(parts, single=reference, names=names[rank], store=run.store)
+        run.tapes[rank] = Tape(parts, single=reference, names=names[rank], file=run.file)
         return run.tapes[rank]
 
     place = layout, layout.coordinates(rank), options.device_type

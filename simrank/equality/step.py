@@ -438,9 +438,10 @@ class Start:
                 if self.places[rank][name] is places:
                     known[name].append(places)
         for name, rank in strange:
-            if not self._is_padding(name, rank):
+            is_quantized = self.reference.record.tolerance > 0  # Ranks have other values.
+            if not is_quantized and not self._is_padding(name, rank):
                 return self._strange(name)
-        return self._missing()
+        return self._missing() if not self.reference.record.tolerance else None
 
     def _is_padding(self, name: str, rank: int) -> bool:
         """Note as padding a part whose parameter other ranks, or its own first rows, have whole."""

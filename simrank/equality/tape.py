@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from simrank.equality.alignment import BatchRows
     from simrank.equality.record import Names
-    from simrank.equality.store import Store
+    from simrank.equality.tensor_file import TensorFile
 
 
 _MODULE_CALL = torch.nn.Module._call_impl.__code__  # noqa: SLF001 - of any module
@@ -82,7 +82,7 @@ class Tape:
         single: What the single program did, where this is a rank of a layout.
         names: By part, names of a rank's modules and those of the single program.
         watched: Modules that are recorded; None: all.
-        store: For large tensors; None: they stay in memory.
+        file: For large tensors; None: they stay in memory.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Tape:
         single: Record | None = None,
         names: Names = (),
         watched: Container[str] | None = None,
-        store: Store | None = None,
+        file: TensorFile | None = None,
     ) -> None:
         kinds = None if single is None else single.kinds
         self._modules: dict[str, Module] = {}
         self.record = Record()
-        self._single, self._store = single, store
+        self._single, self._file = single, file
         self._stack: list[str] = []
         self._is_in_step = False
         self._rows: BatchRows | None = None
@@ -412,7 +412,7 @@ class Tape:
                 self._held[key] = value
 
     def _copy(self, tensor: torch.Tensor) -> Taped:
-        return taped(tensor, self._store)
+        return taped(tensor, self._file)
 
     def note_generated(self, value: object) -> None:
         """Record what a batch's generation returns: tensors, in any structure."""

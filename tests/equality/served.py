@@ -231,6 +231,38 @@ def parallelize(model, mesh):
         model.blocks, model.norm, model.head = nn.ModuleList([model.blocks[0]]), None, None
     return model
 """
+# Each rank quantizes its own part of the weights, with a scale for each of its rows.
+INT8 = """
+class Int8(nn.Module):
+    def __init__(self, linear, rank):
+        super().__init__()
+        scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("whole", (linear.weight.detach() / scale).round().to(torch.int8))
+        if FAULT == "quantized_columns_in_another_order" and rank == 1:
+            self.whole = self.whole.flip(1)
+        self.register_buffer("scale", scale)
+        self.bias, self.group = getattr(linear, "bias", None), getattr(linear, "group", None)
+
+    @property
+    def weight(self): return self.whole * self.scale
+
+    def forward(self, x):
+        out = F.linear(x, self.weight)
+        if self.group is not None:
+            dist.all_reduce(out, group=self.group)
+        return out if self.bias is None else out + self.bias
+
+
+whole_parallelize = parallelize
+
+
+def parallelize(model, mesh):
+    model = whole_parallelize(model, mesh)
+    for block in model.blocks:
+        for name in "qkvo":
+            setattr(block.attn, name, Int8(getattr(block.attn, name), model.rank))
+    return model
+"""
 GREEDY, SAMPLED = f"SAMPLES = False\n{NET}", f"SAMPLES = True\n{NET}"
 
 
@@ -243,12 +275,14 @@ class Served(NamedTuple):
     single: str = GREEDY
 
 
+QUANTIZED = Served(TP + INT8, {"tp": 2}, single=f"{GREEDY}\nTOLERANCE = 0.05\n")
 RIGHT = {
     "tensor_parallel": Served(TP, {"tp": 2}),
     "tensor_parallel_with_replicated_heads": Served(TP, {"tp": 4}),
     "tensor_parallel_and_samples": Served(TP, {"tp": 2}, single=SAMPLED),
     "expert_parallel": Served(EP, {"ep": 2}),
     "pipeline_parallel": Served(PP, {"pp": 2}),
+    "quantized_parts": QUANTIZED,
 }
 _ATTENTION = "blocks.0.attn"
 # Similar faults were reported: positions of slots (unslothai/unsloth#3699), masks without the
@@ -290,6 +324,9 @@ FAULTY = {
     ),
     "no_sum_of_the_experts": Served(
         EP, {"ep": 2}, (0, "blocks.0.experts", ("ep",), "not reduced over ep")
+    ),
+    "quantized_columns_in_another_order": QUANTIZED._replace(
+        expected=(0, f"{_ATTENTION}.q", ("tp",), "rows differ on rank 1")
     ),
     "a_stage_decodes_the_token_before": Served(
         PP, {"pp": 2}, (2, "(generate)", ("pp",), "x of the model")

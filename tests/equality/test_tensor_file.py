@@ -5,8 +5,11 @@ import pickle
 import pytest
 import torch
 
+from simrank.equality import tensor_file
+from simrank.equality.precision import Widened
 from simrank.equality.record import Taped, taped
-from simrank.equality.store import Store, Stored
+from simrank.equality.tensor_file import TensorFile, TensorInFile
+from simrank.errors import SimrankError
 
 
 def drawn(seed, count=100_000, dtype=torch.float64):
@@ -16,11 +19,11 @@ def drawn(seed, count=100_000, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool])
 def test_what_is_read_is_what_was_kept(dtype):
     """To the byte, also as not contiguous, and with NaN."""
-    store = Store()
+    store = TensorFile()
     values = drawn(0, dtype=dtype)
     values[3] = float("nan") if dtype.is_floating_point else 0
     kept = store.keep(values), store.keep(values.view(400, -1).t())
-    assert all(isinstance(each, Stored) for each in kept)
+    assert all(isinstance(each, TensorInFile) for each in kept)
     wants = values, values.view(400, -1).t()
     assert all(
         torch.equal(got.read().view(torch.uint8), want.contiguous().view(torch.uint8))
@@ -31,12 +34,12 @@ def test_what_is_read_is_what_was_kept(dtype):
 def test_small_tensors_stay_in_memory():
     """A file would not save any."""
     small = torch.ones(10)
-    assert Store().keep(small) is small
+    assert TensorFile().keep(small) is small
 
 
 def test_alike_tensors_are_in_the_file_once(tmp_path):
     """As those of replicas; others with the same checksum are not."""
-    store = Store(tmp_path / "store")
+    store = TensorFile(tmp_path / "store")
     first, same, other = store.keep(drawn(1)), store.keep(drawn(1)), store.keep(drawn(2))
     assert same is first
     assert other is not first
@@ -48,7 +51,7 @@ def test_alike_tensors_are_in_the_file_once(tmp_path):
 
 def test_a_tensor_is_read_once_while_it_is_in_use():
     """And is no part of the memory afterwards."""
-    kept = Store().keep(drawn(3))
+    kept = TensorFile().keep(drawn(3))
     held = kept.read()
     assert kept.read() is held
     del held
@@ -57,17 +60,17 @@ def test_a_tensor_is_read_once_while_it_is_in_use():
 
 def test_other_processes_read_a_store_with_a_name(tmp_path):
     """Those that judge layouts."""
-    kept = Store(tmp_path / "store").keep(drawn(4))
+    kept = TensorFile(tmp_path / "store").keep(drawn(4))
     found = pickle.loads(pickle.dumps(kept))
-    assert found._store is not kept._store
+    assert found._file is not kept._file
     assert torch.equal(found.read(), drawn(4))
-    with pytest.raises(AssertionError, match="a store of one process"):
-        pickle.dumps(Store().keep(drawn(4)))
+    with pytest.raises(AssertionError, match="a file of one process"):
+        pickle.dumps(TensorFile().keep(drawn(4)))
 
 
 def test_a_file_that_was_cut_short_is_an_error(tmp_path):
     """And no zeros."""
-    kept = Store(tmp_path / "store").keep(drawn(5))
+    kept = TensorFile(tmp_path / "store").keep(drawn(5))
     with (tmp_path / "store").open("r+b") as file:
         file.truncate(1000)
     with pytest.raises(OSError, match=r"store has been cut short"):
@@ -76,9 +79,28 @@ def test_a_file_that_was_cut_short_is_an_error(tmp_path):
 
 def test_a_tape_keeps_copies_in_a_store():
     """Later writes do not change them."""
-    store, values = Store(), drawn(6)
+    store, values = TensorFile(), drawn(6)
     found = taped(values, store)
     values.zero_()
     assert torch.equal(found.value, drawn(6))
     assert isinstance(found, Taped)
-    assert isinstance(found._held, Stored)
+    assert isinstance(found._held, TensorInFile)
+
+
+def test_types_are_those_recorded_also_where_programs_are_widened():
+    """A rank reads what the single program has of a narrower type."""
+    kept = TensorFile().keep(drawn(7, dtype=torch.float32))
+    with Widened(torch.float64):
+        found = kept.read()
+    assert torch.equal(found, drawn(7, dtype=torch.float32))
+
+
+def test_a_full_disk_is_said_with_what_to_do(monkeypatch):
+    """The command ends with it."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensor_file, "pwrite", full)
+    with pytest.raises(SimrankError, match=r"No space left on device\n  to fix: set TMPDIR"):
+        TensorFile().keep(drawn(8))

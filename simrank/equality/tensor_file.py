@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from os import close, preadv, pwrite  # As they are outside of ranks.
 from pathlib import Path
-from tempfile import mkstemp
+from tempfile import gettempdir, mkstemp
 from typing import Any
 from weakref import finalize, ref
 from zlib import adler32
@@ -20,12 +20,14 @@ from zlib import adler32
 import numpy as np
 import torch
 
+from simrank.errors import SimrankError
+
 _LARGE_BYTES = 1 << 16  # Smaller tensors stay in memory; assumed.
 _PIECE_BYTES = 1 << 20  # Are compared at once; assumed.
 _MAX_ARENAS = -8  # Of glibc: M_ARENA_MAX.
 
 
-class Store:
+class TensorFile:
     """A file of tensors; can be sent to other processes, which read it.
 
     Args:
@@ -36,35 +38,45 @@ class Store:
     def __init__(self, path: Path | None = None, *, is_new: bool = True) -> None:
         self._path = None if path is None else str(path)
         if path is None:
-            self._file, name = mkstemp(prefix="simrank-")
+            self._descriptor, name = mkstemp(prefix="simrank-")
             Path(name).unlink()
         else:
             making = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-            self._file = os.open(path, making if is_new else os.O_RDONLY, 0o600)
-        finalize(self, close, self._file)
+            self._descriptor = os.open(path, making if is_new else os.O_RDONLY, 0o600)
+        finalize(self, close, self._descriptor)
         self._end = 0
-        self._known: dict[object, list[Stored]] = defaultdict(list)
+        self._known: dict[object, list[TensorInFile]] = defaultdict(list)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Open the file again in another process, to read it."""
-        assert self._path is not None, "a store of one process"
+        assert self._path is not None, "a file of one process"
         return _opened, (self._path,)
 
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor | Stored:
-        """Write a tensor, if it is large, and return its place; else the tensor."""
-        size = tensor.numel() * tensor.itemsize
-        if size < _LARGE_BYTES:
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor | TensorInFile:
+        """Write a tensor, if it is large, and return its place; else the tensor.
+
+        Raises:
+            SimrankError: The disk is full.
+        """
+        is_plain = type(tensor) is torch.Tensor  # A fake one has no elements.
+        if not is_plain or tensor.numel() * tensor.itemsize < _LARGE_BYTES:
             return tensor
         flat = _bytes_of(tensor)
         alike = self._known[tensor.dtype, tensor.shape, adler32(flat.data)]
         for each in alike:
             if self._has(each.place, flat):
                 return each
-        made = Stored(self, self._end, tensor.dtype, tensor.shape)
+        made = TensorInFile(self, self._end, tensor.dtype, tensor.shape)
         left = memoryview(flat)
-        while left:
-            count = pwrite(self._file, left, self._end)
-            left, self._end = left[count:], self._end + count
+        try:
+            while left:
+                count = pwrite(self._descriptor, left, self._end)
+                left, self._end = left[count:], self._end + count
+        except OSError as error:
+            raise SimrankError(
+                f"tensors could not be recorded in {gettempdir()}: {error}\n"
+                "  to fix: set TMPDIR to a folder of a disk with more room"
+            ) from None
         alike.append(made)
         return made
 
@@ -87,21 +99,21 @@ class Store:
         """
         left = memoryview(flat)
         while left:
-            count = preadv(self._file, [left], place)
+            count = preadv(self._descriptor, [left], place)
             if not count:
                 raise OSError(f"{self._path or 'a temporary file'} has been cut short")
             left, place = left[count:], place + count
 
 
-def _opened(path: str) -> Store:
-    return Store(Path(path), is_new=False)
+def _opened(path: str) -> TensorFile:
+    return TensorFile(Path(path), is_new=False)
 
 
-class Stored:
-    """A tensor in a store.
+class TensorInFile:
+    """A tensor in a file.
 
     Args:
-        store: The store.
+        file: The file.
         place: As below.
         dtype: The tensor's type.
         shape: Its shape.
@@ -110,33 +122,35 @@ class Stored:
         place: Of its first byte.
     """
 
-    __slots__ = ("_dtype", "_last", "_shape", "_store", "place")
+    __slots__ = ("_dtype", "_file", "_last", "_shape", "place")
 
-    def __init__(self, store: Store, place: int, dtype: torch.dtype, shape: torch.Size) -> None:
-        self._store, self.place, self._dtype, self._shape = store, place, dtype, shape
+    def __init__(self, file: TensorFile, place: int, dtype: torch.dtype, shape: torch.Size) -> None:
+        self._file, self.place, self._dtype, self._shape = file, place, dtype, shape
         self._last: ref[torch.Tensor] | None = None  # While anything else holds it.
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out what has been read."""
-        return Stored, (self._store, self.place, self._dtype, self._shape)
+        return TensorInFile, (self._file, self.place, self._dtype, self._shape)
 
     def read(self) -> torch.Tensor:
         """Return the tensor: that of the last call while it is in use, or else a new one."""
         found = None if self._last is None else self._last()
         if found is None:
-            found = torch.empty(self._shape, dtype=self._dtype)
-            self._store.read_into(self.place, _bytes_of(found))
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - the types are those recorded
+                found = torch.empty(self._shape, dtype=self._dtype)
+            self._file.read_into(self.place, _bytes_of(found))
             self._last = ref(found)
         return found
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:  # noqa: ANN401 - an array of numpy
     """Return the bytes of a tensor in host memory, as an array."""
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - as above
+        return tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
 
 
 def use_one_heap() -> None:
-    """Let all threads of the process allocate from one heap: each rank is a thread.
+    """Make one heap of the C library that of all threads: each rank is one.
 
     Otherwise what a rank frees is kept for that rank alone.
     """
