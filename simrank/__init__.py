@@ -83,6 +83,7 @@ for _module, _place, _name in (
     ("multiprocessing", "multiprocessing.children", "of_module"),
     ("multiprocessing.connection", "multiprocessing.shared", "of_connection"),
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
+    ("multiprocessing.pool", "multiprocessing.pools", "of_pool"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),
     ("torch._dynamo", "torch.dynamo", "of_package"),
     ("torch._dynamo.backends.registry", "torch.rank_state.caches", "of_registries"),

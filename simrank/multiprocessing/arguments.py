@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _PROTOCOL = 4  # What multiprocessing itself uses.
 # Modules whose classes make what ranks share: locks and queues, and simrank's own things.
 _SHARED_MODULES = ("simrank", "threading", "_thread", "queue", "_queue", "multiprocessing")
+_NOT_SHARED = "multiprocessing.pool"  # Its errors of workers are values.
 _THREADS_ONLY = ("queue", "_queue", "_thread")  # Of these, what a real spawn cannot pickle.
 # Real processes share a tensor's memory. torch is not imported to ask (its layer is above).
 _SHARED_CLASSES = (("torch", "Tensor"), ("torch.storage", "UntypedStorage"))
@@ -114,7 +115,10 @@ def _is_shared(kind: type) -> bool:
     is_shared = _shared_types.get(kind)
     if is_shared is None:
         is_shared = _shared_types[kind] = any(
-            base.__module__.partition(".")[0] in _SHARED_MODULES
+            (
+                base.__module__.partition(".")[0] in _SHARED_MODULES
+                and base.__module__ != _NOT_SHARED
+            )
             or (base.__module__, base.__name__) in _SHARED_CLASSES
             for base in kind.__mro__
         )

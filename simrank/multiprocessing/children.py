@@ -1,4 +1,4 @@
-"""multiprocessing's processes, queues, locks and pools in a rank, run as its threads.
+"""multiprocessing's processes, queues and locks in a rank, run as its threads.
 
 A rank that starts a `Process` (to write a checkpoint, say) gets a thread in the same lockstep, so
 it waits in simulated time, and a child that never ends is part of the deadlock report. The target's
@@ -36,7 +36,7 @@ from simrank.ranks.current import current_program, process_of, rank_program, run
 from simrank.ranks.lifecycle import start_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import ModuleType
 
     from simrank.isolation.private_modules import PrivateModules
@@ -56,14 +56,13 @@ _USE_THREADS = "use concurrent.futures.ThreadPoolExecutor, on ranks that are thr
 
 def of_module(module: ModuleType) -> Patches:
     """Return patches for the names of a module that are methods of the default context."""
-    names = [*NAMES, "Pool"]
-    return [(module, name, _bound(vars(module)[name], name)) for name in names]
+    return [(module, name, _bound(vars(module)[name], name)) for name in NAMES]
 
 
 def of_context(module: ModuleType) -> Patches:
     """Return patches for the methods of multiprocessing's contexts."""
     base: Any = vars(module)["BaseContext"]
-    return [(base, name, _method(getattr(base, name), name)) for name in [*NAMES, "Pool"]]
+    return [(base, name, _method(getattr(base, name), name)) for name in NAMES]
 
 
 def of_process(module: ModuleType) -> Patches:
@@ -100,20 +99,7 @@ def _method(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _of_ranks(name: str) -> Callable[..., Any]:
-    return _pool if name == "Pool" else getattr(shared, name)
-
-
-def _pool(
-    processes: int | None = None,
-    initializer: Callable[..., object] | None = None,
-    initargs: Iterable[Any] = (),
-    maxtasksperchild: int | None = None,
-) -> Any:  # noqa: ANN401 - a pool
-    """Return a pool of threads, whose workers are never replaced."""
-    from multiprocessing.pool import ThreadPool  # noqa: PLC0415 - many programs have no pool
-
-    del maxtasksperchild
-    return ThreadPool(processes, initializer, tuple(initargs))
+    return getattr(shared, name)  # type: ignore[no-any-return]
 
 
 def _start(original: Callable[..., None], run: object) -> Callable[..., None]:
@@ -150,6 +136,7 @@ class _Child:
         starter = current_program()
         assert starter is not None, "a rank starts it"
         self.returncode: int | None = None
+        self._told: list[Any] = []
         self._name, is_forked = process.name, _is_forked(process)
         self._program = program = process_of(starter, is_forked=is_forked)
         program.local["world"] = world_of(starter)
@@ -207,6 +194,15 @@ class _Child:
             if delays is not None:
                 delays.exit_codes.setdefault(self._program.rank, []).append(status)
             process_ended(self._program, status)
+            for queue in self._told:
+                queue.put(None)
+
+    def tell_end(self, queue: Any) -> None:  # noqa: ANN401 - a queue
+        """Put None into a queue once the process has ended."""
+        if self.returncode is not None:
+            queue.put(None)
+        elif queue not in self._told:
+            self._told.append(queue)
 
     def poll(self, flag: object = None) -> int | None:
         """Return the exit code, or None while it runs."""

@@ -121,12 +121,10 @@ def test_a_process_that_waits_for_ever_is_in_the_report(spawn):
         spawn(program, 1)
 
 
-def test_pools_and_managers_are_of_threads(spawn):
+def test_managers_are_of_ranks(spawn):
     """With the names of multiprocessing."""
 
     def program(rank, ctx):
-        with multiprocessing.Pool(2) as pool:
-            assert pool.map(abs, [-1, -2]) == [1, 2]
         queue = multiprocessing.Manager().Queue()
         queue.put(rank)
         assert queue.get() == rank

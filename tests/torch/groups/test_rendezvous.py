@@ -118,6 +118,31 @@ def test_a_new_process_takes_the_place_of_a_dead_rank(spawn, backend):
     assert seen == {0: (111.0, [0, 1, 2, 3.0]), 1: (111.0, [0, 1, 2]), 2: (111.0, [0, 1, 2, 3.0])}
 
 
+def summed(rank, size):
+    """Be a worker of a pool that is a world of its own."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29777")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    torch.set_default_dtype(torch.float64 if rank else torch.float32)
+    dist.init_process_group("gloo")
+    x = torch.ones(1, dtype=torch.float32) * (rank + 1)
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+    return x.item(), torch.get_default_dtype()
+
+
+def test_workers_of_a_pool_are_a_world_of_their_own(spawn):
+    """As tests of libraries make them; each has its own default type."""
+
+    def program(me):
+        with SPAWNING.Pool(2) as pool:
+            found = pool.starmap_async(summed, [(0, 2), (1, 2)], chunksize=1).get(60)
+        assert found == [(3.0, torch.float32), (3.0, torch.float64)]
+        assert torch.get_default_dtype() == torch.float32
+        assert os.environ.get("MASTER_PORT") != "29777"
+
+    spawn(program, 1)
+
+
 def member(rank, size, attempt, port, results):
     """Be a process of a world; one of the first dies."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
