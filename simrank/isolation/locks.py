@@ -464,6 +464,9 @@ class ReentrantLock:
     def _is_owned(self) -> bool:
         return self._owner == _me()
 
+    def _recursion_count(self) -> int:
+        return self._count if self._owner == _me() else 0
+
     def _release_save(self) -> tuple[int, Task | int | None]:
         state = self._count, self._owner
         self._count, self._owner = 0, None
