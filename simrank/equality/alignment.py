@@ -229,6 +229,8 @@ def cuts(
     if len(part) != len(whole):
         return
     need = {d: w // g for d, (g, w) in enumerate(zip(part, whole, strict=True)) if g and w != g}
+    if not all(need.values()):
+        return
     if any(part[d] * factor != whole[d] for d, factor in need.items()):
         return
     if any(not g and w for g, w in zip(part, whole, strict=True)):

@@ -281,7 +281,7 @@ def _misplaced(case: _Case) -> Cause | None:
             )
     rows = ((got - want).norm(dim=1) > tolerance).nonzero()[:, 0]
     for other, calls in case.compared.want.items():
-        theirs = torch.cat([each.double().flatten(0, -2) for each in calls])
+        theirs = torch.cat([_as_rows(each) for each in calls])
         if other == case.rank or theirs.shape[1:] != got.shape[1:]:
             continue
         if theirs.numel() <= _MAX_MATCHED and _found(got[rows], theirs, tolerance) is not None:
@@ -323,10 +323,13 @@ def _worst_call(case: _Case) -> tuple[int, torch.Tensor, torch.Tensor]:
     pairs = list(zip(compared.got[rank], compared.want[rank], strict=True))
     errors = [(got - want).norm().item() for got, want in pairs]
     number = errors.index(max(errors))
-    got, want = (each.double() for each in pairs[number])
-    if got.dim() < 2:
-        return number, got[None], want[None]
-    return number, got.flatten(0, -2), want.flatten(0, -2)
+    got, want = map(_as_rows, pairs[number])
+    return number, got, want
+
+
+def _as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with two dimensions; one with fewer is a row."""
+    return tensor.double().flatten(0, -2) if tensor.dim() > 1 else tensor.double().view(1, -1)
 
 
 def _rows(case: _Case) -> Cause:

@@ -733,6 +733,8 @@ def _has_rows(whole: torch.Tensor, part: torch.Tensor, tolerance: float) -> bool
         whole, part = whole[:, None], part[:, None]
     if whole.dim() < 2 or part.dim() < 2 or whole.shape[-1] != part.shape[-1] or not part.numel():
         return not part.numel()
+    if not whole.numel():
+        return False
     rows, every = part.flatten(0, -2).double(), whole.flatten(0, -2).double()
     drawn = torch.randn(rows.shape[-1], generator=torch.Generator().manual_seed(0)).double()
     values, order = (every @ drawn).sort()

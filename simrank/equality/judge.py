@@ -114,35 +114,46 @@ class Judge:
         verdict.notes += self.start.notes()
         verdict.not_seen = self.start.not_seen()
         steps, num_alike = self.start.reference.record.steps, self._num_alike()
+        initial = None  # Of a program that generates: ranks may split a value, as a bias, by terms.
+        if found is not None and steps[0].decoding is not None:
+            initial, found = found, None
         for number in range(num_alike):
-            if found is not None:
-                break
-            if steps[number].decoding is not None:
-                found = self._decoding(number, verdict)
-                continue
-            at = AtStep(self.start, number, self._excluded)
-            at.tally = verdict.tally
-            is_wrong = at.is_wrong()
-            if is_wrong or at.wrong_states():
-                found = self._located(at) if is_wrong else parameters.find_state(at)
-                found.step = number
-            else:
-                _add_to(verdict.not_seen, "optimizer_states", at.unlike)
-                self._survey(at, verdict)
-                if not at.is_loss_right(strict=False) and at.losses() and not number:
-                    losses = at.losses().values()
-                    text = f"those of ranks add up to {sum(losses):.6g}, weighted in their own way"
-                    verdict.not_seen["loss_values"] = [text]
-                if at.num_summed and not number:
-                    verdict.notes.append(_SUMMED.format(at.num_summed))
+            if found is None:
+                found = self._step(number, verdict)
         if found is None and num_alike < max(map(len, self._every_steps())):
             found = self._unlike_number(num_alike)
         if found is None:
             self._note_cache(verdict)
+            if initial is not None:
+                verdict.notes.append(
+                    f"initial values, without effect on the outputs: {initial.cause}"
+                )
         else:
+            found = initial or found
             self._complete(found)
             verdict.found = found
         return verdict
+
+    def _step(self, number: int, verdict: Verdict) -> FirstDifference | None:
+        """Return the first difference of a step."""
+        if self.start.reference.record.steps[number].decoding is not None:
+            return self._decoding(number, verdict)
+        at = AtStep(self.start, number, self._excluded)
+        at.tally = verdict.tally
+        is_wrong = at.is_wrong()
+        if is_wrong or at.wrong_states():
+            found = self._located(at) if is_wrong else parameters.find_state(at)
+            found.step = number
+            return found
+        _add_to(verdict.not_seen, "optimizer_states", at.unlike)
+        self._survey(at, verdict)
+        if not at.is_loss_right(strict=False) and at.losses() and not number:
+            losses = at.losses().values()
+            text = f"those of ranks add up to {sum(losses):.6g}, weighted in their own way"
+            verdict.not_seen["loss_values"] = [text]
+        if at.num_summed and not number:
+            verdict.notes.append(_SUMMED.format(at.num_summed))
+        return None
 
     def _decoding(self, number: int, verdict: Verdict) -> FirstDifference | None:
         """Return the first difference of a decoding step.
@@ -308,7 +319,7 @@ class Judge:
     def _padded(self, found: FirstDifference) -> tuple[tuple[str, ...], str] | None:
         """Return that padding of a parameter takes part in the loss, as of a vocabulary."""
         start, steps = self.start, [record.steps for record in self.start.ranks]
-        if found.direction not in (LOSS, BACKWARD, FORWARD) or found.decoding is not None:
+        if found.direction not in (LOSS, BACKWARD):
             return None
         for name in start.held_names():
             if found.module not in (module_of(name), MODEL, LOSS_MODULE):
@@ -480,6 +491,7 @@ _ON_CPU = (
     "nccl does not reach",
     "tensors lie on different devices",
     "Inconsistent compute device",
+    "device type for generator",
 )
 _TO_FIX_DEVICE = "to fix: make tensors on the device of the model and the batch, or --device cpu"
 

@@ -31,6 +31,8 @@ _WITH_BIAS = 3  # Tensors: input, weight and bias.
 _FEW = 2  # Elements that may be equal by chance.
 _STATISTICS = ("mean", "std", "var", "std_mean", "var_mean", "sum", "logsumexp", "median", "norm",
                "max", "min", "amax", "amin")  # fmt: skip
+_tensor: Any = torch.Tensor
+_GRADIENT_OF = _tensor.grad.__get__
 _OWN_ROWS = ", of its own rows alone,"
 _UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "resize")
 
@@ -108,21 +110,31 @@ class Operations(TorchFunctionMode):
 
     Args:
         is_in_module: Returns whether it does.
+        is_gradient: Returns whether a tensor is that of a parameter: what reduces it is no loss.
         has_integers: Whether results that are integers count, too.
 
     Attributes:
         done: The calls; none if they have more elements than can be kept.
     """
 
-    def __init__(self, is_in_module: Callable[[], bool], *, has_integers: bool = False) -> None:
+    def __init__(
+        self,
+        is_in_module: Callable[[], bool],
+        is_gradient: Callable[[torch.Tensor], bool],
+        *,
+        has_integers: bool = False,
+    ) -> None:
         super().__init__()
         self.done: list[TorchCall] = []
         self._is_in_module, self._has_integers = is_in_module, has_integers
+        self._is_gradient = is_gradient
         self._num_elements = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call `func`, and record what it gives."""
-        if self._num_elements > _MAX_ELEMENTS or not self._is_in_module():
+        is_left_out = self._num_elements > _MAX_ELEMENTS or not self._is_in_module()
+        is_left_out = is_left_out or func == _GRADIENT_OF
+        if is_left_out or any(map(self._is_gradient, _floating((args, kwargs)))):
             return func(*args, **(kwargs or {}))
         taken = [taped(each).value for each in _floating((args, kwargs))]
         out = func(*args, **(kwargs or {}))
@@ -260,17 +272,8 @@ def first_unknown_gradient(
         if all(pool.has(each, least=1) for each in gradients):
             last.times = times
             return last
-    return _first_statistic(single, ranks[rank]) or last
-
-
-def _first_statistic(single: Sequence[TorchCall], own: Sequence[TorchCall]) -> Unknown | None:
-    """Return the first mean, sum or the like of known numbers that is not known itself."""
-    pool = _Pool([each for done in single for each in (*done.taken, *done.results)])
-    for number, done in enumerate(own):
-        is_known = all(map(pool.has, done.results)) or not all(map(pool.has, done.taken))
-        if done.name in _STATISTICS and not is_known:
-            return Unknown(done, f"what {done.text} gives{_OWN_ROWS}", done.order, number)
-    return None
+    value = first_unknown(single, ranks, rank, layout)
+    return value if value is not None and value.what.endswith(_OWN_ROWS) else last
 
 
 def _first_gradient(

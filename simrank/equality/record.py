@@ -282,8 +282,11 @@ def taped(tensor: torch.Tensor, file: TensorFile | None = None) -> Taped:
 def is_readable(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has elements of its own that can be recorded.
 
-    One of `torch.func` ends with its transformation.
+    One of `torch.func` ends with its transformation, and FSDP frees the storage of some.
     """
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if is_plain and tensor.numel() and not tensor.untyped_storage().nbytes():
+        return False
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # noqa: SLF001 - as below
     return tensor.layout == torch.strided and not tensor.is_meta and not is_wrapped
 

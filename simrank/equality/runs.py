@@ -477,7 +477,11 @@ class _Run:
         def is_in_module() -> bool:
             return rank in self.tapes and self.tapes[rank].is_in(watch.module, watch.step)
 
-        with Operations(is_in_module, has_integers=watch.has_integers) as operations:
+        def is_gradient(tensor: torch.Tensor) -> bool:
+            return rank in self.tapes and self.tapes[rank].is_gradient(tensor)
+
+        integers = watch.has_integers
+        with Operations(is_in_module, is_gradient, has_integers=integers) as operations:
             yield
         watch.done[rank] = operations.done
 

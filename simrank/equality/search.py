@@ -167,7 +167,8 @@ class Search:
             for number, compared in enumerate(every)
             if not cleared >> number & 1 and not self._at.is_excluded(compared.spot.module)
         ]
-        numbers.sort(key=lambda number: every[number].order)
+        if clears:  # Decoding steps are in the single program's order: ranks go on one by one.
+            numbers.sort(key=lambda number: every[number].order)
         partial = [
             number
             for number in numbers

@@ -692,7 +692,7 @@ class Start:
         most = usual.most_common(1)[0][0]
         for name, axes in split.items():
             is_direct = name.startswith(prefix) and "." not in name[len(prefix) :]
-            is_other = not set(axes) < set(most)  # A part may be whole along some.
+            is_other = not (set(axes) < set(most) or set(most) < set(axes))  # Whole along some.
             if is_direct and axes and usual[axes] < usual[most] and is_other:
                 both = tuple(a for a in self.layout.axes if a in (*axes, *most))
                 text = (

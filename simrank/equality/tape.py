@@ -318,6 +318,10 @@ class Tape:
         known = [name for name in self._stack if name in self._single.kinds]
         return bool(known) and known[-1] == module
 
+    def is_gradient(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is the gradient of a parameter."""
+        return any(each.grad is tensor for each in self._parameters().values())
+
     def find_dropout(
         self, *, is_draw: bool = False
     ) -> tuple[list[Dropped], Dropped | None, BatchRows | None]:

@@ -103,3 +103,9 @@ def test_a_value_that_no_parameter_has_is_not_found():
     """It is no part of the single program's."""
     parameters = {"w": Taped(whole(8, 6))}
     assert ParameterElements(parameters).find("w", whole(8, 6) + 1e-9) is None
+
+
+def test_nothing_is_cut_from_a_tensor_without_elements():
+    """As a cache that is empty at first, where that of a rank has its slots."""
+    whole, part = torch.Size((2, 0, 8)), torch.Size((2, 16, 8))
+    assert [*cuts(part, whole, Layout({"tp": 2}), ["tp"], replicates=True)] == []

@@ -79,6 +79,21 @@ def test_a_cache_that_differs_without_effect_is_a_note(tmp_path):
     assert note.endswith(", without effect on the outputs")
 
 
+def test_a_bias_that_ranks_add_by_terms_is_right(tmp_path):
+    """Its values are none of the single program's, and what it gives is."""
+    terms = served.TP.replace("whole.bias\n", "nn.Parameter(whole.bias.detach() / 2)\n")
+    terms = terms.replace("self.weight)\n        if", "self.weight, self.bias)\n        if")
+    terms = terms.replace("return out + self.bias", "return out")
+    verdict = judged(tmp_path, served.Served(terms, {"tp": 2}))
+    assert verdict.found is None
+    (note,) = verdict.notes
+    assert note.startswith(
+        "initial values, without effect on the outputs: blocks.0.attn.o.bias has"
+    )
+    found = judged(tmp_path, served.Served(terms, {"tp": 2}), "a_norm_over_the_shard").found
+    assert found.direction == "initial values"
+
+
 def test_quantized_parts_need_a_declared_tolerance(tmp_path):
     """Without it their values are no part of the single program's."""
     program = served.QUANTIZED._replace(single=served.GREEDY)

@@ -19,7 +19,7 @@ TP = Layout({"tp": 2})
 
 def done(work, *inputs):
     """Return the operations of a function, with the gradients of the sum of what it gives."""
-    with Operations(lambda: True) as operations:
+    with Operations(lambda: True, lambda _: False) as operations:
         out = work(*inputs)
     if out.requires_grad:
         out.backward(torch.ones_like(out))

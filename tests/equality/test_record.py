@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from simrank.equality.record import read_record, write_record
+from simrank.equality.record import is_readable, read_record, write_record
 
 
 def test_tensors_come_back_with_their_type_and_shape(tmp_path):
@@ -30,3 +30,12 @@ def test_a_record_without_tensors_comes_back(tmp_path):
     """An empty file could not be mapped."""
     write_record([1, 2], tmp_path / "record")
     assert read_record(tmp_path / "record") == [1, 2]
+
+
+def test_a_tensor_whose_storage_is_freed_is_not_read():
+    """FSDP frees that of what it has gathered; a copy would read beyond it."""
+    freed = torch.ones(1000)
+    assert is_readable(freed)
+    freed.untyped_storage().resize_(0)
+    assert not is_readable(freed)
+    assert is_readable(torch.empty(0))
