@@ -20,6 +20,7 @@ from simrank.equality.causes import UNEXPLAINED, factor_of
 from simrank.equality.comparison import ABSENT, GRADIENTS, RIGHT, SUMMAND, VALUES, errors_of
 from simrank.equality.decoding import DecodingSearch
 from simrank.equality.layout import varying
+from simrank.equality.operations import MicroBatches
 from simrank.equality.program import NoGradientError
 from simrank.equality.record import Reference, read_record, write_record
 from simrank.equality.runs import (
@@ -101,6 +102,7 @@ class Judge:
         self._layout, self._runner, self._excluded = layout, runner, excluded
         self._partial: FirstDifference | None = None  # An output of the decoding step before.
         self._cache: FirstDifference | None = None  # The first cache of the batch that differs.
+        self._scale: float | None = None  # Of the gradient of the model's output, in a wrong step.
         self._parted: int | None = None  # A batch whose tokens are others, within the tolerance.
 
     def judge(self) -> Verdict:
@@ -234,6 +236,7 @@ class Judge:
         """Return the first difference of a step that is wrong."""
         search = Search(at)
         found = search.tensors()
+        self._scale = search.scale()
         found = found or gradients.find_gradients(at, search, self._runner)
         found = found or self._wrong_loss(at) or parameters.find_step(at)
         found = found or parameters.find_buffer(at)
@@ -342,18 +345,23 @@ class Judge:
 
     def _locate(self, found: FirstDifference, runner: Runner) -> None:
         """Name the operation that a difference began with, where nothing simple explains it."""
-        is_exact = not self.start.reference.record.tolerance
-        is_open = is_exact and any(words in found.cause for words in UNEXPLAINED)
-        if not is_open or found.direction not in _KINDS or not found.ranks:
-            return
+        is_open = any(words in found.cause for words in UNEXPLAINED)
         name = "" if found.module == MODEL else found.module
+        # Where a cause is known, but no line of the module.
+        is_without_line = found.decoding is not None and found.place in {
+            str(record.homes.get(name)) for record in self.start.ranks
+        }
+        is_exact = not self.start.reference.record.tolerance
+        is_asked = is_exact and (is_open or is_without_line)
+        if not is_asked or found.direction not in _KINDS or not found.ranks:
+            return
         ranks, step, kinds = found.ranks, found.step, _KINDS[found.direction]
-        count = AtStep(self.start, step).num_calls
+        parts = MicroBatches(AtStep(self.start, step).num_calls, self._scale)
         try:
-            begin = runner.begin(self._layout, ranks, name, step, kinds, count)
-            while begin is not None and begin.is_before and name:
+            begin = runner.begin(self._layout, ranks, name, step, kinds, parts)
+            while is_open and begin is not None and begin.is_before and name:
                 name = self.start.reference.record.parent(name)
-                before = runner.begin(self._layout, ranks, name, step, kinds, count)
+                before = runner.begin(self._layout, ranks, name, step, kinds, parts)
                 if before is None:
                     break
                 begin, found.module = before, name or MODEL
@@ -361,13 +369,14 @@ class Judge:
             text = str(error).partition("\n")[0]
             found.cause += f" (its operations could not be recorded: {text})"
             return
-        if begin is not None and begin.times:
-            found.place, found.axes = begin.place, (MICRO_BATCHES,)
-            found.cause = (
-                f"{begin.text} counts {begin.times:.4g} times: a loss beside the main one, and "
-                f"{'not' if begin.times > 1 else 'twice'} divided by the number of micro-batches, "
-                f"{count}"
-            )
+        if not is_open:
+            is_within = begin is not None and not begin.is_before
+            found.place = begin.place if begin is not None and is_within else found.place
+        elif begin is not None and begin.times:
+            known = factor_of(self._layout, begin.times, parts.number)
+            assert known is not None, "it is one of those"
+            found.place, found.axes = begin.place, known[0]
+            found.cause = f"{begin.text} is of a loss beside the main one, {known[1]}"
         elif begin is not None:
             found.place = begin.place
             found.cause += f": {begin.text} is the first that the single program does not have"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -103,6 +103,21 @@ class Located:
     number: int
     is_before: bool = False
     times: float = 0.0
+
+
+class MicroBatches(NamedTuple):
+    """What is known of the parts of a batch.
+
+    Attributes:
+        number: The most of a rank.
+        scale: What the gradient of each output is multiplied by; None: it is not known.
+    """
+
+    number: int = 1
+    scale: float | None = None
+
+
+_ONE = MicroBatches()
 
 
 class Operations(TorchFunctionMode):
@@ -244,7 +259,7 @@ def first_unknown_gradient(
     ranks: Sequence[Sequence[TorchCall]],
     rank: int,
     layout: Layout,
-    num_calls: int = 1,
+    parts: MicroBatches = _ONE,
 ) -> Unknown | None:
     """Return the first gradient of a rank's results that the single program does not have.
 
@@ -255,19 +270,21 @@ def first_unknown_gradient(
         ranks: Those of each rank.
         rank: The rank that is asked about.
         layout: Where the ranks stand.
-        num_calls: Micro-batches, at most.
+        parts: Micro-batches.
 
     Returns:
         The gradient; None if the single program has all.
     """
     every = [value for done in single for _, value in done.gradients.values()]
-    pools = [_Pool([each * scale for each in every]) for scale in _scales(layout)]
+    scales = _scales(layout) if parts.scale is None else [parts.scale]
+    pools = [_Pool([each * scale for each in every]) for scale in scales]
     found = [_first_gradient(pool, ranks, rank, layout) for pool in pools]
     if None in found or not every:
         return None
     known = [(pool, each) for pool, each in zip(pools, found, strict=True) if each is not None]
     pool, last = max(known, key=lambda pair: pair[1].order)
-    for times in (num_calls, 1 / num_calls) if num_calls > 1 else ():
+    sizes = [] if parts.scale is None else layout.axes.values()
+    for times in (e for size in {parts.number, *sizes} - {1} for e in (size, 1 / size)):
         gradients = [each / times for _, each in last.done.gradients.values()]
         if all(pool.has(each, least=1) for each in gradients):
             last.times = times

@@ -22,6 +22,7 @@ from simrank.equality.alignment import names_of
 from simrank.equality.comparison import VALUES, epsilon_of, errors_of, tolerance_of
 from simrank.equality.operations import (
     Located,
+    MicroBatches,
     Operations,
     TorchCall,
     first_unknown,
@@ -254,7 +255,7 @@ class Runner:
         module: str,
         step: int,
         kinds: Sequence[str],
-        num_calls: int = 1,
+        parts: MicroBatches,
     ) -> Located | None:
         """Return the operation in a module where a difference begins.
 
@@ -264,7 +265,7 @@ class Runner:
             module: The module, or LOSS_MODULE.
             step: The training step.
             kinds: What may differ, VALUES or GRADIENTS, in the order in which to look.
-            num_calls: Micro-batches, at most.
+            parts: Micro-batches.
 
         Returns:
             The operation; None if the single program has all results, or they are not known.
@@ -277,7 +278,7 @@ class Runner:
         every = [watch.done[number] for number in range(layout.num_ranks)]
         calls = [record.calls for record in run.ranks]
         for kind in kinds:
-            of_gradients = partial(first_unknown_gradient, num_calls=num_calls)
+            of_gradients = partial(first_unknown_gradient, parts=parts)
             find = first_unknown if kind == VALUES else of_gradients
             found = [(rank, find(single.done[0], every, rank, layout)) for rank in ranks]
             begins = [

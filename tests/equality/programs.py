@@ -718,7 +718,12 @@ RIGHT |= {
 FAULTY = {
     "a_loss_beside_is_not_divided_by_micro_batches": Program(
         WHOLE + TWO.replace("TERM", "value / 2 + model.layers[1].beside"),
-        ("backward", "layers.1", ("micro-batches",), "counts 2 times: a loss beside the main one"),
+        (
+            "backward",
+            "layers.1",
+            ("micro-batches",),
+            "of a loss beside the main one, 2 times too large",
+        ),
         single=SQUARES,
     ),
     "a_loss_beside_is_of_own_rows": Program(

@@ -3,6 +3,9 @@
 import pickle
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 import torch
 
 from simrank.equality import tensor_file
