@@ -106,7 +106,7 @@ class Located:
 
 
 class MicroBatches(NamedTuple):
-    """What is known of the parts of a batch.
+    """Micro-batches of a training step.
 
     Attributes:
         number: The most of a rank.
