@@ -88,13 +88,14 @@ class DecodingSearch(Search):
             if got.is_floating_point() or not got.dim():
                 return ""
             rows = got.flatten(1) if got.dim() > 1 else got[:, None]
-            wanted = want.view(rows.shape)
+            wanted = want.reshape(rows.shape)
             number = self._at.number - (compared.spot.module != GENERATED)
             logits = next(self._logits(number, rank, len(rows)), None)
             if logits is None or not torch.equal(rows[:, :-1], wanted[:, :-1]):
                 return ""
             own, right = rows[:, -1], wanted[:, -1]
-            if max(int(own.max()), int(right.max())) >= logits.shape[-1]:
+            every = torch.cat([own, right])
+            if int(every.min()) < 0 or int(every.max()) >= logits.shape[-1]:
                 return ""
             apart = (logits.gather(-1, right[:, None]) - logits.gather(-1, own[:, None]))[:, 0]
             if bool((apart.abs() > 2 * declared * logits.abs().amax(-1)).any()):

@@ -320,7 +320,9 @@ class Tape:
 
     def is_gradient(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is the gradient of a parameter."""
-        return any(each.grad is tensor for each in self._parameters().values())
+        if tensor.requires_grad:  # It is part of a graph.
+            return False
+        return any(each.grad is tensor for part in self._parts for each in part.parameters())
 
     def find_dropout(
         self, *, is_draw: bool = False
