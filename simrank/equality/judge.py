@@ -103,7 +103,7 @@ class Judge:
         self._partial: FirstDifference | None = None  # An output of the decoding step before.
         self._cache: FirstDifference | None = None  # The first cache of the batch that differs.
         self._scale: float | None = None  # Of the gradient of the model's output, in a wrong step.
-        self._parted: int | None = None  # A batch whose tokens are others, within the tolerance.
+        self._skipped_batch: int | None = None  # Its tokens differ within the tolerance.
 
     def judge(self) -> Verdict:
         """Return the verdict."""
@@ -169,7 +169,7 @@ class Judge:
         assert at.single.decoding is not None
         if not at.single.decoding.number:
             self._note_cache(verdict)
-        if at.single.decoding.batch == self._parted:
+        if at.single.decoding.batch == self._skipped_batch:
             return None
         found = search.first(has_wrong_cache=self._cache is not None)
         if found is None:
@@ -183,8 +183,8 @@ class Judge:
         found.step, found.decoding = number, at.single.decoding
         tie = search.near_tie()
         if tie:
-            self._parted, step = at.single.decoding
-            words = f"batch {self._parted} is not compared from decoding step {step} on"
+            self._skipped_batch, step = at.single.decoding
+            words = f"batch {self._skipped_batch} is not compared from decoding step {step} on"
             verdict.notes.append(f"{words}: {tie}")
             return None
         if found.module != GENERATE:

@@ -29,8 +29,6 @@ _MAX_ELEMENTS = 1 << 22  # That a rank keeps; assumed.
 _CLOSE, _TINY = 1e-8, 1e-12  # Relative, and absolute; rounding is 1e-14.
 _WITH_BIAS = 3  # Tensors: input, weight and bias.
 _FEW = 2  # Elements that may be equal by chance.
-_STATISTICS = ("mean", "std", "var", "std_mean", "var_mean", "sum", "logsumexp", "median", "norm",
-               "max", "min", "amax", "amin")  # fmt: skip
 _tensor: Any = torch.Tensor
 _GRADIENT_OF = _tensor.grad.__get__
 _OWN_ROWS = ", of its own rows alone,"
@@ -243,15 +241,21 @@ def first_unknown(
 
 
 def _statistic(done: TorchCall, before: Sequence[TorchCall], pool: _Pool) -> TorchCall | None:
-    """Return the mean, sum or the like that an unknown result is, or takes as a single number."""
-    if done.name in _STATISTICS and all(map(pool.has, done.taken)):
+    """Return the mean or other reduction that an unknown result is, or takes as one number."""
+    if _is_reduction(done) and all(map(pool.has, done.taken)):
         return done
     for taken in done.taken:
         for each in before if taken.numel() < _FEW else ():
             is_result = any(torch.equal(taken, result) for result in each.results)
-            if is_result and each.name in _STATISTICS and not pool.has(taken, least=1):
+            if is_result and _is_reduction(each) and not pool.has(taken, least=1):
                 return each
     return None
+
+
+def _is_reduction(done: TorchCall) -> bool:
+    """Return whether a call gives fewer elements than the one tensor that it takes."""
+    count = done.taken[0].numel() if len(done.taken) == 1 else 0
+    return all(each.numel() < count for each in done.results)
 
 
 def first_unknown_gradient(

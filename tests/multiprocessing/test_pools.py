@@ -38,7 +38,7 @@ def lose(value):
 
 
 def pools():
-    """Return what makes pools: functions of contexts, and the class."""
+    """Return the constructors of pools: of the module, of its contexts, and the class."""
     contexts = [multiprocessing.get_context(method) for method in ("fork", "spawn", "forkserver")]
     by_class = functools.partial(multiprocessing.pool.Pool, context=contexts[1])
     return [multiprocessing.Pool, *(each.Pool for each in contexts), by_class]
