@@ -194,7 +194,7 @@ def program_of(names: Mapping[str, Any], path: str, *, has_gradient: bool = True
     tolerance = names.get(TOLERANCE, 0.0)
     is_part = isinstance(tolerance, (int, float)) and 0 <= tolerance < 1
     if not is_part or (tolerance and not served):
-        expected = "a part of a norm, such as 0.02, of a program that generates: its quantization"
+        expected = "a relative error below 1, such as 0.02, in a program with generate"
         raise ConfigError(ConfigProblem(path, None, TOLERANCE, expected, repr(tolerance)))
     if served:
         build, batch, parallelize = (names[name] for name in ("build", "batch", "parallelize"))

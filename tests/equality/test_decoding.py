@@ -122,10 +122,10 @@ def test_tokens_of_logits_that_nearly_tie_may_differ_within_the_tolerance(tmp_pa
 @pytest.mark.parametrize(
     "names", [{"TOLERANCE": 2}, {"TOLERANCE": "x"}, {"TOLERANCE": 0.1, "loss": lambda: None}]
 )
-def test_a_tolerance_is_a_part_of_a_norm_of_a_program_that_generates(names):
+def test_a_tolerance_is_a_relative_error_of_a_program_that_generates(names):
     """Training would hide its faults behind one."""
     names = dict.fromkeys(("build", "batch", "parallelize", "generate"), lambda: None) | names
-    with pytest.raises(ConfigError, match=r"a part of a norm, such as 0\.02"):
+    with pytest.raises(ConfigError, match=r"a relative error below 1, such as 0\.02"):
         program_of(names, "p.py")
 
 
