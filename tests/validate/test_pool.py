@@ -107,9 +107,12 @@ def test_every_traceback_of_every_rank_that_raised_is_there(pool):
 
 def test_ranks_that_raise_one_after_the_other_are_all_told():
     """A busy machine may keep a rank for a second: the pool waits longer than that here."""
-    with WorkerPool(4, None, 20, options=Options(limits=Limits(settle_s=15.0))) as patient:
-        with pytest.raises(RanksRaisedError) as caught:
-            patient.run(cases.raise_one_after_the_other)
+    options = Options(limits=Limits(settle_s=15.0))
+    with (
+        WorkerPool(4, None, 20, options=options) as patient,
+        pytest.raises(RanksRaisedError) as caught,
+    ):
+        patient.run(cases.raise_one_after_the_other)
     assert sorted(caught.value.errors) == [0, 1, 2, 3], "all is gathered before it is told"
 
 
