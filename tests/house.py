@@ -47,7 +47,7 @@ BUDGET = {
     "hardware": 1415,
     "isolation": 5163,
     "kernels": 13_667,
-    "multiprocessing": 1467,
+    "multiprocessing": 2225,
     "pages": 569,
     "planning": 1608,
     "ranks": 919,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simrank.ranks.current import Program
 
 _KEY = "late finalizers"  # In `Program.local`.
+_AT_END = "at end"  # Likewise: functions.
 _HAS_ANY = "has finalizers"  # Likewise: whether a look as it returns could find something.
 _RETURNED = "has returned"  # Likewise, once it has ended: False where it was ended or has failed.
 _NAMES = "names of modules"  # Likewise: those of its own modules.
@@ -111,8 +112,15 @@ def _write_files(modules: Sequence[Mapping[str, Any]]) -> None:
             found.extend(gc.get_referents(value))
 
 
+def at_end(program: Program, call: Callable[[], object]) -> None:
+    """Call a function once a rank ends, also by an error."""
+    program.local.setdefault(_AT_END, []).append(call)
+
+
 def forget(program: Program) -> None:
     """Keep nothing for a rank any more: it ends. Where it has not returned, nothing is called."""
+    for call in program.local.pop(_AT_END, ()):
+        call()
     _scripts.pop(program, None)
     program.local.setdefault(_RETURNED, False)
     for late in program.local.pop(_KEY, ()):

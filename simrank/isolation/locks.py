@@ -210,7 +210,7 @@ _KEY = "locks of cached properties"  # In `Program.local`.
 BARE = _LOCK, _REENTRANT_LOCK = type(allocate_lock()), type(_thread.RLock())
 
 
-def _catch_up(task: Task | None) -> None:
+def catch_up(task: Task | None) -> None:
     """Wait until simulated time reaches the rank's host clock, before ranks interact (E8).
 
     Not in the midst of an import: another rank that imports the same module would get half of it.
@@ -281,7 +281,7 @@ class Lock:
         if not blocking or timeout != -1:
             _check_arguments(blocking, timeout)
         task = running_task()
-        _catch_up(task)
+        catch_up(task)
         if task is not None and not self._is_waiter:
             if task.engine.delays is not None:
                 is_shared = not is_called_by_package()  # Its locks are those of one process.
@@ -359,7 +359,7 @@ class Lock:
         task = running_task()
         if task is not None:
             self._num_calls = task.engine.num_thread_calls
-        _catch_up(task)  # The others see it at the time that this rank's clock shows.
+        catch_up(task)  # The others see it at the time that this rank's clock shows.
         if task is None or task.engine.delays is None or self._is_waiter:
             self._hand_over()
             return
