@@ -1,16 +1,19 @@
-"""Threads that have the turn and sleep where the engine cannot see it: in a native lock.
+"""Threads that have the turn and sleep where the engine cannot see it: in a native call.
 
 A rank on a thread that waits for a native lock, whose holder waits for its turn, would stop the
 process in silence. The hub, which sleeps meanwhile, wakes now and then and looks: if the thread
 sleeps in a lock, the whole process has used no processor for a while, and no debugger is there,
-the rank is given up and the run ends with a report. So does a run that was interrupted, or whose
-time limit has passed, while a rank sleeps in anything native.
+the rank is given up and the run ends with a report. So does a run whose rank has not been awake
+for a minute in another call of the system, such as the poll of a C library: other ranks cannot
+answer it. Waits for child processes and for a terminal may take longer. A run that was
+interrupted, or whose time limit has passed, ends while a rank sleeps in anything native.
 
 This is the wall clock, which simulated code never reads; what it ends could not go on.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 from _thread import LockType, RLock
 from dataclasses import asdict, replace
@@ -36,13 +39,26 @@ _PATIENCE_WHEN_ENDING = 5
 _BUSY_S = 0.01  # Assumed: what the looks themselves, and idle threads, use of a processor per look.
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # Linux's system call of locks.
 _BARE = (LockType, type(RLock()))
+# Assumed: so many looks, as many as a socket may wait for; a server elsewhere has answered by then.
+_PATIENCE_OF_CALLS = 600
+_WAITS_FOR_CHILD = {"x86_64": ("61", "247"), "aarch64": ("260", "95")}.get(platform.machine(), ())
+_READ = {"x86_64": "0", "aarch64": "63"}.get(platform.machine())
+_REAL = "simrank.isolation.blocking_calls"  # Who comes by it waits for as long as the program says.
 _LOCKSTEP = "simrank.engine.lockstep"
 _MAX_FRAMES, _MAX_PARTS = 50, 16
-_TO_FIX = "make the lock while a Context is entered, or give it back before waiting for other ranks"
+_TO_FIX = {
+    "lock": "make the lock while a Context is entered, or give it back before waiting for other "
+    "ranks",
+    "call": "talk to other ranks with torch.distributed, multiprocessing or zmq, or give the call "
+    "a time limit of less than a minute",
+}
 
 
 class NativeWaitError(SimulationError):
-    """A rank sleeps in a lock that simrank does not see, and with it the whole simulation.
+    """A rank sleeps in a lock or call that simrank does not see, and with it the whole simulation.
+
+    Args:
+        kind: "lock", or "call": another call of the system.
 
     Attributes:
         time_ps: Simulated time in picoseconds.
@@ -52,14 +68,20 @@ class NativeWaitError(SimulationError):
     """
 
     def __init__(
-        self, time_ps: int, rank: int | None, waits: Sequence[RankState], *, seed: int = 0
+        self,
+        time_ps: int,
+        rank: int | None,
+        waits: Sequence[RankState],
+        *,
+        seed: int = 0,
+        kind: str = "lock",
     ) -> None:
         self.time_ps = time_ps
         self.rank = rank
         self.waits = tuple(waits)
         self.seed = seed
-        first = f"hang (suspected) at t={time_ps / 1e6:.3f} us: a rank sleeps in a native lock"
-        super().__init__("\n".join([first, *states_text(self.waits), f"  to fix: {_TO_FIX}"]))
+        first = f"hang (suspected) at t={time_ps / 1e6:.3f} us: a rank sleeps in a native {kind}"
+        super().__init__("\n".join([first, *states_text(self.waits), f"  to fix: {_TO_FIX[kind]}"]))
 
     def to_json(self) -> dict[str, Any]:
         """Return every fact as plain data."""
@@ -79,6 +101,9 @@ class Sleepers:
         self._seen: tuple[Task, object, int] | None = None
         self._last_s = 0.0
         self._num_looks = 0
+        self._asleep: tuple[object, ...] | None = None  # Where, and how often it has been awake.
+        self._num_asleep = 0
+        self._sleeps_in_call = False
 
     def look(self, task: Task) -> bool:
         """Look at the thread of a task; return whether it has slept for so long as to be given up.
@@ -91,6 +116,8 @@ class Sleepers:
         if frame is not None and frame.f_globals.get("__name__") == _LOCKSTEP:
             frame = None  # It is the hub of a Context of its own, and looks itself.
         seen = None if frame is None else (task, frame.f_code, frame.f_lasti)
+        if self._never_returns(task, frame, seen):
+            return True
         if seen is None or seen != self._seen or now_s - before_s > _BUSY_S:
             self._seen, self._num_looks = seen, 0
             return False
@@ -99,28 +126,79 @@ class Sleepers:
             return self._num_looks >= _PATIENCE_WHEN_ENDING
         return self._num_looks >= _PATIENCE and _is_in_lock(task) and not in_debugger(frame)
 
+    def _never_returns(self, task: Task, frame: FrameType | None, seen: object) -> bool:
+        """Return whether a thread has slept in one call of the system for a minute."""
+        call = None if frame is None else _call_of(task)
+        asleep = None if call is None else (seen, call, _num_awake(task))
+        if asleep is None or asleep != self._asleep:
+            self._asleep, self._num_asleep = asleep, 0
+            return False
+        self._num_asleep += 1
+        self._sleeps_in_call = (
+            self._num_asleep >= _PATIENCE_OF_CALLS
+            and not _may_take_long(call or "")
+            and not _waits_for_real(frame)
+            and not in_debugger(frame)
+        )
+        return self._sleeps_in_call
+
     def error(self, engine: EngineInterface, task: Task) -> BaseException:
-        """Return the error that ends the run, with the likely holders of the lock."""
+        """Return the error that ends the run, with the likely holders of a lock."""
         if self.overdue is not None:
             error, self.overdue = self.overdue, None
             return error
         frame = frame_of_thread(task.carrier.thread_id)
-        text = f"sleeps in a native lock{_holder_text(engine, task, frame)}"
+        kind = "call" if self._sleeps_in_call else "lock"
+        if self._sleeps_in_call:
+            text = f"has slept in a call of a C library for {_PATIENCE_OF_CALLS / 10:g} s"
+        else:
+            text = f"sleeps in a native lock{_holder_text(engine, task, frame)}"
         states = [
             replace(state, state=text) if state.state.endswith("running") else state
             for state in states_at(engine, frame)
         ]
-        return NativeWaitError(engine.now_ps, task.rank, states, seed=engine.seed)
+        return NativeWaitError(engine.now_ps, task.rank, states, seed=engine.seed, kind=kind)
 
 
 def _is_in_lock(task: Task) -> bool:
     """Return whether a thread sleeps in the system call of locks (on Linux only)."""
+    call = _call_of(task)
+    return call is not None and call.partition(" ")[0] == _FUTEX
+
+
+def _call_of(task: Task) -> str | None:
+    """Return the system call that a thread sleeps in, with its arguments; None: it runs."""
+    call = _told(task, "syscall")
+    return None if call is None or call.startswith("running") else call
+
+
+def _num_awake(task: Task) -> str:
+    """Return how often a thread has been awake: how often it has left the processor."""
+    lines = (_told(task, "status") or "").splitlines()
+    return "".join(line for line in lines if "ctxt_switches" in line)
+
+
+def _told(task: Task, file: str) -> str | None:
     carrier: Any = task.carrier
     try:
-        call = Path(f"/proc/self/task/{carrier.thread.native_id}/syscall").read_text("ascii")
+        return Path(f"/proc/self/task/{carrier.thread.native_id}/{file}").read_text("ascii")
     except (OSError, AttributeError):
-        return False
-    return call.partition(" ")[0] == _FUTEX
+        return None
+
+
+def _may_take_long(call: str) -> bool:
+    """Return whether a call waits for a child process, or for a person at a terminal."""
+    number, *words = call.split()
+    if number == _READ:
+        return os.isatty(int(words[0], 16))
+    return number in _WAITS_FOR_CHILD
+
+
+def _waits_for_real(frame: FrameType | None) -> bool:
+    """Return whether a wait is one that simrank knows to be real."""
+    while frame is not None and frame.f_globals.get("__name__") != _REAL:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _holder_text(engine: EngineInterface, task: Task, frame: FrameType | None) -> str:

@@ -1,7 +1,10 @@
 """Threads that sleep in native locks: a report instead of a process that sleeps."""
 
+import ctypes
 import os
+import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -157,3 +160,74 @@ def test_who_is_to_be_ended_is_given_up_whatever_it_sleeps_in(monkeypatch):
 
     assert found == [False] * 5 + [True] * 3
     assert type(error) is KeyboardInterrupt
+
+
+def look_while(program, monkeypatch, num_looks=8):
+    """Return what looks say while a rank runs a program, which gets a pipe that ends the looks."""
+    engine, read, looks = Engine(), os.pipe(), []
+    monkeypatch.setattr(native_sleep, "_PATIENCE_OF_CALLS", 3)
+    looker = Sleepers()
+
+    def outside(task):
+        wait_natively(0.02)
+        while len(looks) < num_looks:
+            looks.append(looker.look(task))
+            wait_natively(1e-3)
+        os.write(read[1], b"x")
+
+    task = Task(engine, "rank 0", 0)
+    task.carry(lambda: program(read[0]), "thread")
+    engine.enrol(task)
+    engine.wake([task])
+    task.carrier.start()
+    thread = threading.Thread(target=outside, args=(task,))
+    thread.start()
+    engine.run()
+    thread.join()
+    for end in read:
+        os.close(end)
+    return looks, str(looker.error(engine, task))
+
+
+def test_a_rank_that_sleeps_in_a_call_of_a_c_library_for_a_minute_is_given_up(monkeypatch):
+    """Other processes may compute meanwhile: what counts is that its thread has not been awake."""
+    poll = ctypes.CDLL(None).poll
+
+    class Descriptor(ctypes.Structure):
+        _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+
+    looks, text = look_while(
+        lambda end: poll(ctypes.byref(Descriptor(end, 1, 0)), 1, -1), monkeypatch
+    )
+    assert looks[:3] == [False] * 3
+    assert looks[-1] is True
+    assert "a rank sleeps in a native call" in text
+    assert "to fix: talk to other ranks with torch.distributed, multiprocessing or zmq" in text
+
+
+def test_a_rank_that_wakes_now_and_then_goes_on(monkeypatch):
+    """A download that is slow, say."""
+
+    def program(end):
+        while not _readable(end, 1):
+            pass
+
+    looks, _ = look_while(program, monkeypatch)
+    assert looks == [False] * 8
+
+
+def _readable(end, timeout_ms):
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return poll.poll(timeout_ms)
+
+
+def test_a_rank_that_waits_for_a_child_process_goes_on(monkeypatch):
+    """As long as the program says."""
+
+    def program(end):
+        with subprocess.Popen(["head", "-c", "1"], stdin=end, stdout=subprocess.DEVNULL) as child:
+            os.waitpid(child.pid, 0)
+
+    looks, _ = look_while(program, monkeypatch)
+    assert looks == [False] * 8
