@@ -15,6 +15,7 @@ import _socket as socket  # The module that programs know may not be loaded.
 import functools
 import os
 import select
+import shlex
 import struct
 import sys
 import time
@@ -28,7 +29,7 @@ from simrank.ranks.current import for_real, is_for_real, rank_program, running_t
 from simrank.ranks.ports import node_of, ports_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from simrank.ranks.ports import Holder
@@ -115,18 +116,41 @@ def of_subprocess(module: ModuleType) -> Patches:
     ]
 
 
+def answer_command(command: Sequence[str]) -> str | None:
+    """Return the output of a command that is simulated; a library may put another in its place."""
+    del command
+    return None
+
+
 @functools.lru_cache(maxsize=32)
 def _with_own_environment(original: Callable[..., None]) -> Callable[..., None]:
-    """Pass the rank's `os.environ` to a child process."""
+    """Pass the rank's `os.environ` to a child process; print what is simulated in its place."""
 
     @functools.wraps(original)
     def start(self: object, *args: object, **kwargs: object) -> None:
-        if running_task() is not None and len(args) <= _ENV and kwargs.get("env") is None:
-            kwargs["env"] = dict(os.environ)
+        if running_task() is not None:
+            if len(args) <= _ENV and kwargs.get("env") is None:
+                kwargs["env"] = dict(os.environ)
+            command, *others = args or (kwargs.pop("args", ()),)
+            answer = answer_command(_words(command))
+            if answer is not None:
+                command = ["printf", "%s", answer]
+                kwargs |= {"shell": False} if "shell" in kwargs else {}
+            args = (command, *others)
         original(self, *args, **kwargs)
 
     interrupts.may_be_left(start)
     return start
+
+
+def _words(command: object) -> Sequence[str]:
+    """Return the words of a command line; none where a shell has to read it."""
+    if isinstance(command, str):
+        try:
+            return shlex.split(command)
+        except ValueError:
+            return ()
+    return [os.fsdecode(word) for word in command] if isinstance(command, list | tuple) else ()
 
 
 _ENV = 10  # Where `env` stands among the positional arguments of `subprocess.Popen`.

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from simrank.device.tensors.printing import ADDRESSES, READERS, WHOLE_READERS
 from simrank.distributed.backends import default_timeout, is_simulated
 from simrank.engine import callsite
-from simrank.isolation import contracts
+from simrank.isolation import blocking_calls, contracts
 from simrank.isolation.libraries import RegisteredLibrary
 from simrank.isolation.mock_patches import PER_THREAD, SharedModule
 from simrank.multiprocessing import children
@@ -25,7 +25,7 @@ from simrank.ranks.current import in_ranks, rank_program
 from simrank.torch.cuda.switch import Switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from simrank.isolation.libraries import LibraryState
     from simrank.ranks import Program
@@ -91,7 +91,19 @@ def patches(module: ModuleType) -> Patches:
     launches.install()
     memory.install()
     # The first keep what ranks have made: they go with the Context.
-    return [*settings.hook_patches(), _keeping_works(), *_lasting(), deferred_dynamo.patch()]
+    return [
+        *settings.hook_patches(), _keeping_works(), *_lasting(), deferred_dynamo.patch(),
+        (blocking_calls, "answer_command", _answer_command),
+    ]  # fmt: skip
+
+
+def _answer_command(command: Sequence[str]) -> str | None:
+    """Answer what a rank asks `nvidia-smi` of its simulated devices."""
+    if not command or os.path.basename(command[0]) != "nvidia-smi":
+        return None
+    from simrank.torch.cuda import smi  # noqa: PLC0415 - it needs torch
+
+    return smi.answer(command)
 
 
 class _Made(NamedTuple):
