@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1
 
 
+_lost: list[greenlet] = []  # Of threads that a fork has lost.
+
 # What a signal raised while a rank's thread had the turn: the hub raises it when it has it back.
 raised_after_turn: list[BaseException] = []
 
@@ -239,6 +241,15 @@ class ThreadCarrier:
         _ring(self.go)
         if self.thread is not None:
             self.bury()
+
+    def revive(self) -> None:
+        """Get a thread anew: a fork has lost the old one, which slept."""
+        assert self.stack is not None, "it has lived"
+        _hubs.pop(self.stack, None)
+        _lost.append(self.stack)  # It cannot die here: its thread is another process's.
+        self.stack = self.frame = self.thread = self.thread_id = None
+        self.go = _silent_bell()
+        self._context = self._context.copy()  # The old one counts as entered.
 
     def give_up(self) -> None:
         """Detach a thread that sleeps natively from the engine: it may wake at any time."""

@@ -251,6 +251,18 @@ class Task:
         self.switch = held.switch
         self.leave = held.leave
 
+    def revive(self, body: Callable[[], Any]) -> None:
+        """Run another program from the next turn on: a fork has lost the thread of this task.
+
+        Args:
+            body: Waits for what this task waits for now.
+        """
+        self._body = body
+        self.greenlet = self.waiting = None
+        self.num_polls = 0
+        carrier: Any = self.carrier
+        carrier.revive()
+
     def _run(self, begin: Callable[[], object] | None = None) -> None:
         self.started = True
         try:

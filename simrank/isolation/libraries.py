@@ -15,7 +15,7 @@ import threading  # noqa: TID251 - simulated while a Context is entered  # noqa:
 from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from simrank.errors import UnsupportedError
@@ -50,6 +50,14 @@ class LibraryState(Protocol):
 
     def end(self) -> None:
         """Give back what the thread holds; called on it, after its program."""
+
+
+@runtime_checkable
+class ThreadsOfLibrary(Protocol):
+    """State that knows native threads of its rank."""
+
+    def lose(self) -> None:
+        """Forget them: a fork has lost them."""
 
 
 class RegisteredLibrary(NamedTuple):
@@ -172,6 +180,13 @@ def begin_thread(program: Program) -> list[Callable[[], None]]:
     for state in states:
         state.begin()
     return [state.end for state in reversed(states)]
+
+
+def lose_threads(program: Program) -> None:
+    """Forget the native threads of a rank in a fork, which has none of them."""
+    for state in program.local.get(_STATES, ()):
+        if isinstance(state, ThreadsOfLibrary):
+            state.lose()
 
 
 class CombinedTurn:

@@ -16,6 +16,7 @@ from _pytest.outcomes import Failed
 
 from simrank.errors import DeadlockError, LivelockError, ranks_text
 from simrank.suites.session import LoneSession, RankSession, SuiteRanks, current_session
+from simrank.suites.spare import Outcome, Spare, can_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -190,6 +191,7 @@ def _sections(reports: Mapping[int, pytest.TestReport], num_ranks: int) -> list[
 
 _ALONE = ("MultiProcessTestCase", "MultiThreadedTestCase", "MultiProcContinuousTest")
 _HARNESS = "torch.testing._internal.common_distributed"
+_FORK_S = 1.0  # Assumed: imports that take less are not worth a fork.
 _SLOW_S = 1.0  # Assumed: shorter restarts are not worth a line.
 _AT_REST = ("has ended the test", "has failed")
 Hang = DeadlockError | LivelockError
@@ -213,6 +215,9 @@ class Driver:
         self._is_collected = False
         self._lone: LoneSession | None = None
         self._restarts = _Restarts()
+        self._spare: Spare | None = None
+        self._items: dict[str, RanksItem] = {}
+        self._warn: Callable[[dict[str, Any]], object] = self._warn_here
 
     # ---- starting and ending ----
 
@@ -234,6 +239,8 @@ class Driver:
         if lone is not None:
             with self._captured():
                 lone.finish()
+        if self._spare is not None:
+            self._spare.close()
         world, self._world = self._world, None
         if world is None or world.is_over:
             return
@@ -243,6 +250,27 @@ class Driver:
                     world.tell(RankSession.finish)
         finally:
             world.end()
+
+    def _keep_spare(self, took_s: float) -> None:
+        """Fork the ranks that have just collected, where making others would take long."""
+        option = self._config.option
+        plugins = self._config.pluginmanager
+        is_watched = option.usepdb or option.trace or plugins.hasplugin("_cov")
+        if took_s >= _FORK_S and not is_watched and can_fork(self._num_ranks):
+            self._spare = Spare(self._run_in_fork, self._begin_fork, self.close)
+
+    def _begin_fork(self) -> None:
+        """Give the ranks of a fork threads."""
+        self._spare = None
+        assert self._world is not None, "it has collected"
+        self._world.revive()
+
+    def _run_in_fork(self, nodeid: str, following: str | None) -> Outcome:
+        """Run a test in a fork."""
+        found: list[dict[str, Any]] = []
+        self._warn = found.append
+        reports = self._run_here(self._items[nodeid], following)
+        return Outcome(reports, found, self._world is None or self._world.is_over)
 
     def _start(self) -> None:
         """Start ranks, up to their conftests."""
@@ -325,6 +353,9 @@ class Driver:
             capture.suspend_global_capture(in_=True)
             capture.read_global_capture()
 
+    def _warn_here(self, warning: dict[str, Any]) -> None:
+        self._config.hook.pytest_warning_recorded.call_historic(kwargs=warning)
+
     def _replay_warnings(self, sessions: Sequence[RankSession]) -> None:
         """Report the ranks' warnings to the driving session, equal ones once."""
         seen = set()
@@ -334,7 +365,7 @@ class Driver:
                 key = (str(message.message), message.filename, message.lineno, warning["nodeid"])
                 if key not in seen:
                     seen.add(key)
-                    self._config.hook.pytest_warning_recorded.call_historic(kwargs=warning)
+                    self._warn(warning)
 
     # ---- hooks ----
 
@@ -351,7 +382,9 @@ class Driver:
         ours: Any = session
         ours._notfound, ours._initial_parts, ours._collection_cache = [], [], {}
         hook = self._config.hook
+        before_s = time.perf_counter()
         world = self._collected()
+        took_s = time.perf_counter() - before_s
         ours._initialpaths = world.sessions[0].initial_paths
         stand = Stand(session)
         session.items = [stand.item(item) for item in world.sessions[0].items.values()]
@@ -369,6 +402,8 @@ class Driver:
         )
         hook.pytest_collection_finish(session=session)
         session.testscollected = len(session.items)
+        self._items = {item.nodeid: item for item in session.items if isinstance(item, RanksItem)}
+        self._keep_spare(took_s)
         return session.items
 
     @pytest.hookimpl(tryfirst=True)
@@ -393,9 +428,22 @@ class Driver:
         self._replay_warnings([session])
         return session.take_reports()
 
-    def _run(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
+    def _run(self, item: RanksItem, following: str | None) -> Sequence[pytest.TestReport]:
+        """Run a test on the ranks: on spare ones once the first have ended."""
         if self._lone is not None:
             self.close()
+        if self._spare is None or (self._world is not None and not self._world.is_over):
+            return self._run_here(item, following)
+        try:
+            with self._captured():
+                outcome = self._spare.run(item.nodeid, following)
+        except ChildProcessError as error:
+            return [_failed(item, str(error)), _teardown(item)]
+        for warning in outcome.warnings:
+            self._warn(warning)
+        return outcome.reports
+
+    def _run_here(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
         world = self._collected(item)
         if item.nodeid not in world.sessions[0].items:
             raise pytest.UsageError(f"{item.nodeid} was there, and is not collected any more")
@@ -440,6 +488,9 @@ class Driver:
     def pytest_unconfigure(self) -> None:
         """End the ranks."""
         self.close()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.end()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self) -> Any:
@@ -583,8 +634,14 @@ def _report_of_hang(item: RanksItem, world: SuiteRanks, error: Hang | Failed) ->
         )
         report.wasxfail = str(error).partition("\n")[0]
         return report
+    return _failed(
+        item, "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    )
+
+
+def _failed(item: RanksItem, text: str) -> pytest.TestReport:
+    """Return the report of a body that has failed for a reason of no rank."""
     path, line, _ = item.location
-    text = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
     shown = RanksRepr([RankFailure([], path, (line or 0) + 1, text, text)], 0)
     return pytest.TestReport(
         item.nodeid, item.location, dict(item.keywords), "failed", shown, "call"

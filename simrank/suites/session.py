@@ -21,6 +21,7 @@ from simrank.context import Context
 from simrank.distributed.group import membership
 from simrank.engine import Handle, NamedWait
 from simrank.errors import SimrankError
+from simrank.isolation import libraries
 from simrank.isolation.extension import OWN_MODULES
 from simrank.multiprocessing.script import program_imports
 from simrank.multiprocessing.spawn import spawn_in
@@ -76,7 +77,7 @@ class RankSession:
         self._phase_over = phase_over
         self.config: Any = None
         self.lasting: ProcessGroup | None = None
-        self._program: Program | None = None
+        self.program: Program | None = None
         self.items: dict[str, pytest.Item] = {}
         self.item: pytest.Item | None = None
         self._session: Any = None
@@ -84,7 +85,7 @@ class RankSession:
 
     def parse(self) -> None:
         """Read the command line and the initial conftests."""
-        self._program = program = rank_program()
+        self.program = program = rank_program()
         if program is not None:
             program.local[_SESSION] = self
         self.config = _prepareconfig([*self._args, "--assert=plain"])  # Rewritten code is shared.
@@ -123,7 +124,7 @@ class RankSession:
     @property
     def default_group(self) -> ProcessGroup | None:
         """The default group of the rank, or None."""
-        return None if self._program is None else membership(self._program).default
+        return None if self.program is None else membership(self.program).default
 
     def note_lasting(self) -> None:
         """Note that the default group of now is no test's own."""
@@ -429,6 +430,18 @@ class SuiteRanks:
             assert failure is not None, "it has failed"
             raise failure
 
+    def revive(self) -> None:
+        """Give the ranks threads anew, in a fork that was made while they were at rest."""
+        for rank, task in enumerate(self._processes.group.tasks):
+            task.revive(partial(self._live_on, rank, len(self._gates) - 1))
+
+    def _live_on(self, rank: int, number: int) -> None:
+        program = self.sessions[rank].program
+        assert program is not None, "it has parsed"
+        libraries.lose_threads(program)
+        libraries.begin_thread(program)
+        self._live(rank, number)
+
     def end(self, error: BaseException | None = None) -> None:
         """End the ranks, and leave the simulation."""
         if self.is_over:
@@ -457,11 +470,11 @@ class SuiteRanks:
 
     # ---- on a rank ----
 
-    def _live(self, rank: int) -> None:
-        """Carry out orders until the world ends."""
+    def _live(self, rank: int, first: int = 0) -> None:
+        """Carry out orders, from a number on, until the world ends."""
         engine = self._context.engine
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # Of the session that drives this.
-        for number in count():
+        for number in count(first):
             engine.wait(self._gates[number])
             assert self._order is not None, "the gate is open"
             self._order(self.sessions[rank])

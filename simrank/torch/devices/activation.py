@@ -357,6 +357,13 @@ def end_of_rank(program: Program) -> None:
             raise own.deferred_error
 
 
+def lose_threads(program: Program) -> None:
+    """Forget the threads of a rank that are bound to its devices."""
+    own: RankDevices | None = program.local.get(_KEY)
+    if own is not None:
+        own.lose_threads()
+
+
 def _keep_peaks(own: RankDevices) -> None:
     from simrank.torch.cuda.memory import peak_bytes  # noqa: PLC0415 - only here
 

@@ -467,6 +467,10 @@ class RankDevices:
             self._bound.discard(get_ident())
             cuda.unbind()
 
+    def lose_threads(self) -> None:
+        """Forget the bound threads: a fork has none of them, and may give others their numbers."""
+        self._bound.clear()
+
     def device(self, index: int) -> Device:
         """Return the simulated device that the rank sees as cuda:index."""
         return devices_of(self.program)[self.first + index]

@@ -288,6 +288,10 @@ class TorchState:
         if not context.has_values:  # Tensors of the host may lack values, too, from the start.
             activation.enable_where_possible(self._program)
 
+    def lose(self) -> None:
+        """Forget which threads C++ knows."""
+        activation.lose_threads(self._program)
+
     def end(self) -> None:
         """Release the state that C++ keeps for the thread."""
         self._registries.end()
