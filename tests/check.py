@@ -5,7 +5,7 @@ types` only these two. `--slow` adds all slow tests, the check `slow` is a tenth
 with each commit. Four checks need torch:
 `torch-types` checks types against torch's own, `torch` has the tests of torch programs,
 `after-torch` all tests in processes that import torch first, `releases` what another release of
-torch is tried with first.
+torch is tried with first. `foreign NAME` runs another project's suite (`tests/foreign`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TORCH = {
     ],
 }  # fmt: skip
 # Installs packages from an index, and takes minutes: not among all checks either.
-FOREIGN = {"foreign": ["python", "tests/foreign_packages.py"]}
+FOREIGN = {"foreign": ["python", "tests/foreign_suites.py"]}
 # The subjects of commits need a clone with its history; packages are built and installed.
 MORE = {"commits": ["python", "tests/commits.py"], "package": ["python", "tests/package.py"]}
 SLOW = {"slow tests": [*PYTEST, "-m", "slow"]}
@@ -83,6 +83,9 @@ def tenth() -> dict[str, list[str]]:
 
 def main(arguments: list[str]) -> int:
     """Run the checks that are named, or all of them; return 1 if one failed, 2 for a wrong name."""
+    if arguments[:1] == ["foreign"]:  # With names of recipes, and its own options.
+        command = [sys.executable, *FOREIGN["foreign"][1:], *arguments[1:]]
+        return subprocess.run(command, check=False, cwd=ROOT).returncode
     names = [argument for argument in arguments if argument != "--slow"]
     known = CHECKS | TORCH | FOREIGN | MORE | tenth()
     unknown = [name for name in names if name not in known]
