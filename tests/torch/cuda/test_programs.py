@@ -312,6 +312,42 @@ def test_optimizers_equal_the_host(cuda, name):
         assert all(t.is_cuda for key, t in state.items() if key != "step" and torch.is_tensor(t))
 
 
+@pytest.mark.parametrize("is_tensor", [False, True], ids=["number", "tensor"])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_fused_adam_takes_narrow_states_beside_wide_parameters(cuda, kind, is_tensor):
+    """A step in fp32 whose states are rounded once, as CUDA's mixed kernel; CPU torch has none."""
+    names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    host, device = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.empty(5, 3, device="cuda"))
+    device.data.copy_(host.data)
+    rate = torch.tensor(0.1, device="cuda") if is_tensor else 0.1
+    wide = kind([host], lr=0.1, fused=True, amsgrad=True)
+    mixed = kind([device], lr=rate, fused=True, amsgrad=True)
+    for _ in range(3):
+        host.grad = torch.randn(5, 3)
+        device.grad = host.grad.cuda()
+        wide.step()
+        mixed.step()
+        for name in names:  # Both go on from the rounded states.
+            expected, found = wide.state[host][name], mixed.state[device][name].bfloat16()
+            mixed.state[device][name] = found
+            assert torch.equal(expected.bfloat16(), found.cpu())
+            expected.copy_(found)
+        same(host, device, 1e-6)
+    assert mixed.state[device]["exp_avg"].dtype is torch.bfloat16
+
+
+def test_fused_adam_refuses_wide_states_beside_narrow_parameters(cuda):
+    """In the words of CUDA's kernel."""
+    narrow = nn.Parameter(torch.ones(2, device="cuda", dtype=torch.bfloat16))
+    optimizer = torch.optim.AdamW([narrow], fused=True)
+    narrow.grad = torch.ones_like(narrow)
+    optimizer.step()
+    state = optimizer.state[narrow]
+    state.update({name: state[name].float() for name in ("exp_avg", "exp_avg_sq")})
+    with pytest.raises(RuntimeError, match="AdamW requires float32 params, got BFloat16"):
+        optimizer.step()
+
+
 LAYERS = {
     "conv2d": (lambda: nn.Conv2d(3, 4, 3, padding=1), (2, 3, 8, 8)),
     "conv1d_groups": (lambda: nn.Conv1d(4, 4, 3, groups=4), (2, 4, 9)),

@@ -354,6 +354,47 @@ Tensor& baddbmm_into_out(const Tensor& c, const Tensor& a, const Tensor& b, at::
   return out.copy_(baddbmm_into(c, a, b, type, beta, alpha));
 }
 
+// ---- optimizers: CUDA's fused Adam also takes fp32 parameters whose states are bf16, and computes in fp32.
+std::vector<Tensor> widened(at::TensorList tensors) {
+  std::vector<Tensor> wide_ones;
+  for (auto& tensor : tensors) wide_ones.push_back(wide(tensor));
+  return wide_ones;
+}
+void check_adam_type(const char* step, const char* list, at::TensorList tensors, at::ScalarType expected) {
+  for (auto& tensor : tensors)
+    TORCH_CHECK(tensor.scalar_type() == expected, "Mixed-precision fused ", step, " requires ",
+                expected == at::kFloat ? "float32 " : "bfloat16 ", list, ", got ", tensor.scalar_type());
+}
+template <typename Rate>
+using AdamStep = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, Rate,
+                          double, double, double, double, bool, bool, const MaybeTensor&, const MaybeTensor&);
+template <typename Rate, AdamStep<Rate> own, bool is_decoupled>
+void fused_adam(at::TensorList params, at::TensorList grads, at::TensorList means, at::TensorList squares, at::TensorList most,
+                at::TensorList steps, Rate rate, double beta1, double beta2, double decay, double eps, bool amsgrad,
+                bool maximize, const MaybeTensor& scale, const MaybeTensor& found_inf) {
+  const bool is_mixed = !params.empty() && params[0].scalar_type() != means[0].scalar_type();
+  const char* name = is_decoupled ? "AdamW" : "Adam";
+  if (is_mixed) {
+    check_adam_type(name, "params", params, at::kFloat);
+    check_adam_type(name, "grads", grads, at::kFloat);
+    check_adam_type(name, "optimizer states", means, at::kBFloat16);
+    check_adam_type(name, "optimizer states", squares, at::kBFloat16);
+    if (amsgrad) check_adam_type(name, "max_exp_avg_sqs", most, at::kBFloat16);
+  }
+  const at::TensorList states[] = {means, squares, most};
+  std::vector<Tensor> own_states[3];
+  for (int kind = 0; kind < 3; kind++) own_states[kind] = is_mixed ? widened(states[kind]) : states[kind].vec();
+  own(params, grads, own_states[0], own_states[1], own_states[2], steps, rate, beta1, beta2, decay, eps, amsgrad, maximize,
+      scale, found_inf);
+  if (!is_mixed) return;
+  for (int kind = 0; kind < 3; kind++)
+    for (size_t i = 0; i < states[kind].size(); i++) states[kind][i].copy_(own_states[kind][i]);
+}
+constexpr auto adam = fused_adam<double, at::_fused_adam_, false>;
+constexpr auto adamw = fused_adam<double, at::_fused_adamw_, true>;
+constexpr auto adam_tensor_lr = fused_adam<const Tensor&, at::_fused_adam_, false>;
+constexpr auto adamw_tensor_lr = fused_adam<const Tensor&, at::_fused_adamw_, true>;
+
 // ---- histograms: CUDA counts integers, CPU torch only floats; up to 2^53 the bins of doubles are the same.
 Tensor counted(const Tensor& self, int64_t bins, const Scalar& least, const Scalar& most) {
   if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return at::histc(self, bins, least, most);
@@ -430,6 +471,8 @@ std::vector<HostKernel> host_kernels() {
           KERNEL("mm.dtype", mm_into), KERNEL("mm.dtype_out", mm_into_out), KERNEL("bmm.dtype", bmm_into),
           KERNEL("bmm.dtype_out", bmm_into_out), KERNEL("addmm.dtype", addmm_into), KERNEL("addmm.dtype_out", addmm_into_out),
           KERNEL("baddbmm.dtype", baddbmm_into), KERNEL("baddbmm.dtype_out", baddbmm_into_out),
+          KERNEL("_fused_adam_", adam), KERNEL("_fused_adam_.tensor_lr", adam_tensor_lr),
+          KERNEL("_fused_adamw_", adamw), KERNEL("_fused_adamw_.tensor_lr", adamw_tensor_lr),
           KERNEL("histc", counted), KERNEL("histc.out", counted_out)};
 }
 #undef KERNEL
