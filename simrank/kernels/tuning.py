@@ -32,6 +32,7 @@ def _state(tuner: Any) -> dict[str, Any]:  # noqa: ANN401 - an Autotuner
     program = current_program()
     if program is None:
         outside: dict[str, Any] = vars(tuner)
+        outside.setdefault("cache", {})  # One made in a program has none: nothing is measured yet.
         return outside
     own: dict[Any, dict[str, Any]] = program.local.setdefault(_KEY, {})
     if tuner not in own:

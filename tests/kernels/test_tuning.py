@@ -69,6 +69,17 @@ def test_what_nobody_has_found_yet_is_no_attribute():
         tuner.best_config  # noqa: B018 - asked for
 
 
+def test_a_tuner_of_a_rank_has_an_empty_cache_outside(run):
+    """A function that a rank has registered with atexit reads it when the run is over."""
+    made = []
+
+    def body(rank, ctx):
+        made.append(accumulate())
+
+    run(body, 1)
+    assert made[0].cache == {}
+
+
 def accumulate(**options):
     """Return an autotuned kernel that adds to its output."""
     configs = [triton.Config({"BLOCK": size}) for size in (128, 256)]
