@@ -567,6 +567,29 @@ def own_copy(value: Any) -> Any:  # noqa: ANN401 - a function or class
     return found
 
 
+def is_of_another_rank(kind: type) -> bool:
+    """Return whether another rank has defined a class, in its copy of a private module.
+
+    Globals of a class's methods are those of the module that defined it, also within a function. A
+    class without methods is compared with the module's class of its name.
+    """
+    own = _of_running()
+    if own is None:
+        return False
+    home = kind.__module__
+    module = own.own(home)
+    if module is None:
+        return own.is_private(home)
+    for value in vars(kind).values():
+        function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+        while is_real(function, FunctionType):
+            names = function.__globals__
+            if names.get("__name__") == home:
+                return names is not vars(module)
+            function = getattr(function, "__wrapped__", None)
+    return "<locals>" not in kind.__qualname__ and _place_in(module, kind, None) is None
+
+
 FINDER = PrivateFinder()
 
 # ---- How private modules stand in packages that all ranks share ----

@@ -142,12 +142,13 @@ def _make() -> Patches:
     from simrank.torch import compiling, profiler, unsupported  # noqa: PLC0415 - it needs torch
     from simrank.torch.groups import dispatch, flight_records  # noqa: PLC0415 - it needs torch
     from simrank.torch.rank_state import caches, custom_operators, data_loader, settings  # noqa: PLC0415 - it needs torch
-    from simrank.torch.rank_state.turns import look_at_classes  # noqa: PLC0415 - it needs torch
+    from simrank.torch.rank_state.turns import look_at_classes, show_own_classes  # noqa: PLC0415 - it needs torch
 
     return [
         *_of_distributed(), *_of_parallel(), *_of_multiprocessing(),
         *profiler.patches(), *settings.patches(), *caches.patches(),
         (_Shared(), "is_on", True),
+        (Switch(show_own_classes), "is_on", True),
         (Switch(lambda is_on: look_at_classes() if is_on else None), "is_on", True),
         *compiling.patches(), *data_loader.patches(),
         *flight_records.patches(), *unsupported.patches(),

@@ -11,6 +11,7 @@ from torch._C import _distributed_c10d as c10d_bindings
 from torch.optim import optimizer as _optimizers
 
 from simrank.isolation import mock_patches
+from simrank.isolation.private_modules import is_of_another_rank
 from simrank.torch.devices import activation, rank_devices
 from simrank.torch.groups.registry import groups_of
 from simrank.torch.groups.work import live_works
@@ -158,6 +159,23 @@ def look_at_classes() -> None:
         )
     for each in _watched:
         each.look()
+
+
+def show_own_classes(is_on: bool) -> None:
+    """Hide classes of other ranks from `__subclasses__()` of torch's classes.
+
+    Programs that replace methods of all subclasses would replace those of other ranks.
+    """
+    for root in (torch.nn.Module, torch.optim.Optimizer, torch.Tensor):
+        if is_on:
+            root.__subclasses__ = classmethod(_own_subclasses)  # type: ignore[method-assign, assignment]
+        elif "__subclasses__" in vars(root):
+            del root.__subclasses__
+
+
+def _own_subclasses(cls: type) -> list[type]:
+    kinds: list[type] = type.__subclasses__(cls)
+    return [kind for kind in kinds if not is_of_another_rank(kind)]
 
 
 def begin_turn_of_classes(engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import queue
+import textwrap
 import threading
 
 import pytest
@@ -287,6 +288,70 @@ def test_a_method_that_every_rank_wraps_is_wrapped_once(spawn):
     assert seen == {r: (3, [(r, "mine"), (r, "step")], 1 + r) for r in range(3)}
     assert (nn.Linear.forward, nn.Module.register_buffer) == before
     assert not hasattr(torch.Tensor, "of_rank")
+
+
+LAYERS = """
+    import functools
+    import torch
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+
+    class Plain(Own):
+        pass
+
+    def local():
+        class Local(torch.nn.Module):
+            def forward(self, x):
+                return x
+        return Local
+
+    def below(kind):
+        return {kind}.union(*map(below, kind.__subclasses__()))
+
+    def wrap(kind, calls):
+        if "__init__" in vars(kind):
+            kind.before = kind.__init__
+            @functools.wraps(kind.before)
+            def init(self, *args, before=kind.before, **kwargs):
+                calls.append(type(self).__name__)
+                before(self, *args, **kwargs)
+            kind.__init__ = init
+"""
+
+
+def test_a_rank_that_wraps_all_subclasses_wraps_none_of_another_rank(spawn, tmp_path, monkeypatch):
+    """Copies of a private module derive from torch's classes, which all ranks share."""
+    (tmp_path / "own_layers.py").write_text(textwrap.dedent(LAYERS))
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = {}
+
+    def program(rank):
+        import own_layers
+
+        dist.init_process_group("gloo")
+        kinds, calls = [own_layers.local()], []
+        dist.barrier()
+        found = own_layers.below(nn.Module)
+        kinds += [own_layers.Own, own_layers.Plain]
+        assert {kind for kind in found if kind.__module__ == "own_layers"} == {*kinds}
+        assert nn.Linear in found
+        for kind in found:
+            own_layers.wrap(kind, calls)
+        dist.barrier()
+        own_layers.Plain()
+        seen[rank] = calls
+        dist.barrier()
+        for kind in found:
+            if "before" in vars(kind):
+                kind.__init__ = kind.before
+                del kind.before
+        own_layers.Plain()
+
+    spawn(program, 2, private=["own_layers"])
+    assert seen == {rank: ["Plain", "Plain"] for rank in range(2)}  # Its own class and torch's.
+    assert "__subclasses__" not in vars(nn.Module)
 
 
 def test_a_block_that_replaces_a_method_is_not_seen_by_others(spawn):
