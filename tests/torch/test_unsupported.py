@@ -4,39 +4,27 @@ import shutil
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-
-import simrank
-from simrank.errors import SpawnException
 
 needs_devices = pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 
 
-def fakes(rank, device):
+def fakes(rank, ctx):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+    dist.barrier()
+    before = (ctx.now_ps, torch.cuda.memory_allocated())
     with FakeTensorMode():
-        made = torch.empty(8, 8, device=device)
-        assert (made @ made).shape == (8, 8)
+        made = torch.empty(8, 8, device="cuda")
+        product = made @ made
+        assert (product.shape, product.device.index) == ((8, 8), rank)
+        assert type(dist.all_reduce(product, async_op=True)).__name__ == "FakeWork"
+    assert (ctx.now_ps, torch.cuda.memory_allocated()) == before
 
 
 @needs_devices
 @pytest.mark.filterwarnings("ignore")
-def test_fake_cuda_tensors_of_a_program_are_refused(spawn):
-    """Their operations would take no time."""
-    with pytest.raises(SpawnException, match="FakeTensorMode with CUDA tensors is not simulated"):
-        spawn(fakes, 2, "cuda")
-
-
-def test_fake_tensors_of_the_host_are_not(spawn):
-    """They take none anyway."""
-    spawn(fakes, 2, "cpu")
-
-
-def test_methods_of_fake_tensors_are_torchs_own_after_the_ranks():
-    """A static method stays one: instances call it, too."""
-    from torch._subclasses import fake_tensor
-
-    with simrank.Context("hgx_h100") as ctx:
-        ctx.multiprocessing.spawn(lambda rank: torch.ones(1), nprocs=1)
-    held = vars(fake_tensor.FakeTensor)["_normalize_fake_device"]
-    assert type(held) is staticmethod
-    assert fake_tensor.FakeTensor._normalize_fake_device(torch.device("cpu")).type == "cpu"
+def test_fake_cuda_tensors_take_no_time_and_no_memory(ctx):
+    """As on a GPU: nothing is launched, reduced or allocated."""
+    ctx.multiprocessing.spawn(fakes, (ctx,), 2)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from simrank.isolation.private_modules import private_modules
 from simrank.isolation.torch_settings import Setting
 from simrank.ranks.current import rank_program
-from simrank.torch import unsupported
 from simrank.torch.rank_state.settings import noting
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def of_fake_tensors(module: Any) -> Patches:
         kind.cache = cache
 
     setting = Setting(kind, (), lambda: kind.cache, put, fresh=dict)
-    own = (kind, "__init__", noting(kind.__init__, _FAKE_TENSORS, setting))
-    return [own, *unsupported.of_fake_tensors(module)]
+    return [(kind, "__init__", noting(kind.__init__, _FAKE_TENSORS, setting))]
 
 
 def of_fsdp_profiler(module: Any) -> Patches:
