@@ -62,8 +62,8 @@ class Groups:
 def _of_fork(own: Groups) -> Groups:
     """Return a copy of a rank's groups, for a process that it forks."""
     made = Groups()
-    for name, value in vars(own).items():
-        setattr(made, name, copy(value))
+    for name, value in vars(own).items():  # A group itself is that of the rank.
+        setattr(made, name, copy(value) if isinstance(value, dict | list) else value)
     return made
 
 

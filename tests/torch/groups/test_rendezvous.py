@@ -309,3 +309,25 @@ def test_what_spawn_raises_in_a_rank_is_torchs_own_error_too(spawn):
         assert (exited.value.error_index, exited.value.exit_code) == (1, 7)
 
     spawn(program, 1)
+
+
+def test_a_forked_process_knows_the_groups_of_its_rank(spawn):
+    """As a fork, it has the very objects: they need no pickle."""
+    found = []
+
+    def program(me):
+        dist.init_process_group("gloo")
+        part = dist.new_group([me])
+        context = multiprocessing.get_context("fork")
+        results = context.SimpleQueue()
+
+        def report():
+            results.put((dist.get_rank(), dist.get_world_size(), dist.get_world_size(part)))
+
+        child = context.Process(target=report)
+        child.start()
+        found.append(results.get())
+        child.join()
+
+    spawn(program, 2)
+    assert sorted(found) == [(0, 2, 1), (1, 2, 1)]
