@@ -206,7 +206,19 @@ class _Recorder:
         self.is_over = False
         self.reports: list[pytest.TestReport] = []
         self.collected: list[pytest.CollectReport] = []
+        self._folders: dict[Path, pytest.Collector] = {}
         self.warnings: list[dict[str, Any]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_directory(
+        self, path: Path
+    ) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
+        """Keep the collector of a folder for further files: fixtures of its conftest are its own.
+
+        Since pytest 9.1 another collector of the folder has none of them.
+        """
+        made = yield
+        return None if made is None else self._folders.setdefault(path, made)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:

@@ -430,6 +430,37 @@ def test_passes():
     assert imports_of(pytester, "test_later") == 6
 
 
+def test_restarted_ranks_apply_the_fixtures_of_a_folder_to_all_its_files(suite, pytester):
+    """Its conftest is read once; the second file is collected after the first has run."""
+    folder = pytester.mkdir("folder")
+    (folder / "conftest.py").write_text(
+        HEAD
+        + textwrap.dedent(
+            """
+            @pytest.fixture(autouse=True)
+            def marked(monkeypatch):
+                monkeypatch.setenv("MARKED", "1")
+            """
+        )
+    )
+    for name in ("test_one", "test_two", "test_three"):
+        (folder / f"{name}.py").write_text(
+            HEAD + f"\n\ndef {name}():\n    assert os.environ['MARKED'] == '1'\n"
+        )
+    result = suite(
+        """
+        def test_hangs():
+            if RANK == 1:
+                raise RuntimeError("no server")
+            dist.barrier()
+        """,
+        "test_it.py",
+        "folder",
+        conftest=FIXTURES,
+    )
+    result.assert_outcomes(passed=3, failed=1)
+
+
 def test_restarts_that_take_long_are_told(suite, monkeypatch):
     """With the file that ranks have imported longest."""
     monkeypatch.setattr(simrank.suites.driver, "_SLOW_S", 0.0)
