@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import pytest
 from _pytest.config import _prepareconfig
@@ -260,13 +261,22 @@ class _Recorder:
 
         Its teardown must not answer calls that the others make in their bodies.
         """
-        report = yield
+        with ExitStack() as printing:
+            if call.excinfo is not None and (name := "torch._tensor_str") in sys.modules:
+                printing.enter_context(mock.patch(f"{name}._tensor_str", _text_of_copy()))
+            report = yield
         is_body = call.when == "call" or (call.when == "setup" and not report.passed)
         if is_body and not self.is_over:
             if report.failed:  # The rank may be ended while it waits.
                 self.reports.append(report)
             self._phase_over(report.failed)
         return report
+
+
+def _text_of_copy() -> Callable[..., str]:
+    """Return a function that prints a copy on the host: printing waits for each element."""
+    original = sys.modules["torch._tensor_str"]._tensor_str  # noqa: SLF001 - torch's name
+    return lambda tensor, indent: original(tensor.cpu(), indent)
 
 
 class _Endings:
