@@ -263,7 +263,7 @@ class _Recorder:
         """
         with ExitStack() as printing:
             if call.excinfo is not None and (name := "torch._tensor_str") in sys.modules:
-                printing.enter_context(mock.patch(f"{name}._tensor_str", _text_of_copy()))
+                printing.enter_context(mock.patch(f"{name}._tensor_str", text_of_copy()))
             report = yield
         is_body = call.when == "call" or (call.when == "setup" and not report.passed)
         if is_body and not self.is_over:
@@ -273,9 +273,9 @@ class _Recorder:
         return report
 
 
-def _text_of_copy() -> Callable[..., str]:
+def text_of_copy() -> Callable[..., str]:
     """Return a function that prints a copy on the host: printing waits for each element."""
-    original = sys.modules["torch._tensor_str"]._tensor_str  # noqa: SLF001 - torch's name
+    original = sys.modules["torch._tensor_str"]._tensor_str
     return lambda tensor, indent: original(tensor.cpu(), indent)
 
 

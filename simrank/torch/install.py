@@ -141,7 +141,13 @@ def _lasting() -> Patches:
 def _make() -> Patches:
     from simrank.torch import compiling, profiler, unsupported  # noqa: PLC0415 - it needs torch
     from simrank.torch.groups import dispatch, flight_records  # noqa: PLC0415 - it needs torch
-    from simrank.torch.rank_state import caches, custom_operators, data_loader, settings  # noqa: PLC0415 - it needs torch
+    from simrank.torch.rank_state import (  # noqa: PLC0415 - it needs torch
+        caches,
+        custom_operators,
+        data_loader,
+        safe_globals,
+        settings,
+    )
     from simrank.torch.rank_state.turns import look_at_classes, show_own_classes  # noqa: PLC0415 - it needs torch
 
     return [
@@ -152,7 +158,7 @@ def _make() -> Patches:
         (Switch(lambda is_on: look_at_classes() if is_on else None), "is_on", True),
         *compiling.patches(), *data_loader.patches(),
         *flight_records.patches(), *unsupported.patches(),
-        *dispatch.patches(), *custom_operators.patches(),
+        *dispatch.patches(), *custom_operators.patches(), *safe_globals.patches(),
         *_of_cuda(),
     ]  # fmt: skip
 

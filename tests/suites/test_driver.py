@@ -1,15 +1,19 @@
 """`pytest --simrank=N`: suites written for torchrun, on ranks with sessions of their own."""
 
 import re
+import shutil
 import signal
 import textwrap
+import time
 from functools import partial
+from unittest import mock
 
 import pytest
 
 import simrank.suites.driver
 import simrank.suites.session
 from simrank.suites.driver import merged, skip_text
+from simrank.suites.session import text_of_copy
 
 assert simrank.suites.driver  # Here: pytester forgets what its runs import.
 
@@ -554,3 +558,23 @@ def test_equal_output_of_ranks_is_told_once():
     reports = {rank: report("passed", sections=[(name, text)]) for rank, text in enumerate("aab")}
     shown = merged("call", reports, 3).sections
     assert shown == [(f"{name} on ranks 0-1", "a"), (f"{name} on rank 2", "b")]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+def test_reports_print_copies_of_tensors():
+    """Printing a tensor on a device waits for each of its elements, some microseconds."""
+    torch = pytest.importorskip("torch")
+
+    def program(rank):
+        shown = torch.arange(100.0, device="cuda")
+        torch.cuda.synchronize()
+        start_s = time.perf_counter()
+        with mock.patch("torch._tensor_str._tensor_str", text_of_copy()):
+            text = str(shown)
+        after_s = time.perf_counter()
+        assert text == str(shown)
+        assert after_s - start_s < 50e-6
+        assert time.perf_counter() - after_s > 500e-6
+
+    with simrank.Context.for_ranks(1) as ctx:
+        ctx.multiprocessing.spawn(program, nprocs=1)

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     Patches = list[tuple[Any, str, Any]]
 
 # Modules whose frames are skipped to find the registering module.
-_REGISTERING = ("torch.library", "torch._library", "simrank.torch.rank_state.custom_operators")
+_REGISTERING = (
+    "torch.library", "torch._library", "simrank.torch.rank_state.custom_operators",
+    "torch.serialization", "torch._weights_only_unpickler", "simrank.torch.rank_state.safe_globals",
+)  # fmt: skip
 _STANDARD_LIBRARY = sys.stdlib_module_names
 _VIEWS_KEY = "ADInplaceOrView"  # The dispatch key of torch's fallback for views.
 _KEY = "operators of torch"  # In `Program.local`: what the rank has for itself, by names.
@@ -75,8 +78,8 @@ def patches() -> Patches:
     ]
 
 
-def _definer() -> Program | None:
-    """Return the rank whose private module registers an operator; None for shared modules."""
+def definer() -> Program | None:
+    """Return the rank whose private module calls a registering function; None: a shared one."""
     program = rank_program()
     own = None if program is None else private_modules(program)
     if own is None or not own.has_any:
@@ -165,7 +168,7 @@ class _Table:
 
     def new_library(self, kind: str, namespace: str, key: str, *where: Any) -> Any:
         """Replace the constructor of C++: private modules get a library of their rank."""
-        program = _definer()
+        program = definer()
         if program is None:
             return _new_library(kind, namespace, key, *where)
         if kind == "DEF":
@@ -197,7 +200,7 @@ class _Table:
 
     def _own_kernels(self, name: str) -> dict[tuple[str, str], Any] | None:
         """Return the kernels of the rank that registers one of an operator; None for no rank."""
-        program = _definer() if name in self.definitions else None
+        program = definer() if name in self.definitions else None
         return None if program is None else _of(program, "kernels", dict)
 
     def define(self, of: _LibraryOfRank, schema: str, alias: str, tags: Sequence[Any]) -> object:
@@ -358,7 +361,7 @@ class _SetOfRank(MutableSet[Any]):
         self._name, self._outside = name, outside
 
     def _set(self) -> set[Any]:
-        program = _definer()
+        program = definer()
         found: set[Any] = _of(program, self._name, set) if program is not None else self._outside
         return found
 
@@ -389,7 +392,7 @@ class _DictOfRank(MutableMapping[Any, Any]):
     def _of_key(self, key: object) -> Any:
         """Return the dict of a key."""
         del key
-        program = _definer()
+        program = definer()
         return self._outside if program is None else _of(program, self._name, dict)
 
     def __getitem__(self, key: object) -> Any:
