@@ -2,6 +2,8 @@
 
 import gc
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -246,3 +248,32 @@ def test_torchs_module_is_as_before_afterwards(spawn):
     assert kinds == [1, 1]
     assert symm._group_name_to_workspace_tensor is before
     assert not before
+
+
+@pytest.mark.slow
+def test_nccl_s_allocator_can_be_selected():
+    """In a process of its own: torch selects one for the process, before the first use."""
+    program = """
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm
+
+import simrank
+
+
+def work(rank):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+    symm.set_backend("NCCL")
+    own = symm.empty(4, device="cuda").fill_(rank)
+    handle = symm.rendezvous(own, dist.group.WORLD)
+    handle.barrier()
+    assert handle.get_buffer(1 - rank, (4,), torch.float32).tolist() == [1.0 - rank] * 4
+    assert symm.get_backend("cuda") == "NCCL"
+    handle.barrier()
+
+
+with simrank.Context("hgx_h100") as ctx:
+    ctx.multiprocessing.spawn(work, nprocs=2)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -151,6 +151,25 @@ struct Allocator final : symmetric::SymmetricMemoryAllocator {
   c10::DeviceType supported_device_type() override { return c10::kCUDA; }
   std::string name() override { return "CUDA"; }
 };
+// The same memory under the name of another of torch's backends.
+struct Renamed final : symmetric::SymmetricMemoryAllocator {
+  c10::intrusive_ptr<Allocator> own;
+  std::string given;
+  Renamed(c10::intrusive_ptr<Allocator> own_, std::string given_) : own(std::move(own_)), given(std::move(given_)) {}
+  void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
+    return own->alloc(size, device, group);
+  }
+  void free(void* address) override { own->free(address); }
+  size_t get_alloc_size(void* address) override { return own->get_alloc_size(address); }
+  c10::intrusive_ptr<symmetric::SymmetricMemory> rendezvous(void* address,
+                                                            const std::optional<std::string>& group) override {
+    return own->rendezvous(address, group);
+  }
+  bool has_multicast_support(int device) override { return own->has_multicast_support(device); }
+  c10::DeviceType supported_device_type() override { return own->supported_device_type(); }
+  std::string name() override { return given; }
+  bool has_allocation(void* address) override { return own->has_allocation(address); }
+};
 Allocator* allocator = nullptr;
 }  // namespace
 }  // namespace simrank
@@ -164,6 +183,7 @@ void simrank_register_c10d() {
   auto made = c10::make_intrusive<Allocator>();
   allocator = made.get();
   symmetric::register_availability("CUDA", made);
+  symmetric::register_availability("NCCL", c10::make_intrusive<Renamed>(made, "NCCL"));
   symmetric::register_allocator(c10::kCUDA, made);
 }
 // Whether the devices have addresses that stand for all of a group's buffers.
