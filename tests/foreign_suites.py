@@ -34,7 +34,11 @@ PLUGINS = RECIPES / "plugins"
 OUTCOMES = "SIMRANK_FOREIGN_OUTCOMES"  # A file: the plugin `outcomes` writes a line per test.
 _TABLE = "test\tprocesses\tsimrank\tcause"
 _COUNTED = ("passed", "gpu")  # On processes; or it needs a GPU for nothing but being there.
-_HARMLESS = ("returned without destroy_process_group", "not looked for: ", "devices: simulated")  # Notes.
+_HARMLESS = (
+    "returned without destroy_process_group",
+    "not looked for: ",
+    "devices: simulated",
+)  # Notes.
 # Programs of packages run with the Python of the recipe's environment.
 _PYTHONS = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}
 _LAST_OF_SUMMARY = "constants of the cluster:"
