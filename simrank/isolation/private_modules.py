@@ -412,12 +412,13 @@ class _OncePerRank(Loader):
     """Loads a private module as its own loader does, from code that is read once.
 
     Attributes:
+        of: The modules of the rank that executes it.
         inner: Its own loader.
     """
 
     def __init__(self, own: PrivateModules, spec: ModuleSpec) -> None:
         assert spec.loader is not None, "there is something to execute"
-        self._own = own
+        self.of = own
         # A rank around this one may have the module for itself, too.
         inner = spec.loader.inner if isinstance(spec.loader, _OncePerRank) else spec.loader
         self.inner: Any = inner
@@ -434,7 +435,7 @@ class _OncePerRank(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute it for the running rank."""
-        self._own.add(self._key[0], module)
+        self.of.add(self._key[0], module)
         read = _readers.get(type(self.inner))
         try:
             if read is None:
@@ -442,10 +443,10 @@ class _OncePerRank(Loader):
             else:
                 if self._key not in _codes:
                     _codes[self._key] = read(self.inner, *self._key)
-                code = self._own.compared(_codes[self._key])
+                code = self.of.compared(_codes[self._key])
                 exec(code, module.__dict__)  # noqa: S102 - that is what an import does
         except Exception:  # It registers with an extension, say, once in a process.
-            if not self._own.share_first(self._key[0].partition(".")[0]):
+            if not self.of.share_first(self._key[0].partition(".")[0]):
                 raise
         finalizers.keep(module.__dict__)
 
@@ -577,17 +578,26 @@ def is_of_another_rank(kind: type) -> bool:
     if own is None:
         return False
     home = kind.__module__
-    module = own.own(home)
+    module, names = own.own(home), _globals_of(kind)
+    loader = None if names is None else getattr(names.get("__spec__"), "loader", None)
+    if isinstance(loader, _OncePerRank):
+        return loader.of is not own
     if module is None:
         return own.is_private(home)
+    if names is None:
+        return "<locals>" not in kind.__qualname__ and _place_in(module, kind, None) is None
+    return names is not vars(module)
+
+
+def _globals_of(kind: type) -> dict[str, Any] | None:
+    """Return the globals of a class's own methods; None if it has none."""
     for value in vars(kind).values():
         function = getattr(value, "fget", None) or getattr(value, "__func__", value)
         while is_real(function, FunctionType):
-            names = function.__globals__
-            if names.get("__name__") == home:
-                return names is not vars(module)
+            if function.__globals__.get("__name__") == kind.__module__:
+                return function.__globals__
             function = getattr(function, "__wrapped__", None)
-    return "<locals>" not in kind.__qualname__ and _place_in(module, kind, None) is None
+    return None
 
 
 FINDER = PrivateFinder()
