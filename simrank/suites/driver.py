@@ -269,7 +269,8 @@ class Driver:
         """Run a test in a fork."""
         found: list[dict[str, Any]] = []
         self._warn = found.append
-        reports = self._run_here(self._items[nodeid], following)
+        nextitem = None if following is None else self._items.get(following)
+        reports = self._run_here(self._items[nodeid], nextitem)
         return Outcome(reports, found, self._world is None or self._world.is_over)
 
     def _start(self) -> None:
@@ -415,27 +416,29 @@ class Driver:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         run = self._run_alone if item.is_alone else self._run
-        for report in run(item, None if nextitem is None else nextitem.nodeid):
+        for report in run(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    def _run_alone(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
+    def _run_alone(self, item: RanksItem, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test that starts ranks itself."""
+        following = None if nextitem is None else nextitem.nodeid
         session = self._lone_session()
         with self._captured():
             session.run(item.nodeid, following)
         self._replay_warnings([session])
         return session.take_reports()
 
-    def _run(self, item: RanksItem, following: str | None) -> Sequence[pytest.TestReport]:
+    def _run(self, item: RanksItem, nextitem: pytest.Item | None) -> Sequence[pytest.TestReport]:
         """Run a test on the ranks: on spare ones once the first have ended."""
         if self._lone is not None:
             self.close()
         if self._spare is None or (self._world is not None and not self._world.is_over):
-            return self._run_here(item, following)
+            return self._run_here(item, nextitem)
         try:
             with self._captured():
+                following = None if nextitem is None else nextitem.nodeid
                 outcome = self._spare.run(item.nodeid, following)
         except ChildProcessError as error:
             return [_failed(item, str(error)), _teardown(item)]
@@ -443,10 +446,21 @@ class Driver:
             self._warn(warning)
         return outcome.reports
 
-    def _run_here(self, item: RanksItem, following: str | None) -> list[pytest.TestReport]:
+    def _ready(self, item: RanksItem, nextitem: pytest.Item | None) -> SuiteRanks:
+        """Return the ranks, which have collected a test and the next one.
+
+        Without the next one, fixtures of the session would end with the file of the test.
+        """
         world = self._collected(item)
         if item.nodeid not in world.sessions[0].items:
             raise pytest.UsageError(f"{item.nodeid} was there, and is not collected any more")
+        if isinstance(nextitem, RanksItem) and not nextitem.is_alone:
+            self._collected(nextitem)
+        return world
+
+    def _run_here(self, item: RanksItem, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        world = self._ready(item, nextitem)
+        following = None if nextitem is None else nextitem.nodeid
         before_s = time.perf_counter()
         others: Sequence[str] = ()
         hang: Hang | Failed | None = None

@@ -465,6 +465,34 @@ def test_restarted_ranks_apply_the_fixtures_of_a_folder_to_all_its_files(suite, 
     result.assert_outcomes(passed=3, failed=1)
 
 
+def test_restarted_ranks_make_fixtures_of_the_session_once(suite, pytester):
+    """Not once per file: the next file is collected before the last test of a file ends."""
+    for name in ("test_one", "test_two"):
+        (pytester.path / f"{name}.py").write_text(
+            HEAD + f"\n\ndef {name}(folder):\n    assert folder.name == 'common'\n"
+        )
+    result = suite(
+        """
+        def test_hangs():
+            if RANK == 1:
+                raise RuntimeError("no server")
+            dist.barrier()
+        """,
+        "test_it.py",
+        "test_one.py",
+        "test_two.py",
+        conftest=FIXTURES
+        + textwrap.dedent(
+            """
+            @pytest.fixture(scope="session")
+            def folder(tmp_path_factory):
+                return tmp_path_factory.mktemp("common", numbered=False)
+            """
+        ),
+    )
+    result.assert_outcomes(passed=2, failed=1)
+
+
 def test_restarts_that_take_long_are_told(suite, monkeypatch):
     """With the file that ranks have imported longest."""
     monkeypatch.setattr(simrank.suites.driver, "_SLOW_S", 0.0)
