@@ -56,6 +56,7 @@ class Recipe:
         processes: That on real processes; None: there is none.
         source: `repository` and `commit` of the suite; None: the packages are all.
         folder: Where commands run, in the source.
+        installs_source: Whether the source itself is installed, without what it depends on.
         environment: Variables.
         rows: Whether tests are rows of a name and arguments, each a command; else pytest's.
         time_limit_s: Seconds for a file, or a row.
@@ -67,6 +68,7 @@ class Recipe:
     processes: str | None = None
     source: dict[str, str] | None = None
     folder: str = "."
+    installs_source: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     rows: bool = False
     time_limit_s: float = 300.0
@@ -126,7 +128,7 @@ def main(arguments: list[str]) -> int:
         recipe = Recipe(name, **yaml.safe_load((RECIPES / name / "recipe.yaml").read_text()))
         try:
             python = _environment(recipe, torch)
-            folder = _source(recipe)
+            folder = _source(recipe, python)
         except CannotRunError as error:
             print(f"{name}: skipped: {error}", flush=True)
             continue
@@ -155,7 +157,7 @@ def _environment(recipe: Recipe, torch: str) -> Path:
     return python
 
 
-def _source(recipe: Recipe) -> Path:
+def _source(recipe: Recipe, python: Path) -> Path:
     """Return the folder where a recipe's commands run: its source, at the commit."""
     if recipe.source is None:
         return recipe.here
@@ -166,13 +168,17 @@ def _source(recipe: Recipe) -> Path:
             "git", "-C", folder, "fetch", "-q", "--depth", "1", recipe.source["repository"], commit
         )
     _tool("git", "-C", folder, "-c", "advice.detachedHead=false", "checkout", "-q", "-f", commit)
+    if recipe.installs_source:
+        options = ("-q", "--no-build-isolation", "--no-deps", "-e")
+        _tool(python, "-m", "pip", "install", *options, folder, **recipe.environment)
     return folder / recipe.folder
 
 
-def _tool(*command: str | Path) -> None:
+def _tool(*command: str | Path, **environment: str) -> None:
     found = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False
-    )
+        [str(word) for word in command], capture_output=True, text=True, check=False,
+        env=os.environ | environment,
+    )  # fmt: skip
     if found.returncode:
         lines = [line for line in found.stderr.splitlines() if line.strip()]
         raise CannotRunError("; ".join(lines[-2:]) or f"{command[0]} failed")

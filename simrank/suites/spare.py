@@ -11,6 +11,7 @@ A fork has none of the threads that carried the ranks, which slept: they get new
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+_PR_SET_PDEATHSIG = 1  # Source: prctl(2).
 _MAX_LATE_S = 10.0  # Assumed: so long may a test that is told to stop take to report.
 
 
@@ -87,12 +89,16 @@ class Spare:
             ChildProcessError: The process of the ranks has ended without a report.
         """
         self.is_running = True
-        self._write((nodeid, following))
+        self._runner = 0
         try:
+            self._write((nodeid, following))
             self._runner = self._read_number()
             outcome = self._read()
         except Failed as error:  # A plugin raises it: pytest-timeout. The ranks say where they are.
             outcome = self._stop(str(error))
+        except KeyboardInterrupt:
+            self.is_running = False  # They do not answer any more.
+            raise
         self.is_running = not outcome.is_over
         return outcome
 
@@ -114,9 +120,10 @@ class Spare:
     def end(self) -> None:
         """End the forks."""
         self.close()
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
         self._stream.close()
         self._socket.close()
-        os.waitpid(self._pid, 0)
 
     def _write(self, message: object) -> None:
         pickle.dump(message, self._stream)
@@ -151,11 +158,10 @@ class Spare:
 
     def _sleep(self, theirs: socket.socket) -> NoReturn:
         """Fork ranks for each first message, until the session has ended."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The session ends its forks.
         while theirs.recv(1, socket.MSG_PEEK):
             pid = _fork()
             if not pid:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._stream = theirs.makefile("rwb")
                 self._live()
             _, status = os.waitpid(pid, 0)
@@ -201,9 +207,13 @@ def can_fork(num_ranks: int) -> bool:
 
 
 def _fork() -> int:
+    """Fork this process; the new one ends with it."""
     with warnings.catch_warnings():  # Python 3.12 warns of threads: they sleep.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+        pid = os.fork()
+    if not pid and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return pid
 
 
 def _picklable(outcome: Outcome) -> Outcome:
