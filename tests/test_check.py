@@ -152,7 +152,8 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
         if "uses" in job:
             assert (ROOT / job["uses"]).is_file()
             continue
-        assert job["timeout-minutes"] <= 60
+        hours = 6 if path.stem == "foreign" else 1  # Other projects' suites take what they take.
+        assert job["timeout-minutes"] <= hours * 60
         for step in job["steps"]:
             command = step.get("run")
             if command is not None:

@@ -243,7 +243,7 @@ class ThreadCarrier:
             self.bury()
 
     def revive(self) -> None:
-        """Get a thread anew: a fork has lost the old one, which slept."""
+        """Get another thread: a fork has lost the old one, which slept."""
         assert self.stack is not None, "it has lived"
         _hubs.pop(self.stack, None)
         _lost.append(self.stack)  # It cannot die here: its thread is another process's.

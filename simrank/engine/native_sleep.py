@@ -43,7 +43,7 @@ _BARE = (LockType, type(RLock()))
 _PATIENCE_OF_CALLS = 600
 _WAITS_FOR_CHILD = {"x86_64": ("61", "247"), "aarch64": ("260", "95")}.get(platform.machine(), ())
 _READ = {"x86_64": "0", "aarch64": "63"}.get(platform.machine())
-_REAL = "simrank.isolation.blocking_calls"  # Who comes by it waits for as long as the program says.
+_REAL = "simrank.isolation.blocking_calls"  # Its waits last as long as the program says.
 _LOCKSTEP = "simrank.engine.lockstep"
 _MAX_FRAMES, _MAX_PARTS = 50, 16
 _TO_FIX = {
@@ -55,7 +55,7 @@ _TO_FIX = {
 
 
 class NativeWaitError(SimulationError):
-    """A rank sleeps in a lock or call that simrank does not see, and with it the whole simulation.
+    """A rank sleeps in a native lock or call, and with it the whole simulation.
 
     Args:
         kind: "lock", or "call": another call of the system.
@@ -168,17 +168,17 @@ def _is_in_lock(task: Task) -> bool:
 
 def _call_of(task: Task) -> str | None:
     """Return the system call that a thread sleeps in, with its arguments; None: it runs."""
-    call = _told(task, "syscall")
+    call = _read_proc(task, "syscall")
     return None if call is None or call.startswith("running") else call
 
 
 def _num_awake(task: Task) -> str:
-    """Return how often a thread has been awake: how often it has left the processor."""
-    lines = (_told(task, "status") or "").splitlines()
+    """Return a thread's counts of switches: how often it has been awake."""
+    lines = (_read_proc(task, "status") or "").splitlines()
     return "".join(line for line in lines if "ctxt_switches" in line)
 
 
-def _told(task: Task, file: str) -> str | None:
+def _read_proc(task: Task, file: str) -> str | None:
     carrier: Any = task.carrier
     try:
         return Path(f"/proc/self/task/{carrier.thread.native_id}/{file}").read_text("ascii")

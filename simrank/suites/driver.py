@@ -16,7 +16,7 @@ from _pytest.outcomes import Failed
 
 from simrank.errors import DeadlockError, LivelockError, ranks_text
 from simrank.suites.session import LoneSession, RankSession, SuiteRanks, current_session
-from simrank.suites.spare import Outcome, Spare, can_fork
+from simrank.suites.spare import RemoteOutcome, Spare, can_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -265,13 +265,13 @@ class Driver:
         assert self._world is not None, "it has collected"
         self._world.revive()
 
-    def _run_in_fork(self, nodeid: str, following: str | None) -> Outcome:
+    def _run_in_fork(self, nodeid: str, following: str | None) -> RemoteOutcome:
         """Run a test in a fork."""
         found: list[dict[str, Any]] = []
         self._warn = found.append
         nextitem = None if following is None else self._items.get(following)
         reports = self._run_here(self._items[nodeid], nextitem)
-        return Outcome(reports, found, self._world is None or self._world.is_over)
+        return RemoteOutcome(reports, found, self._world is None or self._world.is_over)
 
     def _start(self) -> None:
         """Start ranks, up to their conftests."""

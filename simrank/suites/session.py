@@ -453,7 +453,7 @@ class SuiteRanks:
             raise failure
 
     def revive(self) -> None:
-        """Give the ranks threads anew, in a fork that was made while they were at rest."""
+        """Give the ranks other threads, in a fork that was made while they were at rest."""
         for rank, task in enumerate(self._processes.group.tasks):
             task.revive(partial(self._live_on, rank, len(self._gates) - 1))
 

@@ -1,4 +1,4 @@
-"""Spare ranks: forks of the session that drives, in which ranks have collected and no test has run.
+"""Spare ranks: forks of the session that drives, made before the first test.
 
 Ranks that a failing test has left in the midst of something are ended. Others in their place would
 import the suite's modules again, each for itself, which takes most of a suite's time where many
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import pytest
 
 _PR_SET_PDEATHSIG = 1  # Source: prctl(2).
-_MAX_LATE_S = 10.0  # Assumed: so long may a test that is told to stop take to report.
+_MAX_LATE_S = 10.0  # Assumed: a test that has to stop reports within this time.
 
 
-class Outcome(NamedTuple):
+class RemoteOutcome(NamedTuple):
     """A test's end in a fork.
 
     Attributes:
@@ -62,7 +62,7 @@ class Spare:
 
     def __init__(
         self,
-        run: Callable[[str, str | None], Outcome],
+        run: Callable[[str, str | None], RemoteOutcome],
         begin: Callable[[], None],
         finish: Callable[[], None],
     ) -> None:
@@ -82,7 +82,7 @@ class Spare:
 
     # ---- in the session ----
 
-    def run(self, nodeid: str, following: str | None) -> Outcome:
+    def run(self, nodeid: str, following: str | None) -> RemoteOutcome:
         """Run a test on spare ranks, on those of the last call if they are there.
 
         Raises:
@@ -102,7 +102,7 @@ class Spare:
         self.is_running = not outcome.is_over
         return outcome
 
-    def _stop(self, text: str) -> Outcome:
+    def _stop(self, text: str) -> RemoteOutcome:
         self._write(text)
         os.kill(self._runner, signal.SIGUSR1)
         self._socket.settimeout(_MAX_LATE_S)
@@ -129,10 +129,10 @@ class Spare:
         pickle.dump(message, self._stream)
         self._stream.flush()
 
-    def _read(self) -> Outcome:
+    def _read(self) -> RemoteOutcome:
         """Read what ranks send: an outcome; or a number, if they have ended without one."""
         found = self._load()
-        if isinstance(found, Outcome):
+        if isinstance(found, RemoteOutcome):
             return found
         self.is_running = False
         if isinstance(found, str):
@@ -181,7 +181,7 @@ class Spare:
                 message = pickle.load(self._stream)
                 if message is None:
                     self._finish()
-                    self._write(Outcome((), (), is_over=True))
+                    self._write(RemoteOutcome((), (), is_over=True))
                     break
                 self._write(os.getpid())
                 outcome = self._run(*message)
@@ -216,11 +216,11 @@ def _fork() -> int:
     return pid
 
 
-def _picklable(outcome: Outcome) -> Outcome:
+def _picklable(outcome: RemoteOutcome) -> RemoteOutcome:
     """Return an outcome with texts in the place of what cannot be sent."""
     reports = [report if _can_be_sent(report) else _as_text(report) for report in outcome.reports]
     found = [each for each in outcome.warnings if _can_be_sent(each)]
-    return Outcome(reports, found, outcome.is_over)
+    return RemoteOutcome(reports, found, outcome.is_over)
 
 
 def _as_text(report: Any) -> Any:
