@@ -148,6 +148,7 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
         assert f"    {part}) " in script or f"    {part})\n" in script, part
     readme = (ROOT / "README.md").read_text()
     install = re.search(r"^(python3 -m venv .* -e \"\.\[test\]\")", readme, re.MULTILINE)[1]
+    with_torch = install.replace("[test]", "[test,torch]")
     for job in workflow["jobs"].values():
         if "uses" in job:
             assert (ROOT / job["uses"]).is_file()
@@ -158,7 +159,7 @@ def test_workflows_call_the_scripts_that_ci_calls(path):
             command = step.get("run")
             if command is not None:
                 assert (
-                    command in (".ci/run ${{ matrix.part }}", install)
+                    command in (".ci/run ${{ matrix.part }}", install, with_torch)
                     or re.fullmatch(r"\.venv/bin/python tests/check\.py \w+", command)
                     or (path.stem == "release" and command.startswith(".ci/release "))
                     or (path.stem == "gpu" and command in KIT)
