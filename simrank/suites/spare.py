@@ -103,12 +103,21 @@ class Spare:
         return outcome
 
     def _stop(self, text: str) -> RemoteOutcome:
+        """Raise in the test that runs; end its process if it does not report then."""
+        if not self._runner:
+            self._runner = self._read_number()
         self._write(text)
         os.kill(self._runner, signal.SIGUSR1)
         self._socket.settimeout(_MAX_LATE_S)
-        outcome = self._read()
-        self._socket.settimeout(None)
-        return outcome
+        try:
+            return self._read()
+        except TimeoutError:
+            self.is_running = False
+            os.kill(self._runner, signal.SIGKILL)
+            raise ChildProcessError(f"{text}; its process did not stop") from None
+        finally:
+            self._socket.settimeout(None)
+            self._stream = self._socket.makefile("rwb")  # The old one takes no more after a limit.
 
     def close(self) -> None:
         """End the running ranks and their sessions; others may follow."""
@@ -219,8 +228,17 @@ def _fork() -> int:
 def _picklable(outcome: RemoteOutcome) -> RemoteOutcome:
     """Return an outcome with texts in the place of what cannot be sent."""
     reports = [report if _can_be_sent(report) else _as_text(report) for report in outcome.reports]
-    found = [each for each in outcome.warnings if _can_be_sent(each)]
-    return RemoteOutcome(reports, found, outcome.is_over)
+    return RemoteOutcome(reports, [_plain(each) for each in outcome.warnings], outcome.is_over)
+
+
+def _plain(warning: dict[str, Any]) -> dict[str, Any]:
+    """Return a warning whose class the session has: not one of the suite's."""
+    given = warning["warning_message"]
+    if type(given.message).__module__ == "builtins":
+        return warning
+    text = UserWarning(f"{type(given.message).__name__}: {given.message}")
+    message = warnings.WarningMessage(text, UserWarning, given.filename, given.lineno)
+    return {**warning, "warning_message": message}
 
 
 def _as_text(report: Any) -> Any:

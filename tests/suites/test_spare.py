@@ -102,11 +102,15 @@ def test_reports_and_warnings_of_forks_are_those_of_the_session(tmp_path):
     body = """
     import warnings
 
+    class Own(UserWarning):
+        pass
+
     class Odd(Exception):
         def __reduce__(self):
             raise TypeError("no")
 
     def test_hangs():
+        dist.init_process_group("gloo")
         if RANK == 1:
             dist.recv(simrank.zeros(1), 0)
 
@@ -118,7 +122,7 @@ def test_reports_and_warnings_of_forks_are_those_of_the_session(tmp_path):
         raise Odd
 
     def test_fails():
-        warnings.warn("a warning")
+        warnings.warn(Own("a warning"))
         print("said by", RANK)
         raise Odd("odd")
 
@@ -129,7 +133,7 @@ def test_reports_and_warnings_of_forks_are_those_of_the_session(tmp_path):
     printed = run(tmp_path, body, "-rA")
     assert "2 failed, 2 passed, 1 skipped, 1 xfailed, 1 warning" in printed
     assert "SKIPPED [1] test_it.py" in printed
-    assert "UserWarning: a warning" in printed
+    assert "UserWarning: Own: a warning" in printed
     assert "said by 2" in printed
     assert "PASSED test_it.py::test_passes[2]" in printed
 
@@ -140,6 +144,7 @@ def test_a_test_of_a_fork_that_takes_too_long_says_where_its_ranks_are(tmp_path)
     pytest.importorskip("pytest_timeout", reason="pytest-timeout is not installed")
     body = """
     def test_hangs():
+        dist.init_process_group("gloo")
         if RANK == 1:
             dist.barrier()
 
@@ -160,6 +165,7 @@ def test_ctrl_c_ends_the_forks(tmp_path):
     """Both the one that sleeps, and the one that runs a test."""
     body = """
     def test_hangs():
+        dist.init_process_group("gloo")
         if RANK == 1:
             dist.barrier()
 
