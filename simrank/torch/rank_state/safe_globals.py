@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch._weights_only_unpickler as unpickler
 
+from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import rank_program
 from simrank.torch.rank_state.custom_operators import definer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from simrank.ranks.current import Program
 
     Patches = list[tuple[Any, str, Any]]
 
@@ -37,7 +40,7 @@ def _of_rank(name: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         program = rank_program()
-        if program is None or (name in _WRITERS and definer() is None):
+        if program is None or (name in _WRITERS and not _is_ranks(program, *args)):
             return original(*args, **kwargs)
         common: set[Any] = getattr(unpickler, _SET)
         added, removed = program.local.get(_KEY, (set(), set()))
@@ -51,3 +54,13 @@ def _of_rank(name: str) -> Callable[..., Any]:
         return result
 
     return call
+
+
+def _is_ranks(program: Program, classes: Sequence[Any] = ()) -> bool:
+    """Return whether a change is the rank's alone: by its module, or of classes that it defines."""
+    own = private_modules(program)
+    if definer() is not None:
+        return True
+    kinds = [each[0] if isinstance(each, tuple) else each for each in classes]
+    homes = [getattr(each, "__module__", None) for each in kinds]
+    return own is not None and any(home is not None and own.own(home) for home in homes)
