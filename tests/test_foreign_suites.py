@@ -20,7 +20,7 @@ def packages():
 
 
 def test_each_folder_is_a_recipe_that_names_its_tests(packages):
-    """The lists agree with the tables: what is expected of a test that nobody runs says nothing."""
+    """Each file of `tests.txt` has rows in `expected.tsv`."""
     names = [path.parent.name for path in sorted((HERE / "foreign").glob("*/recipe.yaml"))]
     assert {"lightning", "deepspeed", "megatron_lm", "torchtitan"} <= set(names)
     for name in names:

@@ -163,7 +163,7 @@ def test_who_is_to_be_ended_is_given_up_whatever_it_sleeps_in(monkeypatch):
 
 
 def look_while(program, monkeypatch, num_looks=8):
-    """Return what looks say while a rank runs a program, which gets a pipe that ends the looks."""
+    """Return the results of `Sleepers.look` during a program that reads a pipe, and the error."""
     engine, read, looks = Engine(), os.pipe(), []
     monkeypatch.setattr(native_sleep, "_PATIENCE_OF_CALLS", 3)
     looker = Sleepers()

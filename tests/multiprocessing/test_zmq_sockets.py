@@ -17,7 +17,7 @@ zmq_asyncio = pytest.importorskip("zmq.asyncio", reason="pyzmq is not installed"
 
 
 class Meeting:
-    """Where the parts of a scenario wait for each other, and addresses that nobody else has."""
+    """A barrier of the parts of a scenario, and addresses of its own."""
 
     def __init__(self, num_parts):
         self.barrier = threading.Barrier(num_parts, timeout=20)
@@ -78,7 +78,7 @@ def out_of_turn(part, meeting, context):
             attempt(socket.unbind, "tcp://127.0.0.1:1")
             attempt(socket.set, zmq.SUBSCRIBE, b"")
             socket.rcvtimeo = 5
-            socket.connect(meeting.ipc("nobody"))
+            socket.connect(meeting.ipc("unbound"))
             attempt(socket.send, b"", flags=zmq.NOBLOCK)
             attempt(socket.send, b"", flags=zmq.NOBLOCK)
             attempt(socket.recv)
@@ -295,7 +295,7 @@ def test_ranks_get_what_real_sockets_get(scenario):
 
 
 def raised(program, nprocs=2, **settings):
-    """Return what a program on ranks raises."""
+    """Return the error of a program on ranks."""
     context = simrank.Context("hgx_h100", carrier="thread", **settings)
     with pytest.raises((DeadlockError, SpawnException)) as caught, context as ctx:
         ctx.multiprocessing.spawn(program, nprocs=nprocs, share_args=True)
