@@ -4,10 +4,10 @@ A patch replaces an attribute of something all ranks share. One that a rank hold
 taken back when another rank gets its turn, and put in place again when its own comes: processes
 have modules of their own. That is an observer of switches, there while a rank holds a patch.
 
-So are attributes that a rank sets by itself on modules which are of the class `SharedModule`.
+So are attributes that a rank sets by itself on modules which are of the class `SharedModule`, and
+what others note here: globals of packages (`module_globals`), methods of torch's classes.
 
-It does not cover `mock.patch.dict`, nor attributes that a program sets on other modules and on
-classes.
+It does not cover `mock.patch.dict`, nor attributes that a program sets on other modules.
 """
 
 from __future__ import annotations
@@ -258,10 +258,15 @@ class SharedModule(ModuleType):
 
 
 def _is_ours(module: ModuleType, name: str, value: object) -> bool:
-    """Whether simrank sets an attribute, or an import, or a patcher that is noted elsewhere."""
+    """Whether simrank sets an attribute, or an import, or a patcher that is noted elsewhere.
+
+    A library's own settings of its private modules are caches and counters, mostly.
+    """
     if is_real(value, ModuleType) and module_text(value, "__name__") == f"{module.__name__}.{name}":
         return True
     setter = str(sys._getframe(2).f_globals.get("__name__"))  # noqa: SLF001 - the way to a caller
+    if "._" in module.__name__ and setter.partition(".")[0] == module.__name__.partition(".")[0]:
+        return True
     return setter.startswith("simrank.") or setter in _PATCHERS
 
 

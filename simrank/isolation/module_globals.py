@@ -4,9 +4,9 @@ Ranks share the modules that are not private. One that sets `counter` of a modul
 as an attribute of it) sets it for all of them: numbers that are right here, or wrong, by luck.
 Looked at whenever a rank's turn ends, and only at names that some function sets.
 
-Looked at are the program's modules, and installed packages that use torch: what they set to objects
-(process groups, buffers, engines) belongs to a process. `strict` looks at attributes, too, and at
-numbers and texts of packages.
+Looked at are the program's modules, and installed packages that use torch: what a rank sets there
+is its own, swapped with its turns, since processes have packages of their own. `strict` looks at
+attributes, too.
 
 It does not cover what is changed inside of a value: a list that grows. `PackageState` looks into
 objects of the small packages that the program imports.
@@ -25,7 +25,7 @@ from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.engine.task import SwitchObserver
 from simrank.errors import ProcessExitedException, RankState, SimrankError, SpawnException
 from simrank.errors.base import add_note
-from simrank.isolation import mock_patches
+from simrank.isolation import mock_patches, set_classes
 from simrank.isolation.package_state import (
     NameSetting,
     PackageState,
@@ -49,8 +49,11 @@ if TYPE_CHECKING:
 
 _GLOBAL, _ATTRIBUTE = dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_ATTR"]
 _ABSENT = object()
+_UNKNOWN = object()  # What was there before a rank may have set it.
 _PLAIN = (int, float, str, bytes, bool, complex, type(None))
 _CONTAINERS = (list, dict, set)
+_CONSTANT, _BINDS = dis.opmap["LOAD_CONST"], {dis.opmap["STORE_NAME"], _GLOBAL}
+_EMPTY: dict[int, type] = {dis.opmap["BUILD_LIST"]: list, dis.opmap["BUILD_MAP"]: dict}
 _stores: WeakKeyDictionary[ModuleType, frozenset[tuple[bool, str]]] = WeakKeyDictionary()
 
 
@@ -68,6 +71,7 @@ class ModuleGlobals(SwitchObserver):
         ] = {}  # Module and name -> its names.
         self._values: dict[tuple[str, str], object] = {}
         self._settings: dict[tuple[str, str], dict[int, NameSetting]] = {}
+        self._unknown: set[tuple[str, str]] = set()  # Which rank set them first is not known.
         self._is_own: dict[str, bool] = {}  # By module: the program's, or a package's.
         self._seen: set[str] = set()
         self._stamp: object = None
@@ -82,7 +86,7 @@ class ModuleGlobals(SwitchObserver):
     def on_task_switch(self, task: Task, time_ps: int) -> None:
         """Compare what the task before has left with what it found."""
         del time_ps
-        self.find()
+        self.find(self._last)
         if task is not self._last:
             self.look(self._last)
         self._last = task
@@ -95,10 +99,10 @@ class ModuleGlobals(SwitchObserver):
         self._stamp = stamp
         num_own = len(self._own)
         if task is None:  # Nearly all are known not to matter.
-            new = {name: sys.modules[name] for name in sys.modules.keys() - self._seen}
+            new = {name: sys.modules[name] for name in sys.modules.copy().keys() - self._seen}
             cached = _may_matter.cached(new)
             self._seen.update(name for name, may_matter in cached.items() if not may_matter)
-        for name in sys.modules.keys() - self._seen:
+        for name in sys.modules.copy().keys() - self._seen:
             module = sys.modules[name]
             spec = attributes_of(module).get("__spec__")
             if attributes_of(spec).get("_initializing", False) is True:
@@ -131,6 +135,8 @@ class ModuleGlobals(SwitchObserver):
     def _watch(self, name: str, module: ModuleType, task: Task | None) -> None:
         if module not in _stores:
             _stores[module] = frozenset(s for code in codes_of(module) for s in _stored(code))
+        for code in codes_of(module):
+            set_classes.look(code, attributes_of(module))
         names = [target for is_global, target in _stores[module] if is_global]
         if self._is_strict and self._is_own[name]:
             self._own.append(module)
@@ -140,14 +146,20 @@ class ModuleGlobals(SwitchObserver):
     def _watch_names(
         self, module_name: str, module: ModuleType, names: Iterable[str], task: Task | None
     ) -> None:
-        for name in names:
+        new = [name for name in names if (module_name, name) not in self._watched]
+        first = _first_values(module) if new and task is not None else {}
+        for name in new:
             key = module_name, name
-            if key not in self._watched:
-                self._watched[key] = attributes_of(module)
-                value = attributes_of(module).get(name, _ABSENT)
+            self._watched[key] = attributes_of(module)
+            value = attributes_of(module).get(name, _ABSENT)
+            if task is not None:  # It may have set the name since it has imported the module.
                 # What a module begins with is rarely more than a number or an empty list.
-                is_set = task is not None and not is_plain(value) and not _is_empty(value)
-                self._values[key] = _ABSENT if is_set else value
+                is_first = is_plain(value) or _is_empty(value)
+                known = first.get(name, _UNKNOWN)
+                value = value if known is _UNKNOWN and is_first else known
+            self._values[key] = value
+            if value is _UNKNOWN:
+                self._unknown.add(key)
 
     def look(self, task: Task | None) -> None:
         """Note what a task, whose turn ends, has set."""
@@ -155,11 +167,25 @@ class ModuleGlobals(SwitchObserver):
         for key, names in self._watched.items():
             value = names.get(key[1], _ABSENT)
             if value is not values[key]:
+                if self._is_swapped(key, task):
+                    continue
                 values[key] = value
                 if task is not None and task.rank is not None and not mock_patches.is_patched(*key):
                     site = None if task.finished else task.site() or user_site()
                     by_rank = self._settings.setdefault(key, {})
                     by_rank[task.rank] = NameSetting(task.rank, value, site)
+
+    def _is_swapped(self, key: tuple[str, str], task: Task | None) -> bool:
+        """Return whether a name belongs to a shared package; note the rank's value of it.
+
+        What a module begins with is everyone's, and what may have come with its import stays so.
+        """
+        if task is None or task.rank is None or self._is_own[key[0]] or key in self._unknown:
+            return False
+        before = self._values[key]
+        before = mock_patches.ABSENT if before is _ABSENT else before
+        mock_patches.note(task, sys.modules[key[0]], key[1], before)
+        return True
 
     def report(self, *, is_proved: bool = False) -> list[RankState]:
         """Return the names that ranks have set to different values.
@@ -261,6 +287,31 @@ def _text(title: str, states: list[RankState]) -> str:
 
 def _is_empty(value: object) -> bool:
     return type(value) in _CONTAINERS and not value
+
+
+def _first_values(module: ModuleType) -> dict[str, object]:
+    """Return the first values of a module's names that its code states: constants, and empty."""
+    loader: Any = getattr(attributes_of(module).get("__spec__"), "loader", None)
+    code = loader.get_code(module.__name__) if hasattr(loader, "get_code") else None
+    found: dict[str, object] = {}
+    if code is None:
+        return found
+    before, high = (0, 0), 0
+    opcodes = iter(code.co_code)
+    for opcode, low in zip(opcodes, opcodes, strict=False):  # `dis` takes 2 us for each.
+        number, high = high | low, 0
+        if opcode == dis.EXTENDED_ARG:
+            high = number << 8
+            continue
+        if opcode in _BINDS:
+            kind, name = before[0], code.co_names[number]
+            found[name] = _UNKNOWN  # Of two settings the last one holds.
+            if kind == _CONSTANT:
+                found[name] = code.co_consts[before[1]]
+            elif kind in _EMPTY and before[1] == 0:
+                found[name] = _EMPTY[kind]()
+        before = opcode, number
+    return found
 
 
 def _is_shared(module: object) -> bool:

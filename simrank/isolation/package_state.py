@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.errors import RankState, SimrankError
 from simrank.errors.base import at_text
+from simrank.isolation import set_classes
 from simrank.isolation.private_importers import homes_in
 from simrank.isolation.private_modules import (
     is_of_one_rank,
@@ -192,6 +193,7 @@ class PackageState:
             if id(code) not in self._codes:
                 self._codes[id(code)] = code
                 self._spoken.add(code)
+                set_classes.look(code)
 
     def _find(self, rank: int, own: PrivateModules | None) -> None:
         """Look for packages that the running rank's program imports, and all ranks share."""

@@ -213,7 +213,7 @@ class PrivateModules:
         """Return the private ones of all names; looking at every name takes 0.1 ms."""
         looked = _looked.get(self.names)
         if looked is None or looked[0] != stamp:
-            names = [name for name in sys.modules if self.is_private(name)]
+            names = [name for name in list(sys.modules) if self.is_private(name)]
             looked = _looked[self.names] = stamp, names
         return looked[1]
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils._ordered_set import OrderedSet
 
 from simrank.ranks.current import in_ranks, rank_program, running_task
 from simrank.torch.cuda.switch import Switch
@@ -32,7 +33,8 @@ _NUM_REGIONS = 1 << 20  # Of a rank; `isolate_recompiles=True` takes one.
 _first_regions = itertools.count(_NUM_REGIONS, _NUM_REGIONS)
 
 _PENDING = "_CompilationCallbackHandler__pending_callbacks_counter"
-_PLACES: tuple[Place, ...] = (  # Of the state of a process.
+_MODES = "torch_function_mode_stack_state_mgr"
+PLACES: tuple[Place, ...] = (  # Of the state of a process.
     ("torch._dynamo.callback", f"callback_handler.{_PENDING}", 0),
     ("torch._dynamo.compiled_autograd", "active_disable_ctx", False),
     ("torch._dynamo.compiled_autograd", "compiled_autograd_enabled", False),
@@ -50,6 +52,28 @@ _PLACES: tuple[Place, ...] = (  # Of the state of a process.
     ("torch._inductor.triton_bundler", "TritonBundler._winners", None),
     ("torch.compiler", "_is_compiling_flag", False),
 )
+# What a compilation sets for as long as it lasts. A rank may wait in the midst of one: where
+# configurations are timed. Found by comparing all of torch then (tests/torch/test_inductor.py).
+MID_COMPILATION: tuple[Place, ...] = (
+    *(("torch._decomp.decompositions_for_rng", f"PhiloxStateTracker.{name}", None)
+      for name in ("fwd_state", "bwd_state", "running_state")),
+    ("torch._dynamo.convert_frame", "initial_global_state", None),
+    ("torch._functorch._aot_autograd.logging_utils", "graph_being_compiled", []),
+    ("torch._inductor.debug", "_inductor_kernel_provenance_debug_handle", 0),
+    ("torch._inductor.debug", "_pre_grad_graph_id", None),
+    *(("torch._inductor.debug", name, {})
+      for name in ("_inductor_post_to_pre_grad_nodes", "_inductor_pre_grad_node_stack_trace",
+                   "_inductor_triton_kernel_to_post_grad_node_info", "_inductor_kernel_extern_info",
+                   "_inductor_kernel_stack_trace")),
+    ("torch._inductor.ir", "IRNode._current_origins", OrderedSet()),
+    ("torch.fx._lazy_graph_module", "_use_lazy_graph_module_flag", False),
+    ("torch.fx.graph_module", "_forward_from_src", None),
+    *(("torch.fx.traceback", name, None)
+      for name in ("current_meta", "current_replay_node", "should_preserve_node_meta",
+                   "_should_preserve_node_meta")),
+    ("torch.utils._debug_mode._utils", "_IN_INDUCTOR_BENCHMARK", False),
+    ("torch.utils._python_dispatch", "_is_in_torch_dispatch_mode", False),
+)  # fmt: skip
 
 
 class Frames:
@@ -69,20 +93,24 @@ class Frames:
         metrics = self._utils._compilation_metrics  # noqa: SLF001 - likewise
         new_metrics = type(metrics)(maxlen=metrics.maxlen)
         places = (
-            *_PLACES,
+            *PLACES,
             ("torch._dynamo.eval_frame", "_stance", stance),
             ("torch._dynamo.utils", "_compilation_metrics", new_metrics),
+            ("torch._dynamo.variables.torch_function", f"{_MODES}.stack", []),
         )
         self._globals = ProcessGlobals(places, is_new=True)
+        self._mid_compilation = ProcessGlobals(MID_COMPILATION)
         self._counters: dict[str, Any] = {}
 
     def enter(self) -> None:
         """Put the rank's values in place."""
         self._globals.enter()
+        self._mid_compilation.enter()
         self._swap()
 
     def leave(self) -> None:
         """Put the common values back."""
+        self._mid_compilation.leave()
         self._globals.leave()
         self._swap()
 

@@ -175,7 +175,7 @@ def _torchs_modules(names: tuple[str, ...]) -> list[str]:
 
 
 class _Shared(Switch):
-    """Switch that makes torch's public modules swap attributes that a rank sets.
+    """Switch that makes torch's modules swap attributes that a rank sets.
 
     One switch for all of them, as there are hundreds.
 
@@ -188,9 +188,7 @@ class _Shared(Switch):
         self.modules = [
             module
             for name, module in sys.modules.copy().items()
-            if (name == "torch" or name.startswith("torch."))
-            and "._" not in name
-            and type(module) is ModuleType
+            if (name == "torch" or name.startswith("torch.")) and type(module) is ModuleType
         ]
 
     def _turn_all(self, is_on: bool) -> None:

@@ -1,12 +1,18 @@
 """Graphs that inductor compiles for a simulated GPU: equal to eager, or refused by name."""
 
+import sys
+from importlib import import_module
+from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F  # noqa: N812 - torch's habit
+from torch.overrides import TorchFunctionMode
 
 from simrank.errors import UnsupportedError
+from simrank.torch.dynamo import MID_COMPILATION, PLACES
 from tests.torch.random_graphs import compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's own.
@@ -257,3 +263,101 @@ def test_a_rank_without_triton_is_told_what_to_install(spawn, monkeypatch):
 
     monkeypatch.setattr(scheduler, "has_triton", lambda *_: False)
     spawn(program)
+
+
+def _attributes(value):
+    """Yield what lies at a global of torch: itself, or the attributes of its class or object."""
+    is_class = isinstance(value, type)
+    if is_class or type(value).__module__.startswith("torch"):
+        names = vars(value) if hasattr(value, "__dict__") else {}
+        for name, held in list(names.items()):
+            if not name.startswith("__") and not (is_class and callable(held)):
+                yield value, name, held
+
+
+def state_of_torch():
+    """Return what torch's modules, and their classes and objects, hold: by owner and name."""
+    found = {}
+    for home, module in list(sys.modules.items()):
+        if not home.startswith("torch") or not isinstance(module, ModuleType):
+            continue
+        for name, value in list(vars(module).items()):
+            if not name.startswith("__"):
+                found[id(module), name] = f"{home}.{name}", value
+                if str(getattr(value, "__module__", "")).startswith("torch"):
+                    found.update(
+                        ((id(owner), inner), (f"{home}.{name}.{inner}", held))
+                        for owner, inner, held in _attributes(value)
+                    )
+    return found
+
+
+def _is_same(value, other):
+    return value is other or (isinstance(value, (int, float, str)) and value == other)
+
+
+def _owner(place):
+    module, name, _ = place
+    owner, _, attribute = name.rpartition(".")
+    home = sys.modules[module]
+    return id(getattr(home, owner) if owner else home), attribute
+
+
+def test_what_is_set_for_as_long_as_a_compilation_lasts_is_the_ranks_own(spawn):
+    """All of torch is compared while configurations are timed: a rank waits there."""
+    midst = []
+
+    def program(rank):
+        product = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs")
+        made = [torch.ones(64, 32, device="cuda"), torch.ones(32, 16, device="cuda")]
+        product(*made)  # Imports what compiles.
+        benchmarking = import_module("torch._inductor.runtime.benchmarking")
+        kind = benchmarking.InductorBenchmarker
+        timed = kind.benchmark_gpu
+
+        def look(self, *args, **kwargs):
+            midst.append(state_of_torch())
+            return timed(self, *args, **kwargs)
+
+        kind.benchmark_gpu = look
+        torch._dynamo.reset()
+        before = state_of_torch()
+        product(torch.ones(96, 64, device="cuda"), torch.ones(64, 48, device="cuda"))
+        after = state_of_torch()
+        kind.benchmark_gpu = timed
+        own = {_owner(place) for place in (*PLACES, *MID_COMPILATION) if place[0] in sys.modules}
+        others = {
+            text
+            for state in midst
+            for key, (text, value) in state.items()
+            if key in before and key in after and key not in own and "._TLS." not in text
+            if not _is_same(value, before[key][1]) and _is_same(before[key][1], after[key][1])
+        }
+        assert not others, "simrank.torch.dynamo.MID_COMPILATION lacks these"
+
+    spawn(program, 1)
+    assert midst, "nothing was timed"
+
+
+class Passing(TorchFunctionMode):
+    """A mode of the program that changes nothing."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Call it."""
+        return function(*args, **(kwargs or {}))
+
+
+def test_ranks_that_compile_in_turns_keep_their_function_modes(spawn):
+    """Dynamo takes them off a stack while it compiles, and keeps them in one place."""
+
+    def program(rank):
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(rank)
+        product = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs")
+        a, b = torch.ones(32 * (rank + 1), 32, device="cuda"), torch.ones(32, 16, device="cuda")
+        with Passing():
+            assert product(a, b).sum().item() == a.shape[0] * 32 * 16
+            assert torch._C._len_torch_function_stack() == 1
+        assert torch._C._len_torch_function_stack() == 0
+
+    spawn(program, 3)

@@ -12,7 +12,13 @@ import torch
 
 from simrank.errors import UnsupportedError
 from simrank.torch.cuda import memory, streams
-from simrank.torch.cuda.library import Initialized, call_before_use, native, use_device
+from simrank.torch.cuda.library import (
+    Initialized,
+    call_before_use,
+    native,
+    operators,
+    use_device,
+)
 from simrank.torch.cuda.streams import GraphBase, graph_pool_handle, is_capturing
 
 if TYPE_CHECKING:
@@ -70,10 +76,6 @@ _CUDA_NUMBER = 12080
 _BLAS_HANDLE = 1
 
 
-def _ops() -> Any:
-    return torch.ops.simrank_cuda
-
-
 def device_count() -> int:
     """Return the number of devices that this thread's rank sees."""
     return int(native().simrank_num_devices())
@@ -107,7 +109,7 @@ def set_device(device: int) -> None:
     """Make a device current."""
     use_device()
     if device >= 0:
-        _ops().set_device(device)
+        operators.set_device(device)
 
 
 def exchange_device(device: int) -> int:
@@ -116,7 +118,7 @@ def exchange_device(device: int) -> int:
         return -1
     before = current_device()
     if before != device:
-        _ops().set_device(device)
+        operators.set_device(device)
     return before
 
 
@@ -148,12 +150,12 @@ def _external_stream(pointer: int, device: int) -> tuple[int, int, int]:
 
 
 def _set_stream(stream_id: int, device_index: int, device_type: int) -> None:  # noqa: ARG001 - torch's.
-    _ops().set_device(device_index)
+    operators.set_device(device_index)
     native().simrank_set_stream(device_index, stream_id)
 
 
 def _synchronize() -> None:
-    _ops().synchronize(current_device())
+    operators.synchronize(current_device())
 
 
 def _snapshot(*_: object) -> dict[str, Any]:
@@ -273,7 +275,7 @@ def _device_functions() -> dict[str, object]:
         "_cuda_hasPrimaryContext": lambda _device: is_initialized(),
         "_cuda_canDeviceAccessPeer": lambda _device, _peer: True,
         "_cuda_synchronize": _synchronize,
-        "_cuda_sleep": lambda cycles: _ops().sleep(int(cycles)),
+        "_cuda_sleep": lambda cycles: operators.sleep(int(cycles)),
         "_cuda_getArchFlags": lambda: "sm_80 sm_90 sm_100",
         "_cuda_getCompiledVersion": lambda: _CUDA_NUMBER,
         "_cuda_getDriverVersion": lambda: _CUDA_NUMBER,

@@ -19,7 +19,7 @@ from _thread import allocate_lock, get_ident
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -282,6 +282,27 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "forget_held": (None, ()),
     "watch_scopes": (None, (_INT,)),
 }
+
+
+class _Operators:
+    """simrank's operators, which no function mode of the program sees: CUDA has none of them."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operator = getattr(torch.ops.simrank_cuda, name)
+        has_modes: Any = torch._C._len_torch_function_stack  # noqa: SLF001 - torch's question
+        disabled = torch._C.DisableTorchFunction  # noqa: SLF001 - the documented way out of modes
+
+        def call(*args: Any) -> Any:
+            if not has_modes():
+                return operator(*args)
+            with disabled():
+                return operator(*args)
+
+        setattr(self, name, call)
+        return call
+
+
+operators = _Operators()
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from simrank.torch.cuda.library import native
+from simrank.torch.cuda.library import native, operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,8 +209,9 @@ def resizer(before: Callable[..., Any]) -> Callable[..., Any]:
         if self.device.type != "cuda":
             before(self, size)
         else:
-            whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
-            torch.ops.simrank_cuda.resize_storage(whole, int(size))
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - no mode of the program sees it
+                whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
+                operators.resize_storage(whole, int(size))
         return self
 
     return resize_

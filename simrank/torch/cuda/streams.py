@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from simrank.errors import UnsupportedError
-from simrank.torch.cuda.library import native, require_device
+from simrank.torch.cuda.library import native, operators, require_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -214,10 +214,10 @@ class GraphBase:
     def _replay(self) -> None:
         done = 0
         for position, call in self._calls:
-            torch.ops.simrank_cuda.replay(self._handle, done, position)
+            operators.replay(self._handle, done, position)
             call()
             done = position
-        torch.ops.simrank_cuda.replay(self._handle, done, self._size())
+        operators.replay(self._handle, done, self._size())
 
     def _size(self) -> int:
         return int(native().simrank_graph_size(self._handle))
@@ -231,7 +231,7 @@ class GraphBase:
         """
         self._calls.append((self._size(), call))
         for tensor in tensors:
-            torch.ops.simrank_cuda.keep_in_graph(self._handle, tensor)
+            operators.keep_in_graph(self._handle, tensor)
 
     def reset(self) -> None:
         """Drop the captured operations."""
@@ -278,7 +278,7 @@ def frozen(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor that keeps the current memory of another one."""
     if not tensor.is_cuda:
         return tensor
-    made: torch.Tensor = torch.ops.simrank_cuda.frozen(tensor)
+    made: torch.Tensor = operators.frozen(tensor)
     return made
 
 

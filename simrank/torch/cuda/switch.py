@@ -24,7 +24,13 @@ from simrank.errors import UnsupportedError
 from simrank.isolation.ledger import Ledger
 from simrank.ranks.program_modules import PerModule, own_modules
 from simrank.torch.cuda import bindings, memory
-from simrank.torch.cuda.library import Initialized, enable_devices, native, use_device
+from simrank.torch.cuda.library import (
+    Initialized,
+    enable_devices,
+    native,
+    operators,
+    use_device,
+)
 from simrank.torch.cuda.operations import Callbacks, install
 from simrank.torch.cuda.streams import forget_graphs, per_rank
 
@@ -476,7 +482,7 @@ class DefaultGenerators(Sequence[torch.Generator]):
         if isinstance(index, slice):
             return tuple(self[device] for device in range(len(self))[index])
         device = range(len(self))[index]
-        generator: torch.Generator = torch.ops.simrank_cuda.default_generator(device)
+        generator: torch.Generator = operators.default_generator(device)
         return generator
 
 

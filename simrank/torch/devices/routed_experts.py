@@ -10,6 +10,7 @@ import torch
 
 from simrank.engine import user_site
 from simrank.ranks.current import rank_program
+from simrank.torch.cuda.library import operators
 from simrank.torch.devices.unknown_values import count
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _routed(original: Callable[..., Any], place: int, default: int | None) -> Ca
         dim = kwargs.get("dim", args[place] if len(args) > place else default)
         if program is None or type(indices) is not torch.Tensor or dim is None or scores is None:
             return result
-        if indices.is_cuda and not torch.ops.simrank_cuda.is_known(indices):
+        if indices.is_cuda and not operators.is_known(indices):
             _route(program, name, scores, indices, dim)
         return result
 
@@ -68,7 +69,7 @@ def _route(program: Any, name: str, scores: torch.Tensor, indices: torch.Tensor,
     rest = list(scores.shape)
     del rest[dim]
     moved = torch.from_numpy(found).reshape(*rest, num_chosen).movedim(-1, dim)
-    torch.ops.simrank_cuda.assume(indices, moved.reshape(indices.shape))
+    operators.assume(indices, moved.reshape(indices.shape))
     count(
         program.context,
         f"{name}{where} chooses {num_chosen} of {num_experts} experts for {num_tokens} tokens by "

@@ -21,7 +21,7 @@ from simrank.engine.callsite import is_simranks
 from simrank.errors import UnknownValueError
 from simrank.ranks import require_program
 from simrank.ranks.current import rank_program
-from simrank.torch.cuda.library import native
+from simrank.torch.cuda.library import native, operators
 from simrank.torch.cuda.switch import Switch
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def assume(tensor: torch.Tensor, value: torch.Tensor | float) -> None:
     context: Any = None if program is None else program.context
     if context is None or context.has_values:
         return
-    torch.ops.simrank_cuda.assume(tensor.detach(), torch.as_tensor(value))
+    operators.assume(tensor.detach(), torch.as_tensor(value))
 
 
 def guard(patches: Ledger) -> None:
@@ -253,7 +253,6 @@ def _check(read_from: Any, what: str) -> None:
     Raises:
         UnknownValueError: None was stated.
     """
-    ops = torch.ops.simrank_cuda
     with torch.no_grad():
         if isinstance(read_from, torch.UntypedStorage):
             view = torch.empty(0, dtype=torch.uint8).set_(read_from)
@@ -261,8 +260,8 @@ def _check(read_from: Any, what: str) -> None:
             view = read_from.detach()
         else:
             return
-        if not ops.is_known(view):
-            ops.assume(view, torch.tensor(ops.stated_value(view, what)))
+        if not operators.is_known(view):
+            operators.assume(view, torch.tensor(operators.stated_value(view, what)))
 
 
 def _has_bytes(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch._C import _distributed_c10d as c10d_bindings
 from torch.optim import optimizer as _optimizers
 
-from simrank.isolation import mock_patches
+from simrank.isolation import mock_patches, set_classes
 from simrank.isolation.private_modules import is_of_another_rank
 from simrank.torch.devices import activation, rank_devices
 from simrank.torch.groups.registry import groups_of
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # turn ends (40 ns). If its tag is invalid, the classes are compared with their saved attributes
 # (0.3 ms), and every difference becomes a patch of the rank.
 #
-# Not watched: classes with a metaclass or a base of C++ (scripts, `autograd.Function`), those that
-# torch changes itself as it runs (`DistributedDataParallel`), and those imported while ranks run.
+# Others (`autograd.Function`, `DistributedDataParallel`) are watched one by one, once the code of a
+# program, or of a package that all share, sets an attribute of them (`set_classes`).
 
 _IS_CACHED = 1 << 19  # Source: Py_TPFLAGS_VALID_VERSION_TAG of CPython's object.h.
 _KEPT_BY_PYTHON = ("__annotations__", "__slotnames__")  # Set at the first read.
@@ -51,11 +51,22 @@ class Watched:
         self._last: tuple[type, ...] = ()
         self._were: dict[type, dict[str, object]] = {}
 
+    def has(self, kind: type) -> bool:
+        """Return whether it watches a class."""
+        return kind in self._were
+
+    def add(self, kind: type) -> None:
+        """Watch one more class, by itself."""
+        self._kinds.append(kind)
+        self._last = (*self._last, kind)
+        self._were[kind] = dict(vars(kind))
+        self._settle()
+
     def look(self) -> None:
         """Save the attributes of the classes, unless they are saved already."""
         if self._kinds and not self.are_changed():
             return
-        if not self._kinds:
+        if self._roots and not self._kinds:
             self._kinds = [kind for root in self._roots for kind in _derived_from(root)]
             bases = {base for kind in self._kinds for base in kind.__bases__}
             self._last = (*_of_all([kind for kind in self._kinds if kind not in bases]),)
@@ -149,6 +160,7 @@ def _home_of(value: Any) -> str:
 
 
 _watched: list[Watched] = []
+_single = Watched([])
 
 
 def look_at_classes() -> None:
@@ -157,8 +169,16 @@ def look_at_classes() -> None:
         _watched.extend(
             [Watched([torch.nn.Module]), Watched([torch.optim.Optimizer]), Watched([torch.Tensor])]
         )
+        _watched.append(_single)
+        set_classes.watchers.append(_watch_class)
     for each in _watched:
         each.look()
+
+
+def _watch_class(kind: type) -> None:
+    """Watch a class that a program's code sets attributes of, if it is torch's."""
+    if kind.__module__.partition(".")[0] == "torch" and not any(e.has(kind) for e in _watched):
+        _single.add(kind)
 
 
 def show_own_classes(is_on: bool) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's custom.
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -122,6 +123,39 @@ def test_dispatch_modes_see_device_tensors(cuda):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # `vmap` makes one, too.
+class Named(TorchFunctionMode):
+    """Keeps the names of the functions that a program calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        """Keep the name, and call it."""
+        self.names.add(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_function_modes_see_no_operator_that_cuda_lacks(cuda):
+    """Where devices are chosen, seeded and waited for, graphs replayed, and storages resized."""
+    graph, held = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+    with Named() as mode:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            held.record_stream(torch.cuda.current_stream())
+        with torch.cuda.device(1):
+            torch.cuda.manual_seed(3)
+            torch.rand(2, device="cuda", generator=torch.cuda.default_generators[1])
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            made = held * 2
+        graph.replay()
+        made.sum().item()
+        made.untyped_storage().resize_(64)
+        torch.cuda._sleep(100)
+    assert any("mul" in name for name in mode.names)
+    assert not [name for name in mode.names if "simrank" in name]
+
+
 def test_function_transforms(cuda):
     """Also vmap of grad, jvp and functional_call."""
 

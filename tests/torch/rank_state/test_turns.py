@@ -354,6 +354,59 @@ def test_a_rank_that_wraps_all_subclasses_wraps_none_of_another_rank(spawn, tmp_
     assert "__subclasses__" not in vars(nn.Module)
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Counted:
+    """In place of `Function.apply`, as tracers put it: calls it, and counts."""
+
+    def __init__(self, original, calls):
+        self.original, self.calls = original, calls
+
+    def __get__(self, owner, kind=None):
+        """Count, and give the original."""
+        self.calls.append(kind.__name__)
+        return self.original.__get__(owner, kind)
+
+
+def test_so_is_one_of_a_class_of_its_own_kind_and_a_function_of_a_private_module(spawn):
+    """Their code says which: `torch.autograd.Function.apply = mine`."""
+    seen = {}
+    import torch._functorch.vmap as vmap
+
+    before = vars(torch.autograd.Function)["apply"], vmap._flat_vmap
+
+    def program(rank):
+        dist.init_process_group("gloo")
+        calls = []
+        flat = vmap._flat_vmap
+        if rank != 1:
+            torch.autograd.Function.apply = Counted(before[0], calls)
+            vmap._flat_vmap = lambda *args, **kwargs: [calls.append("vmap"), flat(*args, **kwargs)][
+                1
+            ]
+        dist.barrier()
+        Doubled.apply(torch.ones(2))
+        torch.vmap(lambda value: value + 1)(torch.ones(2))
+        dist.barrier()
+        if rank == 2:
+            torch.autograd.Function.apply = before[0]
+        dist.barrier()
+        Doubled.apply(torch.ones(2))
+        seen[rank] = calls
+
+    spawn(program, 3)
+    assert seen == {0: ["Doubled", "vmap", "Doubled"], 1: [], 2: ["Doubled", "vmap"]}
+    assert (vars(torch.autograd.Function)["apply"], vmap._flat_vmap) == before
+
+
 def test_a_block_that_replaces_a_method_is_not_seen_by_others(spawn):
     """They run while it waits; and once it has put the method back, nobody watches any more."""
     seen, observers = {}, []
