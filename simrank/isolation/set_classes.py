@@ -1,7 +1,7 @@
 """Search of a program's code for classes that it sets attributes of.
 
-`torch.autograd.Function.apply = mine`, say, before it runs: a chain of names that ends in a class. A class that arrives as an
-argument, or by `setattr`, is not found.
+`torch.autograd.Function.apply = mine`, say, before it runs: a chain of names that ends in a class.
+A class that arrives as an argument, or by `setattr`, is not found.
 """
 
 from __future__ import annotations

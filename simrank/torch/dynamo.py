@@ -68,8 +68,9 @@ MID_COMPILATION: tuple[Place, ...] = (
     ("torch._inductor.ir", "IRNode._current_origins", OrderedSet()),
     ("torch.fx._lazy_graph_module", "_use_lazy_graph_module_flag", False),
     ("torch.fx.graph_module", "_forward_from_src", None),
+    ("torch.fx.traceback", "current_meta", {}),
     *(("torch.fx.traceback", name, None)
-      for name in ("current_meta", "current_replay_node", "should_preserve_node_meta",
+      for name in ("current_replay_node", "should_preserve_node_meta",
                    "_should_preserve_node_meta")),
     ("torch.utils._debug_mode._utils", "_IN_INDUCTOR_BENCHMARK", False),
     ("torch.utils._python_dispatch", "_is_in_torch_dispatch_mode", False),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
+from collections.abc import Collection
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -382,16 +384,20 @@ class ProcessGlobals:
 
     Args:
         places: Where they are.
-        is_new: Whether the rank begins with the first values, and not with the common ones.
+        is_new: Whether the rank begins with the first values, and not with the common ones; with
+            containers it does.
     """
 
     def __init__(self, places: Sequence[Place], *, is_new: bool = False) -> None:
         self._places = [
             (place[:2], place[0], *place[1].rpartition(".")[::2], place[2]) for place in places
         ]
-        self._own: dict[tuple[str, str], Any] = {}
-        if is_new:
-            self._own = {place[:2]: place[2] for place in places}
+        # A container is changed in place: that of the module stays as it is.
+        self._own: dict[tuple[str, str], Any] = {
+            place[:2]: copy(place[2])
+            for place in places
+            if is_new or isinstance(place[2], Collection)
+        }
         self._common: dict[tuple[str, str], Any] = {}
 
     def enter(self) -> None:
