@@ -240,6 +240,25 @@ def test_a_package_that_all_share_has_each_ranks_own_module(package, tmp_path):
         del sys.modules[name]
 
 
+def test_each_rank_finds_modules_in_folders_without_init_through_its_own_package(tmp_path):
+    """Such a package asks the one around it where its folders are, each time."""
+    deepest = tmp_path / "around" / "folder" / "deeper"
+    deepest.mkdir(parents=True)
+    (tmp_path / "around" / "__init__.py").touch()
+    (deepest / "state.py").write_text("import os\nRANK = os.environ['RANK']\n")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "from around.folder.deeper import state\n"
+        "dist.barrier()\n"
+        "assert state.RANK == str(dist.get_rank())\n"
+    )
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        run_script(ctx.program, script, [], 2)
+
+
 def test_other_modules_are_shared(package):
     """As without the setting."""
     found = []
