@@ -519,15 +519,15 @@ class SimulatedGroup(IdentifiedGroup):
         if self._batch is not None:  # Its end returns one Work for all calls inside.
             self._batch.works.extend(started)
             return SimulatedWork((), outputs)
-        self._note_in_flight(started)
+        operations = self._note_in_flight(started)
         program = require_rank(name)
         if is_recording(program):
-            shown = f"{self.options.backend}:{name}"
             read = flat if reads is None else reads
-            ranks = self.simulated.ranks
-            is_nccl = self.options.backend == NCCL
-            comms = nccl_facts(self, ranks, name, (read, flat)) if is_nccl else None
-            record_call(program, shown, read, started, comms)
+            device = next((tensor.device.type for tensor in (*read, *flat)), "")
+            backend = self.simulated.backends.get(device, self.options.backend)
+            sides = read, flat
+            comms = nccl_facts(self, self.simulated.ranks, name, sides) if backend == NCCL else None
+            record_call(program, f"{backend}:{name}", read, operations, comms)
         return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
 
     def _is_recorded(self, name: str) -> bool:
@@ -537,12 +537,15 @@ class SimulatedGroup(IdentifiedGroup):
             program = require_rank(name)
         return is_recording(program)
 
-    def _note_in_flight(self, started: Sequence[Work]) -> None:
-        """Make torch's operations wait for issued calls that use the same tensors."""
+    def _note_in_flight(self, started: Sequence[Work]) -> Sequence[Any]:
+        """Make torch's operations wait for issued calls that use the same tensors; return them."""
         operations: Sequence[Any] = [work._operation for work in started]  # not waited for yet
-        for operation in operations or (self.simulated.last_issued[self._rank],):
-            if operation is not None:
-                _note(operation)
+        last = self.simulated.last_issued[self._rank]
+        if not operations and last is not None:
+            operations = [last]
+        for operation in operations:
+            _note(operation)
+        return operations
 
 
 def _note(operation: Any) -> None:
