@@ -30,7 +30,7 @@ from simrank.distributed.request import (
 from simrank.errors import UnsupportedError
 from simrank.ranks import current_program, require_rank
 from simrank.torch.devices import activation
-from simrank.torch.devices.buffers import all_exchanged, exchanged
+from simrank.torch.devices.buffers import TorchStorage, all_exchanged, exchanged
 from simrank.torch.devices.rank_devices import note_pending
 from simrank.torch.groups import gloo_checks
 from simrank.torch.groups.dispatch import as_operator, in_graphs
@@ -68,6 +68,7 @@ class SimulatedGroup(IdentifiedGroup):
         super().__init__(rank, group, options, limit)
         self._coalescing = ExitStack()
         self._batch: CoalescingManager | None = None
+        self._in_batch: list[torch.Tensor] = []
         self.calls: list[Any] = []
         self.checker: Checker | None = None
 
@@ -414,7 +415,8 @@ class SimulatedGroup(IdentifiedGroup):
         self._coalescing.close()
         assert self._batch is not None, "started"
         works, self._batch = self._batch.works, None
-        return self._works("coalesced", works, [])
+        reads, self._in_batch = self._in_batch, []
+        return self._works("coalesced", works, [], reads=reads)
 
     # ---- what is returned ----
 
@@ -518,6 +520,7 @@ class SimulatedGroup(IdentifiedGroup):
         started = [work for work in works if work is not None and type(work) is not IllegalWork]
         if self._batch is not None:  # Its end returns one Work for all calls inside.
             self._batch.works.extend(started)
+            self._in_batch += [*flat, *(reads or ())]
             return SimulatedWork((), outputs)
         operations = self._note_in_flight(started)
         program = require_rank(name)
@@ -528,7 +531,7 @@ class SimulatedGroup(IdentifiedGroup):
             sides = read, flat
             comms = nccl_facts(self, self.simulated.ranks, name, sides) if backend == NCCL else None
             record_call(program, f"{backend}:{name}", read, operations, comms)
-        return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
+        return SimulatedWork(started, outputs, self._limit, reads=reads, is_stacked=is_stacked)
 
     def _is_recorded(self, name: str) -> bool:
         """Return whether the running rank has a profiler open."""
@@ -553,6 +556,9 @@ def _note(operation: Any) -> None:
     touched = operation.touched
     if touched is not None and activation.is_enabled():
         note_pending(operation, touched.reads, touched.writes)
+        for buffer in (*touched.reads, *touched.writes):
+            if isinstance(buffer.storage, TorchStorage):
+                buffer.storage.leave()
 
 
 def _listed(tensors: Tensors) -> list[torch.Tensor]:

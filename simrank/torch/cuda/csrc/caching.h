@@ -39,6 +39,8 @@ struct Block {
   Block* next = nullptr;
   std::set<int64_t> other_streams;  // record_stream
   std::vector<int64_t> waits_for;   // Events of those streams since it was freed.
+  bool in_flight = false;           // Freed, but operations that were issued before still use it.
+  bool is_awaited() const { return in_flight || !waits_for.empty(); }
   bool is_split() const { return previous || next; }
 };
 
@@ -114,6 +116,7 @@ class DeviceMemory {
   void begin_values(const Block& block, bool are_there);
   void end_values(const Block& block);
   void finish_deferred();
+  bool wait_for_deferred();
   void release_whole_segments();
   void release_whole_segments(Pools& pools);
   Block* take(size_t size, int64_t stream, Pools& pools);
@@ -136,7 +139,7 @@ class DeviceMemory {
   std::unordered_map<uintptr_t, Block*> live_;
   std::map<uintptr_t, Block*> segments_;        // By first address; the block there.
   std::map<uintptr_t, size_t> unmapped_;        // Free addresses of the span.
-  std::vector<Block*> deferred_;                // Freed, but another stream still uses them.
+  std::vector<Block*> deferred_;                // Freed, but still used.
 };
 
 DeviceMemory& memory_of(int global_device);
