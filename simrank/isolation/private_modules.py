@@ -198,7 +198,7 @@ class PrivateModules:
             return
         self._quiet = None
         if stamp != self._inside:
-            self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
+            self._own |= {n: m for n, m in list(modules.items()) if self.is_private(n)}
             self._seams.note(self._own)
         self._seams.leave(self._own, self._others)
         self._own = _take(self._own)
@@ -206,14 +206,17 @@ class PrivateModules:
         self._outside_stamp = modules_stamp()
         self._locks = {}
         if _locks:
-            mine = [name for name in _locks if self.is_private(name) or name in self._own]
+            mine = [name for name in list(_locks) if self.is_private(name) or name in self._own]
             self._locks = {name: _locks.pop(name) for name in mine}
 
     def _private_now(self, stamp: object) -> list[str]:
-        """Return the private ones of all names; looking at every name takes 0.1 ms."""
+        """Return the private ones of all names; looking at every name takes 0.1 ms.
+
+        Meanwhile a thread that is none of a rank's may import something.
+        """
         looked = _looked.get(self.names)
         if looked is None or looked[0] != stamp:
-            names = [name for name in sys.modules if self.is_private(name)]
+            names = [name for name in list(sys.modules) if self.is_private(name)]
             looked = _looked[self.names] = stamp, names
         return looked[1]
 
