@@ -6,6 +6,7 @@ computes on the host takes no simulated time, and is not shown.
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 import json
@@ -42,6 +43,14 @@ _NOT_SHOWN = ("wait", "event")
 _CUDA: Any = torch.autograd.DeviceType.CUDA
 
 
+class Kernel(enum.Enum):
+    """The family of nccl's kernels in a profile; the simulated time is that of the first one."""
+
+    RING = "ncclDevKernel"
+    SYMMETRIC = "ncclSymkDevKernel"
+    COPY = "Memcpy PtoP"
+
+
 class HostEvent:
     """An event of the rank's host.
 
@@ -53,10 +62,13 @@ class HostEvent:
         is_async: Whether the host went on meanwhile.
         is_scope: Whether the program named it.
         kernel: What a device does of it.
+        shown: Which kernel that is, if it is a collective's.
         facts: What a trace says of it beside that.
     """
 
-    __slots__ = ("end_ps", "facts", "is_async", "is_scope", "kernel", "name", "shapes", "start_ps")
+    __slots__ = (
+        "end_ps", "facts", "is_async", "is_scope", "kernel", "name", "shapes", "shown", "start_ps",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,6 +86,7 @@ class HostEvent:
         self.is_async = is_async
         self.is_scope = is_scope
         self.kernel = kernel
+        self.shown = Kernel.RING
         self.facts: dict[str, Any] = {}
 
 
@@ -162,7 +175,7 @@ def record_call(
     name: str,
     tensors: Sequence[torch.Tensor],
     operations: Sequence[Any],
-    comms: dict[str, Any] | None = None,
+    nccl: tuple[dict[str, Any] | None, Kernel | None] = (None, None),
 ) -> None:
     """Record a collective or message in the rank's open profilers.
 
@@ -171,12 +184,15 @@ def record_call(
         name: As torch shows it.
         tensors: What it reads.
         operations: That it has issued.
-        comms: What torch's trace says of nccl's calls, see `nccl_facts`; None: nothing.
+        nccl: What torch's trace says of nccl's calls, see `nccl_facts`, and which kernel it shows;
+            None: nothing.
     """
     shapes = [list(tensor.shape) for tensor in tensors]
     entry = HostEvent(name, shapes, clock_ps(program), is_async=True)
     entry.end_ps = max(entry.end_ps, program.engine.now_ps)
+    comms, kernel = nccl
     launch = entry if comms is None else record_comms(program, comms)
+    launch.shown = kernel or launch.shown
     for operation in operations:
         operation.on_complete(functools.partial(_end, entry, program))
         if not _is_of_host(operation):
@@ -371,7 +387,7 @@ def _events(
             continue
         start_us, end_us = kernel.start_ps / PS_PER_US, kernel.complete_ps / PS_PER_US
         device = kernel.stream.device.index
-        event.append_kernel(_kernel_name(kernel), device, end_us - start_us)
+        event.append_kernel(_kernel_name(kernel, entry.shown), device, end_us - start_us)
         shared = {"id": len(entries) + number, "thread": rank, "use_device": profiler.use_device}
         launch = event
         if entry.name not in _LAUNCHES.values():
@@ -381,12 +397,14 @@ def _events(
                 end_us=issue_us, is_async=entry.is_async, stack=[], **shared,
             )  # fmt: skip
             yield launch
+        name = _kernel_name(kernel, entry.shown)
         ran = FunctionEvent(
-            name=_kernel_name(kernel), start_us=start_us, end_us=end_us, device_type=_CUDA,
+            name=name, start_us=start_us, end_us=end_us, device_type=_CUDA,
             device_index=device, is_async=False, stack=[], **shared,
         )  # fmt: skip
         launch.activity_type = "cuda_runtime"
-        ran.activity_type = _ACTIVITIES.get(kernel.kind, "kernel")
+        kind = "copy" if entry.shown is Kernel.COPY else kernel.kind
+        ran.activity_type = _ACTIVITIES.get(kind, "kernel")
         launch.linked_correlation_id = ran.linked_correlation_id = number
         yield ran
 
@@ -407,12 +425,14 @@ _LAUNCHES = {"copy": "cudaMemcpyAsync", "kernel": "cudaLaunchKernel"}
 _ACTIVITIES = {"copy": "gpu_memcpy"}
 
 
-def _kernel_name(operation: Operation) -> str:
+def _kernel_name(operation: Operation, shown: Kernel) -> str:
     """Return the name of an operation's kernel; nccl's names for its collectives."""
     if operation.kind != "collective":
         return operation.name
+    if shown is Kernel.COPY:
+        return shown.value
     words = operation.name.partition(" ")[0].split("_")
-    return f"ncclDevKernel_{''.join(word.capitalize() for word in words)}"
+    return f"{shown.value}_{''.join(word.capitalize() for word in words)}"
 
 
 # ---- the trace ----
@@ -465,7 +485,9 @@ def _trace_of(entries: Sequence[HostEvent], rank: int) -> Iterator[dict[str, Any
             "device": kernel.stream.device.index,
             "stream": kernel.stream.name,
         }
-        ran = _slice("kernel", _kernel_name(kernel), (kernel.start_ps, kernel.complete_ps))
+        ran = _slice(
+            "kernel", _kernel_name(kernel, entry.shown), (kernel.start_ps, kernel.complete_ps)
+        )
         yield {**ran, **track, "args": arguments}
         for phase, where, at_ps in (
             ("s", {"pid": rank, "tid": rank}, entry.start_ps),

@@ -31,12 +31,12 @@ from simrank.errors import UnsupportedError
 from simrank.ranks import current_program, require_rank
 from simrank.torch.devices import activation
 from simrank.torch.devices.buffers import TorchStorage, all_exchanged, exchanged
-from simrank.torch.devices.rank_devices import note_pending
+from simrank.torch.devices.rank_devices import note_pending, shared_memory_owner
 from simrank.torch.groups import gloo_checks
 from simrank.torch.groups.dispatch import as_operator, in_graphs
 from simrank.torch.groups.identity import GroupOptions, IdentifiedGroup, check_owner
 from simrank.torch.groups.work import DONE, SimulatedWork, flattened
-from simrank.torch.profiler import is_recording, nccl_facts, record_call
+from simrank.torch.profiler import Kernel, is_recording, nccl_facts, record_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,10 @@ class SimulatedGroup(IdentifiedGroup):
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
         checker: Compares the members' calls at debug level DETAIL; None at other levels.
+        copies_without_blocks: Whether its nccl has the policy of no blocks (`cta_policy`).
     """
+
+    copies_without_blocks = False
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
@@ -528,10 +531,34 @@ class SimulatedGroup(IdentifiedGroup):
             read = flat if reads is None else reads
             device = next((tensor.device.type for tensor in (*read, *flat)), "")
             backend = self.simulated.backends.get(device, self.options.backend)
-            sides = read, flat
-            comms = nccl_facts(self, self.simulated.ranks, name, sides) if backend == NCCL else None
-            record_call(program, f"{backend}:{name}", read, operations, comms)
+            sides, comms, kernel = (read, flat), None, None
+            if backend == NCCL:
+                comms = nccl_facts(self, self.simulated.ranks, name, sides)
+                kernel = self._kernel(name, sides)
+            record_call(program, f"{backend}:{name}", read, operations, (comms, kernel))
         return SimulatedWork(started, outputs, self._limit, reads=reads, is_stacked=is_stacked)
+
+    def _kernel(self, name: str, sides: Sequence[Sequence[torch.Tensor]]) -> Kernel:
+        """Return the family of nccl's kernel for a call.
+
+        Its symmetric ones need a window of what others read or write, and add floats. With the
+        policy of no blocks what moves only is a copy.
+
+        Source: NCCL 2.28's documentation of window registration; torch 2.13's notes of it.
+        """
+        reads, writes = sides
+        needed = reads if "scatter" in name else writes if "gather" in name else [*reads, *writes]
+        has_window = activation.is_enabled() and shared_memory_owner().has_window
+        if (
+            not has_window
+            or not needed
+            or not all(has_window(tensor.data_ptr(), self.group_name) for tensor in needed)
+        ):
+            return Kernel.RING
+        if "reduce" in name:
+            is_added = needed[0].is_floating_point() and needed[0].dtype != torch.float64
+            return Kernel.SYMMETRIC if is_added else Kernel.RING
+        return Kernel.COPY if self.copies_without_blocks else Kernel.SYMMETRIC
 
     def _is_recorded(self, name: str) -> bool:
         """Return whether the running rank has a profiler open."""

@@ -87,7 +87,7 @@ void* DeviceMemory::allocate(size_t requested, const Request& request) {
   do {
     Lock lock(mutex_);
     if (Block* block = take(size, request.stream, request.pools ? *request.pools : everybodys_)) {
-      split(block, size);
+      if (block->pools->is_split) split(block, size);
       block->requested = requested;
       block->allocated = true;
       block->rank = request.rank;
@@ -328,7 +328,7 @@ void DeviceMemory::release_whole_segments() {
   release_whole_segments(everybodys_);
   std::erase_if(named_, [this](auto& named) {
     auto& pools = named.second;
-    if (pools.use_count() > 1) return false;  // A graph's.
+    if (pools.use_count() > 1 || pools->is_symmetric) return false;
     release_whole_segments(*pools);
     return pools->num_segments == 0;
   });

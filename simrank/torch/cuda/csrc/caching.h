@@ -52,11 +52,14 @@ struct ByStreamAndSize {
   }
 };
 
-// What is free, to be given out again. Those of graphs have a name, and give to nobody else while a
-// graph holds them: its operations are bound to their addresses, whether a tensor is there or not.
+// What is free, to be given out again. Those of graphs and of a program's own (torch.cuda.MemPool) have
+// a name, and give to nobody else while somebody holds them: a graph's operations are bound to their
+// addresses, whether a tensor is there or not.
 struct Pools {
   using Free = std::set<Block*, ByStreamAndSize>;
   int64_t name = 0;  // 0: everybody's.
+  bool is_split = true;        // Whether a segment may hold several blocks.
+  bool is_symmetric = false;   // Whether its blocks are symmetric memory; they stay until the end.
   size_t num_segments = 0;
   Free small, large;
   Free& of(const Block* block) { return block->is_small ? small : large; }
@@ -143,6 +146,7 @@ class DeviceMemory {
 };
 
 DeviceMemory& memory_of(int global_device);
+void become_symmetric(void* address, size_t size, int device);  // What a pool of such memory gives out.
 // What ranks allocate on the host while devices lack values: it can lose its values, too.
 DeviceMemory& ranks_host_memory();
 bool is_ranks_host_memory(const void* address);
