@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import NamespaceLoader, SourceFileLoader
 from importlib.util import find_spec, module_from_spec
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -198,7 +198,7 @@ class PrivateModules:
             return
         self._quiet = None
         if stamp != self._inside:
-            self._own |= {n: m for n, m in modules.items() if self.is_private(n)}
+            self._own |= {n: m for n, m in list(modules.items()) if self.is_private(n)}
             self._seams.note(self._own)
         self._seams.leave(self._own, self._others)
         self._own = _take(self._own)
@@ -206,11 +206,14 @@ class PrivateModules:
         self._outside_stamp = modules_stamp()
         self._locks = {}
         if _locks:
-            mine = [name for name in _locks if self.is_private(name) or name in self._own]
+            mine = [name for name in list(_locks) if self.is_private(name) or name in self._own]
             self._locks = {name: _locks.pop(name) for name in mine}
 
     def _private_now(self, stamp: object) -> list[str]:
-        """Return the private ones of all names; looking at every name takes 0.1 ms."""
+        """Return the private ones of all names; looking at every name takes 0.1 ms.
+
+        Meanwhile a thread that is none of a rank's may import something.
+        """
         looked = _looked.get(self.names)
         if looked is None or looked[0] != stamp:
             names = [name for name in list(sys.modules) if self.is_private(name)]
@@ -394,9 +397,10 @@ class PrivateFinder(MetaPathFinder):
             spec = find_spec(fullname)
         finally:
             self._is_asking = False
+        files = _files_of(spec)
         if spec is None or spec.loader is None:
             return spec
-        is_own = own.is_own_private and spec.has_location and is_programs_own_file(spec.origin)
+        is_own = own.is_own_private and bool(files) and all(map(is_programs_own_file, files))
         if is_private:
             own.imports_private()
         if is_private or is_own:
@@ -406,6 +410,20 @@ class PrivateFinder(MetaPathFinder):
         else:
             return None
         return spec
+
+
+def _files_of(spec: ModuleSpec | None) -> list[str | None]:
+    """Return a module's file; of a package without one its folders, which gets a loader.
+
+    Such a package asks the one around it, which may be the rank's own, where they are.
+    """
+    if spec is None or spec.has_location:
+        return [] if spec is None else [spec.origin]
+    path: Any = spec.submodule_search_locations
+    if path is None or spec.loader is not None:
+        return []
+    spec.loader = NamespaceLoader(spec.name, [*path], path._path_finder)  # noqa: SLF001 - Python's
+    return [*path]
 
 
 class _OncePerRank(Loader):

@@ -6,9 +6,11 @@ computes on the host takes no simulated time, and is not shown.
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from simrank.device import Operation
-    from simrank.distributed.work import Work
     from simrank.ranks import Program
 
     Patches = list[tuple[Any, str, Any]]
@@ -40,6 +41,14 @@ _KEY = "profiles"
 _OPEN_SCOPES = "scopes of torch's library"
 _NOT_SHOWN = ("wait", "event")
 _CUDA: Any = torch.autograd.DeviceType.CUDA
+
+
+class Kernel(enum.Enum):
+    """The family of nccl's kernels in a profile; the simulated time is that of the first one."""
+
+    RING = "ncclDevKernel"
+    SYMMETRIC = "ncclSymkDevKernel"
+    COPY = "Memcpy PtoP"
 
 
 class HostEvent:
@@ -53,10 +62,13 @@ class HostEvent:
         is_async: Whether the host went on meanwhile.
         is_scope: Whether the program named it.
         kernel: What a device does of it.
+        shown: Which kernel that is, if it is a collective's.
         facts: What a trace says of it beside that.
     """
 
-    __slots__ = ("end_ps", "facts", "is_async", "is_scope", "kernel", "name", "shapes", "start_ps")
+    __slots__ = (
+        "end_ps", "facts", "is_async", "is_scope", "kernel", "name", "shapes", "shown", "start_ps",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,6 +86,7 @@ class HostEvent:
         self.is_async = is_async
         self.is_scope = is_scope
         self.kernel = kernel
+        self.shown = Kernel.RING
         self.facts: dict[str, Any] = {}
 
 
@@ -131,17 +144,38 @@ def clock_ps(program: Program) -> int:
     return program.engine.now_ps if program.task is None else program.task.clock_ps
 
 
+def is_any_open() -> bool:
+    """Return whether any rank has a profiler open."""
+    return bool(_open)
+
+
 def is_recording(program: Program) -> bool:
     """Return whether a rank has a profiler open."""
     return bool(program.local.get(_KEY))
+
+
+@contextmanager
+def operator(name: str) -> Iterator[None]:
+    """Record a call as one of c10d's operators in the rank's open profilers, for a block."""
+    program = rank_program()
+    if program is None or not is_recording(program):
+        yield
+        return
+    activation.flush()  # What was computed before is none of its.
+    entry = HostEvent(f"c10d::{name}", [], clock_ps(program), is_async=False)
+    _add(program, entry)
+    try:
+        yield
+    finally:
+        entry.end_ps = clock_ps(program)
 
 
 def record_call(
     program: Program,
     name: str,
     tensors: Sequence[torch.Tensor],
-    works: Sequence[Work],
-    comms: dict[str, Any] | None = None,
+    operations: Sequence[Any],
+    nccl: tuple[dict[str, Any] | None, Kernel | None] = (None, None),
 ) -> None:
     """Record a collective or message in the rank's open profilers.
 
@@ -149,28 +183,36 @@ def record_call(
         program: The rank.
         name: As torch shows it.
         tensors: What it reads.
-        works: simrank's own.
-        comms: What torch's trace says of nccl's calls, see `nccl_facts`; None: nothing.
+        operations: That it has issued.
+        nccl: What torch's trace says of nccl's calls, see `nccl_facts`, and which kernel it shows;
+            None: nothing.
     """
-    if comms is not None:
-        record_comms(program, comms)
     shapes = [list(tensor.shape) for tensor in tensors]
     entry = HostEvent(name, shapes, clock_ps(program), is_async=True)
     entry.end_ps = max(entry.end_ps, program.engine.now_ps)
-    for work in works:
-        operation = work._operation
+    comms, kernel = nccl
+    launch = entry if comms is None else record_comms(program, comms)
+    launch.shown = kernel or launch.shown
+    for operation in operations:
         operation.on_complete(functools.partial(_end, entry, program))
         if not _is_of_host(operation):
-            entry.kernel = operation
+            launch.kernel = operation
+            if launch is not entry:
+                launch.start_ps = operation.issue_ps - operation.stream.device.launch_overhead_ps
+    _add(program, entry)
     for profile in program.local.get(_KEY, ()):
-        profile.entries.append(entry)
-        profile.calls.update(work._operation for work in works)
+        profile.calls.update(operations)
 
 
-def record_comms(program: Program, facts: dict[str, Any]) -> None:
-    """Record torch's operator for calls of nccl and waits for them."""
+def record_comms(program: Program, facts: dict[str, Any]) -> HostEvent:
+    """Record torch's operator for calls of nccl and waits for them; return its event."""
     entry = HostEvent("record_param_comms", [], clock_ps(program), is_async=False)
     entry.facts = facts
+    _add(program, entry)
+    return entry
+
+
+def _add(program: Program, entry: HostEvent) -> None:
     for profile in program.local.get(_KEY, ()):
         profile.entries.append(entry)
 
@@ -319,10 +361,14 @@ def _stop(self: Any, *error: object) -> bool:
 def _events(
     profiler: Any, entries: Sequence[HostEvent], rank: int | None
 ) -> Iterator[FunctionEvent]:
-    """Yield torch's events of the host, each with its kernel, and of the device."""
-    for number, entry in enumerate(entries):
+    """Yield torch's events: of each call of the host, of the launch in it, and of its kernel.
+
+    As Kineto's, a launch and its kernel are linked to the operator that launches: its `id` is their
+    `linked_correlation_id`.
+    """
+    for number, entry in enumerate(entries, start=1):
         event = FunctionEvent(
-            id=2 * number,
+            id=number,
             name=entry.name,
             trace_name=entry.name,
             thread=rank,
@@ -334,43 +380,59 @@ def _events(
             is_user_annotation=entry.is_scope,
             stack=[],
         )
-        kernel = entry.kernel
-        if kernel is not None:
-            start_us, end_us = kernel.start_ps / PS_PER_US, kernel.complete_ps / PS_PER_US
-            device = kernel.stream.device.index
-            event.append_kernel(_kernel_name(kernel), device, end_us - start_us)
-            yield FunctionEvent(
-                id=2 * number + 1,
-                name=_kernel_name(kernel),
-                trace_name=_kernel_name(kernel),
-                thread=rank,
-                start_us=start_us,
-                end_us=end_us,
-                device_type=_CUDA,
-                use_device=profiler.use_device,
-                device_index=device,
-                is_async=False,
-                stack=[],
-            )
+        event.activity_type = "user_annotation" if entry.is_scope or entry.is_async else "cpu_op"
         yield event
+        kernel = entry.kernel
+        if kernel is None:
+            continue
+        start_us, end_us = kernel.start_ps / PS_PER_US, kernel.complete_ps / PS_PER_US
+        device = kernel.stream.device.index
+        event.append_kernel(_kernel_name(kernel, entry.shown), device, end_us - start_us)
+        shared = {"id": len(entries) + number, "thread": rank, "use_device": profiler.use_device}
+        launch = event
+        if entry.name not in _LAUNCHES.values():
+            issue_us = kernel.issue_ps / PS_PER_US
+            launch = FunctionEvent(
+                name=_launch_name(kernel), start_us=min(event.time_range.start, issue_us),
+                end_us=issue_us, is_async=entry.is_async, stack=[], **shared,
+            )  # fmt: skip
+            yield launch
+        name = _kernel_name(kernel, entry.shown)
+        ran = FunctionEvent(
+            name=name, start_us=start_us, end_us=end_us, device_type=_CUDA,
+            device_index=device, is_async=False, stack=[], **shared,
+        )  # fmt: skip
+        launch.activity_type = "cuda_runtime"
+        kind = "copy" if entry.shown is Kernel.COPY else kernel.kind
+        ran.activity_type = _ACTIVITIES.get(kind, "kernel")
+        launch.linked_correlation_id = ran.linked_correlation_id = number
+        yield ran
 
 
 def _host_name(operation: Operation) -> str:
     """Return the name of the host's call that issued an operation."""
     if isinstance(operation, TorchOperation):
         return f"aten::{operation.name.partition('.')[0]}"
-    return _LAUNCHES.get(operation.kind, "cudaLaunchKernel")
+    return _launch_name(operation)
 
 
-_LAUNCHES = {"copy": "cudaMemcpyAsync"}
+def _launch_name(operation: Operation) -> str:
+    """Return the name of CUDA's call that issues an operation."""
+    return _LAUNCHES.get(operation.kind, _LAUNCHES["kernel"])
 
 
-def _kernel_name(operation: Operation) -> str:
+_LAUNCHES = {"copy": "cudaMemcpyAsync", "kernel": "cudaLaunchKernel"}
+_ACTIVITIES = {"copy": "gpu_memcpy"}
+
+
+def _kernel_name(operation: Operation, shown: Kernel) -> str:
     """Return the name of an operation's kernel; nccl's names for its collectives."""
     if operation.kind != "collective":
         return operation.name
+    if shown is Kernel.COPY:
+        return shown.value
     words = operation.name.partition(" ")[0].split("_")
-    return f"ncclDevKernel_{''.join(word.capitalize() for word in words)}"
+    return f"{shown.value}_{''.join(word.capitalize() for word in words)}"
 
 
 # ---- the trace ----
@@ -423,7 +485,9 @@ def _trace_of(entries: Sequence[HostEvent], rank: int) -> Iterator[dict[str, Any
             "device": kernel.stream.device.index,
             "stream": kernel.stream.name,
         }
-        ran = _slice("kernel", _kernel_name(kernel), (kernel.start_ps, kernel.complete_ps))
+        ran = _slice(
+            "kernel", _kernel_name(kernel, entry.shown), (kernel.start_ps, kernel.complete_ps)
+        )
         yield {**ran, **track, "args": arguments}
         for phase, where, at_ps in (
             ("s", {"pid": rank, "tid": rank}, entry.start_ps),
@@ -451,8 +515,7 @@ def _slice(category: str, name: str, span_ps: tuple[int, int]) -> dict[str, Any]
 def _open_scope(program: Program, scope: Any) -> None:
     activation.flush()  # What was computed before belongs to what was open then.
     scope._simulated = HostEvent(scope.name, [], clock_ps(program), is_async=False, is_scope=True)
-    for profile in program.local[_KEY]:
-        profile.entries.append(scope._simulated)
+    _add(program, scope._simulated)
 
 
 def _library_scope(program: Program, name: str | None, number: int) -> None:
@@ -463,8 +526,7 @@ def _library_scope(program: Program, name: str | None, number: int) -> None:
     if name is not None:
         activation.flush()
         opened[number] = HostEvent(name, [], clock_ps(program), is_async=False)
-        for profile in program.local[_KEY]:
-            profile.entries.append(opened[number])
+        _add(program, opened[number])
     elif number in opened:
         activation.flush()
         opened.pop(number).end_ps = clock_ps(program)

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import simrank
-from simrank.isolation.private_modules import FINDER, modules_of, own_copy
+from simrank.isolation.private_modules import FINDER, PrivateModules, modules_of, own_copy
 from simrank.multiprocessing.script import run_script
 
 SOURCE = """
@@ -238,6 +238,48 @@ def test_a_package_that_all_share_has_each_ranks_own_module(package, tmp_path):
     assert [module.seen for module in outside] == [[], []]
     for name in ("folder", "folder.leaf"):
         del sys.modules[name]
+
+
+def test_each_rank_finds_modules_in_folders_without_init_through_its_own_package(tmp_path):
+    """Such a package asks the one around it where its folders are, each time."""
+    deepest = tmp_path / "around" / "folder" / "deeper"
+    deepest.mkdir(parents=True)
+    (tmp_path / "around" / "__init__.py").touch()
+    (deepest / "state.py").write_text("import os\nRANK = os.environ['RANK']\n")
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "from around.folder.deeper import state\n"
+        "dist.barrier()\n"
+        "assert state.RANK == str(dist.get_rank())\n"
+    )
+    with simrank.Context("hgx_h100", carrier="thread") as ctx:
+        run_script(ctx.program, script, [], 2)
+
+
+def test_a_thread_beside_the_ranks_may_import_while_their_modules_are_looked_at(
+    package, monkeypatch
+):
+    """As one of a library that a session has started."""
+    judge, others = PrivateModules.is_private, []
+
+    def meanwhile(self, name):
+        if name == "sys":
+            others.append(f"imported_meanwhile_{len(others)}")
+            sys.modules[others[-1]] = ModuleType(others[-1])
+        return judge(self, name)
+
+    def program(rank):
+        importlib.import_module(f"{package}.state")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PrivateModules, "is_private", meanwhile)
+        run(program, private=["stateful"])
+    for name in others:
+        sys.modules.pop(name, None)
+    assert len(others) > 3
 
 
 def test_other_modules_are_shared(package):

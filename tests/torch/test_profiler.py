@@ -11,7 +11,10 @@ import torch.distributed as dist
 from simrank.torch.devices import activation
 
 # torch 2.12 says so once, whatever the cycles.
-pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events at the end of each")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events at the end of each"),
+    pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning"),
+]
 
 
 def test_collectives_are_events_of_simulated_length(spawn, tmp_path):
@@ -57,6 +60,7 @@ def test_a_schedule_and_the_autograd_profiler_work(spawn):
     assert len(ready) == 2
 
 
+_HOST = torch.autograd.DeviceType.CPU
 DEVICES = pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for devices")
 
 
@@ -93,6 +97,42 @@ def test_operations_of_devices_are_events_of_host_and_device(spawn):
     spawn(program, 2)
     for spent_us, between_us in spans.values():
         assert 0 < spent_us <= between_us
+
+
+@DEVICES
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("backend", ["nccl", None])
+def test_a_collectives_kernel_is_linked_to_the_operator_that_launches_it(spawn, backend, is_async):
+    """As Kineto has it: readers go from a kernel to its launch, and up to c10d's operator."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group(backend)
+        x, y = torch.ones(8, device="cuda"), torch.ones(16, device="cuda")
+        with torch.profiler.profile() as prof:
+            for work in (
+                dist.all_reduce(x, async_op=is_async),
+                dist.all_gather_into_tensor(y, x, async_op=is_async),
+            ):
+                if is_async:
+                    work.wait()
+        on_host = [event for event in prof.events() if event.device_type == _HOST]
+        launches = {event.linked_correlation_id: event for event in on_host}
+        found = {}
+        for event in prof.events():
+            if event.activity_type == "kernel":
+                above = launches[event.linked_correlation_id]
+                while above.cpu_parent is not None:
+                    above = above.cpu_parent
+                found[event.name] = above.name
+        assert found == {
+            "ncclDevKernel_AllReduce": "c10d::allreduce_",
+            "ncclDevKernel_AllGather": "c10d::_allgather_base_",
+        }
+        names = {event.name for event in prof.events()}
+        assert {"nccl:all_reduce", "record_param_comms"} <= names
+
+    spawn(program, 2)
 
 
 @DEVICES
@@ -178,7 +218,8 @@ def test_what_torchs_library_names_is_seen_while_a_profiler_is_open(spawn):
         assert len(nodes) == 1
         with torch.profiler.profile() as later:
             x.mul(2)
-        assert {event.name for event in later.events()} == {"aten::mul", "mul.Tensor"}
+        shown = [(event.name, event.linked_correlation_id) for event in later.events()]
+        assert shown == [("aten::mul", 0), ("cudaLaunchKernel", 1), ("mul.Tensor", 1)]
 
     spawn(program)
 

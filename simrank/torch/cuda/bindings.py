@@ -38,7 +38,7 @@ def nccl_versions() -> dict[str, Callable[[], object]]:
 
 
 class NCCLConfig:
-    """The configuration of a communicator, ignored by simulated groups."""
+    """The configuration of a communicator; simulated groups show `cta_policy` in profiles alone."""
 
     def __init__(self) -> None:
         self.blocking = -1
@@ -47,6 +47,7 @@ class NCCLConfig:
         self.max_ctas = -1
         self.net_name: str | None = None
         self.split_share = -1
+        self.cta_policy = -1
 
 
 class Options:
@@ -67,6 +68,9 @@ class ProcessGroupNCCL:
 
     Options = Options
     NCCLConfig = NCCLConfig
+    NCCL_CTA_POLICY_DEFAULT = 0
+    NCCL_CTA_POLICY_EFFICIENCY = 1
+    NCCL_CTA_POLICY_ZERO = 2
 
 
 # ---- functions of `torch._C` ----
@@ -197,11 +201,6 @@ def refused(what: str) -> Callable[..., Any]:
         raise UnsupportedError(f"{what} on simulated CUDA devices")
 
     return refuse
-
-
-def refused_class(what: str) -> type:
-    """Return a class whose constructor is refused: libraries name it in types and `isinstance`."""
-    return type(what.rpartition(".")[2], (), {"__new__": staticmethod(refused(what))})
 
 
 def _set_sync_debug_mode(mode: int) -> None:

@@ -280,6 +280,9 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "multicast": (None, (_INT,)),
     "hold": (None, (_ADDRESS, _INT)),
     "forget_held": (None, ()),
+    "pool_begin": (None, (_INT, _INT64, _INT, _INT)),
+    "pool_end": (None, (_INT, _INT64)),
+    "pool_drop": (None, (_INT64,)),
     "watch_scopes": (None, (_INT,)),
 }
 

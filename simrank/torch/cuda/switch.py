@@ -23,7 +23,7 @@ from simrank.engine.collector import look_at_all
 from simrank.errors import UnsupportedError
 from simrank.isolation.ledger import Ledger
 from simrank.ranks.program_modules import PerModule, own_modules
-from simrank.torch.cuda import bindings, memory
+from simrank.torch.cuda import bindings, memory, pools
 from simrank.torch.cuda.library import (
     Initialized,
     enable_devices,
@@ -401,8 +401,9 @@ def _patch_cuda_module(properties: DeviceProperties) -> None:
     for name, value in replacements.items():
         _patches.replace(torch.cuda, name, value)
     _patches.replace(torch.cuda.random, "_lazy_call", torch.cuda._lazy_call)
-    for module in (torch.cuda, torch.cuda.memory):
-        _patches.replace(module, "MemPool", bindings.refused_class("torch.cuda.MemPool"))
+    _patches.replace(torch.cuda, "MemPool", pools.MemPool)
+    for name, value in pools.functions().items():
+        _patches.replace(torch.cuda.memory, name, value)
 
 
 _CLASSES = {
@@ -504,6 +505,10 @@ REPLACED = (
     ("torch.cuda", "device_count"),
     ("torch.cuda", "MemPool"),
     ("torch.cuda.memory", "MemPool"),
+    ("torch.cuda.memory", "_cuda_beginAllocateCurrentThreadToPool"),
+    ("torch.cuda.memory", "_cuda_beginAllocateToPool"),
+    ("torch.cuda.memory", "_cuda_endAllocateToPool"),
+    ("torch.cuda.memory", "_cuda_releasePool"),
     ("torch.cuda.streams", "Stream"),
     ("torch.cuda.streams", "Event"),
     ("torch.cuda.streams", "ExternalStream"),

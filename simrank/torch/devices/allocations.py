@@ -209,7 +209,9 @@ class Allocations:
             self._large[address] = self._owned.setdefault(owner, {})[address] = held
             self._kinds_of(held).add(held)
         if self.checker is not None:
-            self._blocks[address] = Block(stream.device, address, size_bytes)
+            block = self._blocks[address] = Block(stream.device, address, size_bytes)
+            if cuda.signal_pad(address):  # A pool of symmetric memory gives it out.
+                self.checker.order.share(block)
             self.checker.allocated(stream, size_bytes)
 
     def freed(self, stream: Stream, address: int) -> None:

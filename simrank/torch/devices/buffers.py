@@ -46,7 +46,8 @@ class TorchStorage(Storage):
     """A torch storage: the same bytes; nothing is allocated and nothing freed.
 
     Attributes:
-        owner: The torch storage, kept alive.
+        owner: The torch storage, kept alive; None while operations in flight alone use its memory,
+            which the program may give back meanwhile.
         is_pinned: Whether it is pinned memory of the host, as kernels get it.
         views: The views that something uses, by address, type, shape and strides.
     """
@@ -59,7 +60,7 @@ class TorchStorage(Storage):
         self.size_bytes = owner.nbytes()
         self._start = start = owner.data_ptr()  # Of the host, too: it may lack values.
         self.address = 0 if device is None else start
-        self.owner = owner
+        self.owner: torch.UntypedStorage | None = owner
         self.is_pinned = self.is_symmetric = False  # Peers reach it by tensors of their own.
         self.writes = None
         self._bytes = _bytes_at(start, self.size_bytes)
@@ -122,12 +123,16 @@ class TorchStorage(Storage):
         low, high = self.bounds(view)
         return self._start + low, self._start + high
 
-    def is_current(self) -> bool:
-        """Return whether the torch storage still has the same size."""
-        owner = self.owner
+    def is_current(self, owner: torch.UntypedStorage) -> bool:
+        """Return whether a torch storage still has this memory."""
         if owner.nbytes() != self.size_bytes:
             return False
         return not self.size_bytes or self._start == owner.data_ptr()
+
+    def leave(self) -> None:
+        """Drop the torch storage: what operations in flight use, the allocator keeps for them."""
+        if self.device is not None:
+            self.owner = None
 
     @property
     def is_mapped(self) -> bool:
@@ -173,7 +178,7 @@ class BlockStorage(TorchStorage):
         device: Where it is; None for pinned memory of the host.
     """
 
-    __slots__ = ("_block",)
+    __slots__ = ()
 
     def __init__(self, block: Block, device: Device | None) -> None:
         self.views = {}
@@ -182,13 +187,7 @@ class BlockStorage(TorchStorage):
         self.address = self._start = block.address
         self.is_pinned = device is None
         self.writes = None
-        self._block = block
         self._bytes = _bytes_at(block.address, block.size_bytes)
-
-    def is_current(self) -> bool:
-        """Return whether the block is still allocated."""
-        find = cuda.find_pinned if self.is_pinned else cuda.find_block
-        return find(self.address) == self._block
 
 
 # Of storages that an operation in flight or a wait uses; the key is the identity of the C++ object.
@@ -207,7 +206,8 @@ def storage_of(tensor: torch.Tensor) -> TorchStorage:
     owner = tensor.untyped_storage()
     key = owner._cdata  # noqa: SLF001 - the documented identity of a storage
     found = _known.get(key)
-    if found is not None and found.is_current():
+    if found is not None and found.is_current(owner):
+        found.owner = owner
         return found
     block, address = None, owner.data_ptr() if tensor.is_cuda else 0
     if address:

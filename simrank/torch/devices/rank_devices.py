@@ -327,6 +327,9 @@ class SharedMemoryOwner(Protocol):
     def rendezvous(self, address: int, group: str) -> Rendezvous:
         """Answer `Callbacks.on_rendezvous`."""
 
+    def has_window(self, address: int, group: str) -> bool:
+        """Return whether nccl reaches memory of all members of a group directly."""
+
     def signal(
         self, address: int, group: str, what: int, peer: int, channel: int, timeout_ms: int
     ) -> None:

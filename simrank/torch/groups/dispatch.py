@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import library as operators
 
 from simrank.distributed.backends import NCCL
 from simrank.errors import UnsupportedError
+from simrank.torch import profiler
 from simrank.torch.cuda.streams import captured_graph, capturing, frozen_all
 from simrank.torch.devices import activation
 from simrank.torch.groups.identity import check_owner
@@ -29,6 +31,7 @@ Method = Any  # Of a group: takes tensors and options, and returns a Work.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _SPARSE = frozenset({"allreduce_"})  # What c10d registers for sparse tensors.
 _KEYS = ("CPU", "CUDA", "SparseCPU", "SparseCUDA")
+_UNSEEN = nullcontext()
 _num_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 - torch's name
 _methods: dict[str, Method] = {}  # By operator.
 
@@ -51,9 +54,10 @@ def as_operator(operator: str) -> Callable[[Method], Method]:
                 _check_dispatched(operator, args, first)
             if self.checker is not None:
                 self.checker.check(operator, args)
-            if not _num_modes() and (first is None or type(first) in _PLAIN):
-                return method(self, *args, **kwargs)
-            return _dispatch(operator, self, args, kwargs)
+            with profiler.operator(operator) if profiler.is_any_open() else _UNSEEN:
+                if not _num_modes() and (first is None or type(first) in _PLAIN):
+                    return method(self, *args, **kwargs)
+                return _dispatch(operator, self, args, kwargs)
 
         return call
 

@@ -30,13 +30,13 @@ from simrank.distributed.request import (
 from simrank.errors import UnsupportedError
 from simrank.ranks import current_program, require_rank
 from simrank.torch.devices import activation
-from simrank.torch.devices.buffers import all_exchanged, exchanged
-from simrank.torch.devices.rank_devices import note_pending
+from simrank.torch.devices.buffers import TorchStorage, all_exchanged, exchanged
+from simrank.torch.devices.rank_devices import note_pending, shared_memory_owner
 from simrank.torch.groups import gloo_checks
 from simrank.torch.groups.dispatch import as_operator, in_graphs
 from simrank.torch.groups.identity import GroupOptions, IdentifiedGroup, check_owner
 from simrank.torch.groups.work import DONE, SimulatedWork, flattened
-from simrank.torch.profiler import is_recording, nccl_facts, record_call
+from simrank.torch.profiler import Kernel, is_recording, nccl_facts, record_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,10 @@ class SimulatedGroup(IdentifiedGroup):
     Attributes:
         calls: Those on their way through torch's dispatcher; the last one is the innermost.
         checker: Compares the members' calls at debug level DETAIL; None at other levels.
+        copies_without_blocks: Whether its nccl has the policy of no blocks (`cta_policy`).
     """
+
+    copies_without_blocks = False
 
     def __init__(
         self, rank: int, group: ProcessGroup, options: GroupOptions, limit: timedelta | None
@@ -68,6 +71,7 @@ class SimulatedGroup(IdentifiedGroup):
         super().__init__(rank, group, options, limit)
         self._coalescing = ExitStack()
         self._batch: CoalescingManager | None = None
+        self._in_batch: list[torch.Tensor] = []
         self.calls: list[Any] = []
         self.checker: Checker | None = None
 
@@ -414,7 +418,8 @@ class SimulatedGroup(IdentifiedGroup):
         self._coalescing.close()
         assert self._batch is not None, "started"
         works, self._batch = self._batch.works, None
-        return self._works("coalesced", works, [])
+        reads, self._in_batch = self._in_batch, []
+        return self._works("coalesced", works, [], reads=reads)
 
     # ---- what is returned ----
 
@@ -518,17 +523,42 @@ class SimulatedGroup(IdentifiedGroup):
         started = [work for work in works if work is not None and type(work) is not IllegalWork]
         if self._batch is not None:  # Its end returns one Work for all calls inside.
             self._batch.works.extend(started)
+            self._in_batch += [*flat, *(reads or ())]
             return SimulatedWork((), outputs)
-        self._note_in_flight(started)
+        operations = self._note_in_flight(started)
         program = require_rank(name)
         if is_recording(program):
-            shown = f"{self.options.backend}:{name}"
             read = flat if reads is None else reads
-            ranks = self.simulated.ranks
-            is_nccl = self.options.backend == NCCL
-            comms = nccl_facts(self, ranks, name, (read, flat)) if is_nccl else None
-            record_call(program, shown, read, started, comms)
-        return SimulatedWork(started, outputs, self._limit, is_stacked=is_stacked)
+            device = next((tensor.device.type for tensor in (*read, *flat)), "")
+            backend = self.simulated.backends.get(device, self.options.backend)
+            sides, comms, kernel = (read, flat), None, None
+            if backend == NCCL:
+                comms = nccl_facts(self, self.simulated.ranks, name, sides)
+                kernel = self._kernel(name, sides)
+            record_call(program, f"{backend}:{name}", read, operations, (comms, kernel))
+        return SimulatedWork(started, outputs, self._limit, reads=reads, is_stacked=is_stacked)
+
+    def _kernel(self, name: str, sides: Sequence[Sequence[torch.Tensor]]) -> Kernel:
+        """Return the family of nccl's kernel for a call.
+
+        Its symmetric ones need a window of what others read or write, and add floats. With the
+        policy of no blocks what moves only is a copy.
+
+        Source: NCCL 2.28's documentation of window registration; torch 2.13's notes of it.
+        """
+        reads, writes = sides
+        needed = reads if "scatter" in name else writes if "gather" in name else [*reads, *writes]
+        has_window = activation.is_enabled() and shared_memory_owner().has_window
+        if (
+            not has_window
+            or not needed
+            or not all(has_window(tensor.data_ptr(), self.group_name) for tensor in needed)
+        ):
+            return Kernel.RING
+        if "reduce" in name:
+            is_added = needed[0].is_floating_point() and needed[0].dtype != torch.float64
+            return Kernel.SYMMETRIC if is_added else Kernel.RING
+        return Kernel.COPY if self.copies_without_blocks else Kernel.SYMMETRIC
 
     def _is_recorded(self, name: str) -> bool:
         """Return whether the running rank has a profiler open."""
@@ -537,12 +567,15 @@ class SimulatedGroup(IdentifiedGroup):
             program = require_rank(name)
         return is_recording(program)
 
-    def _note_in_flight(self, started: Sequence[Work]) -> None:
-        """Make torch's operations wait for issued calls that use the same tensors."""
+    def _note_in_flight(self, started: Sequence[Work]) -> Sequence[Any]:
+        """Make torch's operations wait for issued calls that use the same tensors; return them."""
         operations: Sequence[Any] = [work._operation for work in started]  # not waited for yet
-        for operation in operations or (self.simulated.last_issued[self._rank],):
-            if operation is not None:
-                _note(operation)
+        last = self.simulated.last_issued[self._rank]
+        if not operations and last is not None:
+            operations = [last]
+        for operation in operations:
+            _note(operation)
+        return operations
 
 
 def _note(operation: Any) -> None:
@@ -550,6 +583,9 @@ def _note(operation: Any) -> None:
     touched = operation.touched
     if touched is not None and activation.is_enabled():
         note_pending(operation, touched.reads, touched.writes)
+        for buffer in (*touched.reads, *touched.writes):
+            if isinstance(buffer.storage, TorchStorage):
+                buffer.storage.leave()
 
 
 def _listed(tensors: Tensors) -> list[torch.Tensor]:

@@ -153,6 +153,10 @@ def make_new_group(original: Any) -> Any:
             return c10d.GroupMember.NON_GROUP_MEMBER, None
         if isinstance(backend_options, ElasticOptions):
             backend_options.apply(group.simulated)
+        config = getattr(backend_options, "config", None)
+        group.copies_without_blocks = (
+            getattr(config, "cta_policy", None) == NcclNames.NCCL_CTA_POLICY_ZERO
+        )
         group.checker = _checker_of(group)
         if device_id is not None:
             group.bound_device_id = device_id

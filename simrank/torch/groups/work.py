@@ -38,6 +38,7 @@ class SimulatedWork(dist.Work):
         limit: The group's time limit, if the program has chosen one: of gloo's waits on the host,
             and of nccl's watchdog, which lets the host go on.
         after: Called once it has ended.
+        reads: What the call reads, which stays alive until it has been waited for, as with nccl.
         is_stacked: Whether the result is one tensor of all outputs: nccl gathers into one, and
             copies it to the list.
     """
@@ -49,9 +50,11 @@ class SimulatedWork(dist.Work):
         limit: timedelta | None = None,
         after: Callable[[], None] | None = None,
         *,
+        reads: Sequence[torch.Tensor] | None = None,
         is_stacked: bool = False,
     ) -> None:
         super().__init__()
+        self._reads = reads
         self._works = works
         self._outputs = outputs
         self._limit = limit
@@ -173,6 +176,7 @@ class SimulatedWork(dist.Work):
         return flattened(self._outputs)
 
     def _finish(self) -> None:
+        self._reads = None
         after, self._after = self._after, None
         if after is not None:
             after()

@@ -20,6 +20,7 @@ from simrank.ranks import require_rank
 from simrank.ranks.current import rank_program
 from simrank.torch import cuda
 from simrank.torch.cuda.library import native
+from simrank.torch.cuda.pools import SYMMETRIC
 from simrank.torch.devices import activation, buffers
 from simrank.torch.devices.rank_devices import note_storages, register_shared_memory, share_pending
 from simrank.torch.groups.registry import groups_of
@@ -27,6 +28,8 @@ from simrank.torch.rank_state.caches import RankDict
 from simrank.torch.symmetric import operations
 
 if TYPE_CHECKING:
+    import torch
+
     from simrank.device import Stream
     from simrank.device.memory import Storage
     from simrank.distributed.group import ProcessGroup
@@ -43,17 +46,19 @@ class RendezvousResult(NamedTuple):
         group: The group.
         rank: This rank's number in it.
         where: Addresses, and the members' ranks in the world.
+        is_of_one_node: Whether all members' devices are on one.
     """
 
     group: ProcessGroup
     rank: int
     where: cuda.Rendezvous
+    is_of_one_node: bool
 
 
 class _Rendezvous(symmetric_memory.Rendezvous):
     """A rendezvous of torch's memory; complete once every member has called it."""
 
-    __slots__ = ("multicast",)
+    __slots__ = ("is_of_one_node", "multicast")
 
     def all_came(self) -> None:
         """Send the addresses of all buffers to every member."""
@@ -68,7 +73,8 @@ class _Rendezvous(symmetric_memory.Rendezvous):
         per_node = found[0].network.cluster.devices_per_node
         nodes = {device.index // per_node for device in found}
         self.multicast = 0
-        if found[0].spec.multicast and len(nodes) == 1:
+        self.is_of_one_node = len(nodes) == 1
+        if found[0].spec.multicast and self.is_of_one_node:
             members: Any = [partial(buffers.storage_at, each.address) for each in storages]
             self.multicast = found[0].memory.space.add_multicast(members)
         self.close()
@@ -146,8 +152,16 @@ class SymmetricMemoryOwner:
             meetings.pop(number, None)
             simulated.engine.pending.pop(meeting, None)
         where = meeting.where(own)
-        _known("rendezvous")[address, group] = RendezvousResult(simulated, own, where)
+        _known("rendezvous")[address, group] = RendezvousResult(
+            simulated, own, where, meeting.is_of_one_node
+        )
         return where
+
+    def has_window(self, address: int, group: str) -> bool:
+        """Return whether NCCL has a window of memory for a group: its members have met there."""
+        block = cuda.find_block(address)
+        met = None if block is None else _known("a window").get((block.address, group))
+        return met is not None and met.is_of_one_node
 
     def signal(
         self, address: int, group: str, what: int, peer: int, channel: int, timeout_ms: int
@@ -187,12 +201,14 @@ class SymmetricMemoryOwner:
         operations.register(issue_write)
         module: Any = import_module("torch.distributed._symmetric_memory")
         bindings: Any = module._SymmetricMemory  # noqa: SLF001 - torch's name
-        for name in _MODULE_STATE:
+        for name in filter(partial(hasattr, module), _MODULE_STATE):
             self._patches.replace(module, name, RankDict(f"{_KEY}: {name}", getattr(module, name)))
         info = _set_group_info(bindings.set_group_info)
         self._patches.replace(bindings, "set_group_info", info)
         empty = _empty(bindings.empty_strided_p2p)
         self._patches.replace(bindings, "empty_strided_p2p", empty)
+        pool = _pool_allocator(bindings.get_mempool_allocator)
+        self._patches.replace(bindings, "get_mempool_allocator", pool)
 
     def disabled(self) -> None:
         """Restore torch's module."""
@@ -273,7 +289,12 @@ def issue_write(storage: Storage, values: tuple[int, int, int]) -> None:
 
 # ---- what torch keeps per process ----
 
-_MODULE_STATE = ("_group_name_to_workspace_tensor", "_group_name_to_store", "_backend_streams")
+_MODULE_STATE = (
+    "_group_name_to_workspace_tensor",
+    "_group_name_to_store",
+    "_backend_streams",
+    "_symm_mem_pools",
+)
 
 
 def _empty(original: Any) -> Any:
@@ -288,6 +309,14 @@ def _empty(original: Any) -> Any:
         return tensor
 
     return staticmethod(empty_strided_p2p)
+
+
+def _pool_allocator(original: Any) -> Any:
+    def get_mempool_allocator(device: torch.device) -> object:
+        """Return the allocator of symmetric memory, which a rank's pools know."""
+        return original(device) if rank_program() is None else SYMMETRIC
+
+    return staticmethod(get_mempool_allocator)
 
 
 def _set_group_info(original: Any) -> Any:

@@ -202,14 +202,48 @@ def test_storages(cuda):
     assert torch.UntypedStorage(8, device="cuda").device.type == "cuda"
 
 
-def test_raw_allocations_and_pools(cuda):
-    """caching_allocator_alloc works; private pools are refused by name."""
+def test_raw_allocations(cuda):
+    """As caching_allocator_alloc makes them."""
     pointer = torch.cuda.caching_allocator_alloc(1000)
     assert torch.cuda.memory_allocated() == 1024
     torch.cuda.caching_allocator_delete(pointer)
     assert torch.cuda.memory_allocated() == 0
-    with pytest.raises(UnsupportedError, match=r"torch\.cuda\.MemPool"):
-        torch.cuda.MemPool()
+
+
+def test_a_pool_keeps_to_itself_what_is_allocated_from_it(cuda):
+    """Its memory is given out again in it alone, and goes with it."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        assert pool.use_count() == 2
+        inside = torch.empty(1 << 20, device="cuda")
+        elsewhere = torch.empty(1 << 20, device="cuda:1")
+    outside = torch.empty(1 << 20, device="cuda")
+    assert pool.use_count() == 1
+    (segment,) = pool.snapshot()
+    end = segment["address"] + segment["total_size"]
+    held = [segment["address"] <= each.data_ptr() < end for each in (inside, elsewhere, outside)]
+    assert held == [True, False, False]
+    address = inside.data_ptr()
+    del inside
+    assert torch.empty(1 << 20, device="cuda").data_ptr() != address
+    with torch.cuda.use_mem_pool(pool):
+        assert torch.empty(1 << 20, device="cuda").data_ptr() == address
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    del pool
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before - segment["total_size"]
+
+
+def test_a_pool_whose_segments_are_not_split_has_one_for_each_tensor(cuda):
+    """As pools of symmetric memory have; what a pool cannot do is refused by name."""
+    pool = torch.cuda.MemPool(no_split=True)
+    with torch.cuda.use_mem_pool(pool):
+        held = [torch.empty(8, device="cuda") for _ in range(3)]
+    assert len(pool.snapshot()) == len(held)
+    for wrong in ({"allocator": object()}, {"use_on_oom": True}):
+        with pytest.raises(UnsupportedError, match=r"torch\.cuda\.MemPool"):
+            torch.cuda.MemPool(**wrong)
 
 
 # ---- addresses lead to blocks and devices ----

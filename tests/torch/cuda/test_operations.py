@@ -229,3 +229,35 @@ def test_an_id_may_have_several_ranges():
         simulated.pending_remove(2)
         x + y
         assert len(seen) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_a_half_type_are_rounded_once_without_memory_of_their_own(cuda, dtype):
+    """Those of many multiplications per element take fp32's kernels, which are faster."""
+    torch.manual_seed(0)
+    a, b, c = (torch.randn(2, 64, 64, device="cuda", dtype=dtype) for _ in range(3))
+    out = torch.empty_like(c)
+    products = {
+        "rows": lambda x, y, z: x[0] @ y[0],
+        "columns": lambda x, y, z: x[0] @ y[0].t(),
+        "both": lambda x, y, z: x[0].t() @ y[0],
+        "with a sum": lambda x, y, z: torch.addmm(z[0], x[0], y[0], beta=0.5),
+        "several": lambda x, y, z: x @ y,
+        "several with a sum": lambda x, y, z: torch.baddbmm(z, x, y),
+    }
+    for name, product in products.items():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = product(a, b, c)
+        assert torch.cuda.max_memory_allocated() == before + found.nbytes, name
+        wide = product(*(each.cpu().float() for each in (a, b, c))).to(dtype)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu(), wide, rtol=torch.finfo(dtype).eps, atol=1e-3)
+    torch.bmm(a, b, out=out)
+    assert torch.equal(out, a @ b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = a @ b
+    a.copy_(c)
+    graph.replay()
+    assert torch.equal(captured, c @ b)

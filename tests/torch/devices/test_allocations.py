@@ -364,3 +364,49 @@ def test_small_blocks_are_reported_only_while_races_are_looked_for(
 
     spawn(program, 1, checks="default")
     assert (len(seen) >= 200) is is_looked_at
+
+
+@pytest.mark.filterwarnings("ignore:.*reduce_scatter_tensor:FutureWarning")
+def test_what_is_given_back_while_a_collective_uses_it_is_free_and_keeps_its_values(spawn):
+    """As on CUDA, where the stream's order is enough; an asynchronous call keeps it until then."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        total = torch.zeros(COUNT // 2, device="cuda")
+        held = torch.cuda.memory_allocated()
+        for give_back in (list.clear, _shrink):
+            for value in range(3):
+                parts = [torch.full((COUNT,), float(value + rank), device="cuda")]
+                dist.reduce_scatter_tensor(total, parts[0])
+                give_back(parts)
+                assert torch.cuda.memory_allocated() == held
+                torch.full((COUNT,), 99.0, device="cuda")
+                assert total.unique().tolist() == [2 * value + 1]
+        work = dist.reduce_scatter_tensor(total, torch.ones(COUNT, device="cuda"), async_op=True)
+        assert torch.cuda.memory_allocated() == held + 4 * COUNT
+        work.wait()
+        assert torch.cuda.memory_allocated() == held
+
+    spawn(program, 2)
+
+
+def _shrink(parts):
+    parts.pop().untyped_storage().resize_(0)
+
+
+def test_a_full_device_waits_for_the_collectives_that_use_what_was_given_back(spawn):
+    """On CUDA its next user would come after them on the stream."""
+
+    def program(rank):
+        torch.cuda.set_device(rank)
+        torch.cuda.set_per_process_memory_fraction(1.5 * 40 * COUNT / torch.cuda.mem_get_info()[1])
+        dist.init_process_group("nccl")
+        for value in range(3):
+            x = torch.full((10 * COUNT,), float(value), device="cuda")
+            dist.all_reduce(x)
+            last = x[:1].clone() if value == 2 else None
+            del x
+        assert last.item() == 4.0
+
+    spawn(program, 2)

@@ -30,12 +30,13 @@ void* allocate(int device, size_t size) {
 // A buffer and its signal pad, which live as long as anybody's handle: peers may use them longer.
 struct Memory {
   void *buffer, *pad;
-  Memory(void* buffer, void* pad) : buffer(buffer), pad(pad) {}
+  bool owns_buffer;  // False: it is a pool's, and stays.
+  Memory(void* buffer, void* pad, bool owns_buffer) : buffer(buffer), pad(pad), owns_buffer(owns_buffer) {}
   Memory(const Memory&) = delete;
   ~Memory() {
     for (void* address : {pad, buffer}) {
       simrank_pending_remove(-reinterpret_cast<int64_t>(address));  // As the simulator marks shared memory.
-      free_device(address);
+      if (address == pad || owns_buffer) free_device(address);
     }
   }
 };
@@ -97,11 +98,14 @@ struct Allocator final : symmetric::SymmetricMemoryAllocator {
     device = device_or_current(static_cast<DeviceIndex>(device));
     void* address = allocate(device, size);
     memory_of(global_device_of(address)).count(address);
+    add(address, size, device, group.value_or(""), true);
+    return address;
+  }
+  void add(void* address, size_t size, int device, std::string group, bool owns_buffer) {
     const size_t pad_size = symmetric::get_signal_pad_size();
     void* pad = allocate(device, pad_size);
     std::memset(pad, 0, pad_size);
-    live[address] = {size, device, std::make_shared<Memory>(address, pad), group.value_or(""), {}};
-    return address;
+    live[address] = {size, device, std::make_shared<Memory>(address, pad, owns_buffer), std::move(group), {}};
   }
   void free(void* address) override {
     auto found = live.find(address);
@@ -172,6 +176,11 @@ struct Renamed final : symmetric::SymmetricMemoryAllocator {
 };
 Allocator* allocator = nullptr;
 }  // namespace
+
+void become_symmetric(void* address, size_t size, int device) {
+  if (!allocator->has_allocation(address))
+    allocator->add(address, size, device - rank().first_device, "", false);
+}
 }  // namespace simrank
 
 extern "C" {
@@ -196,7 +205,11 @@ void simrank_hold(const uint64_t* addresses, int num_addresses) {
     all.push_back(allocator->live.at(reinterpret_cast<void*>(addresses[i])).memory);
   for (auto& memory : all) allocator->held[memory->buffer] = all;
 }
-void simrank_forget_held() { simrank::allocator->held.clear(); }
+void simrank_forget_held() {
+  simrank::allocator->held.clear();
+  // What pools have goes with their devices.
+  std::erase_if(simrank::allocator->live, [](auto& each) { return !each.second.memory->owns_buffer; });
+}
 // The signal pad of a symmetric allocation, or 0.
 uint64_t simrank_signal_pad(uint64_t address) {
   auto found = simrank::allocator->live.find(reinterpret_cast<void*>(address));

@@ -84,10 +84,10 @@ void DeviceMemory::note(TraceAction action, const Block& block) {
 void* DeviceMemory::allocate(size_t requested, const Request& request) {
   if (C10_UNLIKELY(!deferred_.empty())) finish_deferred();
   const size_t size = round_block(requested);
-  {
+  do {
     Lock lock(mutex_);
     if (Block* block = take(size, request.stream, request.pools ? *request.pools : everybodys_)) {
-      split(block, size);
+      if (block->pools->is_split) split(block, size);
       block->requested = requested;
       block->allocated = true;
       block->rank = request.rank;
@@ -96,7 +96,7 @@ void* DeviceMemory::allocate(size_t requested, const Request& request) {
       if (C10_UNLIKELY(lacks_values_)) begin_values(*block, request.has_values);
       return reinterpret_cast<void*>(block->address);
     }
-  }
+  } while (wait_for_deferred());
   out_of_memory(requested);
   return nullptr;  // Never: it raises.
 }
@@ -202,6 +202,8 @@ void DeviceMemory::free(void* address) {
       lock.lock();
     }
   }
+  // CUDA gives it out again at once: what its stream does next comes after them.
+  block->in_flight = !is_retired_ && is_in_flight(block->address, block->address + block->requested);
   if (!block->other_streams.empty() && callbacks.on_stream_call && bound_rank()) {
     lock.unlock();
     KeepException keep;
@@ -217,7 +219,20 @@ void DeviceMemory::free(void* address) {
     return;
   }
   block->other_streams.clear();
-  give_back(block);
+  if (block->in_flight) deferred_.push_back(block); else give_back(block);
+}
+
+// For a device without room; false: nothing comes back.
+bool DeviceMemory::wait_for_deferred() {
+  bool comes_back = false;
+  for (Block* block : std::vector<Block*>(deferred_)) {
+    if (!block->in_flight || is_capturing()) continue;
+    const uintptr_t end = block->address + block->requested;
+    if (!wait_for_range(block->address, end, true)) raise_from_python(CALLBACK_RAISED);
+    comes_back = comes_back || !is_in_flight(block->address, end);
+  }
+  if (comes_back) finish_deferred();
+  return comes_back;
 }
 
 void DeviceMemory::finish_deferred() {
@@ -225,7 +240,8 @@ void DeviceMemory::finish_deferred() {
   const int first = bound_rank() ? rank().first_device : 0;
   std::vector<Block*> still;
   for (Block* block : std::exchange(deferred_, {})) {
-    bool is_done = true;
+    block->in_flight = block->in_flight && is_in_flight(block->address, block->address + block->requested);
+    bool is_done = !block->in_flight;
     for (int64_t event : block->waits_for)
       is_done = is_done && stream_call(EVENT_QUERY, device - first, block->stream, event);
     if (!is_done) { still.push_back(block); continue; }
@@ -274,7 +290,7 @@ void DeviceMemory::end_values(const Block& block) {
 }
 
 size_t DeviceMemory::merge(Block* into, Block* neighbour) {
-  if (!neighbour || neighbour->allocated || !neighbour->waits_for.empty()) return 0;
+  if (!neighbour || neighbour->allocated || neighbour->is_awaited()) return 0;
   const size_t gained = neighbour->size;
   neighbour->pools->of(neighbour).erase(neighbour);
   if (neighbour == into->previous) {
@@ -312,7 +328,7 @@ void DeviceMemory::release_whole_segments() {
   release_whole_segments(everybodys_);
   std::erase_if(named_, [this](auto& named) {
     auto& pools = named.second;
-    if (pools.use_count() > 1) return false;  // A graph's.
+    if (pools.use_count() > 1 || pools->is_symmetric) return false;
     release_whole_segments(*pools);
     return pools->num_segments == 0;
   });
@@ -427,7 +443,7 @@ std::vector<int64_t> DeviceMemory::snapshot() {
       words.insert(words.end(), {static_cast<int64_t>(block->address),
                                  static_cast<int64_t>(block->size),
                                  static_cast<int64_t>(block->requested),
-                                 block->allocated ? 2 : block->waits_for.empty() ? 0 : 1});
+                                 block->allocated ? 2 : block->is_awaited()});
   }
   return words;
 }

@@ -39,6 +39,8 @@ struct Block {
   Block* next = nullptr;
   std::set<int64_t> other_streams;  // record_stream
   std::vector<int64_t> waits_for;   // Events of those streams since it was freed.
+  bool in_flight = false;           // Freed, but operations that were issued before still use it.
+  bool is_awaited() const { return in_flight || !waits_for.empty(); }
   bool is_split() const { return previous || next; }
 };
 
@@ -50,11 +52,14 @@ struct ByStreamAndSize {
   }
 };
 
-// What is free, to be given out again. Those of graphs have a name, and give to nobody else while a
-// graph holds them: its operations are bound to their addresses, whether a tensor is there or not.
+// What is free, to be given out again. Those of graphs and of a program's own (torch.cuda.MemPool) have
+// a name, and give to nobody else while somebody holds them: a graph's operations are bound to their
+// addresses, whether a tensor is there or not.
 struct Pools {
   using Free = std::set<Block*, ByStreamAndSize>;
   int64_t name = 0;  // 0: everybody's.
+  bool is_split = true;        // Whether a segment may hold several blocks.
+  bool is_symmetric = false;   // Whether its blocks are symmetric memory; they stay until the end.
   size_t num_segments = 0;
   Free small, large;
   Free& of(const Block* block) { return block->is_small ? small : large; }
@@ -114,6 +119,7 @@ class DeviceMemory {
   void begin_values(const Block& block, bool are_there);
   void end_values(const Block& block);
   void finish_deferred();
+  bool wait_for_deferred();
   void release_whole_segments();
   void release_whole_segments(Pools& pools);
   Block* take(size_t size, int64_t stream, Pools& pools);
@@ -136,10 +142,11 @@ class DeviceMemory {
   std::unordered_map<uintptr_t, Block*> live_;
   std::map<uintptr_t, Block*> segments_;        // By first address; the block there.
   std::map<uintptr_t, size_t> unmapped_;        // Free addresses of the span.
-  std::vector<Block*> deferred_;                // Freed, but another stream still uses them.
+  std::vector<Block*> deferred_;                // Freed, but still used.
 };
 
 DeviceMemory& memory_of(int global_device);
+void become_symmetric(void* address, size_t size, int device);  // What a pool of such memory gives out.
 // What ranks allocate on the host while devices lack values: it can lose its values, too.
 DeviceMemory& ranks_host_memory();
 bool is_ranks_host_memory(const void* address);

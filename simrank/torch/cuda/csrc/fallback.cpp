@@ -126,13 +126,47 @@ bool has_half_argument(const OpInfo& info, const Stack& stack) {
   }
   return false;
 }
+
+bool has_fast_products(at::ScalarType type) {
+  static const auto asks = [](const char* name) {
+    const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+    Stack stack;
+    if (op) op->callBoxed(stack);
+    return !stack.empty() && stack[0].toBool();
+  };
+  static const bool of_bfloat16 = asks("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool of_half = asks("mkldnn::_is_mkldnn_fp16_supported");
+  return type == at::kBFloat16 ? of_bfloat16 : of_half;
+}
+
+// Whether a product of a half type takes CPU torch longer than in fp32, with the conversions: without
+// instructions for it, it multiplies rows that lie side by side one by one, and others far more slowly.
+bool is_slow_product(const OpInfo& info, const Stack& stack) {
+  constexpr int64_t kWorthwhile = 8, kWorthwhileOfRows = 2;  // Multiplications per element; measured.
+  const size_t first = stack.size() - info.arguments.size() + (info.name.find("add") != std::string::npos);
+  const auto &a = stack[first], &b = stack[first + 1];
+  if (!a.isTensor() || !b.isTensor() || !is_half(a.toTensor())) return false;
+  const auto &x = a.toTensor(), &y = b.toTensor();
+  if (x.dim() < 2 || y.dim() < 2 || has_fast_products(x.scalar_type())) return false;
+  const int64_t m = x.size(-2), k = x.size(-1), n = y.size(-1);
+  const bool is_of_rows = x.stride(-1) == 1 && y.stride(-1) == 1;
+  return m * k * n >= (is_of_rows ? kWorthwhileOfRows : kWorthwhile) * (m * k + k * n + m * n);
+}
+
+bool is_in_float(const OpInfo& info, const Stack& stack) {
+  return (info.in_float && has_half_argument(info, stack)) || (info.is_product && is_slow_product(info, stack));
+}
 }  // namespace
+
+Purpose purpose_of(const OpInfo& info, const Stack& stack) {
+  return is_in_float(info, stack) ? Purpose::SCRATCH : info.purpose;
+}
 
 void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(DispatchKeySet(DispatchKey::AutocastCPU));
   std::optional<InFloat> in_float;
-  if (info.in_float && has_half_argument(info, *stack)) in_float.emplace(info, stack);
+  if (is_in_float(info, *stack)) in_float.emplace(info, stack);
   if (info.kernel) info.kernel->callBoxed(op, keys, stack);
   else op.redispatchBoxed(keys, stack);
   if (in_float) in_float->round_results(op.schema().returns().size());
@@ -285,7 +319,7 @@ class Call {
 
   void compute_here() {
     if (info_.is_copy) begin_copy();
-    ComputingFor here(rank_.first_device + device_, rank_.streams[device_], promotes() ? Purpose::SCRATCH : info_.purpose);
+    ComputingFor here(rank_.first_device + device_, rank_.streams[device_], promotes() ? Purpose::SCRATCH : purpose_of(info_, *stack_));
     OnIndex on_index(static_cast<DeviceIndex>(device_));
     struct Nested {
       Rank& rank;

@@ -71,6 +71,7 @@ struct OnIndex {
 constexpr DispatchKeySet kDense(DispatchKey::CPU);
 constexpr DispatchKeySet kSparse = DispatchKeySet(DispatchKey::CPU).add(DispatchKey::SparseCPU);
 void compute(const OpInfo& info, const c10::OperatorHandle& op, Stack* stack, DispatchKeySet keys);
+Purpose purpose_of(const OpInfo& info, const Stack& stack);  // SCRATCH also where it computes in fp32.
 
 extern bool is_recording;
 void record_operation(const OpInfo& info, DeviceIndex device, int64_t flags,

@@ -157,8 +157,8 @@ bool Graph::run(Node& node) {
     if (!is_known) return false;
   }
   Rank& self = rank();
-  ComputingFor here(self.first_device + node.device, self.streams[node.device], node.info->purpose);
   Stack stack = node.arguments;
+  ComputingFor here(self.first_device + node.device, self.streams[node.device], purpose_of(*node.info, stack));
   compute(*node.info, node.op, &stack, node.keys);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const size_t base = stack.size() - node.op.schema().returns().size();

@@ -25,6 +25,18 @@ thread_local int computing_device = -1;
 thread_local int64_t computing_stream = 0;
 thread_local Purpose computing_purpose = Purpose::HOST;
 bool has_ranks_host_memory = false;
+// What a thread allocates from on a device, the innermost last (torch.cuda.use_mem_pool).
+struct InUse {
+  int device;
+  std::shared_ptr<Pools> pools;
+};
+thread_local std::vector<InUse> pools_in_use;
+std::map<int64_t, std::vector<std::shared_ptr<Pools>>> kept_pools;  // By name, while the program has it.
+Pools* pools_on(int device) {
+  for (auto each = pools_in_use.rbegin(); each != pools_in_use.rend(); ++each)
+    if (each->device == device) return each->pools.get();
+  return nullptr;
+}
 constexpr size_t kTiny = 512;  // Bytes; assumed.
 
 // What the DataPtr of a device's storage owns: the storage as CPU kernels see it.
@@ -89,12 +101,15 @@ struct HostOrDevice final : c10::Allocator {
     }
     DeviceMemory& memory = memory_of(computing_device);
     Request request{computing_stream};
+    if (C10_UNLIKELY(!pools_in_use.empty())) request.pools = pools_on(computing_device);
     request.has_values = computing_purpose != Purpose::TENSOR;
     if (Rank* self = bound_rank()) {
       request.rank = self->tag;
       if (C10_UNLIKELY(self->capturing != nullptr)) request = self->capturing->request_to(memory, request);
     }
     void* address = memory.allocate(size, request);
+    if (C10_UNLIKELY(request.pools && request.pools->is_symmetric))
+      become_symmetric(address, memory.live(address)->size, computing_device);
     return {address, address, &free_device, c10::kCPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_either; }
@@ -214,6 +229,7 @@ void configure_memory(int num_devices, int num_spans, uint64_t base, uint64_t sp
                       uint64_t device_bytes, bool fill_fresh) {
   layout = {num_devices, num_spans, base, span, device_bytes};
   device_of_span.assign(num_spans, -1);
+  kept_pools.clear();
   devices.clear();
   devices.resize(num_devices);
   fills_fresh = fill_fresh;
@@ -369,6 +385,26 @@ void resize_storage(Tensor tensor, int64_t size) {
 }  // namespace simrank
 
 using simrank::memory_of;
+extern "C" {
+// What this thread allocates on a device comes from a pool from now on.
+void simrank_pool_begin(int global_device, int64_t name, int is_split, int is_symmetric) {
+  auto pools = memory_of(global_device).pools_named(name);
+  pools->is_split = is_split != 0;
+  pools->is_symmetric = is_symmetric != 0;
+  auto& kept = simrank::kept_pools[name];
+  if (std::find(kept.begin(), kept.end(), pools) == kept.end()) kept.push_back(pools);
+  simrank::pools_in_use.push_back({global_device, std::move(pools)});
+}
+void simrank_pool_end(int global_device, int64_t name) {
+  auto& in_use = simrank::pools_in_use;
+  for (size_t i = in_use.size(); i-- > 0;)
+    if (in_use[i].device == global_device && in_use[i].pools->name == name) {
+      in_use.erase(in_use.begin() + static_cast<int64_t>(i));
+      return;
+    }
+}
+void simrank_pool_drop(int64_t name) { simrank::kept_pools.erase(name); }
+}
 namespace {
 thread_local std::vector<int64_t> exported;
 void put(const c10::CachingAllocator::StatArray& of) {

@@ -33,7 +33,13 @@ bool is_in_flight(int64_t id, uint64_t start, uint64_t end, bool is_write) {
     if (range->first < end && range->second.end > start && (is_write || range->second.writes)) return true;
   return false;
 }
-// False: the listener has raised.
+}  // namespace
+
+bool is_in_flight(uint64_t start, uint64_t end) {
+  if (C10_LIKELY(num_pending == 0)) return false;
+  for (int64_t id : conflicts(start, end, true)) if (id > 0) return true;  // Else it is shared memory.
+  return false;
+}
 bool wait_for_range(uint64_t start, uint64_t end, bool is_write) {
   const auto ids = conflicts(start, end, is_write);
   // The newest first: a stream ends it last, so that one wait does for all that it runs before.
@@ -44,7 +50,6 @@ bool wait_for_range(uint64_t start, uint64_t end, bool is_write) {
   }
   return true;
 }
-}  // namespace
 
 void wait_for_pending(const Tensor& tensor, bool is_write) {
   if (C10_LIKELY(num_pending == 0)) return;

@@ -135,6 +135,8 @@ void restore_host_allocator();
 // ---- operations in flight
 extern int64_t num_pending;  // The one thing that is looked at when nothing is in flight.
 void wait_for_pending(const Tensor& tensor, bool is_write);
+bool is_in_flight(uint64_t start, uint64_t end);          // Whether an operation in flight uses the range.
+bool wait_for_range(uint64_t start, uint64_t end, bool is_write);  // False: the listener has raised.
 
 // ---- kernels
 struct OpInfo;
