@@ -117,6 +117,7 @@ for _module, _place, _name in (
     ("torch.distributed.tensor._redistribute", "torch.rank_state.caches", "of_redistribution"),
     ("torch.distributed.tensor._sharding_prop", "torch.rank_state.sharding", "of_sharding"),
     ("torch.export._trace", "torch.rank_state.settings", "of_globals"),
+    ("torch.utils.cpp_extension", "torch.unsupported", "of_extensions"),
     ("torch.utils.flop_counter", "torch.rank_state.caches", "of_registries"),
 ):
     libraries.register_part(_module, partial(_patches_of, _place, _name))

@@ -33,6 +33,7 @@ HOME = Path(os.environ.get("SIMRANK_FOREIGN", ROOT / ".venv-foreign"))
 PLUGINS = RECIPES / "plugins"
 OUTCOMES = "SIMRANK_FOREIGN_OUTCOMES"  # A file: the plugin `outcomes` writes a line per test.
 _TABLE = "test\tprocesses\tsimrank\tcause"
+_UNTRIED = "-"
 _COUNTED = ("passed", "gpu")  # On processes; or it needs a GPU for nothing but being there.
 _HARMLESS = (
     "returned without destroy_process_group",
@@ -98,14 +99,14 @@ class Recipe:
         """Return the columns of each test: on processes, on simulated ranks, and the cause."""
         path = self.here / "expected.tsv"
         if not path.exists():
-            return {self.name: ["-", "passed", ""]}
+            return {self.name: [_UNTRIED, "passed", ""]}
         rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
         return {name: [*columns, ""][:3] for name, *columns in rows}
 
 
 def _is_too_large(row: list[str]) -> bool:
     """Return whether only a GPU can run a test: it is not tried, and counts as no pass."""
-    return row[1] == "-" and row[2].startswith("gpu:")
+    return row[1] == _UNTRIED and row[2].startswith("gpu:")
 
 
 class CannotRunError(Exception):
@@ -219,17 +220,13 @@ def _run(recipe: Recipe, python: Path, folder: Path, asked: argparse.Namespace) 
         for test, outcome in found.items()
         if test not in expected or expected[test][column] not in (outcome, outcome.split(":")[0])
     }
-    missing = [
-        test
-        for test, row in expected.items()
-        if test not in found and not asked.only and not _is_too_large(row)
-    ]
+    missing = [] if asked.only else missing_of(expected, found, column)
     for test, (wanted, outcome) in others.items():
         print(f"  {test}: expected {wanted}, found {outcome}")
     for test in missing:
         print(f"  {test}: did not run")
     for test, outcome in found.items():
-        expected.setdefault(test, ["-", "-", ""])[column] = outcome.split(":")[0]
+        expected.setdefault(test, [_UNTRIED, _UNTRIED, ""])[column] = outcome.split(":")[0]
     print_share(recipe.name, expected, cpu_s)
     rows = ["\t".join([test, *columns]) for test, columns in expected.items()]
     table = "\n".join([_TABLE, *rows]) + "\n"
@@ -237,6 +234,11 @@ def _run(recipe: Recipe, python: Path, folder: Path, asked: argparse.Namespace) 
     if asked.write:
         (recipe.here / "expected.tsv").write_text(table)
     return not others and not missing
+
+
+def missing_of(expected: dict[str, list[str]], found: dict[str, str], column: int) -> list[str]:
+    """Return the tests that did not run, without those that the table has as untried."""
+    return [test for test, row in expected.items() if test not in found and row[column] != _UNTRIED]
 
 
 def print_share(name: str, table: dict[str, list[str]], cpu_s: float) -> None:

@@ -45,6 +45,14 @@ def test_a_table_counts_what_needs_no_gpu(packages, capsys):
     assert capsys.readouterr().out == "some: 1 of 2 tests pass; simrank: 1; 12 CPU s\n"
 
 
+def test_what_a_line_leaves_out_is_missed_on_no_other(packages):
+    """A test that ends its process is tried on neither, or on one."""
+    table = {"a": ["passed", "-", "simrank: a reason"], "b": ["-", "passed", ""]}
+    assert packages.missing_of(table, {}, 0) == ["a"]
+    assert packages.missing_of(table, {}, 1) == ["b"]
+    assert packages.missing_of(table, {"b": "passed"}, 1) == []
+
+
 def test_the_worst_of_the_ranks_is_the_outcome_of_a_test(packages, tmp_path):
     """And what a run was asked for and did not run has failed."""
     notes = tmp_path / "outcomes"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.errors import UnsupportedError
 from simrank.ranks.current import rank_program
+from simrank.torch.cuda.switch import has_real_devices, is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,29 @@ def _of_cuda(path: str) -> UnsupportedError:
 def of_launcher(launcher: Any) -> Patches:
     """Return the patches of `torch.distributed.launcher`."""
     return [(launcher, "launch_agent", _functions_only(launcher.launch_agent))]
+
+
+def of_extensions(extensions: Any) -> Patches:
+    """Return the patches of `torch.utils.cpp_extension`: kernels in CUDA C++ need a GPU.
+
+    Sources for the host are built and run: a simulated device's memory is the host's.
+    """
+    original = extensions._jit_compile  # noqa: SLF001 - behind load and load_inline
+
+    @functools.wraps(original)
+    def compile_(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        paths = [sources] if isinstance(sources, str) else sources
+        kernels = [str(path) for path in paths if str(path).endswith((".cu", ".cuh"))]
+        is_simulated = is_enabled() or not has_real_devices()
+        if kernels and is_simulated and rank_program() is not None:
+            raise UnsupportedError(
+                f"the extension {name!r} has kernels in CUDA C++ ({', '.join(kernels)}): simulated "
+                "devices run torch's operations and Triton kernels, no code compiled for a GPU\n"
+                "  to fix: choose the program's implementation in torch or Triton; or use real GPUs"
+            )
+        return original(name, sources, *args, **kwargs)
+
+    return [(extensions, "_jit_compile", compile_)]
 
 
 def _refused(original: Callable[..., Any], name: str) -> Callable[..., Any]:
