@@ -259,7 +259,8 @@ def _outcomes(
     name, arguments = what
     words: list[str] = []
     for word in shlex.split(line):
-        words += arguments if word == "{tests}" else [word.replace("{here}", str(recipe.here))]
+        parts = arguments if word == "{tests}" else [word]
+        words += [part.replace("{here}", str(recipe.here)) for part in parts]
     if "pytest" in words:
         at = words.index("pytest") + 1
         words[at:at] = ["-p", "outcomes"]

@@ -10,8 +10,10 @@ observer of switches, there only once a rank has called `os.chdir`. The mask of 
 
 from __future__ import annotations
 
+import builtins
 import errno
 import functools
+import io
 import os
 import random  # noqa: TID251 - dispatched here, drawn from nowhere
 import signal
@@ -49,6 +51,7 @@ ERROR_FILES = (
     "folder of error files"  # In `Program.local`: where ranks that it starts leave theirs.
 )
 RESTARTS = "restarts"  # Likewise: how often ranks have been restarted, and may be.
+_PROCESSES = "/proc/"
 _NUMPY_KEY = "generator of numpy.random"
 # Functions of numpy.random that draw from its shared generator without being its methods.
 _NUMPY_WRAPPERS = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}
@@ -75,6 +78,7 @@ def patches() -> list[tuple[Any, str, Any]]:
         (sys, "argv", _Arguments(sys.argv)),
         (os, "getpid", _numbered(os.getpid, pid_of)),
         (os, "getppid", _numbered(os.getppid, _parents)),
+        *((module, "open", _opened(module.open)) for module in (builtins, io)),
         (signal, "signal", _set_handler),
         (signal, "getsignal", _get_handler),
         (os, "_exit", _exit(os._exit)),
@@ -374,6 +378,22 @@ def _numbered(original: Callable[[], int], ask: Callable[[Program], int]) -> Cal
         return found
 
     return number
+
+
+def _opened(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `open` that finds what the kernel says of a rank in the files of the real process."""
+
+    @functools.wraps(original)
+    def open_(file: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
+        path = str(file) if type(file) is str or isinstance(file, Path) else ""
+        if path.startswith(_PROCESSES):
+            pid, slash, rest = path[len(_PROCESSES) :].partition("/")
+            task = running_task() if slash and pid.isdecimal() else None
+            if task is not None and rank_with(int(pid), task.engine) is not None:
+                file = f"{_PROCESSES}self/{rest}"
+        return original(file, *args, **kwargs)
+
+    return open_
 
 
 def _asks_for_real(module: object) -> bool:

@@ -451,3 +451,20 @@ def test_outside_ranks_nothing_waits(tmp_path):
         with pytest.raises(FileNotFoundError):
             os.remove(path)
         assert ctx.now_ps == 0
+
+
+def test_files_of_the_kernel_about_a_rank_are_those_of_the_process(run):
+    """Programs read which processors and memory they may use."""
+    found = {}
+
+    def program(rank, ctx):
+        pid = os.getpid()
+        with open(f"/proc/{pid}/status") as file:
+            found[rank] = pid, file.readline(), Path(f"/proc/{pid}/comm").read_text()
+        with pytest.raises(FileNotFoundError, match="/proc/999999999/status"):
+            Path("/proc/999999999/status").read_text()
+
+    run(program, 2, carrier="thread")
+    assert found[0][0] != found[1][0]
+    assert found[0][1:] == found[1][1:]
+    assert found[0][1].split() == ["Name:", found[0][2].strip()]

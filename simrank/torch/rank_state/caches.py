@@ -307,8 +307,8 @@ def _of_opaque_types() -> tuple[Any, str, Any]:
         own = set() if program is None else program.local.setdefault("opaque types", set())
         if program is None or name in own or name not in _opaque_of_ranks:
             original(name)
-        if program is not None:
-            own.add(name)
+        own.add(name)
+        if rank_program() is not None:  # A package may become private while a rank imports it.
             _opaque_of_ranks.add(name)
 
     return bindings, original.__name__, register
