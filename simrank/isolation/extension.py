@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from simrank.errors import RankAborted
 from simrank.isolation import (
+    exits,
     finalizers,
     libraries,
     locks,
@@ -57,6 +58,12 @@ class ContextOfRanks(Protocol):
     program: Program
     strict: bool
     private: Sequence[str]
+
+
+def _leave(program: Program) -> None:
+    """End a rank as Python ends a process: its threads, then what it has for its exit."""
+    threads.rank_returns(program)
+    exits.run(program)
 
 
 class RankIsolation(Extension):
@@ -168,19 +175,21 @@ class RankIsolation(Extension):
             undo = libraries.begin_thread(program) if is_thread else []
             try:
                 if is_process:
+                    exits.begin(program, is_forked=plan.method == "fork")
                     private_importers.begin_process(program)
                 run()
                 if is_process:
-                    threads.rank_returns(program)
+                    _leave(program)
                     finalizers.rank_returned(program)
             except SystemExit as error:
                 if is_process and not isinstance(error, RankAborted):
-                    threads.rank_returns(program)
+                    _leave(program)
                 raise
             finally:
                 if is_process:
                     see_handled(program)
                     finalizers.forget(program)
+                    exits.forget(program)
                 if output.KEYS & program.local.keys():
                     output.rank_ended(program)
                 for end in undo:

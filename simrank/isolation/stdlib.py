@@ -26,6 +26,7 @@ from simrank.isolation import (
     blocking_calls,
     clock,
     diagnostics,
+    exits,
     finalizers,
     libraries,
     locks,
@@ -193,6 +194,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
     replaced: list[tuple[Any, str, Any]] = [
         (time, name, function) for name, function in clock.TIME_FUNCTIONS.items()
     ]
+    replaced += exits.patches()
     replaced += [
         (dt, "datetime", clock.Datetime),
         (dt, "date", clock.Date),
