@@ -33,7 +33,7 @@ _BETWEEN = ("weakref", "tempfile")  # A temporary folder is of the one that made
 
 
 class _InfoOfRank(weakref.finalize._Info):  # type: ignore[name-defined, misc]  # noqa: SLF001 - what it keeps
-    """What `weakref.finalize` keeps, with the rank that made it."""
+    """Record of a finalizer in `weakref`, with the rank that made it."""
 
     __slots__ = ("program",)
 
@@ -52,7 +52,7 @@ def patches() -> list[tuple[Any, str, Any]]:
 
 
 def begin(program: Program, *, is_forked: bool) -> None:
-    """Let a rank that begins as a process keep the functions that it registers.
+    """Add an empty list of exit functions to a rank that begins as a process.
 
     Args:
         program: The rank.
