@@ -24,6 +24,7 @@ from simrank.engine import collector, user_site
 from simrank.engine.callsite import attributes_of, is_real, module_text
 from simrank.errors import RankState
 from simrank.isolation.ledger import Ledger
+from simrank.isolation.mock_patches import is_patched
 from simrank.isolation.package_state import (
     NameSetting,
     are_alike,
@@ -186,6 +187,7 @@ class PackageChanges:
                 (root, f"{place}.{key}", each, is_named or key in names, depth + 1)
                 for key, each in list(attributes_of(value).items())
                 if type(key) is str and not is_real(each, ModuleType) and not key.endswith("__")
+                if not is_patched(place, key)  # Else it is swapped with the ranks' turns.
             ]
 
     def see(self, program: Program, error: BaseException) -> None:

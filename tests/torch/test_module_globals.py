@@ -62,6 +62,7 @@ def register(rank):
 """
 
 state = None
+KEYS = ["of"]  # What a program names in a package, counts.
 
 
 @pytest.fixture
