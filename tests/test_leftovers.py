@@ -4,11 +4,13 @@ That of torch is held by `torch/test_install.py`. Programs of `leftovers.py` rea
 those of a file that imports it run on threads where another test has imported torch.
 """
 
+import gc
 import os
 import sys
 
 import pytest
 
+from simrank.engine import collector
 from tests import leftovers
 
 MODULES = (
@@ -21,6 +23,8 @@ def test_contexts_leave_the_standard_library_as_it_was():
     """One whose ranks set names, one that fails, and one in another one that is interrupted."""
     programs = [leftovers.sets_names, leftovers.fails, leftovers.is_interrupted]
     leftovers.run_all(3, programs)  # Python's own caches are filled.
+    collector.thaw()
+    gc.collect()  # What other tests have left.
     before = leftovers.Snapshot(tops=MODULES)
     ends = leftovers.run_all(3, programs)
     assert before.changes(leftovers.Snapshot(tops=MODULES)) == {}

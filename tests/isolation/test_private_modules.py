@@ -248,7 +248,7 @@ def test_each_rank_finds_modules_in_folders_without_init_through_its_own_package
     (deepest / "state.py").write_text("import os\nRANK = os.environ['RANK']\n")
     script = tmp_path / "program.py"
     script.write_text(
-        "import torch.distributed as dist\n"
+        "import simrank.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "dist.barrier()\n"
         "from around.folder.deeper import state\n"
