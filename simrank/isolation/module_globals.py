@@ -99,10 +99,10 @@ class ModuleGlobals(SwitchObserver):
         self._stamp = stamp
         num_own = len(self._own)
         if task is None:  # Nearly all are known not to matter.
-            new = {name: sys.modules[name] for name in sys.modules.copy().keys() - self._seen}
+            new = {name: sys.modules[name] for name in {*sys.modules} - self._seen}
             cached = _may_matter.cached(new)
             self._seen.update(name for name, may_matter in cached.items() if not may_matter)
-        for name in sys.modules.copy().keys() - self._seen:
+        for name in {*sys.modules} - self._seen:
             module = sys.modules[name]
             spec = attributes_of(module).get("__spec__")
             if attributes_of(spec).get("_initializing", False) is True:

@@ -11,7 +11,7 @@ from simrank.isolation import set_classes
 
 
 def found_in(text, monkeypatch, **names):
-    """Return the names of the classes that watchers are told of."""
+    """Return the names of the classes with which watchers are called."""
     found = []
     monkeypatch.setattr(set_classes, "watchers", [found.append])
     set_classes.look(compile(textwrap.dedent(text), "program", "exec"), names)

@@ -276,7 +276,7 @@ def _attributes(value):
 
 
 def state_of_torch():
-    """Return what torch's modules, and their classes and objects, hold: by owner and name."""
+    """Return the attributes of torch's modules, classes and objects, by owner and name."""
     found = {}
     for home, module in list(sys.modules.items()):
         if not home.startswith("torch") or not isinstance(module, ModuleType):
