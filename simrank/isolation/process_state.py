@@ -366,10 +366,11 @@ def _parents(program: Program) -> int:
 
 def _numbered(original: Callable[[], int], ask: Callable[[Program], int]) -> Callable[[], int]:
     key = of_process(f"os.{original.__name__}")
+    find = rank_program  # Objects ask as the interpreter ends, when modules have no names any more.
 
     @functools.wraps(original)
     def number() -> int:
-        program = rank_program()
+        program = find()
         if program is None or _asks_for_real(sys._getframe(1).f_globals.get("__name__")):  # noqa: SLF001 - the documented way
             return original()
         if key not in program.local:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._ordered_set import OrderedSet
 
+from simrank.isolation.private_modules import private_modules
 from simrank.ranks.current import in_ranks, rank_program, running_task
 from simrank.torch.cuda.switch import Switch
 from simrank.torch.inductor import forget_other_devices
@@ -301,7 +302,8 @@ def of_decorators(module: Any) -> Patches:
 def of_conversion(module: Any) -> Patches:
     """Return the patches of `torch._dynamo.convert_frame`."""
     _pass_over_own_frames(import_module("torch._dynamo.trace_rules"))
-    return [(module, "compile_lock", _Compilation(module.compile_lock)), *_with_lengths()]
+    lock = _Compilation(module.compile_lock)
+    return [(module, "compile_lock", lock), *_with_lengths(), *_with_own_modules()]
 
 
 @functools.cache  # Each call would make the expression longer that is matched with every file.
@@ -318,6 +320,40 @@ def _with_lengths() -> Patches:
         return int(self._base_vt.len())
 
     return [] if hasattr(kind, "len") else [(kind, "len", length)]
+
+
+def _with_own_modules() -> Patches:
+    """Return the patches of imports in Dynamo, which keeps a process's modules by their names.
+
+    A guard reads a module from the globals of the compiled frame. Those of torch's own frames are
+    all ranks' globals, so a module of which each rank has its own lies there once per rank.
+    """
+    conversion: Any = import_module("torch._dynamo.symbolic_convert")
+    import_kept = conversion._import_module  # noqa: SLF001 - torch's name
+    kind = conversion.InstructionTranslatorBase
+    import_shared = kind.import_source
+
+    def own(name: str) -> Any:
+        program = rank_program()
+        modules = None if program is None else private_modules(program)
+        return None if modules is None else modules.own(name)
+
+    @functools.wraps(import_kept)
+    def import_(name: str) -> Any:
+        return own(name) or import_kept(name)
+
+    @functools.wraps(import_shared)
+    def import_source(self: Any, module_name: str) -> Any:
+        module, program = own(module_name), rank_program()
+        if module is None or program is None or self.package is not None:
+            return import_shared(self, module_name)
+        alias = f"__import_{module_name.replace('.', '_dot_')}_of_rank_{program.rank}"
+        self.output.import_sources[alias] = module_name
+        self.output.global_scope[alias] = module
+        self.output.update_co_names(alias)
+        return conversion.GlobalSource(alias)
+
+    return [(conversion, "_import_module", import_), (kind, "import_source", import_source)]
 
 
 class _Compilation:

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional as F  # noqa: N812 - torch's habit
 
 import simrank
+from simrank.multiprocessing.script import run_script
 
 # A second for each, as Dynamo takes; those of many graphs are slow.
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of its imports and of TF32.
@@ -514,3 +515,47 @@ def test_contexts_leave_dynamo_s_rules_as_they_are():
             ctx.multiprocessing.spawn(int, nprocs=1)
         lengths.add(len(rules.SKIP_DIRS))
     assert len(lengths) == 1
+
+
+OWN_MODULE = """
+from threading import local
+
+KEPT = local()
+
+
+def stack():
+    found = getattr(KEPT, "stack", None)
+    if found is None:
+        found = KEPT.stack = []
+    return found
+"""
+USES_OWN_MODULE = """
+import own_module
+import torch
+import torch.distributed as dist
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        return x * (len(own_module.stack()) + 1 + dist.get_rank())
+
+
+dist.init_process_group("gloo")
+own_module.stack()
+layer = Layer()
+layer.compile(backend="eager")
+for _ in range(2):
+    dist.barrier()
+    print(dist.get_rank(), layer(torch.ones(1)).item(), flush=True)
+    own_module.stack().append(1)
+"""
+
+
+def test_frames_of_torch_that_ranks_compile_read_each_ranks_own_modules(tmp_path, capfd):
+    """Torch's frames have the same globals for all ranks, where Dynamo puts what guards read."""
+    (tmp_path / "own_module.py").write_text(OWN_MODULE)
+    (tmp_path / "program.py").write_text(USES_OWN_MODULE)
+    with simrank.Context() as ctx:
+        run_script(ctx.program, str(tmp_path / "program.py"), [], 3)
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == ["0 1.0", "0 2.0", "1 2.0", "1 3.0", "2 3.0", "2 4.0"]
