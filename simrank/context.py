@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from simrank.distributed.flight_recorder import FlightRecorder
     from simrank.distributed.replicas import Replicas
     from simrank.engine import Observer
+    from simrank.engine.choices import Choices
     from simrank.engine.delays import Delays
     from simrank.engine.watchdog import Watchdog
     from simrank.errors import RaceError, RankState
@@ -96,6 +97,8 @@ class Context(TorchNames):
             `[{"kill": 3, "at": "2 ms"}]`; see `simrank.config.faults`.
         delays: Injected delays, to find bugs of order: a seed from 1, the text that a failure
             printed, or `Delays`. See `simrank.explore`.
+        timing: The decisions of one run of a search over every timing, in place of simulated time;
+            see `simrank.timings.search`.
         watchdog_s: Wall-clock seconds that a rank may compute without a wait before the log
             `simrank` shows its position; None: no limit.
         time_limit_s: Wall-clock seconds of the whole simulation before `TimeLimitError` shows the
@@ -170,6 +173,7 @@ class Context(TorchNames):
         algorithms: Mapping[str, Any] | None = None,
         faults: FaultsRef = (),
         delays: Delays | str | int | None = None,
+        timing: Choices | None = None,
         watchdog_s: float | None = None,
         time_limit_s: float | None = None,
         on_failure: str = "abort",
@@ -185,7 +189,7 @@ class Context(TorchNames):
         level = checks_of(checks, races, strict, divergence, replicas)
         self.checks = level = level if data else level.without_values()
         self.cluster = _load(cluster)
-        self.engine = Engine(seed=seed, delays=_delays(delays))
+        self.engine = Engine(seed=seed, delays=_delays(delays), choices=timing)
         self.network = Network(self.engine, self.cluster)
         self.comm_library = _library(self.cluster, algorithms or {})
         report_unreceived(self.engine, self.comm_library.leaks.unreceived)
@@ -240,6 +244,9 @@ class Context(TorchNames):
             divergence_: Divergence = _new("simrank.trace.divergence", "Divergence")(self.engine)
             self.divergence = library.follower = divergence_
             on_failure.append(divergence_.failed)
+        if (timing := self.engine.choices) is not None:
+            self.observe(timing)
+            on_failure.append(timing.failed)
 
     def _make_device(self, index: int) -> Device:
         return Device(

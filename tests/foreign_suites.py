@@ -53,7 +53,7 @@ class Recipe:
         name: Of the folder.
         packages: Requirements, pinned.
         simulated: The command line on simulated ranks; `{tests}` are a file's tests or a row's
-            arguments, `{here}` the folder.
+            arguments, `{here}` the recipe's folder, `{folder}` that where commands run.
         processes: That on real processes; None: there is none.
         source: `repository` and `commit` of the suite; None: the packages are all.
         folder: Where commands run, in the source.
@@ -260,7 +260,8 @@ def _outcomes(
     words: list[str] = []
     for word in shlex.split(line):
         parts = arguments if word == "{tests}" else [word]
-        words += [part.replace("{here}", str(recipe.here)) for part in parts]
+        given = [part.replace("{here}", str(recipe.here)) for part in parts]
+        words += [part.replace("{folder}", str(folder)) for part in given]
     if "pytest" in words:
         at = words.index("pytest") + 1
         words[at:at] = ["-p", "outcomes"]

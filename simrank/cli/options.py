@@ -303,6 +303,16 @@ Seeds = Annotated[
 DelaysText = Annotated[
     str | None, typer.Option("--delays", help="Replay these delays: 17 or 17:h3.12,w0.4.")
 ]
+EveryTiming = Annotated[
+    bool,
+    typer.Option(
+        "--every-timing", help="Search every timing for another end, or prove the only one."
+    ),
+]
+MaxRuns = Annotated[int, typer.Option("--max-runs", min=1, help="Runs of --every-timing at most.")]
+TimingText = Annotated[
+    str | None, typer.Option("--timing", help="Replay this outcome of --every-timing.")
+]
 Watchdog = Annotated[
     float | None,
     typer.Option(

@@ -38,6 +38,7 @@ from simrank.cli.debugging import (
     show_records,
     variables_text,
 )
+from simrank.cli.every_timing import search_every_timing
 from simrank.cli.folding import folding_of, show_limits, unfolds
 from simrank.cli.hash_seeds import check_hash_seeds
 from simrank.cli.options import CHOICES_OF, LaunchCommand, check_words
@@ -62,6 +63,8 @@ from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
+from simrank.timings.run import OtherWayError, TimingRun
+from simrank.timings.search import MAX_RUNS, Seen, end_of
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -82,7 +85,7 @@ _OF_FIRST_RUN = {  # Options of looking at a run, and of what it writes.
     "checks", "races", "strict", "divergence", "replicas", "flight_recorder_folder", "summary",
     "trace", "html", "tee", "redirects", "log_dir", "second_run",
 }  # fmt: skip
-_NO_REPLAY = {"program", "args", "seeds", "delays", "torchrun_values", "torchrun_flags"}
+_NO_REPLAY = {"program", "args", "seeds", "delays", "timing", "torchrun_values", "torchrun_flags"}
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,22 @@ class _Job:
         for rank, codes in delays.exit_codes.items():
             lines[rank or 0, "exit codes"] = [str(code) for code in sorted(codes)]
         return lines
+
+    def run_timing(self, timing: TimingRun) -> Seen:
+        """Run the script in one timing of a search, in a Context of its own."""
+        settings = self.settings | {"races": self.settings["races"] or "report", "timing": timing}
+        context, texts = Context(**settings), defaultdict[Any, Any](io.StringIO)
+        set_output(context.program, Output(log=lambda *key: texts[key]))
+        failure: Exception | None = None
+        try:
+            self._run_hidden(context)
+        except OtherWayError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any end is what is looked for
+            failure = error
+        lines = {key: text.getvalue().split("\n") for key, text in texts.items()}
+        found = (*context.races, *context.suspicions)
+        return Seen(end_of(failure), lines, tuple(str(each).partition("\n")[0] for each in found))
 
     def run_alone(self, probe: Probe) -> None:
         """Run the script on one rank, in a Context that a probe watches, without its output."""
@@ -273,6 +292,9 @@ def run_command(
     faults: Annotated[str | None, typer.Option(help="YAML of faults to inject.")] = None,
     seeds: options.Seeds = None,
     delays: options.DelaysText = None,
+    every_timing: options.EveryTiming = False,
+    max_runs: options.MaxRuns = MAX_RUNS,
+    timing: options.TimingText = None,
     max_delay: Annotated[str, typer.Option(help="Longest delay of a seed.")] = "1 ms",
     watchdog: options.Watchdog = None,
     time_limit: options.TimeLimit = None,
@@ -285,11 +307,15 @@ def run_command(
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
     traced = traced_ranks(trace, trace_ranks, num_ranks)
+    if every_timing:
+        _search_every_timing(command, job, max_runs)
+        return
     if seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
     recorder, drawn = flight_recorder(flight_recorder_folder, checks), _delays(delays, max_ps)
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
+    settings |= {"timing": _timing(timing)}
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     show = partial(_run_shown, job, trace, traced, summary)
     with _late_options_named(command, job):
@@ -569,6 +595,27 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> 
         typer.echo(f"to replay: {_replay(command, job, str(found.delays))}", err=True)
     if failure is not None:
         raise typer.Exit(FAILED)
+
+
+def _search_every_timing(command: typer.Context, job: _Job, max_runs: int) -> None:
+    """Run the script in every timing; print whether all end the same, and replays if not."""
+    words = _given(command, job, {"every_timing", "max_runs"})
+
+    def replay(timing: str) -> str:
+        return shlex.join(["simrank", "run", "--timing", timing, *words])
+
+    if not search_every_timing(job.run_timing, max_runs, job.num_ranks, replay):
+        raise typer.Exit(FAILED)
+
+
+def _timing(text: str | None) -> TimingRun | None:
+    if text is None:
+        return None
+    try:
+        return TimingRun.parse(text)
+    except ValueError:
+        expected = "what --every-timing has printed, such as 0.2.1@train.py:17"
+        raise ConfigError(ConfigProblem("command line", None, "--timing", expected, text)) from None
 
 
 def _replay(command: typer.Context, job: _Job, delays: str) -> str:

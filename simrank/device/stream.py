@@ -134,6 +134,11 @@ class Operation(Handle):
         if self.stream.device.races is not None:
             self.stream.device.races.host_waits(self)
 
+    def is_host_ordered(self) -> bool:
+        """Return whether the running program is behind this operation's end."""
+        races = self.stream.device.races
+        return races is not None and self.complete and races.is_behind(self)
+
     def fire(self) -> None:
         """Begin, unless the stream was dropped since; the engine calls it at the start."""
         stream = self.stream
@@ -557,11 +562,16 @@ class Stream:
 
     def query(self) -> bool:
         """Return whether everything issued has ended; a negative answer is a charged poll (E8)."""
-        if self.head is not None:
-            limits.poll(self.device.engine, f"query of stream '{self.name}'")
-        if self.head is None and self.device.races is not None:
-            self.device.races.host_waits_for_stream(self)
-        return self.head is None
+        what, races = f"query of stream '{self.name}'", self.device.races
+        done = limits.ask(
+            self.device.engine,
+            what,
+            lambda: self.head is None,
+            lambda: races is not None and races.is_behind_stream(self),
+        )
+        if done and races is not None:
+            races.host_waits_for_stream(self)
+        return done
 
     def synchronize(self) -> None:
         """Block the host until everything issued so far has ended."""
@@ -609,11 +619,11 @@ class Event:
         mark = self._mark
         if mark is None:
             return True
-        if not mark.complete:
-            limits.poll(mark.stream.device.engine, "query of an event")
-        if mark.complete:
+        engine = mark.stream.device.engine
+        done = limits.ask(engine, "query of an event", lambda: mark.complete, mark.is_host_ordered)
+        if done:
             mark.host_ordered()
-        return mark.complete
+        return done
 
     def synchronize(self) -> None:
         """Block the host until it has happened."""

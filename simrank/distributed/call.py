@@ -265,6 +265,8 @@ class Call:
         """Add a member's part, once it is matched; of the last one, note where all were made."""
         assert self.operations[group_rank] is None, "a member makes a call once (C5)"
         self.operations[group_rank] = operation
+        if (choices := self.group.engine.choices) is not None:
+            choices.called(operation)
         self._num_made += 1
         if self._represented:
             self._num_made += len(self._represented.get(group_rank, ()))

@@ -7,7 +7,9 @@ and a receive from any source takes the message that came first.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _MAX_NAMED = 4
+_numbers = itertools.count()
 
 
 class Envelope(NamedTuple):
@@ -65,9 +68,10 @@ class End:
         message: What it is an end of, once it is posted.
         arrived: Values that came, until the operation ends.
         done: Whether its part is over.
+        number: Of the calls in their order.
     """
 
-    __slots__ = ("arrived", "done", "is_send", "message", "operation", "route", "tensor")
+    __slots__ = ("arrived", "done", "is_send", "message", "number", "operation", "route", "tensor")
 
     def __init__(self, route: Envelope, tensor: Buffer, *, is_send: bool) -> None:
         self.route = route
@@ -77,6 +81,7 @@ class End:
         self.message: Message | None = None
         self.arrived: Array | None = None
         self.done = False
+        self.number = next(_numbers)
 
     def describe(self, ranks: Sequence[int]) -> str:
         """Return `send to rank 3`."""
@@ -95,6 +100,11 @@ class End:
         if self.done or self.peer != group_rank:
             return False
         return self.message is None or not self.message.has_left(to_buffer=not self.is_send)
+
+    def live_message(self) -> Message:
+        """Return the message, which a posted end has."""
+        assert self.message is not None, "it is posted"
+        return self.message
 
     def live(self) -> PeerOperation:
         """Return the operation, which an end under way has."""
@@ -399,6 +409,8 @@ class Mailboxes:
         if self.posts_early and not self.answers_itself:
             for end in operation.ends:
                 self.post(end)
+        if (choices := self.group.engine.choices) is not None:
+            choices.called(operation)
         self.group.engine.pending[operation] = None
 
     def _check_run(self, operation: PeerOperation) -> None:
@@ -441,15 +453,24 @@ class Mailboxes:
             CollectiveMismatchError: The two differ in dtype or element count.
             DistBackendError: Both lie on the same device, which NCCL refuses.
         """
-        other = self._find(end)
+        choices = self.group.engine.choices
+        other = self._find(end) if choices is None else self._find_for_choice(end)
         if other is None:
-            end.message = Message(self)
-            end.message.ends[end.is_send] = end
-            if end.route.src is None:
-                self._any.setdefault((end.route.dst, end.route.tag), deque()).append(end)
-            else:
-                self._waiting.setdefault((end.route, end.is_send), deque()).append(end)
+            self._let_wait(end)
+            if choices is not None and end.route.src is None:
+                choices.receive(end.live(), partial(self._sources, end), partial(self._take, end))
             return
+        self._match(end, other)
+
+    def _let_wait(self, end: End) -> None:
+        end.message = Message(self)
+        end.message.ends[end.is_send] = end
+        if end.route.src is None:
+            self._any.setdefault((end.route.dst, end.route.tag), deque()).append(end)
+        else:
+            self._waiting.setdefault((end.route, end.is_send), deque()).append(end)
+
+    def _match(self, end: End, other: End) -> None:
         for one, peer in ((end, other), (other, end)):
             if one.route.src is None:
                 one.route = one.route._replace(src=peer.route.src)
@@ -463,6 +484,52 @@ class Mailboxes:
         assert message is not None, "it waits"
         message.ends[end.is_send] = end
         end.message = message
+
+    # ---- receives from any source whose source is a choice ----
+
+    def _find_for_choice(self, end: End) -> End | None:
+        """Return the end that matches in every timing, taken out of its queue.
+
+        A receive from any source takes none before it is chosen. What was posted after it gets no
+        message that it could take.
+        """
+        route, waiting = end.route, self._waiting.get((end.route, not end.is_send))
+        before = self._any.get((route.dst, route.tag))
+        if route.src is None or not waiting or (before and not end.is_send):
+            return None
+        if before and waiting[0].number > before[0].number:
+            return None
+        return waiting.popleft()
+
+    def _sources(self, end: End) -> list[int]:
+        """Return the sources that a receive from any may take: of the oldest, those that sent."""
+        key = end.route.dst, end.route.tag
+        if self._any[key][0] is not end:
+            return []
+        return sorted(
+            sent.src for (sent, is_send), queue in self._waiting.items()
+            if is_send and queue and sent.src is not None and (sent.dst, sent.tag) == key
+        )  # fmt: skip
+
+    def _take(self, end: End, src: int) -> None:
+        """Give a receive from any source the first message of a source, and the rest to others."""
+        key = end.route.dst, end.route.tag
+        self._any[key].popleft()
+        sent = next(
+            queue.popleft() for (route, is_send), queue in self._waiting.items()
+            if is_send and queue and route.src == src and (route.dst, route.tag) == key
+        )  # fmt: skip
+        self._match(end, sent)
+        sent.live_message().ready(end)
+        following = self._any[key][0].number if self._any[key] else None
+        for (route, is_send), receives in list(self._waiting.items()):
+            if is_send or (route.dst, route.tag) != key:
+                continue
+            sends = self._waiting.get((route, True))
+            while receives and sends and (following is None or receives[0].number < following):
+                receive, matching = receives.popleft(), sends.popleft()
+                self._match(receive, matching)
+                matching.live_message().ready(receive)
 
     def withdraw(self, end: End) -> None:
         """Take out an end that has not been matched: its call has failed."""

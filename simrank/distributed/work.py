@@ -90,12 +90,12 @@ class Work:
     def is_completed(self) -> bool:
         """Return whether it is complete; a negative answer is a charged poll (E8)."""
         operation = self._operation
-        if not operation.complete:
-            limits.poll(operation.stream.device.engine, f"is_completed of {operation.name}")
-        if operation.complete:
+        engine, what = operation.stream.device.engine, f"is_completed of {operation.name}"
+        done = limits.ask(engine, what, lambda: operation.complete, operation.is_host_ordered)
+        if done:
             operation.host_ordered()
             self._note_wait()
-        return operation.complete
+        return done
 
     def is_success(self) -> bool:
         """Return whether all calls completed without an error."""

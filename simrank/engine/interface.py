@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from greenlet import greenlet
 
+    from simrank.engine.choices import Choices
     from simrank.engine.delays import Delays
     from simrank.engine.queue import Firing, Wakeup
     from simrank.engine.task import FailureHook, Handle, Observer, Task
@@ -56,6 +57,14 @@ class EngineInterface(Protocol):
     @property
     def delays(self) -> Delays | None:
         """Injected delays."""
+
+    @property
+    def choices(self) -> Choices | None:
+        """What decides in place of simulated time."""
+
+    @property
+    def sees_shared(self) -> bool:
+        """Whether calls on what ranks share are delayed, or choices."""
 
     @property
     def livelock(self) -> Livelock:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from simrank.engine.callsite import is_importing, user_site
+from simrank.engine.choices import Act
 from simrank.engine.collector import is_looking
 from simrank.engine.delays import SHARED, WAKE
 from simrank.engine.queue import HORIZON_PS
@@ -85,6 +86,10 @@ def wait_with_limit(
         if not engine.wait_at_most(handle, timeout_ps):
             raise _timeout_error(engine, None, handle, timeout_ps)
         return
+    if engine.choices is not None:
+        if not engine.choices.limit(task, handle, timeout_ps):
+            raise _timeout_error(engine, task.rank, handle, timeout_ps)
+        return
 
     def expire() -> None:
         if not handle.complete and not task.finished:
@@ -112,7 +117,7 @@ def watch(
         raised: Makes what is thrown.
     """
     task = engine.current_task()
-    if task is None:
+    if task is None or engine.choices is not None:
         return
 
     def expire() -> None:
@@ -184,6 +189,9 @@ def poll(
         return
     if task.num_quiet:
         return
+    if engine.choices is not None:
+        engine.choices.undeclared(task, what)
+        return
     if reads_clock:
         engine.livelock.reads_clock = True
     num_polls = task.num_polls
@@ -205,6 +213,9 @@ def host_sleep(engine: EngineInterface, task: Task, delay_ps: int, what: str) ->
     if is_looking():
         task.host_ps = task.clock_ps + delay_ps
         return
+    if engine.choices is not None:
+        engine.choices.sleep(task)
+        return
     sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, SLEEP_ROUNDS))
     task.num_calls_seen = engine.num_thread_calls  # As after a poll.
 
@@ -216,8 +227,39 @@ def sleep_weakly(engine: EngineInterface, task: Task, due_ps: int, reason: PollR
     _sleep_until(engine, task, due_ps, reason)
 
 
-def reach(task: Task, kind: str, key: Hashable = None, owner: object = None) -> None:
-    """Delay a rank's call on what ranks share, if the run has delays, and note the rank's turn.
+def ask(
+    engine: EngineInterface,
+    what: str,
+    is_true: Callable[[], bool],
+    is_known: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Answer a poll for something that has happened or not; a negative answer is charged (E8).
+
+    Args:
+        engine: The engine.
+        what: In the user's words.
+        is_true: Whether it has happened.
+        is_known: Whether the caller has waited for it, or for what comes after it.
+    """
+    choices = engine.choices
+    if choices is not None and (task := engine.current_task()) is not None and not task.num_quiet:
+        return choices.ask(task, what, is_true, is_known)
+    if not is_true():
+        poll(engine, what)
+    return is_true()
+
+
+def reach(  # noqa: PLR0913 - what the two kinds of search are told
+    task: Task,
+    kind: str,
+    key: Hashable = None,
+    owner: object = None,
+    *,
+    act: Act = Act.UPDATE,
+    is_ready: Callable[[], bool] | None = None,
+    state: Callable[[], Hashable] | None = None,
+) -> None:
+    """Delay a rank's call on what ranks share, or choose its turn, in a search of orders.
 
     A call is delayed as a whole, so that what is atomic stays so. The collector's calls, and those
     of a task that may not yield, are on time.
@@ -227,10 +269,19 @@ def reach(task: Task, kind: str, key: Hashable = None, owner: object = None) -> 
         kind: Of the shared object, in the plural, for reports.
         key: As in `Orders.note`; None: the turn is not noted.
         owner: Likewise.
+        act: As in `Choices.reach`.
+        is_ready: Likewise.
+        state: Likewise.
     """
     engine = task.engine
     delays = engine.delays
-    if delays is None or task.num_quiet or is_looking():
+    if task.num_quiet or is_looking():
+        return
+    if engine.choices is not None:
+        if key is not None and not is_importing():
+            engine.choices.reach(task, kind, key, act, is_ready=is_ready, state=state)
+        return
+    if delays is None:
         return
     late_ps = delays.draw(SHARED, task.rank, user_site)
     if late_ps and not is_importing():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from greenlet import greenlet
 
+    from simrank.engine.choices import Choices
     from simrank.engine.delays import Delays
     from simrank.engine.queue import Firing
     from simrank.engine.report import Explanation, PendingOperation
@@ -49,6 +50,7 @@ class Engine:
     Args:
         seed: Permutes wakeups that are due at the same time; 0 keeps queueing order.
         delays: Injected delays; its seed then permutes.
+        choices: What decides in place of simulated time, in one run of a search.
 
     Attributes:
         now_ps: Simulated time in picoseconds.
@@ -68,10 +70,14 @@ class Engine:
         explain_hang: Returns likely causes for the report of a hang and a note, or None.
     """
 
-    def __init__(self, *, seed: int = 0, delays: Delays | None = None) -> None:
+    def __init__(
+        self, *, seed: int = 0, delays: Delays | None = None, choices: Choices | None = None
+    ) -> None:
         self.now_ps = 0
         self.seed = seed
         self.delays = delays
+        self.choices = choices
+        self.sees_shared = delays is not None or choices is not None
         self.observers: list[Observer] = []
         self.progress = 0
         self.pending: dict[PendingOperation, None] = {}
@@ -129,6 +135,10 @@ class Engine:
         """
         with calm_collector(len(self.tasks), is_calm=not self.turns.has_threads), loop_set_aside():
             self._drive(_NEVER if until is None else until)
+            while self.choices is not None and not (until is not None and until.complete):
+                if not self.choices.at_rest():
+                    break
+                self._drive(_NEVER if until is None else until)
         if (until is not None and not until.complete) or (until is None and self.unfinished):
             raise deadlock_error(self, None if until is None else until.describe())
 
@@ -242,7 +252,7 @@ class Engine:
             WaitTimeoutError: `timeout_ps` passed first.
             DeadlockError: On the hub only: nothing can complete it.
         """
-        if not handle.complete:
+        if not handle.complete or (timeout_ps is not None and self.choices is not None):
             task = self._current
             if task is None or task.greenlet is not getcurrent():
                 task = self.current_task()
@@ -260,6 +270,8 @@ class Engine:
 
         For waits whose caller goes on either way (a join): nothing is raised.
         """
+        if self.choices is not None and (task := self.current_task()) is not None:
+            return self.choices.limit(task, handle, timeout_ps)
         if not handle.complete:
             limits.wait_at_most(self, handle, timeout_ps)
         return handle.complete

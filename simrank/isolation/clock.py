@@ -31,6 +31,8 @@ EPOCH_S = 1_767_225_600
 
 
 def _read_ps(task: Task, name: str) -> int:
+    if task.engine.choices is not None:
+        return task.engine.choices.clock_ps(task)
     limits.poll(task.engine, name, reads_clock=True)
     delays = task.engine.delays
     return task.clock_ps if delays is None else task.clock_ps * delays.clock_scale
@@ -57,7 +59,9 @@ def sleep(seconds: float) -> None:
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     delay_ps = round(seconds * PS_PER_S)
-    if delay_ps < limits.POLL_PS:  # Else a loop around it would stop time.
+    if (
+        delay_ps < limits.POLL_PS and task.engine.choices is None
+    ):  # Else a loop around it would stop time.
         limits.poll(task.engine, f"time.sleep({seconds:g})")
     else:
         limits.host_sleep(task.engine, task, delay_ps, f"time.sleep({seconds:g})")
@@ -74,9 +78,11 @@ def _clock(name: str, offset_s: int, *, is_ns: bool) -> Callable[[], float]:
         if task is None:
             return original()
         now_ps = _read_ps(task, what)
-        if is_ns:
-            return now_ps // PS_PER_NS + offset_s * 10**9
-        return now_ps / PS_PER_S + offset_s
+        value: float = (
+            now_ps // PS_PER_NS + offset_s * 10**9 if is_ns else now_ps / PS_PER_S + offset_s
+        )
+        choices = task.engine.choices
+        return value if choices is None else choices.clock(task, what, value)
 
     return read
 

@@ -34,6 +34,7 @@ from simrank.engine.callsite import (
     is_real,
     module_text,
 )
+from simrank.engine.choices import Act
 from simrank.engine.report import deadlock_error
 from simrank.isolation.ledger import Ledger
 from simrank.ranks.current import (
@@ -101,30 +102,34 @@ def note_read(owner: object, key: Hashable, what: str) -> None:
     engine = current_engine()
     if engine is None:
         return
-    if engine.delays is not None:
-        reach_value(owner)
+    if engine.sees_shared:
+        reach_value(owner, Act.READ)
     task = engine.current_task()
-    if _reads.is_over(_state(engine, task), key, _MAX_READS) and _may_poll(engine, task):
+    if (
+        engine.choices is None
+        and _reads.is_over(_state(engine, task), key, _MAX_READS)
+        and _may_poll(engine, task)
+    ):
         limits.poll(engine, what)
     if (races := race_order()) is not None:  # It is behind what others did before they changed it.
         races.met(races.conditions)
 
 
-def reach_value(owner: object) -> None:
-    """Delay a rank's call on a shared value, if the run has delays; None: it is on time."""
+def reach_value(owner: object, act: Act = Act.UPDATE) -> None:
+    """Delay a rank's call on a shared value, or choose its turn; None: it is on time."""
     engine = current_engine()
-    if owner is not None and engine is not None and engine.delays is not None:
+    if owner is not None and engine is not None and engine.sees_shared:
         task = engine.current_task()
         if task is not None:
-            limits.reach(task, VALUES, id(owner), owner)
+            limits.reach(task, VALUES, id(owner), owner, act=act)
 
 
 def note_write(owner: object = None) -> None:
     """Note that a rank has changed, or is about to change, what others may be reading."""
     engine = current_engine()
     if engine is not None:
-        if engine.delays is not None:
-            reach_value(owner)
+        if engine.sees_shared:
+            reach_value(owner, Act.WRITE)
         engine.progress += 1
     if (races := race_order()) is not None:
         races.meet(races.conditions)
@@ -283,14 +288,17 @@ class Lock:
         task = running_task()
         catch_up(task)
         if task is not None and not self._is_waiter:
-            if task.engine.delays is not None:
+            if task.engine.sees_shared:
                 is_shared = not is_called_by_package()  # Its locks are those of one process.
-                limits.reach(task, LOCKS, id(self) if is_shared else None, self)
-            note_lock(id(self), task)
+                act, is_ready = (Act.ACQUIRE, self._is_free) if blocking else (Act.UPDATE, None)
+                key = id(self) if is_shared else None
+                limits.reach(task, LOCKS, key, self, act=act, is_ready=is_ready)
+            if task.engine.choices is None:
+                note_lock(id(self), task)
         if self._real.acquire(False):
             self._holder = _thread.get_ident() if task is None else task
             return True
-        if task is not None and not blocking:
+        if task is not None and not blocking and task.engine.choices is None:
             limits.poll(task.engine, "acquire of a lock")
             if self._real.acquire(False):
                 self._holder = task
@@ -300,6 +308,9 @@ class Lock:
         if task is not None:
             return self._wait(task.engine, task, timeout)
         return self._wait_outside(timeout)
+
+    def _is_free(self) -> bool:
+        return not self._real.locked()
 
     def _wait(self, engine: EngineInterface, task: Task | None, timeout: float) -> bool:
         if self._is_waiter and (races := race_order()) is not None:
@@ -360,10 +371,10 @@ class Lock:
         if task is not None:
             self._num_calls = task.engine.num_thread_calls
         catch_up(task)  # The others see it at the time that this rank's clock shows.
-        if task is None or task.engine.delays is None or self._is_waiter:
+        if task is None or not task.engine.sees_shared or self._is_waiter:
             self._hand_over()
             return
-        limits.reach(task, LOCKS)  # It is held for longer.
+        limits.reach(task, LOCKS, id(self), act=Act.RELEASE)  # It is held for longer.
         self._hand_over()
         limits.reach(task, LOCKS)  # What the rank does next is late.
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from simrank.engine import limits
 from simrank.engine.callsite import attributes_of, is_real
+from simrank.engine.choices import Act
 from simrank.isolation import (
     blocking_calls,
     clock,
@@ -287,15 +288,24 @@ def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]
 
     @functools.wraps(original)
     def ask(self: object) -> bool:
+        task = running_task()
+        if task is not None and task.engine.choices is not None:
+            limits.reach(task, locks.LOCKS, id(_lock_of(self)), act=Act.READ)
+            return original(self)
         result = original(self)
-        if result is answer:
-            task = running_task()
-            if task is not None:
-                limits.poll(task.engine, what)
-                result = original(self)
+        if result is answer and task is not None:
+            limits.poll(task.engine, what)
+            result = original(self)
         return result
 
     return ask
+
+
+def _lock_of(shared: Any) -> object:  # noqa: ANN401 - of several classes
+    """Return the lock behind an Event, or a queue without a mutex."""
+    condition = getattr(shared, "_cond", None) or getattr(shared, "_count", shared)
+    condition = getattr(condition, "_cond", condition)
+    return getattr(condition, "_lock", shared)
 
 
 def _poll_after(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -306,7 +316,7 @@ def _poll_after(original: Callable[..., bool]) -> Callable[..., bool]:
     def attempt(self: object, *args: object, **kwargs: object) -> bool:
         result = original(self, *args, **kwargs)
         task = None if result else running_task()
-        if task is not None:
+        if task is not None and task.engine.choices is None:  # Its lock's turn was the choice.
             limits.poll(task.engine, what)
         return result
 
@@ -323,7 +333,7 @@ def _poll_on_failure(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         except (queue.Empty, queue.Full):
             task = running_task()
-            if task is not None:
+            if task is not None and task.engine.choices is None:  # As above.
                 limits.poll(task.engine, what)
             raise
 

@@ -298,8 +298,8 @@ def _join(original: Callable[..., None]) -> Callable[..., None]:
                 asker.num_calls_seen = end.engine.num_thread_calls
         elif timeout > 0:
             end.engine.wait_at_most(end, math.ceil(timeout * PS_PER_S))
-        elif not end.complete and asker is not None:
-            limits.poll(asker.engine, "join of a thread")
+        elif asker is not None:
+            limits.ask(asker.engine, "join of a thread", lambda: end.complete)
 
     return join
 
@@ -311,9 +311,9 @@ def _is_alive(original: Callable[..., bool]) -> Callable[..., bool]:
         if end is None:
             return original(self)
         asker = running_task()
-        if not end.complete and asker is not None and self is not threading.current_thread():
-            limits.poll(asker.engine, "is_alive() of a thread")
-        return not end.complete
+        if asker is None or self is threading.current_thread():
+            return not end.complete
+        return not limits.ask(asker.engine, "is_alive() of a thread", lambda: end.complete)
 
     return is_alive
 

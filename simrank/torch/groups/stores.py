@@ -12,15 +12,16 @@ import torch.distributed as dist
 
 from simrank.distributed.membership import cannot_listen, world_of
 from simrank.engine import NamedWait, limits
+from simrank.engine.choices import LONG_PS, Act
 from simrank.errors import WaitTimeoutError
 from simrank.isolation.locks import note_read, note_write
 from simrank.ranks import require_program, require_rank
 from simrank.ranks.current import rank_program
 from simrank.ranks.ports import node_of, ports_of
-from simrank.units import PS_PER_US
+from simrank.units import PS_PER_S, PS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from simrank.engine import Task, TaskGroup
     from simrank.ranks import Program
@@ -30,6 +31,7 @@ _KEY, _WAITS, _WORKERS = "torch's stores", "waits for a server", "all workers"
 _TIMEOUT = timedelta(seconds=300)  # torch's default
 STORES = "stores"  # The kind of shared objects, for reports.
 _POLL_PS = 10_000_000_000  # Source: torch 2.13 TCPStore.cpp, waitForWorkers sleeps for 10 ms.
+LONG_S = LONG_PS / PS_PER_S
 _DEFAULTS = (_TIMEOUT, timedelta(minutes=10), timedelta(minutes=30))  # The groups' too.
 
 
@@ -64,12 +66,25 @@ class StoreTable:
         if program.task is not None and program.task.group is not None:
             self._groups.add(program.task.group)
 
-    def reach(self, key: str) -> None:
-        """Delay a rank's call on a key, if the run has delays; a call again and again polls."""
+    def reach(
+        self, key: str | None, act: Act = Act.UPDATE, is_ready: Callable[[], bool] | None = None
+    ) -> None:
+        """Delay a rank's call on a key, or choose its turn; a call again and again polls.
+
+        Args:
+            key: None: all of them.
+            act: What the call does.
+            is_ready: Whether a call that waits can go on.
+        """
         program = require_program("a store")
-        if program.task is not None and program.engine.delays is not None:
-            limits.reach(program.task, STORES, (id(self), key), self)
+        if program.task is not None and program.engine.sees_shared:
+            ours, state = (id(self), key), None if key is None else partial(self._shown, key)
+            limits.reach(program.task, STORES, ours, self, act=act, is_ready=is_ready, state=state)
         note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
+
+    def _shown(self, key: str) -> Hashable:
+        """Return what ranks can see of a key."""
+        return self.name, key, self.values.get(key), tuple(self.queues.get(key, ()))
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +141,7 @@ class SimulatedStore(dist.Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
-        self._table.reach(key)
+        self._table.reach(key, Act.WRITE)
         self._table.put(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -140,7 +155,7 @@ class SimulatedStore(dist.Store):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter, and return it."""
-        self._table.reach(key)
+        self._table.reach(key, Act.UPDATE if amount else Act.READ)
         total = int(self._table.values.get(key, b"0")) + amount
         if amount or key not in self._table.values:
             self._table.put(key, str(total).encode())
@@ -160,13 +175,13 @@ class SimulatedStore(dist.Store):
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to a value."""
-        self._table.reach(key)
+        self._table.reach(key, Act.WRITE)
         self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
         """Return whether all keys are set."""
         for key in keys:
-            self._table.reach(key)
+            self._table.reach(key, Act.READ)
         return all(key in self._table.values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -177,9 +192,12 @@ class SimulatedStore(dist.Store):
         """
         limit = self._timeout if timeout is None else timeout
         values = self._table.values
+        is_short = limit.total_seconds() < LONG_S
         for key in keys:
-            self._table.reach(key)
-            if not self._table.wait_for(key, limit, partial(values.__contains__, key)):
+            is_there = partial(values.__contains__, key)
+            act = Act.READ if is_short else Act.AWAIT
+            self._table.reach(key, act, None if is_short else is_there)
+            if not self._table.wait_for(key, limit, is_there):
                 milliseconds = round(limit.total_seconds() * 1000)
                 raise dist.DistStoreError(
                     f"wait timeout after {milliseconds}ms, keys: {', '.join(f'/{k}' for k in keys)}"
@@ -201,12 +219,14 @@ class SimulatedStore(dist.Store):
 
     def num_keys(self) -> int:
         """Return the number of keys."""
+        self._table.reach(None, Act.READ)
         return len(self._table.values)
 
     getNumKeys = num_keys
 
     def list_keys(self) -> list[str]:
         """Return the keys."""
+        self._table.reach(None, Act.READ)
         return list(self._table.values)
 
     def has_extended_api(self) -> bool:
@@ -230,7 +250,7 @@ class SimulatedStore(dist.Store):
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Append to a queue."""
-        self._table.reach(key)
+        self._table.reach(key, Act.WRITE)
         self._table.queues.setdefault(key, deque()).append(_bytes(value))
         note_write()
         self._table.changed(key)
@@ -242,8 +262,9 @@ class SimulatedStore(dist.Store):
             DistQueueEmptyError: It is empty, and `block` is not set.
             DistStoreError: The time limit passed.
         """
-        self._table.reach(key)
         queue = self._table.queues.setdefault(key, deque())
+        is_long = block and self._timeout.total_seconds() >= LONG_S
+        self._table.reach(key, Act.UPDATE, (lambda: bool(queue)) if is_long else None)
         if not queue and not block:
             raise dist.QueueEmptyError("queue is empty")
         if not self._table.wait_for(key, self._timeout, lambda: bool(queue)):
@@ -252,7 +273,7 @@ class SimulatedStore(dist.Store):
 
     def queue_len(self, key: str) -> int:
         """Return the length of a queue."""
-        self._table.reach(key)
+        self._table.reach(key, Act.READ)
         return len(self._table.queues.get(key, ()))
 
 
@@ -479,43 +500,57 @@ def waiting_methods() -> list[tuple[Any, str, Any]]:
 
 _WAITING = ("wait", "get", "multi_get", "queue_pop")
 _OTHERS = ("set", "add", "append", "compare_set", "check", "delete_key", "queue_push", "queue_len")
+_READS = ("check", "queue_len")
 
 
-def _late(original: Callable[..., Any], _: str) -> Callable[..., Any]:
+def _late(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     @wraps(original)
     def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-        _reach(self, key)
+        _reach(self, key, Act.READ if name in _READS else Act.UPDATE)
         return original(self, key, *args, **kwargs)
 
     return call
 
 
-def _reach(store: Any, key: Any) -> None:
-    """Delay a rank's call on a key of a store of torch's own, if the run has delays."""
+def _reach(store: Any, key: Any, act: Act, is_ready: Callable[[], bool] | None = None) -> None:
+    """Delay a rank's call on a key of a store of torch's own, or choose its turn."""
     program = rank_program()
     task = None if program is None else program.task
-    if task is not None and task.engine.delays is not None and type(store) in _NATIVE:
-        limits.reach(task, STORES, (id(store), str(key)), store)
+    if task is not None and task.engine.sees_shared and type(store) in _NATIVE:
+        limits.reach(task, STORES, (id(store), str(key)), store, act=act, is_ready=is_ready)
 
 
 def _waiting(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     @wraps(original)
     def call(self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-        _reach(self, key)
-        if rank_program() is not None and type(self) in _NATIVE:
-            if name == "queue_pop":
-                if kwargs.get("block", args[0] if args else True):
-                    _poll(self, key, lambda: self.queue_len(key) > 0, self.timeout)
-            else:
-                keys = [key] if name == "get" else key
-                limits_given = (*args, *kwargs.values()) if name == "wait" else ()
-                limit = next(iter(limits_given), self.timeout)
-                _poll(self, ", ".join(keys), lambda: self.check(keys), limit)
+        is_of_rank = rank_program() is not None and type(self) in _NATIVE
+        if is_of_rank and name == "queue_pop":
+            blocks = kwargs.get("block", args[0] if args else True)
+            has_any = partial(_has_any, self, key)
+            _reach(self, key, Act.UPDATE, has_any if blocks else None)
+            if blocks:
+                _poll(self, key, has_any, self.timeout)
+        elif is_of_rank:
+            keys = [key] if name == "get" else key
+            limits_given = (*args, *kwargs.values()) if name == "wait" else ()
+            limit = next(iter(limits_given), self.timeout)
+            for each in keys:
+                _reach(self, each, Act.AWAIT, partial(_has, self, each))
+            _poll(self, ", ".join(keys), lambda: all(_has(self, each) for each in keys), limit)
         return original(self, key, *args, **kwargs)
 
     return call
 
 
+def _has(store: Any, key: str) -> bool:
+    return bool(_check(store, [key]))
+
+
+def _has_any(store: Any, key: str) -> bool:
+    return bool(_queue_len(store, key) > 0)
+
+
+_check, _queue_len = dist.Store.check, dist.Store.queue_len  # Before a Context replaces them.
 _NATIVE = frozenset({dist.HashStore, dist.TCPStore, dist.FileStore, dist.PrefixStore})
 
 

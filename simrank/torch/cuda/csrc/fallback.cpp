@@ -711,7 +711,8 @@ const std::unordered_set<std::string> kReadByHost = {
 
 // Strides of outputs are found by torch's Meta kernel, which describes CUDA's.
 const std::unordered_set<std::string> kLaidOutByMeta = {
-    "convolution", "convolution_backward", "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd"};
+    "convolution", "convolution_backward", "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd",
+    "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_dropout_backward"};
 
 // Of these, and of all whose names begin so, CPU torch's kernels make temporaries and CUDA's do not.
 constexpr const char* kWithTemporaries[] = {

@@ -186,9 +186,10 @@ std::vector<int64_t> last_dims(size_t count) {
   for (size_t i = 0; i < count; i++) dims.push_back(-1 - static_cast<int64_t>(i));
   return dims;
 }
+// CUDA's kernels read rows that lie one behind the other, and write such.
 std::tuple<Tensor, Tensor> rms_norm(const Tensor& input, at::IntArrayRef shape, const MaybeTensor& weight,
                                     std::optional<double> eps) {
-  const Tensor x = wide(input);
+  const Tensor x = wide(input).contiguous();
   const double smallest = eps.value_or(x.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                                       : std::numeric_limits<float>::epsilon());
   const Tensor rstd = x.pow(2).mean(last_dims(shape.size()), true).add_(smallest).rsqrt_();
@@ -199,7 +200,7 @@ std::tuple<Tensor, Tensor> rms_norm(const Tensor& input, at::IntArrayRef shape, 
 std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef shape,
                                              const Tensor& rstd, const MaybeTensor& weight,
                                              std::array<bool, 2> wanted) {
-  const Tensor x = wide(input) * rstd, g = wide(grad);
+  const Tensor x = wide(input).contiguous() * rstd, g = wide(grad).contiguous();
   const Tensor scaled = is_given(weight) ? g * wide(*weight) : g;
   Tensor grad_input, grad_weight;
   if (wanted[0])

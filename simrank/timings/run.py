@@ -1,0 +1,702 @@
+"""One run of a search: what timing could decide is picked, along a list of numbers.
+
+Simulated time decides nothing here ("maximal progress", as POE of Vakkalanka, Gopalakrishnan and
+Kirby 2008): a rank that comes to what others can see is parked, and so is one that asks for what
+depends on the time. Once nothing else can go on, all that may happen next is known. Where there is
+more than one possibility, the run takes the one that the list names, else the first.
+
+Two states are equal if all ranks have observed the same, and shared objects show the same: what a
+rank does is a function of what it has observed. So the run stops at a state that another run has
+met: what follows is known.
+
+What a rank alone has seen (the answer of a poll) is hidden from the others as long as all that it
+does where others see it is the same after every answer. That is checked at each of its calls, by
+name and by the bytes that it gives. So the polls of several ranks are looked through rank by rank,
+not in all combinations, until a line is found whose answers show: then the search starts again.
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from simrank.engine import NamedWait
+from simrank.engine.callsite import is_library, is_simranks
+from simrank.engine.choices import LONG_PS, Act
+from simrank.errors import SimrankError
+from simrank.timings.places import digest_of, line_here, place_here
+from simrank.timings.readings import READINGS, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from types import CodeType
+
+    from simrank.engine import Handle, Task
+    from simrank.engine.task import TaskGroup
+
+MAX_ROUNDS = 12  # Assumed: rounds of a loop that are told apart, where its values never repeat.
+MAX_SLEEPS = 100_000  # Assumed: more are a loop that waits for what the search does not see.
+_CLOCK_STEP_PS = 10**9
+
+GO = "goes on"
+YES, NO = "yes", "not yet"
+IN_TIME, LATE = "in time", "too late"
+
+
+class MetAgainError(BaseException):
+    """The run has come to a state that another run has met; it is no failure."""
+
+
+class OtherWayError(SimrankError):
+    """A replay took another way: something outside of the simulation decides."""
+
+
+class EndlessLoopError(SimrankError):
+    """A rank sleeps again and again, and waits for nothing that the search can see."""
+
+
+@dataclass
+class Known:
+    """What the runs of a search tell each other.
+
+    Attributes:
+        shared: Lines at which a rank comes to objects whose order of calls can be seen.
+        visible: Lines of own choices that other ranks may see the outcome of.
+        states: Those that have been met.
+        contexts: Own choices that have been met, by what the rank has observed, and others show.
+        acts: What a rank does where others see it, by what it has observed, own choices apart.
+    """
+
+    shared: set[str] = field(default_factory=set)
+    visible: set[str] = field(default_factory=set)
+    states: set[bytes] = field(default_factory=set)
+    contexts: set[bytes] = field(default_factory=set)
+    acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
+
+    def afresh(self) -> Known:
+        """Return what another search begins with."""
+        return Known(set(self.shared), set(self.visible))
+
+
+class Point(NamedTuple):
+    """Where timing decides.
+
+    Attributes:
+        line: The program's line.
+        what: What is decided, for reports.
+    """
+
+    line: str
+    what: str
+
+
+@dataclass(eq=False)
+class _Visit:
+    """The last time that a rank was at a place since it did anything.
+
+    Attributes:
+        history: What the rank had observed.
+        num_changes: Changes of the run by then.
+        tried: What has happened there since.
+    """
+
+    history: tuple[bytes, bytes]
+    num_changes: int = -1
+    tried: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Side:
+    """What the search knows of a task.
+
+    Attributes:
+        name: Equal in all runs: number of the spawn, rank, number of the thread.
+        history: A hash of all that it has observed.
+        shown: Likewise, without own choices that nobody else sees.
+        hidden: The lines of these.
+        visits: Places since it did anything.
+        rounds: How often it was at a line, for the same thing, since it did anything.
+        num_acts: Acts so far.
+        num_sleeps: Sleeps and polls that no choice stands for.
+        clock_ps: The last reading of its clock.
+    """
+
+    name: tuple[int, int, int]
+    history: bytes = b""
+    shown: bytes = b""
+    hidden: set[str] = field(default_factory=set)
+    visits: dict[Hashable, _Visit] = field(default_factory=dict)
+    rounds: dict[Hashable, int] = field(default_factory=dict)
+    num_acts: int = 0
+    num_sleeps: int = 0
+    clock_ps: int = 0
+
+    def observe(self, *what: object, hidden_at: str | None = None) -> None:
+        """Add to what it has observed; `hidden_at` is the line of what nobody else sees."""
+        self.history = digest_of(self.history, *what)
+        if hidden_at is None:
+            self.shown = digest_of(self.shown, *what)
+        else:
+            self.hidden.add(hidden_at)
+
+    def start_over(self) -> None:
+        """Forget places: it has done something."""
+        self.num_acts += 1
+        self.visits.clear()
+        self.rounds.clear()
+
+
+class _Object:
+    """A shared object: who did what with it.
+
+    Attributes:
+        kind: In the plural.
+        acts: The tasks that did each, each as often.
+        lines: Where.
+        changes: Of it, in their order, by task and number.
+        state: Returns what a look at it shows; None: its changes stand for it.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.acts: dict[Act, list[tuple[int, int, int]]] = {act: [] for act in Act}
+        self.lines: set[str] = set()
+        self.changes: list[tuple[tuple[int, int, int], int]] = []
+        self.state: Callable[[], Hashable] | None = None
+
+    def shown(self) -> Hashable:
+        """Return what a look at it shows, or the changes that made it what it is."""
+        return tuple(self.changes) if self.state is None else self.state()
+
+    def is_ordered(self, others: Sequence[_Object]) -> bool:
+        """Return whether no order of calls on it, and on what it is part of, can be seen."""
+        acts = self.acts
+        if others:
+            acts = {
+                act: [side for each in (self, *others) for side in each.acts[act]] for act in Act
+            }
+        changes = [*acts[Act.WRITE], *acts[Act.UPDATE]]
+        changing, taking = set(changes), set(acts[Act.ACQUIRE])
+        waiting, looking = set(acts[Act.AWAIT]), {*acts[Act.READ], *acts[Act.UPDATE]}
+        if len(changing | taking) > 1 and (len(changing) > 1 or len(taking) > 1):
+            return False
+        if changing and looking - changing:
+            return False
+        if len(changes) > 1 and waiting - changing:
+            return False
+        return not (taking | set(acts[Act.RELEASE])) or not looking | changing - taking
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """What waits for its turn: a task, or a receive from any source.
+
+    Attributes:
+        side: The task's.
+        point: Where.
+        options: Returns what may happen next with it.
+        is_own: Whether it is a poll, or the like: what it sees depends on no other parked call once
+            the awaited thing has happened.
+        shared: The object that it comes to, or None.
+        visit: The time before, if it is in a loop.
+        take: Called with what happens.
+    """
+
+    side: _Side
+    point: Point
+    options: Callable[[], list[Any]]
+    take: Callable[[Any], None] = lambda _: None
+    is_own: bool = False
+    shared: _Object | None = None
+    visit: _Visit | None = None
+
+    def order(self) -> tuple[object, ...]:
+        """Return the key by which parked calls are sorted: the same in all runs."""
+        return (*self.side.name, self.point)
+
+    def possible(self, num_changes: int) -> list[Any]:
+        """Return what may happen, without what a loop has gone through with nothing changed."""
+        options, visit = self.options(), self.visit
+        if visit is None or visit.num_changes != num_changes:
+            return options
+        return [each for each in options if each not in visit.tried]
+
+
+class TimingRun:
+    """The choices of one run; see `simrank.engine.choices.Choices`.
+
+    Args:
+        picks: Which possibility is taken where there are several, in order; then the first.
+        known: What the runs of the search have found.
+        clock_scale: Factor of the readings of clocks, which should make no difference.
+        is_replay: Whether the run goes to its end wherever others have been.
+
+    Attributes:
+        taken: The picks of this run.
+        open: Of the picks that are new in this run, the number, and that of possibilities.
+        points: Where timing decides, with what may happen there.
+        unmodelled: Where a program polls for what the search does not decide: nothing is proved.
+        bounded: Lines of loops that were followed for a few rounds only.
+        is_new: Whether further lines were found to share objects: the search starts again.
+        num_limits: Waits whose long limit was taken not to expire.
+        num_readings: Readings of clocks.
+    """
+
+    def __init__(
+        self,
+        picks: Sequence[int] = (),
+        known: Known | None = None,
+        *,
+        clock_scale: int = 1,
+        is_replay: bool = False,
+    ) -> None:
+        self.taken: list[int] = []
+        self.open: list[tuple[int, int]] = []
+        self.points: dict[Point, set[str]] = {}
+        self.unmodelled: dict[Point, int] = {}
+        self.bounded: set[str] = set()
+        self.is_new = False
+        self.num_limits = self.num_readings = 0
+        self._picks, self._known = tuple(picks), Known() if known is None else known
+        self._clock_scale, self._is_replay = clock_scale, is_replay
+        self._sides: dict[Task, _Side] = {}
+        self._by_rank: dict[int | None, _Side] = {}
+        self._groups: dict[TaskGroup | None, int] = {}
+        self._threads: dict[tuple[int, int], int] = {}
+        self._parked: list[_Waiting] = []
+        self._objects: dict[tuple[str, Hashable], _Object] = {}
+        self._calls: dict[Any, tuple[_Side, str]] = {}
+        self._num_changes = 0
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Ignore it; see `Observer`."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Ignore it; see `Observer`."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Ignore it; see `Observer`."""
+
+    @property
+    def context(self) -> bytes:
+        """What ranks have shown each other in this run."""
+        return digest_of(sorted((side.name, side.shown) for side in self._sides.values()))
+
+    def forget(self) -> None:
+        """Let the run's tasks and objects go: what it has found stays."""
+        for held in (
+            self._sides, self._by_rank, self._groups, self._objects, self._parked, self._calls,
+        ):  # fmt: skip
+            held.clear()
+
+    @classmethod
+    def parse(cls, text: str, *, clock_scale: int = 1) -> TimingRun:
+        """Return the run that replays a text, as `replay` writes it.
+
+        Raises:
+            ValueError: It is none.
+        """
+        picked, _, lines = text.partition("@")
+        picks = [int(part) for part in picked.split(".") if part]
+        known = Known({line for line in lines.split(",") if line})
+        return cls(picks, known, clock_scale=clock_scale, is_replay=True)
+
+    @property
+    def replay(self) -> str:
+        """What replays this run: its picks, and the lines at which ranks wait for their turns."""
+        lines = ",".join(sorted(self._known.shared))
+        return ".".join(map(str, self.taken)) + (f"@{lines}" if lines else "")
+
+    # ---- what ranks come to ----
+
+    def reach(
+        self,
+        task: Task,
+        kind: str,
+        key: Hashable,
+        act: Act,
+        *,
+        is_ready: Callable[[], bool] | None = None,
+        state: Callable[[], Hashable] | None = None,
+    ) -> None:
+        """Return when it is a call's turn."""
+        side, line = self._side(task), line_here()
+        shared = self._touched(kind, key, act, side, line)
+        shared.state = state or shared.state
+        if line in self._known.shared or (is_ready is not None and not is_ready()):
+
+            def options() -> list[str]:
+                return [GO] if is_ready is None or is_ready() else []
+
+            visit = self._visit(side, kind) if act in _LOOKS else None
+            point = Point(line, f"the order of calls on {kind}")
+            self._park(task, _Waiting(side, point, options, visit=visit, shared=shared))
+        side.observe(act.value, kind, shared.shown() if act in _SEES and not _is_dropped() else 0)
+        if act not in _LOOKS:
+            self._show(side)
+            side.start_over()
+            shared.changes.append((side.name, side.num_acts))
+            self._num_changes += 1
+
+    def ask(
+        self, task: Task, what: str, is_true: Callable[[], bool], is_known: Callable[[], bool]
+    ) -> bool:
+        """Answer a poll."""
+        if is_true() and is_known():
+            return True
+        answer: str = self._own_choice(task, what, lambda: [YES, NO] if is_true() else [NO])
+        return answer == YES
+
+    def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
+        """Wait for a handle, or until a time limit; return whether it completed in time."""
+        if timeout_ps >= LONG_PS:
+            self.num_limits += 1
+            if not handle.complete:
+                task.engine.park_on(handle, task)
+            return True
+        is_known = getattr(handle, "is_host_ordered", None)
+        if handle.complete and is_known is not None and is_known():
+            return True
+        what = f"the time limit of a wait for {handle.describe()}"
+        answer: str = self._own_choice(
+            task, what, lambda: [IN_TIME, LATE] if handle.complete else [LATE]
+        )
+        return answer == IN_TIME
+
+    def compare(self, task: Task, outcome: bool) -> bool:
+        """Return the outcome of a comparison of readings of clocks: either is possible."""
+        return bool(self._own_choice(task, "a comparison of times", lambda: [outcome, not outcome]))
+
+    def clock_ps(self, task: Task) -> int:
+        """Return the next reading of a rank's clocks, in picoseconds."""
+        side = self._side(task)
+        side.clock_ps += _CLOCK_STEP_PS
+        return side.clock_ps * self._clock_scale
+
+    def clock(self, task: Task, name: str, value: float) -> float:
+        """Return a reading of a clock; a plain number for a library, which only notes the time."""
+        del task, name
+        frame = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller
+        while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
+            frame = frame.f_back
+        if is_library(frame.f_code.co_filename):
+            return value
+        self.num_readings += 1
+        found: float = reading(value)
+        return found
+
+    def sleep(self, task: Task) -> None:
+        """Let other threads of the rank go on."""
+        if task.engine.has_threads:
+            self._let_go_on(task, Point(line_here(), "the turns of threads"))
+        else:
+            self._count_sleep(self._side(task))
+
+    def undeclared(self, task: Task, what: str) -> None:
+        """Note a poll that no choice stands for: nothing is proved."""
+        point = Point(line_here(), _without_numbers(what))
+        self.unmodelled[point] = self.unmodelled.get(point, 0) + 1
+        self._let_go_on(task, point)
+
+    def receive(
+        self,
+        call: Any,  # noqa: ANN401 - as above
+        sources: Callable[[], Sequence[int]],
+        take: Callable[[int], None],
+    ) -> None:
+        """Pick the source of a receive from any, once nothing else can go on."""
+        side = self._by_rank[call.rank]
+        site = call.issued_at
+        line = "an unknown line" if site is None else _shown(site.line())
+
+        def taken(source: int) -> None:
+            side.observe("any source", source)
+            self._num_changes += 1
+            take(source)
+
+        point = Point(line, "the source of a receive from any")
+        self._parked.append(_Waiting(side, point, lambda: list(sources()), taken))
+
+    # ---- parked ----
+
+    def _own_choice(self, task: Task, what: str, options: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - one of them
+        side = self._side(task)
+        point, visit = Point(line_here(), _without_numbers(what)), self._visit(side, what)
+        answer = self._park(task, _Waiting(side, point, options, is_own=True, visit=visit))
+        is_seen = task.engine.has_threads or point.line in self._known.visible
+        side.observe(what, answer, hidden_at=None if is_seen else point.line)
+        return answer
+
+    def _let_go_on(self, task: Task, point: Point) -> None:
+        side = self._side(task)
+        self._count_sleep(side)
+        visit = self._visit(side, point.what)
+        if not visit.tried:
+            self._num_changes += 1  # It is new there: other threads may see what it did.
+        self._park(task, _Waiting(side, point, lambda: [GO], visit=visit))
+        side.observe(point.what)
+
+    def _count_sleep(self, side: _Side) -> None:
+        side.num_sleeps += 1
+        if side.num_sleeps > MAX_SLEEPS:
+            raise EndlessLoopError(f"{line_here()}: sleeps or polls again and again")
+
+    def _park(self, task: Task, waiting: _Waiting) -> Any:  # noqa: ANN401 - one of the options
+        """Wait until the run picks what happens with a task; return it."""
+        picked: list[Any] = []
+        handle = NamedWait(f"{waiting.point.what} at {waiting.point.line}")
+
+        def take(option: Any) -> None:  # noqa: ANN401 - as above
+            picked.append(option)
+            handle.finish(task.engine)
+
+        waiting.take = take
+        self._parked.append(waiting)
+        try:
+            task.engine.park_on(handle, task)
+        finally:
+            if waiting in self._parked:  # It was aborted.
+                self._parked.remove(waiting)
+        return picked[0]
+
+    def _visit(self, side: _Side, what: str) -> _Visit:
+        """Return the time before that a rank was where it is, since it did anything.
+
+        A rank that comes back with the same values goes through the same states again, as long as
+        nothing changes. Where its values never repeat, so does one that has been at a line many
+        times; that is then said.
+        """
+        place = place_here(READINGS)
+        at_line = (place.line, what)
+        rounds = side.rounds[at_line] = side.rounds.get(at_line, 0) + 1
+        key: Hashable = place.digest if place.is_sure else None
+        visit = side.visits.get(key) if place.is_sure else None
+        if visit is not None:
+            side.history, side.shown = visit.history
+            return visit
+        observed = side.history, side.shown
+        if rounds > MAX_ROUNDS:
+            visit = side.visits.setdefault(at_line, _Visit(observed))
+            if visit.tried:
+                self.bounded.add(place.line)
+            return visit
+        visit = _Visit(observed)
+        if place.is_sure:
+            side.visits[key] = visit
+        return visit
+
+    # ---- the picks ----
+
+    def at_rest(self) -> bool:
+        """Let something parked go on; return whether anything could.
+
+        Raises:
+            MetAgainError: Another run has met this state, or the search starts again.
+        """
+        if self.is_new and not self._is_replay:
+            raise MetAgainError
+        found = self._possibilities()
+        if not found:
+            return False
+        index = 0
+        if len(found) > 1:
+            index = self._pick(found)
+        parked, option = found[index]
+        self._parked.remove(parked)
+        visit = parked.visit
+        if visit is not None:
+            if visit.num_changes != self._num_changes:
+                visit.num_changes, visit.tried = self._num_changes, []
+            visit.tried.append(option)
+        parked.take(option)
+        return True
+
+    def _possibilities(self) -> list[tuple[_Waiting, Any]]:
+        """Return what may happen next: of one task alone where what it does is seen by none."""
+        parked = sorted(self._parked, key=_Waiting.order)
+        found = [(each, option) for each in parked for option in each.possible(self._num_changes)]
+        for each in parked:
+            own = each.possible(self._num_changes)
+            is_alone = each.is_own and own and own not in ([NO], [LATE])
+            if is_alone or (own and self._is_unseen(each)):
+                return [(each, option) for option in own]
+        return found
+
+    def _is_unseen(self, parked: _Waiting) -> bool:
+        shared = parked.shared
+        return shared is not None and not shared.lines & self._known.shared
+
+    def _pick(self, found: list[tuple[_Waiting, Any]]) -> int:
+        number = len(self.taken)
+        for parked, option in found:
+            outcome = f"rank {parked.side.name[1]} first" if option is GO else str(option)
+            self.points.setdefault(parked.point, set()).add(outcome)
+        if number < len(self._picks):
+            index = self._picks[number]
+            if index >= len(found):
+                raise OtherWayError(self._picks)
+        else:
+            index = 0
+            if not self._is_replay and self._is_new(found):
+                self.open.append((number, len(found)))
+        self.taken.append(index)
+        return index
+
+    def _is_new(self, found: list[tuple[_Waiting, Any]]) -> bool:
+        """Return whether the possibilities are to be gone through: no other run has been here.
+
+        Raises:
+            MetAgainError: One has, and what follows is the same for all ranks.
+        """
+        sides = sorted(self._sides.values(), key=lambda side: side.name)
+        objects = sorted(repr(each.shown()) for each in self._objects.values() if each.changes)
+        waiting = [(each.side.name, each.point, repr(option)) for each, option in found]
+        state = digest_of([(side.name, side.history) for side in sides], objects, waiting)
+        if state in self._known.states:
+            raise MetAgainError
+        self._known.states.add(state)
+        first = found[0][0]
+        if not first.is_own or any(each is not first for each, _ in found):
+            return True
+        seen = [(side.name, side.history if side is first.side else side.shown) for side in sides]
+        context = digest_of(seen, objects, waiting)
+        is_new = context not in self._known.contexts
+        self._known.contexts.add(context)
+        return is_new
+
+    # ---- what a rank does where others see it ----
+
+    def _show(self, side: _Side) -> None:
+        """Take a rank's own choices as visible: it is about to change what others see."""
+        if side.hidden:
+            self._known.visible |= side.hidden
+            self.is_new = True
+
+    def _act(self, side: _Side, what: str, digest: bytes = b"") -> None:
+        """Compare what a rank does with what it did after other choices of its own."""
+        if side.hidden:
+            known = self._known.acts.setdefault((side.name, side.shown, what), digest)
+            following = self._known.acts.setdefault((side.name, side.shown), what.encode())
+            if known != digest or following != what.encode():
+                self._show(side)
+
+    def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
+        """Note a call of a rank on others: a collective, or one end of a message."""
+        side = self._by_rank.get(operation.rank)
+        if side is None:
+            return
+        side.start_over()
+        self._act(side, f"calls {operation.name}")
+        side.shown = digest_of(side.shown, operation.name)
+        if side.hidden:
+            self._calls[operation] = side, f"gives {operation.name} {digest_of(side.shown).hex()}"
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
+        """Compare the bytes that a rank gave to a call."""
+        found = self._calls.pop(operation, None)
+        if found is not None and operation.touched is not None:
+            side, what = found
+            given = digest_of([_bytes_of(each) for each in operation.touched.reads])
+            if self._known.acts.setdefault((side.name, what), given) != given:
+                self._show(side)
+
+    def failed(self, task: Task | None) -> None:
+        """Note a rank that raises."""
+        if task is not None and task in self._sides:
+            self._act(self._sides[task], f"raises {type(task.error).__name__}")
+
+    def ended(self) -> None:
+        """Note ranks that have returned, as the program has ended."""
+        for task, side in self._sides.items():
+            if task.finished and task.error is None:
+                self._act(side, "ends")
+
+    # ---- names that are the same in all runs ----
+
+    def _side(self, task: Task) -> _Side:
+        side = self._sides.get(task)
+        if side is None:
+            if task.group not in self._groups:  # What started it may depend on own choices.
+                for each in self._sides.values():
+                    self._show(each)
+            group = self._groups.setdefault(task.group, len(self._groups))
+            rank = -1 if task.rank is None else task.rank
+            number = self._threads[group, rank] = self._threads.get((group, rank), -1) + 1
+            side = self._sides[task] = _Side((group, rank, number))
+            self._by_rank.setdefault(task.rank, side)
+        return side
+
+    def _touched(self, kind: str, key: Hashable, act: Act, side: _Side, line: str) -> _Object:
+        shared = self._objects.get((kind, key))
+        if shared is None:
+            shared = self._objects[kind, key] = _Object(kind)
+        shared.acts[act].append(side.name)
+        shared.lines.add(line)
+        others = self._related(kind, key)
+        if not shared.is_ordered(others):
+            lines = {line for each in (shared, *others) for line in each.lines}
+            if not lines <= self._known.shared and not self._is_replay:
+                self._known.shared |= lines
+                self.is_new = True
+        return shared
+
+    def _related(self, kind: str, key: Hashable) -> list[_Object]:
+        """Return what an object is part of, or its parts: keys `(owner, None)` are all of it."""
+        if not isinstance(key, tuple):
+            return []
+        owner, part = key
+        if part is not None:
+            whole = self._objects.get((kind, (owner, None)))
+            return [] if whole is None else [whole]
+        return [
+            each for (a_kind, other), each in self._objects.items()
+            if a_kind == kind and other != key and isinstance(other, tuple) and other[0] == owner
+        ]  # fmt: skip
+
+
+def _bytes_of(buffer: Any) -> bytes:  # noqa: ANN401 - a Buffer
+    return digest_of(np.ascontiguousarray(buffer.array).tobytes())
+
+
+_LOOKS = (Act.READ, Act.AWAIT)
+_SEES = (Act.READ, Act.AWAIT, Act.UPDATE)
+_NUMBERS = re.compile(r"#?\d+")
+
+
+def _without_numbers(what: str) -> str:
+    """Return a report's words, without what differs from call to call."""
+    return " ".join(_NUMBERS.sub("", what).split())
+
+
+def _shown(line: Any) -> str:  # noqa: ANN401 - a SourceLine
+    name, number = line
+    return f"{name.rpartition('/')[2]}:{number}"
+
+
+def _is_dropped() -> bool:
+    """Return whether the program drops the result of the call that it makes, without a look."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the documented way to a caller
+    while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
+        frame = frame.f_back
+    if is_library(frame.f_code.co_filename):
+        return False
+    return frame.f_lasti in _drops(frame.f_code)
+
+
+@cache
+def _drops(code: CodeType) -> frozenset[int]:
+    """Return the offsets of calls whose result is dropped by the next instruction."""
+    found = list(dis.get_instructions(code))
+    return frozenset(
+        one.offset for one, following in itertools.pairwise(found)
+        if one.opname.startswith("CALL") and following.opname == "POP_TOP"
+    )  # fmt: skip

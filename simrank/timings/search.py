@@ -1,0 +1,225 @@
+"""The search over every timing of a program: runs with all picks, and what they say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from simrank.errors import SpawnException
+from simrank.timings.run import Known, MetAgainError, OtherWayError, Point, TimingRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Lines = Mapping[tuple[int, str], Sequence[str]]  # By rank and stream.
+
+MAX_RUNS = 1000  # Assumed: minutes for a small program.
+RETURNED = "returned"
+_OTHER_CLOCK = 1009  # Assumed: another factor changes every comparison that is not seen.
+
+
+class Seen(NamedTuple):
+    """What one run shows.
+
+    Attributes:
+        end: How it ended: `returned`, or what was raised.
+        lines: What ranks printed.
+        findings: Races, and what is suspected.
+    """
+
+    end: str
+    lines: Lines
+    findings: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> tuple[str, tuple[tuple[tuple[int, str], tuple[str, ...]], ...]]:
+        """What tells it from other runs."""
+        return self.end, tuple(sorted((key, tuple(lines)) for key, lines in self.lines.items()))
+
+
+class Outcome(NamedTuple):
+    """One way in which the program ends.
+
+    Attributes:
+        seen: What its first run shows.
+        replay: What replays it.
+    """
+
+    seen: Seen
+    replay: str
+
+
+@dataclass
+class Verdict:
+    """What a search has found.
+
+    Attributes:
+        outcomes: The ways in which the program ends, in the order of their first runs.
+        points: Where timing decides, with what may happen there.
+        problems: Why nothing is proved; empty: every timing ends the same.
+        num_runs: Runs to the end.
+        num_met: Runs that were stopped where another had been.
+        num_limits: Waits of the first run whose long limit was taken not to expire.
+        num_readings: Readings of clocks in the first run.
+    """
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    points: dict[Point, set[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    num_runs: int = 0
+    num_met: int = 0
+    num_limits: int = 0
+    num_readings: int = 0
+    _lines: dict[tuple[bytes, str], dict[tuple[int, str], set[tuple[str, ...]]]] = field(
+        default_factory=dict
+    )
+
+    def add(self, timing: TimingRun, seen: Seen) -> None:
+        """Add what a run has shown."""
+        if all(seen.outcome != each.seen.outcome for each in self.outcomes):
+            self.outcomes.append(Outcome(seen, timing.replay))
+        shown = self._lines.setdefault((timing.context, seen.end), {})
+        for key, lines in seen.lines.items():
+            shown.setdefault(key, set()).add(tuple(lines))
+
+    def covers(self, seen: Seen) -> bool:
+        """Return whether a run ends as one of the search could.
+
+        Where own choices of ranks are hidden from the others, any of their lines go together.
+        """
+        return any(
+            end == seen.end
+            and all(tuple(lines) in shown.get(key, ()) for key, lines in seen.lines.items())
+            for (_, end), shown in self._lines.items()
+        )
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether every timing ends the same, with the same lines."""
+        return not self.problems
+
+
+def end_of(error: BaseException | None) -> str:
+    """Return how a run ended, as text that is equal for equal ends."""
+    if error is None:
+        return RETURNED
+    if isinstance(error, SpawnException) and error.errors:
+        return "; ".join(
+            f"rank {rank}: {_first(each)}" for rank, each in sorted(error.errors.items())
+        )
+    return _first(error)
+
+
+def _first(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def search(
+    run: Callable[[TimingRun], Seen],
+    max_runs: int = MAX_RUNS,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Run a program in every way that its timing can take.
+
+    Args:
+        run: Runs the whole program once, in a Context that it makes with this timing:
+            `with simrank.Context(..., timing=timing) as ctx: ...`. It lets MetAgainError pass.
+        max_runs: How many runs there are at most.
+        on_progress: Called with the runs so far, and those that are known to be left.
+
+    Returns:
+        The verdict.
+    """
+    return _Search(run, max_runs, on_progress).verdict()
+
+
+class _Search:
+    """Runs with all picks: the deepest open one next, so that few are kept."""
+
+    def __init__(
+        self,
+        run: Callable[[TimingRun], Seen],
+        max_runs: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._run, self._max_runs, self._on_progress = run, max_runs, on_progress
+        self._known = Known()
+        self._num_in_vain = 0
+
+    def verdict(self) -> Verdict:
+        """Search, again where a run finds that more lines share objects."""
+        while True:
+            verdict, runs = Verdict(), []
+            for timing in self._runs(verdict):
+                runs.append(timing)
+                if timing.is_new:
+                    break
+            else:
+                self._judge(verdict, runs)
+                return verdict
+            self._num_in_vain += len(runs)
+
+    def _runs(self, verdict: Verdict) -> Iterator[TimingRun]:
+        known = self._known = self._known.afresh()
+        todo: list[tuple[int, ...]] = [()]
+        while todo:
+            if verdict.num_runs + verdict.num_met + self._num_in_vain >= self._max_runs:
+                verdict.problems.append(f"the search was stopped after {self._max_runs} runs")
+                return
+            picks = todo.pop()
+            timing = TimingRun(picks, known)
+            try:
+                seen = self._run(timing)
+                timing.ended()
+                verdict.num_runs += 1
+                verdict.add(timing, seen)
+            except MetAgainError:
+                verdict.num_met += 1
+            except OtherWayError:
+                verdict.problems.append("a replay took another way: something outside decides")
+                return
+            finally:
+                timing.forget()
+            for number, num_options in timing.open:
+                before = tuple(timing.taken[:number])
+                todo += [(*before, index) for index in range(num_options - 1, 0, -1)]
+            if self._on_progress is not None:
+                self._on_progress(verdict.num_runs + verdict.num_met, len(todo))
+            yield timing
+
+    def _judge(self, verdict: Verdict, runs: Sequence[TimingRun]) -> None:
+        """State where timing decides, and why nothing is proved."""
+        verdict.num_limits, verdict.num_readings = runs[0].num_limits, runs[0].num_readings
+        for timing in runs:
+            for point, outcomes in timing.points.items():
+                verdict.points.setdefault(point, set()).update(outcomes)
+        problems = verdict.problems
+        ends = {each.seen.end for each in verdict.outcomes}
+        if len(ends) > 1:
+            problems.append(f"{len(ends)} different ends")
+        elif ends != {RETURNED}:
+            problems.append("it fails in every timing")
+        num_outputs = len(verdict.outcomes) - len(ends) + 1
+        if num_outputs > 1:
+            problems.append(f"{num_outputs} different outputs")
+        unmodelled = {point for timing in runs for point in timing.unmodelled}
+        problems += [f"{what} at {line} is not followed" for line, what in sorted(unmodelled)]
+        bounded = {line for timing in runs for line in timing.bounded}
+        problems += [
+            f"the loop at {line} was followed for a few rounds" for line in sorted(bounded)
+        ]
+        problems += sorted({text for each in verdict.outcomes for text in each.seen.findings})
+        if verdict.outcomes and not self._repeats(verdict.outcomes[0]):
+            problems.append("two runs differ: a clock or something outside decides, unseen")
+
+    def _repeats(self, outcome: Outcome) -> bool:
+        """Return whether the first run is the same again, with faster clocks."""
+        timing = TimingRun.parse(outcome.replay, clock_scale=_OTHER_CLOCK)
+        try:
+            return self._run(timing).outcome == outcome.seen.outcome
+        except OtherWayError:
+            return False
+        finally:
+            timing.forget()
