@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 8
 _ASSUMED = (
-    "messages are buffered as on the simulated cluster; nothing fails; files, sockets and threads of "
-    "C code are not seen; sums are added in the order of the algorithm that was chosen"
+    "messages are buffered as on the simulated cluster; nothing fails; files, sockets and threads "
+    "of C code are not seen; sums are added in the order of the algorithm that was chosen"
 )
 
 
@@ -60,8 +60,7 @@ def _proved(verdict: Verdict, num_ranks: int) -> Iterator[str]:
     if verdict.num_limits:
         given.append(f"the limits of {verdict.num_limits} wait(s), a minute or more, do not expire")
     if verdict.num_readings:
-        given.append(f"{verdict.num_readings} reading(s) of clocks decide nothing else") of clocks decide nothing that is not shown"
-        )
+        given.append(f"{verdict.num_readings} reading(s) of clocks decide nothing else")
     yield "  assumed: " + "; ".join([*given, _ASSUMED])
 
 
