@@ -42,7 +42,7 @@ class Choices(Observer, Protocol):
     def at_rest(self) -> bool:
         """Let something parked go on, since nothing else can; return whether there was anything."""
 
-    def reach(
+    def reach(  # noqa: PLR0913 - what the search is told
         self,
         task: Task,
         kind: str,
@@ -51,6 +51,7 @@ class Choices(Observer, Protocol):
         *,
         is_ready: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
+        given: Hashable = None,
     ) -> None:
         """Come to a shared object: return when it is this call's turn.
 
@@ -60,7 +61,8 @@ class Choices(Observer, Protocol):
             key: Tells the object from others of its kind while it lives.
             act: What the call does.
             is_ready: Whether the call can go on; None: it always can.
-            state: Returns what a look at the object shows, if `key` is the same in all runs.
+            state: Returns what a look at the object shows, and its name, the same in all runs.
+            given: Of a change, the object's name and all that the caller gives; None: unknown.
         """
 
     def ask(
@@ -84,8 +86,8 @@ class Choices(Observer, Protocol):
     def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
         """Wait for a handle, or until a time limit; return whether it completed in time."""
 
-    def sleep(self, task: Task) -> None:
-        """Let other threads of the rank go on."""
+    def sleep(self, task: Task, delay_ps: int) -> None:
+        """Let other threads of a rank go on, that sleeps."""
 
     def clock_ps(self, task: Task) -> int:
         """Return the next reading of a rank's clocks, in picoseconds."""
@@ -93,7 +95,7 @@ class Choices(Observer, Protocol):
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock whose comparisons are choices."""
 
-    def compare(self, task: Task, outcome: bool) -> bool:
+    def compare(self, task: Task) -> bool:
         """Return the outcome of a comparison of readings of clocks: either is possible."""
 
     def undeclared(self, task: Task, what: str) -> None:

@@ -214,7 +214,7 @@ def host_sleep(engine: EngineInterface, task: Task, delay_ps: int, what: str) ->
         task.host_ps = task.clock_ps + delay_ps
         return
     if engine.choices is not None:
-        engine.choices.sleep(task)
+        engine.choices.sleep(task, delay_ps)
         return
     sleep_weakly(engine, task, task.clock_ps + delay_ps, PollReason(what, SLEEP_ROUNDS))
     task.num_calls_seen = engine.num_thread_calls  # As after a poll.
@@ -258,6 +258,7 @@ def reach(  # noqa: PLR0913 - what the two kinds of search are told
     act: Act = Act.UPDATE,
     is_ready: Callable[[], bool] | None = None,
     state: Callable[[], Hashable] | None = None,
+    given: Hashable = None,
 ) -> None:
     """Delay a rank's call on what ranks share, or choose its turn, in a search of orders.
 
@@ -272,6 +273,7 @@ def reach(  # noqa: PLR0913 - what the two kinds of search are told
         act: As in `Choices.reach`.
         is_ready: Likewise.
         state: Likewise.
+        given: Likewise.
     """
     engine = task.engine
     delays = engine.delays
@@ -279,7 +281,8 @@ def reach(  # noqa: PLR0913 - what the two kinds of search are told
         return
     if engine.choices is not None:
         if key is not None and not is_importing():
-            engine.choices.reach(task, kind, key, act, is_ready=is_ready, state=state)
+            choices = engine.choices
+            choices.reach(task, kind, key, act, is_ready=is_ready, state=state, given=given)
         return
     if delays is None:
         return

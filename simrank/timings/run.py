@@ -32,7 +32,7 @@ from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.choices import LONG_PS, Act
 from simrank.errors import SimrankError
 from simrank.timings.places import digest_of, line_here, place_here
-from simrank.timings.readings import READINGS, reading
+from simrank.timings.readings import READINGS, Moment, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -124,6 +124,7 @@ class _Side:
         visits: Places since it did anything.
         rounds: How often it was at a line, for the same thing, since it did anything.
         num_acts: Acts so far.
+        slept_ps: How long it has slept at least, if nothing else took any time.
         num_sleeps: Sleeps and polls that no choice stands for.
         clock_ps: The last reading of its clock.
     """
@@ -136,6 +137,7 @@ class _Side:
     rounds: dict[Hashable, int] = field(default_factory=dict)
     num_acts: int = 0
     num_sleeps: int = 0
+    slept_ps: int = 0
     clock_ps: int = 0
 
     def observe(self, *what: object, hidden_at: str | None = None) -> None:
@@ -318,7 +320,7 @@ class TimingRun:
 
     # ---- what ranks come to ----
 
-    def reach(
+    def reach(  # noqa: PLR0913 - as of `Choices`
         self,
         task: Task,
         kind: str,
@@ -327,6 +329,7 @@ class TimingRun:
         *,
         is_ready: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
+        given: Hashable = None,
     ) -> None:
         """Return when it is a call's turn."""
         side, line = self._side(task), line_here()
@@ -342,7 +345,9 @@ class TimingRun:
             self._park(task, _Waiting(side, point, options, visit=visit, shared=shared))
         side.observe(act.value, kind, shared.shown() if act in _SEES and not _is_dropped() else 0)
         if act not in _LOOKS:
-            self._show(side)
+            if given is None:
+                self._show(side)
+            self._act(side, f"{act.value} {kind}", digest_of(given))
             side.start_over()
             shared.changes.append((side.name, side.num_acts))
             self._num_changes += 1
@@ -370,11 +375,13 @@ class TimingRun:
         answer: str = self._own_choice(
             task, what, lambda: [IN_TIME, LATE] if handle.complete else [LATE]
         )
+        if answer == LATE:
+            self._side(task).slept_ps += timeout_ps
         return answer == IN_TIME
 
-    def compare(self, task: Task, outcome: bool) -> bool:
+    def compare(self, task: Task) -> bool:
         """Return the outcome of a comparison of readings of clocks: either is possible."""
-        return bool(self._own_choice(task, "a comparison of times", lambda: [outcome, not outcome]))
+        return bool(self._own_choice(task, "a comparison of times", lambda: [True, False]))
 
     def clock_ps(self, task: Task) -> int:
         """Return the next reading of a rank's clocks, in picoseconds."""
@@ -384,18 +391,21 @@ class TimingRun:
 
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock; a plain number for a library, which only notes the time."""
-        del task, name
+        side = self._side(task)
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller
         while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
             frame = frame.f_back
         if is_library(frame.f_code.co_filename):
             return value
         self.num_readings += 1
-        found: float = reading(value)
+        per_second = 10**9 if isinstance(value, int) else 1
+        slept = side.slept_ps / 10**12 * per_second
+        found: float = reading(value, Moment((name, side.name), side.clock_ps, slept))
         return found
 
-    def sleep(self, task: Task) -> None:
+    def sleep(self, task: Task, delay_ps: int) -> None:
         """Let other threads of the rank go on."""
+        self._side(task).slept_ps += delay_ps
         if task.engine.has_threads:
             self._let_go_on(task, Point(line_here(), "the turns of threads"))
         else:
@@ -588,6 +598,7 @@ class TimingRun:
             following = self._known.acts.setdefault((side.name, side.shown), what.encode())
             if known != digest or following != what.encode():
                 self._show(side)
+        side.shown = digest_of(side.shown, what, digest)
 
     def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
         """Note a call of a rank on others: a collective, or one end of a message."""
@@ -596,7 +607,6 @@ class TimingRun:
             return
         side.start_over()
         self._act(side, f"calls {operation.name}")
-        side.shown = digest_of(side.shown, operation.name)
         if side.hidden:
             self._calls[operation] = side, f"gives {operation.name} {digest_of(side.shown).hex()}"
 

@@ -67,7 +67,11 @@ class StoreTable:
             self._groups.add(program.task.group)
 
     def reach(
-        self, key: str | None, act: Act = Act.UPDATE, is_ready: Callable[[], bool] | None = None
+        self,
+        key: str | None,
+        act: Act = Act.UPDATE,
+        is_ready: Callable[[], bool] | None = None,
+        given: Hashable = None,
     ) -> None:
         """Delay a rank's call on a key, or choose its turn; a call again and again polls.
 
@@ -75,11 +79,15 @@ class StoreTable:
             key: None: all of them.
             act: What the call does.
             is_ready: Whether a call that waits can go on.
+            given: What the caller gives; None: only the key.
         """
         program = require_program("a store")
         if program.task is not None and program.engine.sees_shared:
             ours, state = (id(self), key), None if key is None else partial(self._shown, key)
-            limits.reach(program.task, STORES, ours, self, act=act, is_ready=is_ready, state=state)
+            limits.reach(
+                program.task, STORES, ours, self, act=act, is_ready=is_ready, state=state,
+                given=(self.name, key, given),
+            )  # fmt: skip
         note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
 
     def _shown(self, key: str) -> Hashable:
@@ -141,7 +149,7 @@ class SimulatedStore(dist.Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
-        self._table.reach(key, Act.WRITE)
+        self._table.reach(key, Act.WRITE, given=_bytes(value))
         self._table.put(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -155,7 +163,7 @@ class SimulatedStore(dist.Store):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter, and return it."""
-        self._table.reach(key, Act.UPDATE if amount else Act.READ)
+        self._table.reach(key, Act.UPDATE if amount else Act.READ, given=amount)
         total = int(self._table.values.get(key, b"0")) + amount
         if amount or key not in self._table.values:
             self._table.put(key, str(total).encode())
@@ -163,7 +171,7 @@ class SimulatedStore(dist.Store):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a value if it equals `expected`; return the value."""
-        self._table.reach(key)
+        self._table.reach(key, given=(_bytes(expected), _bytes(desired)))
         expected, desired = _bytes(expected), _bytes(desired)
         present = self._table.values.get(key)
         if present is None and expected:
@@ -175,7 +183,7 @@ class SimulatedStore(dist.Store):
 
     def append(self, key: str, value: str | bytes) -> None:
         """Append to a value."""
-        self._table.reach(key, Act.WRITE)
+        self._table.reach(key, Act.WRITE, given=("append", _bytes(value)))
         self._table.put(key, self._table.values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -214,7 +222,7 @@ class SimulatedStore(dist.Store):
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; return whether it was set."""
-        self._table.reach(key)
+        self._table.reach(key, given="delete")
         return self._table.values.pop(key, None) is not None
 
     def num_keys(self) -> int:
@@ -250,7 +258,7 @@ class SimulatedStore(dist.Store):
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Append to a queue."""
-        self._table.reach(key, Act.WRITE)
+        self._table.reach(key, Act.WRITE, given=("push", _bytes(value)))
         self._table.queues.setdefault(key, deque()).append(_bytes(value))
         note_write()
         self._table.changed(key)
@@ -264,7 +272,8 @@ class SimulatedStore(dist.Store):
         """
         queue = self._table.queues.setdefault(key, deque())
         is_long = block and self._timeout.total_seconds() >= LONG_S
-        self._table.reach(key, Act.UPDATE, (lambda: bool(queue)) if is_long else None)
+        is_ready = (lambda: bool(queue)) if is_long else None
+        self._table.reach(key, Act.UPDATE, is_ready, "pop")
         if not queue and not block:
             raise dist.QueueEmptyError("queue is empty")
         if not self._table.wait_for(key, self._timeout, lambda: bool(queue)):
