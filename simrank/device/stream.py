@@ -65,6 +65,7 @@ class Operation(Handle):
     is_launch = True
     is_implied = False
     orders_threads = False
+    completes_by_wait = False  # Whether polls say so only once it was waited for.
     holds_memory = False  # Whether its memory stays until it has been waited for.
     holds_queue = False  # Whether it holds its stream's hardware queue until it is over.
     tells_accesses = False  # Whether it tells race checks itself what it does to shared memory.

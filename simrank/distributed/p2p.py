@@ -164,6 +164,11 @@ class PeerOperation(Operation):
         self.ready_ps = 0
         self._last_peer = LastArrivals((), ())
 
+    @property
+    def completes_by_wait(self) -> bool:  # type: ignore[override]
+        """Whether polls say so only once it was waited for, as with gloo."""
+        return self.is_on_host
+
     def last_arrivals(self) -> LastArrivals:
         """Return the peer that let the last of its messages leave."""
         return self._last_peer

@@ -50,6 +50,7 @@ class Work:
         on_wait: Callable[[], None] | None = None,
     ) -> None:
         self._operation = operation
+        self._is_incomplete = operation.completes_by_wait
         self._result = result
         self._blocks_host = blocks_host
         self._on_wait = on_wait
@@ -75,6 +76,7 @@ class Work:
         """
         self._note_wait()
         operation = self._operation
+        self._is_incomplete = False
         if timeout is not None:
             wait_or_withdraw(operation, timeout)
         elif self._blocks_host:
@@ -88,10 +90,14 @@ class Work:
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether it is complete; a negative answer is a charged poll (E8)."""
+        """Return whether it is complete; a negative answer is a charged poll (E8).
+
+        A message of gloo is complete once it was waited for, as torch has it.
+        """
         operation = self._operation
         engine, what = operation.stream.device.engine, f"is_completed of {operation.name}"
-        done = limits.ask(engine, what, lambda: operation.complete, operation.is_host_ordered)
+        is_true = None if self._is_incomplete else lambda: operation.complete
+        done = limits.ask(engine, what, is_true, operation.is_host_ordered)
         if done:
             operation.host_ordered()
             self._note_wait()

@@ -66,14 +66,18 @@ class Choices(Observer, Protocol):
         """
 
     def ask(
-        self, task: Task, what: str, is_true: Callable[[], bool], is_known: Callable[[], bool]
+        self,
+        task: Task,
+        what: str,
+        is_true: Callable[[], bool] | None,
+        is_known: Callable[[], bool],
     ) -> bool:
         """Answer a poll: what has happened may be seen yet, or not.
 
         Args:
             task: The caller.
             what: In the user's words.
-            is_true: Whether it has happened.
+            is_true: Whether it has happened; None: it never does.
             is_known: Whether the caller is behind it: then it is seen.
         """
 

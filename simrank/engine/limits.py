@@ -230,7 +230,7 @@ def sleep_weakly(engine: EngineInterface, task: Task, due_ps: int, reason: PollR
 def ask(
     engine: EngineInterface,
     what: str,
-    is_true: Callable[[], bool],
+    is_true: Callable[[], bool] | None,
     is_known: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Answer a poll for something that has happened or not; a negative answer is charged (E8).
@@ -238,15 +238,15 @@ def ask(
     Args:
         engine: The engine.
         what: In the user's words.
-        is_true: Whether it has happened.
+        is_true: Whether it has happened; None: it never does.
         is_known: Whether the caller has waited for it, or for what comes after it.
     """
     choices = engine.choices
     if choices is not None and (task := engine.current_task()) is not None and not task.num_quiet:
         return choices.ask(task, what, is_true, is_known)
-    if not is_true():
+    if is_true is None or not is_true():
         poll(engine, what)
-    return is_true()
+    return is_true is not None and is_true()
 
 
 def reach(  # noqa: PLR0913 - what the two kinds of search are told

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from simrank.engine import limits
 from simrank.errors import UnsupportedError
-from simrank.isolation.locks import Lock as Lock  # noqa: PLC0414 - part of this module's face
+from simrank.isolation.locks import Lock as ThreadLock
 from simrank.isolation.locks import ReentrantLock, note_read, note_write, reach_value
 from simrank.isolation.private_modules import private_modules, reference
 from simrank.multiprocessing.arguments import (
@@ -81,9 +81,42 @@ def received(item: Any) -> Any:  # noqa: ANN401 - a value, or a parcel
 
 Barrier = threading.Barrier
 Event = threading.Event
-RLock = ReentrantLock
-Semaphore = threading.Semaphore
-BoundedSemaphore = threading.BoundedSemaphore
+
+
+class Lock(ThreadLock):
+    """As multiprocessing.Lock."""
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take it; a limit is not below zero."""
+        return super().acquire(block, -1 if timeout is None or not block else max(timeout, 0))
+
+
+class RLock(ReentrantLock):
+    """As multiprocessing.RLock."""
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take it; a limit is not below zero."""
+        return super().acquire(block, -1 if timeout is None or not block else max(timeout, 0))
+
+
+class Semaphore(threading.Semaphore):
+    """As multiprocessing.Semaphore."""
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take one; a limit is not below zero."""
+        limit = None if timeout is None or not block else max(timeout, 0)
+        return super().acquire(block, limit)
+
+    def get_value(self) -> int:
+        """Return how many can be taken."""
+        return self._value
+
+
+class BoundedSemaphore(threading.BoundedSemaphore, Semaphore):
+    """As multiprocessing.BoundedSemaphore."""
+
+    acquire = Semaphore.acquire
+
 
 _METHODS = ("spawn", "fork", "forkserver", None)
 # C type codes and ctypes names -> the Python type whose zero a fresh value has.

@@ -353,13 +353,29 @@ class TimingRun:
             self._num_changes += 1
 
     def ask(
-        self, task: Task, what: str, is_true: Callable[[], bool], is_known: Callable[[], bool]
+        self,
+        task: Task,
+        what: str,
+        is_true: Callable[[], bool] | None,
+        is_known: Callable[[], bool],
     ) -> bool:
         """Answer a poll."""
+        if is_true is None:
+            self._ask_in_vain(task, what)
+            return False
         if is_true() and is_known():
             return True
         answer: str = self._own_choice(task, what, lambda: [YES, NO] if is_true() else [NO])
         return answer == YES
+
+    def _ask_in_vain(self, task: Task, what: str) -> None:
+        """Answer a poll that has one answer; a loop of such polls ends nowhere, and waits."""
+        side = self._side(task)
+        visit = self._visit(side, what)
+        if visit.tried and visit.num_changes == self._num_changes:
+            point = Point(line_here(), _without_numbers(what))
+            self._park(task, _Waiting(side, point, list))
+        visit.tried, visit.num_changes = [NO], self._num_changes
 
     def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
         """Wait for a handle, or until a time limit; return whether it completed in time."""

@@ -370,7 +370,8 @@ def _patch(properties: DeviceProperties) -> None:
     _patch_cuda_module(properties)
     _patch_classes()
     _patch_storages()
-    _patches.replace(torch.version, "cuda", bindings.CUDA_VERSION)
+    if torch.version.cuda is None:  # Packages with kernels compare it with their own build's.
+        _patches.replace(torch.version, "cuda", bindings.CUDA_VERSION)
     _patches.replace(torch.cuda.nvtx, "_nvtx", bindings.Nvtx)
     # Otherwise it warns that torch was built without cuDNN, which is none of the program's fault.
     _patches.replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)

@@ -472,6 +472,10 @@ class PrefixStore(dist.PrefixStore):
         """Delete a key; return whether it was set."""
         return bool(self._store.delete_key(self._prefix + key))
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of waits of the store under it."""
+        self._store.set_timeout(timeout)
+
     def list_keys(self) -> list[str]:
         """Return the keys under the prefix, without it."""
         keys = (key for key in self._store.list_keys() if key.startswith(self._prefix))
