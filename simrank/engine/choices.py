@@ -84,6 +84,9 @@ class Choices(Observer, Protocol):
     def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
         """Note a rank's call on others: a collective, or one end of a message."""
 
+    def printed(self, task: Task, text: str) -> None:
+        """Note what a rank prints."""
+
     def failed(self, task: Task | None) -> None:
         """Note a rank that raises."""
 

@@ -131,6 +131,8 @@ class RankStream(io.TextIOBase):
         if program is None:
             return int(self._target().write(text))
         see_handled(program)  # Programs print the exceptions that they catch.
+        if (choices := program.engine.choices) is not None and program.task is not None:
+            choices.printed(program.task, text)
         line = program.local.get(self._line, "") + text
         whole, end, rest = line.rpartition("\n")
         program.local[self._line] = rest

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import gc
 import inspect
+import random  # noqa: TID251 - its state is read, not drawn from
 import sys
 from collections import deque
 from functools import cache
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 MAX_DEPTH = 6  # Assumed: what lies deeper is not looked into.
 _PLAIN = (int, float, str, bytes, bool, type(None), complex, range, slice)
 _NAMED = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
+_STATELESS = frozenset({  # Of torch: what a rank's calls make of them, others see.
+    "DeviceMesh", "FileStore", "HashStore", "PrefixStore", "ProcessGroup", "SimulatedStore", "Size",
+    "TCPStore", "device", "dtype",
+})  # fmt: skip
 _ITERATORS = ("range_iterator", "list_iterator", "tuple_iterator", "enumerate", "zip")
 
 
@@ -36,11 +41,13 @@ class Place(NamedTuple):
         digest: Equal for equal places.
         line: The innermost line of the program, for reports.
         is_sure: Whether all values could be looked into.
+        is_whole: Whether nothing of the rank's state is in objects of libraries.
     """
 
     digest: bytes
     line: str
     is_sure: bool
+    is_whole: bool
 
 
 def digest_of(*values: object) -> bytes:
@@ -62,7 +69,16 @@ def place_here(clocks: type | tuple[type, ...]) -> Place:
     Args:
         clocks: Types of readings of clocks, which all count as equal.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to a frame
+    return place_of(sys._getframe(1), clocks)  # noqa: SLF001 - the documented way to a frame
+
+
+def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
+    """Return the place of a rank: its lines, and the values that it may still read.
+
+    Args:
+        frame: The innermost frame.
+        clocks: As of `place_here`.
+    """
     line, look = "", _Look(clocks)
     found: list[object] = []
     while frame is not None:
@@ -70,12 +86,24 @@ def place_here(clocks: type | tuple[type, ...]) -> Place:
         if not is_library(code.co_filename):
             line = line or _line(frame)
             look.is_sure &= not code.co_flags & inspect.CO_GENERATOR
-            found.append((code.co_qualname, frame.f_lasti, look.at(frame.f_locals)))
+            live = live_names(code, frame.f_lasti)
+            values = frame.f_locals.items()
+            kept = {
+                n: v for n, v in values if not n.startswith("__") and (live is None or n in live)
+            }
+            found.append((code.co_qualname, frame.f_lasti, look.at(kept)))
             if frame.f_locals is not frame.f_globals:
                 found.append(look.at(_state(frame.f_globals)))
             found.append(look.at(_iterators(frame, look)))
         frame = frame.f_back
-    return Place(digest_of(found), line or "an unknown line", look.is_sure)
+    return Place(digest_of(found), line or "an unknown line", look.is_sure, look.is_whole)
+
+
+def drawn_numbers() -> bytes:
+    """Return a hash of the state of the rank's random numbers."""
+    torch = sys.modules.get("torch")
+    state = b"" if torch is None else torch.get_rng_state().numpy().tobytes()
+    return digest_of(random.getstate(), state)
 
 
 def _line(frame: FrameType) -> str:
@@ -106,15 +134,90 @@ def _loops(code: CodeType) -> list[tuple[int, int]]:
     return [(i.offset, i.argval) for i in dis.get_instructions(code) if i.opname == "FOR_ITER"]
 
 
+# ---- names that a frame may still read ----
+
+_READS_ALL = frozenset({"eval", "exec", "globals", "locals", "vars", "dir"})
+
+
+@cache
+def live_names(code: CodeType, offset: int) -> frozenset[str] | None:
+    """Return the names whose values a frame may read after an instruction; None: any.
+
+    Args:
+        code: The frame's.
+        offset: The instruction that it is in.
+    """
+    inner = _names_within(code)
+    if inner & _READS_ALL:
+        return None
+    after = _live_after(code)
+    return frozenset(after.get(offset, frozenset(code.co_names + code.co_varnames)) | inner)
+
+
+@cache
+def _names_within(code: CodeType) -> frozenset[str]:
+    """Return the names that functions within a code may read, and its own calls of `eval`."""
+    found = set(code.co_names) & _READS_ALL | set(code.co_cellvars) | set(code.co_freevars)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            found |= {*each.co_names, *each.co_freevars, *_names_within(each)}
+    return frozenset(found)
+
+
+@cache
+def _live_after(code: CodeType) -> dict[int, frozenset[str]]:
+    """Return the names that are read before they are set again, after each instruction."""
+    steps = list(dis.get_instructions(code))
+    place = {step.offset: number for number, step in enumerate(steps)}
+    handlers = _handlers(code)
+    before: list[frozenset[str]] = [frozenset()] * len(steps)
+    after = list(before)
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for number in range(len(steps) - 1, -1, -1):
+            step = steps[number]
+            following = set() if step.opname in _ENDS else {number + 1}
+            if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+                following.add(place[step.argval])
+            following |= {place[to] for first, last, to in handlers if first <= step.offset < last}
+            out = frozenset().union(*(before[each] for each in following if each < len(steps)))
+            name = step.argval if isinstance(step.argval, str) else None
+            own = out
+            if name is not None and step.opname.startswith("STORE_") and "ATTR" not in step.opname:
+                own = out - {name}
+            elif name is not None and step.opname.startswith(_READS):
+                own = out | {name}
+            if own != before[number] or out != after[number]:
+                before[number], after[number] = own, out
+                is_changed = True
+    return {step.offset: after[number] for number, step in enumerate(steps)}
+
+
+_READS = (
+    "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF",
+    "DELETE_NAME", "DELETE_FAST", "DELETE_GLOBAL", "DELETE_DEREF",
+)  # fmt: skip
+_ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD",
+         "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")  # fmt: skip
+
+
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """Return the instructions of a code that a handler stands for, and where it begins."""
+    entries: Any = getattr(dis.Bytecode(code), "exception_entries", ())
+    return [(each.start, each.end, each.target) for each in entries]
+
+
 class _Look:
     """Looks into values.
 
     Attributes:
         is_sure: Whether all that it was shown could be looked into.
+        is_whole: Whether none of it keeps state where it cannot be seen.
     """
 
     def __init__(self, clocks: type | tuple[type, ...]) -> None:
-        self.is_sure = True
+        self.is_sure = self.is_whole = True
         self._clocks = clocks
 
     def at(self, value: Any, depth: int = 0, within: frozenset[int] = frozenset()) -> object:  # noqa: ANN401 - any value
@@ -146,6 +249,7 @@ class _Look:
         kind = type(value)
         if kind.__module__.partition(".")[0] in ("simrank", "torch"):
             # What of it changes, changes with calls, which the history has.
+            self.is_whole &= kind.__name__ in _STATELESS
             return kind.__qualname__, getattr(value, "_version", None)
         if hasattr(value, "__dict__") and not hasattr(value, "__next__"):
             return kind.__qualname__, self.at(vars(value), depth, within)

@@ -31,7 +31,7 @@ from simrank.engine import NamedWait
 from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.choices import LONG_PS, Act
 from simrank.errors import SimrankError
-from simrank.timings.places import digest_of, line_here, place_here
+from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here, place_of
 from simrank.timings.readings import READINGS, Moment, reading
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from simrank.engine import Handle, Task
     from simrank.engine.task import TaskGroup
 
-MAX_ROUNDS = 12  # Assumed: rounds of a loop that are told apart, where its values never repeat.
+# Assumed: rounds of a loop that are told apart, where its values never repeat: of polls for what is
+# the rank's own, and of looks at what ranks share, which go with all orders of others' calls.
+MAX_ROUNDS, MAX_LOOKS = 12, 4
 MAX_SLEEPS = 100_000  # Assumed: more are a loop that waits for what the search does not see.
 _CLOCK_STEP_PS = 10**9
 
@@ -119,7 +121,9 @@ class _Side:
     Attributes:
         name: Equal in all runs: number of the spawn, rank, number of the thread.
         history: A hash of all that it has observed.
-        shown: Likewise, without own choices that nobody else sees.
+        done: Of all that it has done where others see it, and printed.
+        drawn: Of the state of its random numbers.
+        shown: Like the history, without own choices that nobody else sees.
         hidden: The lines of these.
         visits: Places since it did anything.
         rounds: How often it was at a line, for the same thing, since it did anything.
@@ -130,7 +134,10 @@ class _Side:
     """
 
     name: tuple[int, int, int]
+    task: Task
     history: bytes = b""
+    done: bytes = b""
+    drawn: bytes = b""
     shown: bytes = b""
     hidden: set[str] = field(default_factory=set)
     visits: dict[Hashable, _Visit] = field(default_factory=dict)
@@ -148,6 +155,13 @@ class _Side:
         else:
             self.hidden.add(hidden_at)
 
+    def known_by(self) -> tuple[object, ...]:
+        """Return what its state is a function of: where it is, or else all that it has observed."""
+        place = place_of(self.task.carrier.frame, READINGS)
+        if self.task.finished or self.task.engine.has_threads or not place.is_sure & place.is_whole:
+            return self.history, self.done
+        return "at", place.digest, self.done, self.drawn
+
     def start_over(self) -> None:
         """Forget places: it has done something."""
         self.num_acts += 1
@@ -160,7 +174,8 @@ class _Object:
 
     Attributes:
         kind: In the plural.
-        acts: The tasks that did each, each as often.
+        sides: The tasks that did each act.
+        num_writes: Writes and updates.
         lines: Where.
         changes: Of it, in their order, by task and number.
         state: Returns what a look at it shows; None: its changes stand for it.
@@ -168,32 +183,38 @@ class _Object:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.acts: dict[Act, list[tuple[int, int, int]]] = {act: [] for act in Act}
+        self.sides: dict[Act, set[tuple[int, int, int]]] = {act: set() for act in Act}
+        self.num_writes = 0
         self.lines: set[str] = set()
         self.changes: list[tuple[tuple[int, int, int], int]] = []
         self.state: Callable[[], Hashable] | None = None
+
+    def note(self, act: Act, side: _Side, line: str) -> None:
+        """Note that a task does something with it."""
+        self.sides[act].add(side.name)
+        self.num_writes += act in (Act.WRITE, Act.UPDATE)
+        self.lines.add(line)
 
     def shown(self) -> Hashable:
         """Return what a look at it shows, or the changes that made it what it is."""
         return tuple(self.changes) if self.state is None else self.state()
 
-    def is_ordered(self, others: Sequence[_Object]) -> bool:
+    def is_ordered(self, related: Sequence[_Object]) -> bool:
         """Return whether no order of calls on it, and on what it is part of, can be seen."""
-        acts = self.acts
-        if others:
-            acts = {
-                act: [side for each in (self, *others) for side in each.acts[act]] for act in Act
-            }
-        changes = [*acts[Act.WRITE], *acts[Act.UPDATE]]
-        changing, taking = set(changes), set(acts[Act.ACQUIRE])
-        waiting, looking = set(acts[Act.AWAIT]), {*acts[Act.READ], *acts[Act.UPDATE]}
-        if len(changing | taking) > 1 and (len(changing) > 1 or len(taking) > 1):
+        all_ = (self, *related)
+        by_act = {act: set().union(*(each.sides[act] for each in all_)) for act in Act}
+        writing = by_act[Act.WRITE] | by_act[Act.UPDATE]
+        looking = by_act[Act.READ] | by_act[Act.UPDATE]
+        taking = by_act[Act.ACQUIRE]
+        if len(writing) > 1 or len(taking) > 1:
             return False
-        if changing and looking - changing:
+        if writing and looking - writing:
             return False
-        if len(changes) > 1 and waiting - changing:
+        if sum(each.num_writes for each in all_) > 1 and by_act[Act.AWAIT] - writing:
             return False
-        return not (taking | set(acts[Act.RELEASE])) or not looking | changing - taking
+        # A look at a lock, or a try to take it, beside those that hold it.
+        holding = taking | by_act[Act.RELEASE]
+        return not holding or not looking or len(holding | looking) == 1
 
 
 @dataclass(eq=False)
@@ -335,15 +356,18 @@ class TimingRun:
         side, line = self._side(task), line_here()
         shared = self._touched(kind, key, act, side, line)
         shared.state = state or shared.state
-        if line in self._known.shared or (is_ready is not None and not is_ready()):
+        is_blocked = is_ready is not None and not is_ready()
+        # A loop that looks again and again waits for what others do.
+        if line in self._known.shared or is_blocked or act is Act.READ:
 
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []
 
-            visit = self._visit(side, kind) if act in _LOOKS else None
+            visit = self._visit(side, kind, MAX_LOOKS) if act in _LOOKS else None
             point = Point(line, f"the order of calls on {kind}")
             self._park(task, _Waiting(side, point, options, visit=visit, shared=shared))
-        side.observe(act.value, kind, shared.shown() if act in _SEES and not _is_dropped() else 0)
+        seen = shared.shown() if act in _SEES and not _is_dropped() else 0
+        side.observe(act.value, kind, seen)
         if act not in _LOOKS:
             if given is None:
                 self._show(side)
@@ -494,7 +518,7 @@ class TimingRun:
                 self._parked.remove(waiting)
         return picked[0]
 
-    def _visit(self, side: _Side, what: str) -> _Visit:
+    def _visit(self, side: _Side, what: str, most: int = MAX_ROUNDS) -> _Visit:
         """Return the time before that a rank was where it is, since it did anything.
 
         A rank that comes back with the same values goes through the same states again, as long as
@@ -510,7 +534,7 @@ class TimingRun:
             side.history, side.shown = visit.history
             return visit
         observed = side.history, side.shown
-        if rounds > MAX_ROUNDS:
+        if rounds > most:
             visit = side.visits.setdefault(at_line, _Visit(observed))
             if visit.tried:
                 self.bounded.add(place.line)
@@ -586,14 +610,14 @@ class TimingRun:
         sides = sorted(self._sides.values(), key=lambda side: side.name)
         objects = sorted(repr(each.shown()) for each in self._objects.values() if each.changes)
         waiting = [(each.side.name, each.point, repr(option)) for each, option in found]
-        state = digest_of([(side.name, side.history) for side in sides], objects, waiting)
+        state = digest_of([(side.name, side.known_by()) for side in sides], objects, waiting)
         if state in self._known.states:
             raise MetAgainError
         self._known.states.add(state)
         first = found[0][0]
         if not first.is_own or any(each is not first for each, _ in found):
             return True
-        seen = [(side.name, side.history if side is first.side else side.shown) for side in sides]
+        seen = [(s.name, s.known_by() if s is first.side else s.shown) for s in sides]
         context = digest_of(seen, objects, waiting)
         is_new = context not in self._known.contexts
         self._known.contexts.add(context)
@@ -615,6 +639,7 @@ class TimingRun:
             if known != digest or following != what.encode():
                 self._show(side)
         side.shown = digest_of(side.shown, what, digest)
+        side.done = digest_of(side.done, what, digest)
 
     def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
         """Note a call of a rank on others: a collective, or one end of a message."""
@@ -622,7 +647,11 @@ class TimingRun:
         if side is None:
             return
         side.start_over()
+        given = b""
+        if operation.touched is not None:
+            given = digest_of([_bytes_of(each) for each in operation.touched.reads])
         self._act(side, f"calls {operation.name}")
+        side.done, side.drawn = digest_of(side.done, given), drawn_numbers()
         if side.hidden:
             self._calls[operation] = side, f"gives {operation.name} {digest_of(side.shown).hex()}"
 
@@ -634,6 +663,11 @@ class TimingRun:
             given = digest_of([_bytes_of(each) for each in operation.touched.reads])
             if self._known.acts.setdefault((side.name, what), given) != given:
                 self._show(side)
+
+    def printed(self, task: Task, text: str) -> None:
+        """Note what a rank prints."""
+        side = self._side(task)
+        side.done = digest_of(side.done, text)
 
     def failed(self, task: Task | None) -> None:
         """Note a rank that raises."""
@@ -657,16 +691,16 @@ class TimingRun:
             group = self._groups.setdefault(task.group, len(self._groups))
             rank = -1 if task.rank is None else task.rank
             number = self._threads[group, rank] = self._threads.get((group, rank), -1) + 1
-            side = self._sides[task] = _Side((group, rank, number))
+            side = self._sides[task] = _Side((group, rank, number), task)
             self._by_rank.setdefault(task.rank, side)
+        side.drawn = drawn_numbers()
         return side
 
     def _touched(self, kind: str, key: Hashable, act: Act, side: _Side, line: str) -> _Object:
         shared = self._objects.get((kind, key))
         if shared is None:
             shared = self._objects[kind, key] = _Object(kind)
-        shared.acts[act].append(side.name)
-        shared.lines.add(line)
+        shared.note(act, side, line)
         others = self._related(kind, key)
         if not shared.is_ordered(others):
             lines = {line for each in (shared, *others) for line in each.lines}
