@@ -260,6 +260,7 @@ class TimingRun:
         known: What the runs of the search have found.
         clock_scale: Factor of the readings of clocks, which should make no difference.
         is_replay: Whether the run goes to its end wherever others have been.
+        drawn: Likewise, with picks that are drawn with this seed.
 
     Attributes:
         taken: The picks of this run.
@@ -279,6 +280,7 @@ class TimingRun:
         *,
         clock_scale: int = 1,
         is_replay: bool = False,
+        drawn: int | None = None,
     ) -> None:
         self.taken: list[int] = []
         self.open: list[tuple[int, int]] = []
@@ -288,7 +290,7 @@ class TimingRun:
         self.is_new = False
         self.num_limits = self.num_readings = 0
         self._picks, self._known = tuple(picks), Known() if known is None else known
-        self._clock_scale, self._is_replay = clock_scale, is_replay
+        self._clock_scale, self._is_replay, self._drawn = clock_scale, is_replay, drawn
         self._sides: dict[Task, _Side] = {}
         self._by_rank: dict[int | None, _Side] = {}
         self._groups: dict[TaskGroup | None, int] = {}
@@ -338,6 +340,11 @@ class TimingRun:
         """What replays this run: its picks, and the lines at which ranks wait for their turns."""
         lines = ",".join(sorted(self._known.shared))
         return ".".join(map(str, self.taken)) + (f"@{lines}" if lines else "")
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the run goes to its end wherever others have been."""
+        return self._is_replay or self._drawn is not None
 
     # ---- what ranks come to ----
 
@@ -552,7 +559,7 @@ class TimingRun:
         Raises:
             MetAgainError: Another run has met this state, or the search starts again.
         """
-        if self.is_new and not self._is_replay:
+        if self.is_new and not self._goes_on:
             raise MetAgainError
         found = self._possibilities()
         if not found:
@@ -596,7 +603,9 @@ class TimingRun:
                 raise OtherWayError(self._picks)
         else:
             index = 0
-            if not self._is_replay and self._is_new(found):
+            if self._drawn is not None:
+                index = digest_of(self._drawn, number)[0] % len(found)
+            elif not self._goes_on and self._is_new(found):
                 self.open.append((number, len(found)))
         self.taken.append(index)
         return index
