@@ -16,9 +16,9 @@ _HEAD = """\
 # kinds: $kinds
 import os
 import queue
+import random
 import threading
 import time
-import zlib
 from datetime import timedelta
 
 import torch
@@ -33,9 +33,8 @@ def jitter(who):
     seed = os.environ.get("TIMING_JITTER_SEED")
     if seed is not None:
         num_actions += 1
-        drawn = zlib.crc32(f"{seed} {who} {num_actions}".encode())
-        if drawn % 2:
-            time.sleep(drawn // 2 % 51 / 1000)
+        drawn = random.Random(f"{seed} {who} {num_actions}").random()
+        time.sleep(max(drawn - 0.5, 0) / 10)
 """
 
 
