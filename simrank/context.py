@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from simrank.distributed.flight_recorder import FlightRecorder
     from simrank.distributed.replicas import Replicas
     from simrank.engine import Observer
-    from simrank.engine.choices import Choices
     from simrank.engine.delays import Delays
+    from simrank.engine.interface import Choices
     from simrank.engine.watchdog import Watchdog
     from simrank.errors import RaceError, RankState
     from simrank.faults import Faults
@@ -195,8 +195,7 @@ class Context(TorchNames):
         report_unreceived(self.engine, self.comm_library.leaks.unreceived)
         self.engine.explain_hang = partial(explain_hang, self.engine, self.comm_library)
         self._space = AddressSpace()
-        self.has_values = data
-        self.unknown = as_stated(unknown)
+        self.has_values, self.unknown = data, as_stated(unknown)
         self._checker = self.comm_library.races = _race_checker(
             self.engine, level.races, self.stop_race_checks
         )

@@ -37,9 +37,14 @@ PAGES = sorted(
 )
 # Modules that another file tests than the one of their name, and which.
 TESTED_ELSEWHERE = {
+    "timings/places.py": "timings/test_search.py",
+    "timings/readings.py": "timings/test_search.py",
+    "timings/run.py": "timings/test_search.py",
     "calibration/pool_fit.py": "collectives/nccl/test_pool.py",
     "distributed/call_history.py": "distributed/test_odd_steps.py",
     "distributed/library.py": "distributed/test_planner.py",
+    "cli/every_timing.py": "timings/test_search.py",
+    "engine/choices.py": "timings/test_declared.py",
     "engine/interface.py": "engine/test_loop.py",
     "engine/lockstep.py": "engine/test_carrier.py",
     "device/host_reads.py": "device/test_buffer.py",

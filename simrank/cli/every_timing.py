@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from simrank.timings.run import TimingRun
-    from simrank.timings.search import Outcome, Seen, Verdict
+    from simrank.timings.search import TimingEnd, TimingOutcome, TimingVerdict
 
 _MAX_SHOWN = 8
 _ASSUMED = (
@@ -25,13 +25,12 @@ _ASSUMED = (
 
 
 def search_every_timing(
-    run: Callable[[TimingRun], Seen], max_runs: int, num_ranks: int, replay: Callable[[str], str]
+    run: Callable[[TimingRun], TimingEnd], num_ranks: int, replay: Callable[[str], str]
 ) -> bool:
     """Search, print the verdict, and return whether every timing ends the same.
 
     Args:
         run: Runs the program once.
-        max_runs: As of `search`.
         num_ranks: Of the program.
         replay: Returns the command that runs one outcome again.
     """
@@ -41,14 +40,14 @@ def search_every_timing(
         def show(num_runs: int, num_left: int) -> None:
             progress.update(task, completed=num_runs, total=num_runs + num_left)
 
-        verdict = search(run, max_runs, on_progress=show)
+        verdict = search(run, on_progress=show)
     lines = _proved(verdict, num_ranks) if verdict.is_proved else _not_proved(verdict, replay)
     for line in lines:
         typer.echo(line, err=True)
     return verdict.is_proved
 
 
-def _proved(verdict: Verdict, num_ranks: int) -> Iterator[str]:
+def _proved(verdict: TimingVerdict, num_ranks: int) -> Iterator[str]:
     yield f"simrank: proved: every timing ends the same, with the same lines ({_runs(verdict)})"
     yield from _points(verdict)
     versions = f"simrank {simrank.__version__}, Python {sys.version.split()[0]}"
@@ -64,7 +63,7 @@ def _proved(verdict: Verdict, num_ranks: int) -> Iterator[str]:
     yield "  assumed: " + "; ".join([*given, _ASSUMED])
 
 
-def _not_proved(verdict: Verdict, replay: Callable[[str], str]) -> Iterator[str]:
+def _not_proved(verdict: TimingVerdict, replay: Callable[[str], str]) -> Iterator[str]:
     problems = verdict.problems[:_MAX_SHOWN]
     yield f"simrank: not proved: {'; '.join(problems)} ({_runs(verdict)})"
     yield from _points(verdict)
@@ -75,14 +74,14 @@ def _not_proved(verdict: Verdict, replay: Callable[[str], str]) -> Iterator[str]
         yield f"  ... and {len(verdict.outcomes) - _MAX_SHOWN} more outcomes"
 
 
-def _runs(verdict: Verdict) -> str:
+def _runs(verdict: TimingVerdict) -> str:
     if not verdict.points and verdict.num_runs == 1:
         return "one run: timing decides nothing"
     met = f", {verdict.num_met} stopped where another had been" if verdict.num_met else ""
     return f"{verdict.num_runs} run(s){met}"
 
 
-def _points(verdict: Verdict) -> Iterator[str]:
+def _points(verdict: TimingVerdict) -> Iterator[str]:
     shown = sorted(verdict.points.items())[:_MAX_SHOWN]
     for point, outcomes in shown:
         yield f"  timing decides at {point.line}: {point.what} ({', '.join(sorted(outcomes))})"
@@ -90,7 +89,7 @@ def _points(verdict: Verdict) -> Iterator[str]:
         yield f"  ... and at {len(verdict.points) - _MAX_SHOWN} more lines"
 
 
-def _ending(outcome: Outcome, first: Outcome) -> str:
+def _ending(outcome: TimingOutcome, first: TimingOutcome) -> str:
     end = outcome.seen.end
     if outcome is first or end != RETURNED:
         return end

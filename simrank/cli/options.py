@@ -309,7 +309,6 @@ EveryTiming = Annotated[
         "--every-timing", help="Search every timing for another end, or prove the only one."
     ),
 ]
-MaxRuns = Annotated[int, typer.Option("--max-runs", min=1, help="Runs of --every-timing at most.")]
 TimingText = Annotated[
     str | None, typer.Option("--timing", help="Replay this outcome of --every-timing.")
 ]

@@ -64,7 +64,7 @@ from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
 from simrank.timings.run import OtherWayError, TimingRun
-from simrank.timings.search import MAX_RUNS, Seen, end_of
+from simrank.timings.search import TimingEnd, end_of
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -132,7 +132,7 @@ class _Job:
             lines[rank or 0, "exit codes"] = [str(code) for code in sorted(codes)]
         return lines
 
-    def run_timing(self, timing: TimingRun) -> Seen:
+    def run_timing(self, timing: TimingRun) -> TimingEnd:
         """Run the script in one timing of a search, in a Context of its own."""
         settings = self.settings | {"races": self.settings["races"] or "report", "timing": timing}
         context, texts = Context(**settings), defaultdict[Any, Any](io.StringIO)
@@ -146,7 +146,9 @@ class _Job:
             failure = error
         lines = {key: text.getvalue().split("\n") for key, text in texts.items()}
         found = (*context.races, *context.suspicions)
-        return Seen(end_of(failure), lines, tuple(str(each).partition("\n")[0] for each in found))
+        return TimingEnd(
+            end_of(failure), lines, tuple(str(each).partition("\n")[0] for each in found)
+        )
 
     def run_alone(self, probe: Probe) -> None:
         """Run the script on one rank, in a Context that a probe watches, without its output."""
@@ -293,7 +295,6 @@ def run_command(
     seeds: options.Seeds = None,
     delays: options.DelaysText = None,
     every_timing: options.EveryTiming = False,
-    max_runs: options.MaxRuns = MAX_RUNS,
     timing: options.TimingText = None,
     max_delay: Annotated[str, typer.Option(help="Longest delay of a seed.")] = "1 ms",
     watchdog: options.Watchdog = None,
@@ -307,15 +308,12 @@ def run_command(
     how = (as_module, max_restarts, tokens_per_step, second_run, _Start.of_process())
     job = _Job(program, args or [], num_ranks, settings, *how)
     traced = traced_ranks(trace, trace_ranks, num_ranks)
-    if every_timing:
-        _search_every_timing(command, job, max_runs)
-        return
-    if seeds is not None:
+    if every_timing or seeds is not None:
         _explore(command, job, seeds, max_ps)
         return
     recorder, drawn = flight_recorder(flight_recorder_folder, checks), _delays(delays, max_ps)
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}
-    settings |= {"timing": _timing(timing)}
+    settings["timing"] = _timing(timing)
     outputs = Outputs(prefix, tee, redirects, log_dir, local_ranks_filter)
     show = partial(_run_shown, job, trace, traced, summary)
     with _late_options_named(command, job):
@@ -564,8 +562,14 @@ def _show_found(context: Context, failure: SimrankError) -> None:
         typer.echo("\n".join(["simrank: found before the failure:", *found]), err=True)
 
 
-def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> None:
-    """Run the script under many seeds; print the first failure, shrunk, with its replay."""
+def _explore(command: typer.Context, job: _Job, num_seeds: int | None, max_ps: int) -> None:
+    """Run the script under many seeds; print the first failure, shrunk, with its replay.
+
+    Without a number of seeds: in every timing.
+    """
+    if num_seeds is None:
+        _search_every_timing(command, job)
+        return
     # What fails without any delay is no matter of order.
     comparison = explore.Comparison(job.run_quietly, job.settings["seed"])
     with progress_bar() as progress:
@@ -597,14 +601,14 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int, max_ps: int) -> 
         raise typer.Exit(FAILED)
 
 
-def _search_every_timing(command: typer.Context, job: _Job, max_runs: int) -> None:
+def _search_every_timing(command: typer.Context, job: _Job) -> None:
     """Run the script in every timing; print whether all end the same, and replays if not."""
-    words = _given(command, job, {"every_timing", "max_runs"})
+    words = _given(command, job, {"every_timing"})
 
     def replay(timing: str) -> str:
         return shlex.join(["simrank", "run", "--timing", timing, *words])
 
-    if not search_every_timing(job.run_timing, max_runs, job.num_ranks, replay):
+    if not search_every_timing(job.run_timing, job.num_ranks, replay):
         raise typer.Exit(FAILED)
 
 

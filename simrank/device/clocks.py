@@ -65,3 +65,8 @@ def join(clock: Clock, other: Clock) -> None:
     for number, step in other.items():
         if clock.get(number, 0) < step:
             clock[number] = step
+
+
+def is_behind(races: Any, ended: Any) -> bool:  # noqa: ANN401 - a RaceChecker, an operation or stream
+    """Return whether race checks know the running program to come after an end, in any timing."""
+    return races is not None and bool(races.is_behind(ended))

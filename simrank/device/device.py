@@ -66,11 +66,8 @@ class RaceHooks(Protocol):
     def stream_waits_for_stream(self, stream: Stream, other: Stream) -> None:
         """Order a stream behind another one."""
 
-    def is_behind(self, operation: Operation) -> bool:
-        """Return whether the running program comes after an operation's end, in every timing."""
-
-    def is_behind_stream(self, stream: Stream) -> bool:
-        """Return whether the running program comes after all of a stream, in every timing."""
+    def is_behind(self, ended: Operation | Stream) -> bool:
+        """Return whether the running program comes after the end of an operation, or stream."""
 
     def host_waits(self, operation: Operation) -> None:
         """Order the running program behind an operation."""

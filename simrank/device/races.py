@@ -285,17 +285,14 @@ class RaceChecker:
             if share_bytes(buffer.array, other.view):
                 self._report(buffer.storage, other, own)
 
-    def is_behind(self, operation: Operation) -> bool:
-        """Return whether the running program comes after an operation's end, in every timing."""
-        agent = self._of_stream(operation.stream)
-        ended = (operation.clock or {}).get(agent.number)
-        return ended is not None and self._host().clock.get(agent.number, 0) >= ended
-
-    def is_behind_stream(self, stream: Stream) -> bool:
-        """Return whether the running program comes after all of a stream, in every timing."""
+    def is_behind(self, ended: Operation | Stream) -> bool:
+        """Return whether the running program comes after the end of an operation, or stream."""
+        stream: Any = getattr(ended, "stream", ended)
+        over: Any = ended
+        is_over = over.head is None if stream is ended else over.complete
         agent = self._of_stream(stream)
-        own = agent.clock.get(agent.number, 0)
-        return stream.head is None and self._host().clock.get(agent.number, 0) >= own
+        clock = getattr(ended, "clock", None) or agent.clock
+        return is_over and self._host().clock.get(agent.number, 0) >= clock.get(agent.number, 0)
 
     def meet(self, clock: Clock) -> None:
         """Add the running program's clock to the clock of a meeting."""

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from simrank.device.clocks import join
+from simrank.device.clocks import is_behind, join
 from simrank.engine import Activity, Handle, Resource, limits
 from simrank.engine.callsite import site_of_frame
 from simrank.engine.delays import STREAM
@@ -58,8 +58,8 @@ class Operation(Handle):
     details: dict[str, Any] | None
     rank: int | None
     __slots__ = (
-        "_task", "clock", "details", "effect", "issue_ps", "issued_at", "name", "phase", "rank",
-        "run", "start_ps", "stream", "touched", "turn", "unseen",
+        "clock", "details", "effect", "issue_ps", "issued_at", "name", "phase", "rank",
+        "run", "start_ps", "stream", "task", "touched", "turn", "unseen",
     )  # fmt: skip
     kind = "operation"
     is_launch = True
@@ -92,7 +92,7 @@ class Operation(Handle):
         self.clock = self.run = self.turn = self.details = None
         self.unseen = ()
         engine = stream.device.engine
-        self._task = task = engine.current_task()
+        self.task = task = engine.current_task()
         self.rank = None if task is None else task.rank
         is_named = not self.is_implied or engine.delays is not None  # Delays are drawn per line.
         self.issued_at = site_of_frame(_getframe(self.depth)) if is_named else None
@@ -134,11 +134,6 @@ class Operation(Handle):
         """Note that the running program has seen this operation's end (for race checks)."""
         if self.stream.device.races is not None:
             self.stream.device.races.host_waits(self)
-
-    def is_host_ordered(self) -> bool:
-        """Return whether the running program is behind this operation's end."""
-        races = self.stream.device.races
-        return races is not None and self.complete and races.is_behind(self)
 
     def fire(self) -> None:
         """Begin, unless the stream was dropped since; the engine calls it at the start."""
@@ -200,7 +195,7 @@ class Operation(Handle):
                 ended by a caller that does not get the error.
         """
         add_note(error, f"simrank: raised by {self.name}, when it ran on the stream")
-        engine, task = self.stream.device.engine, self._task
+        engine, task = self.stream.device.engine, self.task
 
         def surface() -> None:
             if first is not None:
@@ -564,12 +559,8 @@ class Stream:
     def query(self) -> bool:
         """Return whether everything issued has ended; a negative answer is a charged poll (E8)."""
         what, races = f"query of stream '{self.name}'", self.device.races
-        done = limits.ask(
-            self.device.engine,
-            what,
-            lambda: self.head is None,
-            lambda: races is not None and races.is_behind_stream(self),
-        )
+        known = lambda: is_behind(races, self)  # noqa: E731 - as below
+        done = limits.ask(self.device.engine, what, lambda: self.head is None, known)
         if done and races is not None:
             races.host_waits_for_stream(self)
         return done
@@ -602,8 +593,7 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         """Record it on a stream (default: the current one)."""
-        if stream is None:
-            stream = current_stream()
+        stream = current_stream() if stream is None else stream
         self._mark = MarkOperation(stream, "event")
         stream.submit(self._mark, cost_ps=0)
 
@@ -611,17 +601,16 @@ class Event:
         """Hold later operations of a stream (default: the current one) until it has happened."""
         if self._mark is None:
             return  # As in CUDA: an event without a record blocks no stream.
-        if stream is None:
-            stream = current_stream()
-        stream.wait_for(self._mark)
+        (current_stream() if stream is None else stream).wait_for(self._mark)
 
     def query(self) -> bool:
         """Return whether it has happened; a negative answer is a charged poll (E8)."""
         mark = self._mark
         if mark is None:
             return True
-        engine = mark.stream.device.engine
-        done = limits.ask(engine, "query of an event", lambda: mark.complete, mark.is_host_ordered)
+        device = mark.stream.device
+        known = lambda: is_behind(device.races, mark)  # noqa: E731 - one line of many
+        done = limits.ask(device.engine, "query of an event", lambda: mark.complete, known)
         if done:
             mark.host_ordered()
         return done
@@ -682,8 +671,7 @@ def parse_device(device: Any) -> Device | None:  # noqa: ANN401 - torch's spelli
         SimrankError: There is no such device.
     """
     if hasattr(device, "memory"):
-        given: Device = device
-        return given
+        return cast("Device", device)
     if device in ("cpu", "cpu:0"):
         return None
     program = current_program() or require_program("a tensor factory")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from simrank.device import use_stream
+from simrank.device.clocks import is_behind
 from simrank.device.stream import new_stream, stream_on
 from simrank.engine import Handle, limits
 from simrank.errors import WaitTimeoutError
@@ -97,7 +99,9 @@ class Work:
         operation = self._operation
         engine, what = operation.stream.device.engine, f"is_completed of {operation.name}"
         is_true = None if self._is_incomplete else lambda: operation.complete
-        done = limits.ask(engine, what, is_true, operation.is_host_ordered)
+        done = limits.ask(
+            engine, what, is_true, partial(is_behind, operation.stream.device.races, operation)
+        )
         if done:
             operation.host_ordered()
             self._note_wait()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from contextlib import AbstractContextManager
 
     from greenlet import greenlet
 
-    from simrank.engine.choices import Choices
+    from simrank.engine.choices import Act
     from simrank.engine.delays import Delays
     from simrank.engine.queue import Firing, Wakeup
     from simrank.engine.task import FailureHook, Handle, Observer, Task
@@ -60,7 +60,7 @@ class EngineInterface(Protocol):
 
     @property
     def choices(self) -> Choices | None:
-        """What decides in place of simulated time."""
+        """The picks that replace simulated time, in a search over every timing."""
 
     @property
     def sees_shared(self) -> bool:
@@ -181,3 +181,107 @@ class EngineInterface(Protocol):
 
     def report_wait(self, task: Task, what: str, start_ps: int) -> None:
         """Show the observers a wait that is over now."""
+
+
+class Choices(Protocol):
+    """The picks of one run of a search over every timing; see `simrank.timings.run`.
+
+    It is an `Observer`, too.
+    """
+
+    def on_task_switch(self, task: Task, time_ps: int) -> None:
+        """Take a switch, as an observer."""
+
+    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
+        """Take a time of the host, as an observer."""
+
+    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
+        """Take an operation that has ended, as an observer."""
+
+    def on_transfer(
+        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
+    ) -> None:
+        """Take a transfer, as an observer."""
+
+    def at_rest(self) -> bool:
+        """Resume a parked task, since nothing else can go on; return whether there was one."""
+
+    def reach(  # noqa: PLR0913 - the facts that a search needs
+        self,
+        task: Task,
+        kind: str,
+        key: Hashable,
+        act: Act,
+        *,
+        is_ready: Callable[[], bool] | None = None,
+        state: Callable[[], Hashable] | None = None,
+        given: Hashable = None,
+    ) -> None:
+        """Come to a shared object: return when it is this call's turn.
+
+        Args:
+            task: The caller.
+            kind: Of the object, in the plural, for reports.
+            key: Tells the object from others of its kind while it lives.
+            act: What the call does.
+            is_ready: Whether the call can go on; None: it always can.
+            state: Returns what a look at the object shows, and its name, the same in all runs.
+            given: Of a change, the object's name and all that the caller gives; None: unknown.
+        """
+
+    def ask(
+        self,
+        task: Task,
+        what: str,
+        is_true: Callable[[], bool] | None,
+        is_known: Callable[[], bool],
+    ) -> bool:
+        """Answer a poll: what has happened may be seen yet, or not.
+
+        Args:
+            task: The caller.
+            what: In the user's words.
+            is_true: Whether it has happened; None: it never does.
+            is_known: Whether the caller is behind it: then it is seen.
+        """
+
+    def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
+        """Note a rank's call on others: a collective, or one end of a message."""
+
+    def printed(self, task: Task, text: str) -> None:
+        """Note what a rank prints."""
+
+    def failed(self, task: Task | None) -> None:
+        """Note a rank that raises."""
+
+    def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
+        """Wait for a handle, or until a time limit; return whether it completed in time."""
+
+    def sleep(self, task: Task, delay_ps: int) -> None:
+        """Sleep: other threads of the rank may go on."""
+
+    def clock_ps(self, task: Task) -> int:
+        """Return the next reading of a rank's clocks, in picoseconds."""
+
+    def clock(self, task: Task, name: str, value: float) -> float:
+        """Return a reading of a clock whose comparisons are choices."""
+
+    def compare(self, task: Task) -> bool:
+        """Return the outcome of a comparison of readings of clocks: either is possible."""
+
+    def undeclared(self, task: Task, what: str) -> None:
+        """Note a poll that no choice stands for: nothing is proved."""
+
+    def receive(
+        self,
+        call: Any,  # noqa: ANN401 - as above
+        sources: Callable[[], Sequence[int]],
+        take: Callable[[int], None],
+    ) -> None:
+        """Pick the source of a receive from any, once nothing else can go on.
+
+        Args:
+            call: The receiving operation.
+            sources: Returns those whose message is there.
+            take: Called with the source.
+        """

@@ -249,7 +249,7 @@ def ask(
     return is_true is not None and is_true()
 
 
-def reach(  # noqa: PLR0913 - what the two kinds of search are told
+def reach(  # noqa: PLR0913 - the facts that two kinds of search need
     task: Task,
     kind: str,
     key: Hashable = None,

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from greenlet import greenlet
 
-    from simrank.engine.choices import Choices
     from simrank.engine.delays import Delays
+    from simrank.engine.interface import Choices
     from simrank.engine.queue import Firing
     from simrank.engine.report import Explanation, PendingOperation
     from simrank.engine.task import FailureHook, Observer

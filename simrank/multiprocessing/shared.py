@@ -83,12 +83,15 @@ Barrier = threading.Barrier
 Event = threading.Event
 
 
-class Lock(ThreadLock):
+class ProcessLock(ThreadLock):
     """As multiprocessing.Lock."""
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Take it; a limit is not below zero."""
         return super().acquire(block, -1 if timeout is None or not block else max(timeout, 0))
+
+
+Lock = ProcessLock
 
 
 class RLock(ReentrantLock):
@@ -108,7 +111,7 @@ class Semaphore(threading.Semaphore):
         return super().acquire(block, limit)
 
     def get_value(self) -> int:
-        """Return how many can be taken."""
+        """Return the current value of the counter."""
         return self._value
 
 

@@ -1,4 +1,4 @@
-"""Places of a program: where a rank is, and with which values, to know a loop that changes nothing.
+"""Places of a program: the line of a rank and its values, to recognise loops.
 
 What cannot be looked into (an iterator, an open file) makes a place unsure: it equals no other.
 """
@@ -35,7 +35,7 @@ _ITERATORS = ("range_iterator", "list_iterator", "tuple_iterator", "enumerate", 
 
 
 class Place(NamedTuple):
-    """Where a rank is.
+    """A position in a program with the values there.
 
     Attributes:
         digest: Equal for equal places.
@@ -169,7 +169,7 @@ def _live_after(code: CodeType) -> dict[int, frozenset[str]]:
     """Return the names that are read before they are set again, after each instruction."""
     steps = list(dis.get_instructions(code))
     place = {step.offset: number for number, step in enumerate(steps)}
-    handlers = _handlers(code)
+    handlers, counted = _handlers(code), _counted(steps)
     before: list[frozenset[str]] = [frozenset()] * len(steps)
     after = list(before)
     is_changed = True
@@ -187,11 +187,28 @@ def _live_after(code: CodeType) -> dict[int, frozenset[str]]:
             if name is not None and step.opname.startswith("STORE_") and "ATTR" not in step.opname:
                 own = out - {name}
             elif name is not None and step.opname.startswith(_READS):
-                own = out | {name}
+                stored = counted.get(number)
+                is_read = stored is None or name in after[stored]
+                own = out | {name} if is_read else out
             if own != before[number] or out != after[number]:
                 before[number], after[number] = own, out
                 is_changed = True
     return {step.offset: after[number] for number, step in enumerate(steps)}
+
+
+def _counted(steps: list[dis.Instruction]) -> dict[int, int]:
+    """Return the store of each `n += 1`, by the number of its read."""
+    found = {}
+    for number in range(len(steps) - 3):
+        read, by, computed, stored = steps[number : number + 4]
+        if (
+            by.opname == "LOAD_CONST"
+            and computed.opname.startswith(("BINARY_OP", "INPLACE_"))
+            and read.argval == stored.argval
+            and stored.opname.startswith("STORE_")
+        ):
+            found[number] = number + 3
+    return found
 
 
 _READS = (
@@ -221,7 +238,7 @@ class _Look:
         self._clocks = clocks
 
     def at(self, value: Any, depth: int = 0, within: frozenset[int] = frozenset()) -> object:  # noqa: ANN401 - any value
-        """Return what stands for a value: equal for equal ones."""
+        """Return a digest of a value, equal for equal values."""
         if isinstance(value, self._clocks):
             return "a reading of a clock"
         if isinstance(value, _PLAIN):

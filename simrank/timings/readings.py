@@ -103,7 +103,7 @@ def _of(number: Any) -> Moment | Bounds:  # noqa: ANN401 - a number
 
 
 def _computed(name: str, one: Any, others: tuple[Any, ...]) -> Moment | Bounds:  # noqa: ANN401 - numbers
-    """Return what is known of a result of arithmetic."""
+    """Return the bounds of a result of arithmetic."""
     of, other = one.of, others[0] if others else 0
     rule = _RULES.get(name)
     if rule is None or not isinstance(other, int | float):

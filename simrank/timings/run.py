@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from simrank.device.clocks import is_behind
 from simrank.engine import NamedWait
 from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.choices import LONG_PS, Act
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from simrank.engine import Handle, Task
     from simrank.engine.task import TaskGroup
 
-# Assumed: rounds of a loop that are told apart, where its values never repeat: of polls for what is
-# the rank's own, and of looks at what ranks share, which go with all orders of others' calls.
+# Assumed: rounds of a loop whose values never repeat that differ for the search: of polls for what
+# is the rank's own, and of looks at shared objects, which go with all orders of others' calls.
 MAX_ROUNDS, MAX_LOOKS = 12, 4
 MAX_SLEEPS = 100_000  # Assumed: more are a loop that waits for what the search does not see.
 _CLOCK_STEP_PS = 10**9
@@ -66,7 +67,7 @@ class EndlessLoopError(SimrankError):
 
 @dataclass
 class Known:
-    """What the runs of a search tell each other.
+    """Facts that the runs of a search share.
 
     Attributes:
         shared: Lines at which a rank comes to objects whose order of calls can be seen.
@@ -83,12 +84,12 @@ class Known:
     acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
     def afresh(self) -> Known:
-        """Return what another search begins with."""
+        """Return the lines alone, for another search."""
         return Known(set(self.shared), set(self.visible))
 
 
-class Point(NamedTuple):
-    """Where timing decides.
+class ChoicePoint(NamedTuple):
+    """A line at which timing decides.
 
     Attributes:
         line: The program's line.
@@ -116,14 +117,14 @@ class _Visit:
 
 @dataclass(eq=False)
 class _Side:
-    """What the search knows of a task.
+    """The state of a task for the search.
 
     Attributes:
         name: Equal in all runs: number of the spawn, rank, number of the thread.
         history: A hash of all that it has observed.
         done: Of all that it has done where others see it, and printed.
         drawn: Of the state of its random numbers.
-        shown: Like the history, without own choices that nobody else sees.
+        shown: Like the history, without own choices that no other rank sees.
         hidden: The lines of these.
         visits: Places since it did anything.
         rounds: How often it was at a line, for the same thing, since it did anything.
@@ -148,7 +149,7 @@ class _Side:
     clock_ps: int = 0
 
     def observe(self, *what: object, hidden_at: str | None = None) -> None:
-        """Add to what it has observed; `hidden_at` is the line of what nobody else sees."""
+        """Add an observation; `hidden_at` is the line of one that no other rank sees."""
         self.history = digest_of(self.history, *what)
         if hidden_at is None:
             self.shown = digest_of(self.shown, *what)
@@ -156,7 +157,7 @@ class _Side:
             self.hidden.add(hidden_at)
 
     def known_by(self) -> tuple[object, ...]:
-        """Return what its state is a function of: where it is, or else all that it has observed."""
+        """Return the key of its state: its place, or else all its observations."""
         place = place_of(self.task.carrier.frame, READINGS)
         if self.task.finished or self.task.engine.has_threads or not place.is_sure & place.is_whole:
             return self.history, self.done
@@ -170,7 +171,7 @@ class _Side:
 
 
 class _Object:
-    """A shared object: who did what with it.
+    """A shared object, with the acts of each task.
 
     Attributes:
         kind: In the plural.
@@ -196,7 +197,7 @@ class _Object:
         self.lines.add(line)
 
     def shown(self) -> Hashable:
-        """Return what a look at it shows, or the changes that made it what it is."""
+        """Return the value that a look shows, or all changes of it in order."""
         return tuple(self.changes) if self.state is None else self.state()
 
     def is_ordered(self, related: Sequence[_Object]) -> bool:
@@ -219,7 +220,7 @@ class _Object:
 
 @dataclass(eq=False)
 class _Waiting:
-    """What waits for its turn: a task, or a receive from any source.
+    """A task that waits for its turn, or a receive from any source.
 
     Attributes:
         side: The task's.
@@ -233,7 +234,7 @@ class _Waiting:
     """
 
     side: _Side
-    point: Point
+    point: ChoicePoint
     options: Callable[[], list[Any]]
     take: Callable[[Any], None] = lambda _: None
     is_own: bool = False
@@ -245,7 +246,7 @@ class _Waiting:
         return (*self.side.name, self.point)
 
     def possible(self, num_changes: int) -> list[Any]:
-        """Return what may happen, without what a loop has gone through with nothing changed."""
+        """Return the options, without those that a loop has gone through with nothing changed."""
         options, visit = self.options(), self.visit
         if visit is None or visit.num_changes != num_changes:
             return options
@@ -284,15 +285,14 @@ class TimingRun:
     ) -> None:
         self.taken: list[int] = []
         self.open: list[tuple[int, int]] = []
-        self.points: dict[Point, set[str]] = {}
-        self.unmodelled: dict[Point, int] = {}
+        self.points: dict[ChoicePoint, set[str]] = {}
+        self.unmodelled: dict[ChoicePoint, int] = {}
         self.bounded: set[str] = set()
         self.is_new = False
         self.num_limits = self.num_readings = 0
         self._picks, self._known = tuple(picks), Known() if known is None else known
         self._clock_scale, self._is_replay, self._drawn = clock_scale, is_replay, drawn
         self._sides: dict[Task, _Side] = {}
-        self._by_rank: dict[int | None, _Side] = {}
         self._groups: dict[TaskGroup | None, int] = {}
         self._threads: dict[tuple[int, int], int] = {}
         self._parked: list[_Waiting] = []
@@ -313,13 +313,13 @@ class TimingRun:
 
     @property
     def context(self) -> bytes:
-        """What ranks have shown each other in this run."""
+        """A hash of all that ranks have shown each other in this run."""
         return digest_of(sorted((side.name, side.shown) for side in self._sides.values()))
 
     def forget(self) -> None:
-        """Let the run's tasks and objects go: what it has found stays."""
+        """Drop the run's tasks and objects; its findings stay."""
         for held in (
-            self._sides, self._by_rank, self._groups, self._objects, self._parked, self._calls,
+            self._sides, self._groups, self._objects, self._parked, self._calls,
         ):  # fmt: skip
             held.clear()
 
@@ -328,7 +328,7 @@ class TimingRun:
         """Return the run that replays a text, as `replay` writes it.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is no such text.
         """
         picked, _, lines = text.partition("@")
         picks = [int(part) for part in picked.split(".") if part]
@@ -337,7 +337,7 @@ class TimingRun:
 
     @property
     def replay(self) -> str:
-        """What replays this run: its picks, and the lines at which ranks wait for their turns."""
+        """The text of a replay: picks, and the lines at which ranks wait for their turns."""
         lines = ",".join(sorted(self._known.shared))
         return ".".join(map(str, self.taken)) + (f"@{lines}" if lines else "")
 
@@ -370,8 +370,8 @@ class TimingRun:
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []
 
-            visit = self._visit(side, kind, MAX_LOOKS) if act in _LOOKS else None
-            point = Point(line, f"the order of calls on {kind}")
+            visit = self._visit(side, (kind, key), MAX_LOOKS) if act in _LOOKS else None
+            point = ChoicePoint(line, f"the order of calls on {kind}")
             self._park(task, _Waiting(side, point, options, visit=visit, shared=shared))
         seen = shared.shown() if act in _SEES and not _is_dropped() else 0
         side.observe(act.value, kind, seen)
@@ -404,7 +404,7 @@ class TimingRun:
         side = self._side(task)
         visit = self._visit(side, what)
         if visit.tried and visit.num_changes == self._num_changes:
-            point = Point(line_here(), _without_numbers(what))
+            point = ChoicePoint(line_here(), _without_numbers(what))
             self._park(task, _Waiting(side, point, list))
         visit.tried, visit.num_changes = [NO], self._num_changes
 
@@ -415,15 +415,16 @@ class TimingRun:
             if not handle.complete:
                 task.engine.park_on(handle, task)
             return True
-        is_known = getattr(handle, "is_host_ordered", None)
-        if handle.complete and is_known is not None and is_known():
+        stream = getattr(handle, "stream", None)  # Of an operation.
+        if stream is not None and is_behind(stream.device.races, handle):
             return True
         what = f"the time limit of a wait for {handle.describe()}"
         answer: str = self._own_choice(
             task, what, lambda: [IN_TIME, LATE] if handle.complete else [LATE]
         )
-        if answer == LATE:
+        if answer == LATE:  # Callers look at the time to see what is left.
             self._side(task).slept_ps += timeout_ps
+            task.host_ps = task.clock_ps + timeout_ps
         return answer == IN_TIME
 
     def compare(self, task: Task) -> bool:
@@ -451,16 +452,16 @@ class TimingRun:
         return found
 
     def sleep(self, task: Task, delay_ps: int) -> None:
-        """Let other threads of the rank go on."""
+        """Sleep: other threads of the rank may go on."""
         self._side(task).slept_ps += delay_ps
         if task.engine.has_threads:
-            self._let_go_on(task, Point(line_here(), "the turns of threads"))
+            self._let_go_on(task, ChoicePoint(line_here(), "the turns of threads"))
         else:
             self._count_sleep(self._side(task))
 
     def undeclared(self, task: Task, what: str) -> None:
         """Note a poll that no choice stands for: nothing is proved."""
-        point = Point(line_here(), _without_numbers(what))
+        point = ChoicePoint(line_here(), _without_numbers(what))
         self.unmodelled[point] = self.unmodelled.get(point, 0) + 1
         self._let_go_on(task, point)
 
@@ -471,7 +472,7 @@ class TimingRun:
         take: Callable[[int], None],
     ) -> None:
         """Pick the source of a receive from any, once nothing else can go on."""
-        side = self._by_rank[call.rank]
+        side = self._side(call.task)
         site = call.issued_at
         line = "an unknown line" if site is None else _shown(site.line())
 
@@ -480,20 +481,20 @@ class TimingRun:
             self._num_changes += 1
             take(source)
 
-        point = Point(line, "the source of a receive from any")
+        point = ChoicePoint(line, "the source of a receive from any")
         self._parked.append(_Waiting(side, point, lambda: list(sources()), taken))
 
     # ---- parked ----
 
     def _own_choice(self, task: Task, what: str, options: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - one of them
         side = self._side(task)
-        point, visit = Point(line_here(), _without_numbers(what)), self._visit(side, what)
+        point, visit = ChoicePoint(line_here(), _without_numbers(what)), self._visit(side, what)
         answer = self._park(task, _Waiting(side, point, options, is_own=True, visit=visit))
         is_seen = task.engine.has_threads or point.line in self._known.visible
         side.observe(what, answer, hidden_at=None if is_seen else point.line)
         return answer
 
-    def _let_go_on(self, task: Task, point: Point) -> None:
+    def _let_go_on(self, task: Task, point: ChoicePoint) -> None:
         side = self._side(task)
         self._count_sleep(side)
         visit = self._visit(side, point.what)
@@ -525,7 +526,7 @@ class TimingRun:
                 self._parked.remove(waiting)
         return picked[0]
 
-    def _visit(self, side: _Side, what: str, most: int = MAX_ROUNDS) -> _Visit:
+    def _visit(self, side: _Side, what: Hashable, most: int = MAX_ROUNDS) -> _Visit:
         """Return the time before that a rank was where it is, since it did anything.
 
         A rank that comes back with the same values goes through the same states again, as long as
@@ -535,7 +536,7 @@ class TimingRun:
         place = place_here(READINGS)
         at_line = (place.line, what)
         rounds = side.rounds[at_line] = side.rounds.get(at_line, 0) + 1
-        key: Hashable = place.digest if place.is_sure else None
+        key = place.digest, what
         visit = side.visits.get(key) if place.is_sure else None
         if visit is not None:
             side.history, side.shown = visit.history
@@ -554,7 +555,7 @@ class TimingRun:
     # ---- the picks ----
 
     def at_rest(self) -> bool:
-        """Let something parked go on; return whether anything could.
+        """Resume a parked task; return whether there was one.
 
         Raises:
             MetAgainError: Another run has met this state, or the search starts again.
@@ -578,7 +579,7 @@ class TimingRun:
         return True
 
     def _possibilities(self) -> list[tuple[_Waiting, Any]]:
-        """Return what may happen next: of one task alone where what it does is seen by none."""
+        """Return the options of all parked tasks, or of one whose acts no other task sees."""
         parked = sorted(self._parked, key=_Waiting.order)
         found = [(each, option) for each in parked for option in each.possible(self._num_changes)]
         for each in parked:
@@ -652,13 +653,11 @@ class TimingRun:
 
     def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
         """Note a call of a rank on others: a collective, or one end of a message."""
-        side = self._by_rank.get(operation.rank)
-        if side is None:
+        if operation.task is None:
             return
+        side = self._side(operation.task)
         side.start_over()
-        given = b""
-        if operation.touched is not None:
-            given = digest_of([_bytes_of(each) for each in operation.touched.reads])
+        given = _given(operation)
         self._act(side, f"calls {operation.name}")
         side.done, side.drawn = digest_of(side.done, given), drawn_numbers()
         if side.hidden:
@@ -667,9 +666,9 @@ class TimingRun:
     def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
         """Compare the bytes that a rank gave to a call."""
         found = self._calls.pop(operation, None)
-        if found is not None and operation.touched is not None:
+        if found is not None:
             side, what = found
-            given = digest_of([_bytes_of(each) for each in operation.touched.reads])
+            given = _given(operation)
             if self._known.acts.setdefault((side.name, what), given) != given:
                 self._show(side)
 
@@ -701,7 +700,6 @@ class TimingRun:
             rank = -1 if task.rank is None else task.rank
             number = self._threads[group, rank] = self._threads.get((group, rank), -1) + 1
             side = self._sides[task] = _Side((group, rank, number), task)
-            self._by_rank.setdefault(task.rank, side)
         side.drawn = drawn_numbers()
         return side
 
@@ -719,7 +717,7 @@ class TimingRun:
         return shared
 
     def _related(self, kind: str, key: Hashable) -> list[_Object]:
-        """Return what an object is part of, or its parts: keys `(owner, None)` are all of it."""
+        """Return the whole of an object, or its parts: `(owner, None)` is a whole."""
         if not isinstance(key, tuple):
             return []
         owner, part = key
@@ -732,8 +730,13 @@ class TimingRun:
         ]  # fmt: skip
 
 
-def _bytes_of(buffer: Any) -> bytes:  # noqa: ANN401 - a Buffer
-    return digest_of(np.ascontiguousarray(buffer.array).tobytes())
+def _given(operation: Any) -> bytes:  # noqa: ANN401 - operations live in other layers
+    """Return a hash of the bytes that a call gives to others."""
+    request = getattr(operation, "request", None)
+    touched = operation.touched if request is None else request
+    buffers = () if touched is None else touched.reads
+    arrays = (np.ascontiguousarray(buffer.array) for buffer in buffers if buffer is not None)
+    return digest_of([array.tobytes() for array in arrays])
 
 
 _LOOKS = (Act.READ, Act.AWAIT)

@@ -1,4 +1,4 @@
-"""The search over every timing of a program: runs with all picks, and what they say together."""
+"""The search over every timing of a program: runs with all picks, and their verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import SpawnException
-from simrank.timings.run import Known, MetAgainError, OtherWayError, Point, TimingRun
+from simrank.timings.run import ChoicePoint, Known, MetAgainError, OtherWayError, TimingRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ _MAX_DRAWN, _NUM_SAME = 24, 4
 _OTHER_CLOCK = 1009  # Assumed: another factor changes every comparison that is not seen.
 
 
-class Seen(NamedTuple):
-    """What one run shows.
+class TimingEnd(NamedTuple):
+    """The end and the lines of one run.
 
     Attributes:
         end: How it ended: `returned`, or what was raised.
@@ -35,11 +35,11 @@ class Seen(NamedTuple):
 
     @property
     def outcome(self) -> tuple[str, tuple[tuple[tuple[int, str], tuple[str, ...]], ...]]:
-        """What tells it from other runs."""
+        """The facts by which runs differ."""
         return self.end, tuple(sorted((key, tuple(lines)) for key, lines in self.lines.items()))
 
 
-class Outcome(NamedTuple):
+class TimingOutcome(NamedTuple):
     """One way in which the program ends.
 
     Attributes:
@@ -47,13 +47,13 @@ class Outcome(NamedTuple):
         replay: What replays it.
     """
 
-    seen: Seen
+    seen: TimingEnd
     replay: str
 
 
 @dataclass
-class Verdict:
-    """What a search has found.
+class TimingVerdict:
+    """The result of a search.
 
     Attributes:
         outcomes: The ways in which the program ends, in the order of their first runs.
@@ -65,8 +65,8 @@ class Verdict:
         num_readings: Readings of clocks in the first run.
     """
 
-    outcomes: list[Outcome] = field(default_factory=list)
-    points: dict[Point, set[str]] = field(default_factory=dict)
+    outcomes: list[TimingOutcome] = field(default_factory=list)
+    points: dict[ChoicePoint, set[str]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     num_runs: int = 0
     num_met: int = 0
@@ -76,15 +76,15 @@ class Verdict:
         default_factory=dict
     )
 
-    def add(self, timing: TimingRun, seen: Seen) -> None:
+    def add(self, timing: TimingRun, seen: TimingEnd) -> None:
         """Add what a run has shown."""
         if all(seen.outcome != each.seen.outcome for each in self.outcomes):
-            self.outcomes.append(Outcome(seen, timing.replay))
+            self.outcomes.append(TimingOutcome(seen, timing.replay))
         shown = self._lines.setdefault((timing.context, seen.end), {})
         for key, lines in seen.lines.items():
             shown.setdefault(key, set()).add(tuple(lines))
 
-    def covers(self, seen: Seen) -> bool:
+    def covers(self, seen: TimingEnd) -> bool:
         """Return whether a run ends as one of the search could.
 
         Where own choices of ranks are hidden from the others, any of their lines go together.
@@ -102,7 +102,7 @@ class Verdict:
 
 
 def end_of(error: BaseException | None) -> str:
-    """Return how a run ended, as text that is equal for equal ends."""
+    """Return the end of a run as text, equal for equal ends."""
     if error is None:
         return RETURNED
     if isinstance(error, SpawnException) and error.errors:
@@ -118,11 +118,11 @@ def _first(error: BaseException) -> str:
 
 
 def search(
-    run: Callable[[TimingRun], Seen],
+    run: Callable[[TimingRun], TimingEnd],
     max_runs: int = MAX_RUNS,
     *,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Verdict:
+) -> TimingVerdict:
     """Run a program in every way that its timing can take.
 
     Args:
@@ -142,7 +142,7 @@ class _Search:
 
     def __init__(
         self,
-        run: Callable[[TimingRun], Seen],
+        run: Callable[[TimingRun], TimingEnd],
         max_runs: int,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
@@ -150,16 +150,16 @@ class _Search:
         self._known = Known()
         self._num_in_vain = 0
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TimingVerdict:
         """Search, again where a run finds that more lines share objects."""
         only = self._look_around()
         if only is not None:
-            verdict = Verdict(num_runs=1)
+            verdict = TimingVerdict(num_runs=1)
             verdict.add(*only)
             self._judge(verdict, [only[0]])
             return verdict
         while True:
-            verdict, runs = Verdict(), []
+            verdict, runs = TimingVerdict(), []
             for timing in self._runs(verdict):
                 runs.append(timing)
                 if timing.is_new:
@@ -169,7 +169,7 @@ class _Search:
                 return verdict
             self._num_in_vain += len(runs)
 
-    def _look_around(self) -> tuple[TimingRun, Seen] | None:
+    def _look_around(self) -> tuple[TimingRun, TimingEnd] | None:
         """Run with drawn picks, to find most of the lines that a search must know.
 
         Returns:
@@ -191,7 +191,7 @@ class _Search:
             num_known = num_lines
         return None
 
-    def _runs(self, verdict: Verdict) -> Iterator[TimingRun]:
+    def _runs(self, verdict: TimingVerdict) -> Iterator[TimingRun]:
         known = self._known = self._known.afresh()
         todo: list[tuple[int, ...]] = [()]
         while todo:
@@ -219,7 +219,7 @@ class _Search:
                 self._on_progress(verdict.num_runs + verdict.num_met, len(todo))
             yield timing
 
-    def _judge(self, verdict: Verdict, runs: Sequence[TimingRun]) -> None:
+    def _judge(self, verdict: TimingVerdict, runs: Sequence[TimingRun]) -> None:
         """State where timing decides, and why nothing is proved."""
         verdict.num_limits, verdict.num_readings = runs[0].num_limits, runs[0].num_readings
         for timing in runs:
@@ -244,7 +244,7 @@ class _Search:
         if verdict.outcomes and not self._repeats(verdict.outcomes[0]):
             problems.append("two runs differ: a clock or something outside decides, unseen")
 
-    def _repeats(self, outcome: Outcome) -> bool:
+    def _repeats(self, outcome: TimingOutcome) -> bool:
         """Return whether the first run is the same again, with faster clocks."""
         timing = TimingRun.parse(outcome.replay, clock_scale=_OTHER_CLOCK)
         try:

@@ -67,6 +67,7 @@ MID_COMPILATION: tuple[Place, ...] = (
                    "_inductor_triton_kernel_to_post_grad_node_info", "_inductor_kernel_extern_info",
                    "_inductor_kernel_stack_trace")),
     ("torch._inductor.ir", "IRNode._current_origins", OrderedSet()),
+    ("torch.fx._symbolic_trace", "CURRENT_PATCHER", None),
     ("torch.fx._lazy_graph_module", "_use_lazy_graph_module_flag", False),
     ("torch.fx.graph_module", "_forward_from_src", None),
     ("torch.fx.traceback", "current_meta", {}),

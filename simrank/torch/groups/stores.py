@@ -91,7 +91,7 @@ class StoreTable:
         note_read(None, (id(self), key), f"key '{key}' of {self.name} that no rank changes")
 
     def _shown(self, key: str) -> Hashable:
-        """Return what ranks can see of a key."""
+        """Return the visible state of a key."""
         return self.name, key, self.values.get(key), tuple(self.queues.get(key, ()))
 
     @property
