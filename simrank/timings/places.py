@@ -83,7 +83,9 @@ def place_of(frame: FrameType | None, clocks: type | tuple[type, ...]) -> Place:
     found: list[object] = []
     while frame is not None:
         code = frame.f_code
-        if not is_library(code.co_filename):
+        if is_library(code.co_filename):
+            found.append((code.co_name, frame.f_lasti))
+        else:
             line = line or _line(frame)
             look.is_sure &= not code.co_flags & inspect.CO_GENERATOR
             live = live_names(code, frame.f_lasti)

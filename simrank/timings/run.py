@@ -298,6 +298,7 @@ class TimingRun:
         self._parked: list[_Waiting] = []
         self._objects: dict[tuple[str, Hashable], _Object] = {}
         self._calls: dict[Any, tuple[_Side, str]] = {}
+        self._states: set[bytes] = set()
         self._num_changes = 0
 
     def on_task_switch(self, task: Task, time_ps: int) -> None:
@@ -619,11 +620,17 @@ class TimingRun:
         """
         sides = sorted(self._sides.values(), key=lambda side: side.name)
         objects = sorted(repr(each.shown()) for each in self._objects.values() if each.changes)
-        waiting = [(each.side.name, each.point, repr(option)) for each, option in found]
+        waiting = [
+            (each.side.name, each.point, repr(option), each.shared and repr(each.shared.shown()))
+            for each, option in found
+        ]
         state = digest_of([(side.name, side.known_by()) for side in sides], objects, waiting)
+        if state in self._states:  # A loop of this run: it goes on, and takes nothing else there.
+            return False
         if state in self._known.states:
             raise MetAgainError
         self._known.states.add(state)
+        self._states.add(state)
         first = found[0][0]
         if not first.is_own or any(each is not first for each, _ in found):
             return True

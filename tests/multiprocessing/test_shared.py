@@ -241,3 +241,20 @@ def test_a_read_that_nobody_answers_is_reported():
 
     with pytest.raises((SpawnException, simrank.errors.SimrankError), match="recv\\(\\) of a pipe"):
         run(program, 1)
+
+
+def test_locks_and_semaphores_take_block_as_multiprocessings_do(run):
+    """By keyword; a limit of None waits."""
+
+    def program(rank, ctx):
+        names = mp.get_context("spawn")
+        lock, again, count = names.Lock(), names.RLock(), names.Semaphore(2)
+        assert lock.acquire(block=False)
+        assert not lock.acquire(block=False)
+        assert not lock.acquire(block=True, timeout=0.001)
+        assert again.acquire(block=True, timeout=None)
+        assert again.acquire(block=False)
+        assert count.acquire(block=False)
+        assert count.get_value() == 1
+
+    run(program, 1)

@@ -261,3 +261,14 @@ def test_products_of_a_half_type_are_rounded_once_without_memory_of_their_own(cu
     a.copy_(c)
     graph.replay()
     assert torch.equal(captured, c @ b)
+
+
+def test_norms_of_permuted_rows_return_strides_as_cudas_do(cuda):
+    """CUDA's kernels write rows one behind the other; batch norms keep the input's strides."""
+    x = torch.randn(4, 2, 8, device="cuda").movedim(0, 1)
+    weight = torch.ones(8, device="cuda")
+    assert torch.nn.functional.rms_norm(x, (8,), weight).is_contiguous()
+    assert torch.nn.functional.layer_norm(x, (8,), weight).is_contiguous()
+    mean, variance = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")
+    normed = torch.nn.functional.batch_norm(x, mean, variance, training=True)
+    assert normed.stride() == x.stride()

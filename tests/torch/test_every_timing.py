@@ -1,0 +1,134 @@
+"""Torch programs in every timing: stores, messages of gloo, data-parallel steps."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as torch_dist
+
+import simrank
+from simrank.errors import SimrankError
+from simrank.timings.search import TimingEnd, end_of, search
+
+
+def verdict_of(body, nprocs):
+    """Return the verdict on a body that torch's ranks run; what it returns are its lines."""
+
+    def run(timing):
+        lines, failure = {}, None
+        context = simrank.Context(timing=timing, races="report")
+
+        def work(rank):
+            torch_dist.init_process_group("gloo")
+            lines[rank, "stdout"] = [
+                str(body(rank, torch_dist.distributed_c10d._get_default_store()))
+            ]
+            torch_dist.destroy_process_group()
+
+        try:
+            with context:
+                context.multiprocessing.spawn(work, nprocs=nprocs)
+        except SimrankError as error:
+            failure = error
+        return TimingEnd(end_of(failure), lines)
+
+    return search(run, 300)
+
+
+def outputs(verdict, rank=0):
+    """Return what a rank can show."""
+    return {tuple(outcome.seen.lines[rank, "stdout"]) for outcome in verdict.outcomes}
+
+
+def test_a_barrier_of_a_store_is_proved():
+    """The last of those that add opens it for all."""
+
+    def program(rank, store):
+        if store.add("here", 1) == 2:
+            store.set("open", "1")
+        store.wait(["open"])
+        return store.check(["here", "missing"]), store.check(["here"])
+
+    verdict = verdict_of(program, 2)
+    assert verdict.is_proved
+    assert outputs(verdict) == {("(False, True)",)}
+
+
+def test_a_key_that_two_ranks_set_has_either_value_in_the_end():
+    """And a rank that waits for it reads either."""
+
+    def program(rank, store):
+        if rank:
+            store.set("key", str(rank))
+        torch_dist.barrier()
+        return store.get("key").decode()
+
+    assert outputs(verdict_of(program, 3)) == {("1",), ("2",)}
+
+
+def test_an_election_has_each_winner():
+    """By compare_set."""
+
+    def program(rank, store):
+        return store.compare_set("leader", "", str(rank)).decode()
+
+    assert outputs(verdict_of(program, 3)) == {("0",), ("1",), ("2",)}
+
+
+def test_a_wait_with_a_short_limit_is_in_time_or_not():
+    """The key may come later."""
+
+    def program(rank, store):
+        if rank:
+            store.set("key", "1")
+            return None
+        try:
+            store.wait(["key"], timedelta(milliseconds=20))
+        except torch_dist.DistStoreError:
+            return "late"
+        return "in time"
+
+    assert outputs(verdict_of(program, 2)) == {("late",), ("in time",)}
+
+
+def test_the_limit_of_a_store_is_set_through_its_prefix():
+    """As torch's does."""
+
+    def program(rank, store):
+        store.set_timeout(timedelta(milliseconds=20))
+        with pytest.raises(torch_dist.DistStoreError, match="after 20ms"):
+            store.get("missing")
+        return "late"
+
+    assert verdict_of(program, 1).is_proved
+
+
+def test_messages_of_gloo_are_complete_once_they_were_waited_for():
+    """Timing decides nothing of their polls."""
+
+    def program(rank, store):
+        part = torch.zeros(1)
+        work = torch_dist.isend(part, 1) if rank == 0 else torch_dist.irecv(part, 0)
+        before = work.is_completed()
+        work.wait()
+        return before, work.is_completed()
+
+    verdict = verdict_of(program, 2)
+    assert verdict.is_proved
+    assert outputs(verdict) == {("(False, True)",)}
+
+
+def test_a_data_parallel_step_is_proved_by_one_run():
+    """Timing decides nothing in it."""
+
+    def program(rank, store):
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.full((2, 8), float(rank))).square().sum().backward()
+        optimizer.step()
+        return sum(parameter.sum() for parameter in model.parameters()).item()
+
+    verdict = verdict_of(program, 2)
+    assert verdict.is_proved
+    assert verdict.num_runs == 1
