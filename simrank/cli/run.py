@@ -309,7 +309,7 @@ def run_command(
     job = _Job(program, args or [], num_ranks, settings, *how)
     traced = traced_ranks(trace, trace_ranks, num_ranks)
     if every_timing or seeds is not None:
-        _explore(command, job, seeds, max_ps)
+        _explore(command, job, None if every_timing else seeds, max_ps)
         return
     recorder, drawn = flight_recorder(flight_recorder_folder, checks), _delays(delays, max_ps)
     settings |= {"flight_recorder": recorder, "divergence": divergence, "delays": drawn}

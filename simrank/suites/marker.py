@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 MARK = "ranks"
 HELP = (
-    "ranks(n, *, on=None, seeds=None, cluster=None, **context): run the body on n ranks, simulated "
-    "or as --ranks-on says; on= names where it may run; the other keywords are simrank.Context's"
+    "ranks(n, *, on=None, seeds=None, every_timing=False, cluster=None, **context): run the body "
+    "on n ranks, simulated or as --ranks-on says; on= names where it may run; the other keywords "
+    "are simrank.Context's"
 )
 SIMULATED = "simrank"
 # Where ranks are real processes -> the backend of their pool.
@@ -33,7 +34,11 @@ REAL: dict[str, str | None] = {"gloo": "gloo", "nccl": "nccl", "processes": None
 PLACES = (SIMULATED, *REAL)
 # Options that decide whether a simulated test passes: without them a pass would mean something
 # else. The others describe the simulated machine, or what is written about it.
-_VERDICTS = ("seeds", "checks", "races", "strict", "faults", "delays", "on_failure", "data")
+_VERDICTS = (
+    "seeds", "every_timing", "checks", "races", "strict", "faults", "delays", "timing",
+    "on_failure", "data",
+)  # fmt: skip
+_OF_SEARCHES = ("seeds", "every_timing")  # No options of a Context.
 
 
 class RankFixture:
@@ -109,7 +114,7 @@ def make_context(num_ranks: int, options: Mapping[str, Any]) -> Context:
     """
     from simrank.context import Context  # noqa: PLC0415 - see above
 
-    settings = {name: value for name, value in options.items() if name != "seeds"}
+    settings = {name: value for name, value in options.items() if name not in _OF_SEARCHES}
     _check(settings)
     if "cluster" in settings:
         return Context(**settings)
@@ -203,7 +208,7 @@ def check_real(item: pytest.Item) -> None:
         pytest.fail(f"{text}\n  to fix: give one --ranks-on", pytrace=False)
     if place == SIMULATED:
         return
-    _check({name: value for name, value in found.options.items() if name != "seeds"})
+    _check({name: value for name, value in found.options.items() if name not in _OF_SEARCHES})
     reasons = [f"the option {name}=" for name in _VERDICTS if name in found.options]
     if "ctx" in getattr(item, "fixturenames", ()):
         reasons.append("the fixture ctx")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from simrank.context import Context
     from simrank.engine.delays import Delays
+    from simrank.timings.run import TimingRun
+    from simrank.timings.search import TimingEnd
 
 
 def run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, Any]) -> None:
@@ -29,6 +31,9 @@ def run(item: pytest.Function, body: Callable[..., Any], values: Mapping[str, An
     num_ranks, _, options = asked(item)
     test = _Test(item, body, values, num_ranks)
     seeds = options.get("seeds")
+    if options.get("every_timing"):
+        _search_every_timing(test, options)
+        return
     if seeds is not None:
         _search(test, options, int(seeds))
         return
@@ -127,6 +132,38 @@ def _search(test: _Test, options: Mapping[str, Any], num_seeds: int) -> None:
             test.run_traced(make_context(num_ranks, {**options, "delays": failure.delays}))
         replay = f"to replay: ranks({num_ranks}, delays={str(failure.delays)!r})"
         pytest.fail(f"{failure}\n{replay}\n\n{failure.error}", pytrace=False)
+
+
+def _search_every_timing(test: _Test, options: Mapping[str, Any]) -> None:
+    """Run the test in every timing, or fail with what else can happen and its replay."""
+    from simrank.timings.search import (  # noqa: PLC0415 - few tests need it
+        RETURNED,
+        TimingEnd,
+        search,
+    )
+
+    __tracebackhide__ = True
+    num_ranks, failures = test.num_ranks, dict[str, str]()
+    options = {**options, "cluster": make_context(num_ranks, options).cluster}
+
+    def once(timing: TimingRun) -> TimingEnd:
+        context = make_context(num_ranks, {"races": "report", **options, "timing": timing})
+        try:
+            test.run(context)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - any end counts
+            end = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
+            failures.setdefault(end, str(error))
+            return TimingEnd(end, {})
+        return TimingEnd(RETURNED, {}, tuple(str(race) for race in context.races))
+
+    verdict = search(once)
+    if verdict.is_proved:
+        return
+    lines = [f"not proved: {'; '.join(verdict.problems)}"]
+    for outcome in verdict.outcomes:
+        replay = f"ranks({num_ranks}, timing=TimingRun.parse({outcome.replay!r}))"
+        lines += [outcome.seen.end, f"  to replay: {replay} (from simrank.timings.run)"]
+    pytest.fail("\n".join([*lines, "", *failures.values()]), pytrace=False)
 
 
 def _failing_as_exception(once: Callable[[Delays], None]) -> Callable[[Delays], None]:

@@ -125,6 +125,30 @@ def test_it(rank):
     result.stdout.fnmatch_lines(["*seed * fails*", "*to replay: ranks(3, delays='*"])
 
 
+def test_every_timing_finds_the_other_end_and_says_how_to_replay(pytester):
+    """A test passes if every timing does; else it fails with the one that does not."""
+    result = outcome(
+        pytester,
+        """
+def receive(rank, ctx):
+    dist.init_process_group("gloo")
+    if rank:
+        dist.send(ctx.ones(1, device="cpu"), 0)
+    return [dist.recv(ctx.zeros(1, device="cpu")) for _ in range(2)] if rank == 0 else []
+
+@pytest.mark.ranks(3, every_timing=True)
+def test_all(rank, ctx):
+    receive(rank, ctx)
+
+@pytest.mark.ranks(3, every_timing=True)
+def test_order(rank, ctx):
+    assert receive(rank, ctx) in ([], [1, 2])
+""",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*not proved: 2 different ends*", "*TimingRun.parse('1')*"])
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
