@@ -12,7 +12,8 @@ def test_all_reduce_sums(rank, world_size, ctx):
 The marker takes the number of ranks, `seeds=N` or `every_timing=True` to look for bugs of order,
 and every keyword of `simrank.Context`. Fixtures are set up once, in the main program, and shared;
 `rank` differs. `--ranks-on=gloo` runs the same tests on real processes; see
-`simrank/validate/README.md`."""
+`simrank/validate/README.md`.
+"""
 
 from __future__ import annotations
 
