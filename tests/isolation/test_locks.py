@@ -564,7 +564,7 @@ def test_a_loop_that_tries_a_semaphore_goes_on_when_it_is_released(run):
             time.sleep(0.01)
             semaphore.release()
             return
-        while not semaphore.acquire(blocking=False):
+        while not semaphore.acquire(block=False):
             pass
 
     run(program, 2, True)
