@@ -272,6 +272,9 @@ class Choices(Protocol):
     def undeclared(self, task: Task, what: str) -> None:
         """Note a poll that no choice stands for: nothing is proved."""
 
+    def pass_over(self, what: str) -> None:
+        """Note what the search does not follow, at the program's line: nothing is proved."""
+
     def receive(
         self,
         call: Any,  # noqa: ANN401 - as above

@@ -26,6 +26,7 @@ from simrank.ranks import current_program, require_program
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from simrank.device.stream import Stream
     from simrank.kernels.machine.protocols import Jit
 
 
@@ -119,6 +120,13 @@ def recorded_launches(mode: str = "auto") -> Iterator[LaunchRecorder]:
 # ---- Launches ----
 
 
+def _pass_over(stream: Stream, launched: Launch) -> None:
+    """Note a kernel whose results timing may decide, in a search of every timing."""
+    choices = stream.device.engine.choices
+    if choices is not None and launched.effects.is_of_timing:
+        choices.pass_over("a kernel with atomics, flags or clocks")
+
+
 def launch(
     jit: Jit, grid: GridSize, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TritonOperation:
@@ -156,6 +164,7 @@ def launch(
     launched = Launch(
         bind(jit), grid_sizes(grid, {**bound, **kwargs}), bound, options, stream.device.spec
     )
+    _pass_over(stream, launched)
     written = written_by_jit(jit)
     check_constants(jit, bound, kwargs, stream.device.spec, written)
     reads = arguments.on_device(bound.values())

@@ -272,6 +272,7 @@ class TimingRun:
         is_new: Whether further lines were found to share objects: the search starts again.
         num_limits: Waits whose long limit was taken not to expire.
         num_readings: Readings of clocks.
+        has_threads: Whether a rank has started a thread.
     """
 
     def __init__(
@@ -290,6 +291,7 @@ class TimingRun:
         self.bounded: set[str] = set()
         self.is_new = False
         self.num_limits = self.num_readings = 0
+        self.has_threads = False
         self._picks, self._known = tuple(picks), Known() if known is None else known
         self._clock_scale, self._is_replay, self._drawn = clock_scale, is_replay, drawn
         self._sides: dict[Task, _Side] = {}
@@ -319,6 +321,7 @@ class TimingRun:
 
     def forget(self) -> None:
         """Drop the run's tasks and objects; its findings stay."""
+        self.has_threads = any(task.engine.has_threads for task in self._sides)
         for held in (
             self._sides, self._groups, self._objects, self._parked, self._calls,
         ):  # fmt: skip
@@ -465,6 +468,11 @@ class TimingRun:
         point = ChoicePoint(line_here(), _without_numbers(what))
         self.unmodelled[point] = self.unmodelled.get(point, 0) + 1
         self._let_go_on(task, point)
+
+    def pass_over(self, what: str) -> None:
+        """Note what the search does not follow, at the program's line: nothing is proved."""
+        point = ChoicePoint(line_here(), what)
+        self.unmodelled[point] = self.unmodelled.get(point, 0) + 1
 
     def receive(
         self,

@@ -236,6 +236,8 @@ class _Search:
             problems.append(f"{num_outputs} different outputs")
         unmodelled = {point for timing in runs for point in timing.unmodelled}
         problems += [f"{what} at {line} is not followed" for line, what in sorted(unmodelled)]
+        if any(timing.has_threads for timing in runs):
+            problems.append("threads of a rank share variables, which are not followed")
         bounded = {line for timing in runs for line in timing.bounded}
         problems += [
             f"the loop at {line} was followed for a few rounds" for line in sorted(bounded)

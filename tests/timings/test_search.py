@@ -376,4 +376,4 @@ def test_threads_of_a_rank_take_turns_in_every_order():
 
     found = search(runner(program, 1, "thread"), 100)
     assert outputs(found) == {("ab", ""), ("ba", "")}
-    assert not found.is_proved
+    assert any("threads of a rank" in problem for problem in found.problems)

@@ -5,6 +5,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as torch_dist
+import triton
+import triton.language as tl
 
 import simrank
 from simrank.errors import SimrankError
@@ -116,6 +118,24 @@ def test_messages_of_gloo_are_complete_once_they_were_waited_for():
     verdict = verdict_of(program, 2)
     assert verdict.is_proved
     assert outputs(verdict) == {("(False, True)",)}
+
+
+@triton.jit
+def ticket(counter, taken):
+    """Note which program came when."""
+    tl.store(taken + tl.program_id(0), tl.atomic_add(counter, 1))
+
+
+def test_a_kernel_with_atomics_is_named_and_not_followed():
+    """A GPU decides the order of its programs."""
+
+    def program(rank, store):
+        counter, taken = torch.zeros(2, 4, dtype=torch.int32, device="cuda").unbind()
+        ticket[(4,)](counter, taken)
+        return taken.sum().item()
+
+    problems = verdict_of(program, 1).problems
+    assert any("kernel with atomics" in problem for problem in problems)
 
 
 def test_a_data_parallel_step_is_proved_by_one_run():

@@ -261,9 +261,10 @@ class Effects:
         reads: It reads memory: a loop that calls it may wait.
         threads: It asks which of its program's threads it is.
         times: It reads a clock: each of its programs has a time of its own.
+        atomics: It has atomics, whose order among programs a GPU decides.
     """
 
-    __slots__ = ("publishes", "reads", "threads", "times", "waits")
+    __slots__ = ("atomics", "publishes", "reads", "threads", "times", "waits")
 
     def __init__(
         self,
@@ -273,12 +274,19 @@ class Effects:
         reads: bool = False,
         threads: bool = False,
         times: bool = False,
+        atomics: bool = False,
     ) -> None:
+        self.atomics = atomics
         self.waits = waits
         self.publishes = publishes
         self.reads = reads
         self.threads = threads
         self.times = times
+
+    @property
+    def is_of_timing(self) -> bool:
+        """Whether the times of its programs may decide its results."""
+        return self.needs_tasks or self.atomics
 
     @property
     def needs_tasks(self) -> bool:

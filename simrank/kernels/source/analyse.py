@@ -318,6 +318,7 @@ def _add_call(
     result.reads |= name in READS
     result.waits |= name in _WAITS
     result.times |= name in _CLOCKS
+    result.atomics |= (name or "").startswith("atomic_")
     if name in ("extern_elementwise", "extern_call"):
         _add_extern(result, node)
     if name == "inline_asm_elementwise":
