@@ -370,6 +370,6 @@ def _find_bound(stood_for: dict[int, Any]) -> None:
 def _rebind_names(replacements: dict[int, Any]) -> None:
     """Replace what `_find_bound` has noted, by the identity of what the names are bound to."""
     for module_name, name in _bound:
-        names = attributes_of(sys.modules.get(module_name))
-        if id(names.get(name)) in replacements:
-            vars(sys.modules[module_name])[name] = replacements[id(names[name])]
+        bound = attributes_of(sys.modules.get(module_name)).get(name)
+        if bound is not None and id(bound) in replacements:  # It may be gone meanwhile.
+            vars(sys.modules[module_name])[name] = replacements[id(bound)]

@@ -1,6 +1,9 @@
 """Torch programs in every timing: stores, messages of gloo, data-parallel steps."""
 
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,8 @@ import triton.language as tl
 import simrank
 from simrank.errors import SimrankError
 from simrank.timings.search import TimingEnd, end_of, search
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def verdict_of(body, nprocs):
@@ -152,3 +157,16 @@ def test_a_data_parallel_step_is_proved_by_one_run():
     verdict = verdict_of(program, 2)
     assert verdict.is_proved
     assert verdict.num_runs == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp_step", "fsdp2", "pipeline", "moe_all_to_all"])
+def test_an_example_is_proved_by_one_run(name):
+    """Timing decides nothing in a step; the second run of the process is the same."""
+    command = ["run", "--nproc-per-node", "4", "--every-timing", str(EXAMPLES / f"{name}.py")]
+    ran = subprocess.run(
+        [sys.executable, "-m", "simrank", *command], capture_output=True, text=True, check=False
+    )
+    assert "proved" in ran.stderr.partition("\n")[0]
+    assert "one run: timing decides nothing" in ran.stderr
+    assert ran.returncode == 0
