@@ -45,6 +45,7 @@ from simrank.cli.options import CHOICES_OF, LaunchCommand, check_words
 from simrank.cli.prediction_options import Changed, with_changes
 from simrank.config.files import write_text
 from simrank.context import Context
+from simrank.engine import TimeLimitError
 from simrank.engine.delays import Delays
 from simrank.errors import (
     CollectiveMismatchError,
@@ -140,7 +141,7 @@ class _Job:
         failure: Exception | None = None
         try:
             self._run_hidden(context)
-        except OtherWayError:
+        except (OtherWayError, ConfigError, TimeLimitError):
             raise
         except Exception as error:  # noqa: BLE001 - any end is what is looked for
             failure = error
@@ -606,7 +607,7 @@ def _search_every_timing(command: typer.Context, job: _Job) -> None:
     words = _given(command, job, {"every_timing"})
 
     def replay(timing: str) -> str:
-        return shlex.join(["simrank", "run", "--timing", timing, *words])
+        return shlex.join(["simrank", "run", *(["--timing", timing] if timing else []), *words])
 
     if not search_every_timing(job.run_timing, job.num_ranks, replay):
         raise typer.Exit(FAILED)
