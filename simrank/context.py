@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from simrank import distributed as distributed_module
 from simrank import multiprocessing as multiprocessing_module
@@ -244,7 +244,7 @@ class Context(TorchNames):
             self.divergence = library.follower = divergence_
             on_failure.append(divergence_.failed)
         if (timing := self.engine.choices) is not None:
-            self.observe(timing)
+            self.observe(cast("Observer", timing))
             on_failure.append(timing.failed)
 
     def _make_device(self, index: int) -> Device:

@@ -189,20 +189,6 @@ class Choices(Protocol):
     It is an `Observer`, too.
     """
 
-    def on_task_switch(self, task: Task, time_ps: int) -> None:
-        """Take a switch, as an observer."""
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Take a time of the host, as an observer."""
-
-    def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - operations live a layer above
-        """Take an operation that has ended, as an observer."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Take a transfer, as an observer."""
-
     def at_rest(self) -> bool:
         """Resume a parked task, since nothing else can go on; return whether there was one."""
 
@@ -216,6 +202,7 @@ class Choices(Protocol):
         is_ready: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
         given: Hashable = None,
+        owner: object = None,
     ) -> None:
         """Come to a shared object: return when it is this call's turn.
 
@@ -226,6 +213,7 @@ class Choices(Protocol):
             act: What the call does.
             is_ready: Whether the call can go on; None: it always can.
             state: Returns what a look at the object shows, and its name, the same in all runs.
+            owner: The object, which lives on as long as the run: its key stays its own.
             given: Of a change, the object's name and all that the caller gives; None: unknown.
         """
 

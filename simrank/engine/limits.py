@@ -281,8 +281,9 @@ def reach(  # noqa: PLR0913 - the facts that two kinds of search need
         return
     if engine.choices is not None:
         if key is not None and not is_importing():
-            choices = engine.choices
-            choices.reach(task, kind, key, act, is_ready=is_ready, state=state, given=given)
+            engine.choices.reach(
+                task, kind, key, act, is_ready=is_ready, state=state, given=given, owner=owner
+            )
         return
     if delays is None:
         return

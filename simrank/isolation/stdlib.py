@@ -290,7 +290,8 @@ def _poll_if(original: Callable[..., bool], answer: bool) -> Callable[..., bool]
     def ask(self: object) -> bool:
         task = running_task()
         if task is not None and task.engine.choices is not None:
-            limits.reach(task, locks.LOCKS, id(_lock_of(self)), act=Act.READ)
+            lock = _lock_of(self)
+            limits.reach(task, locks.LOCKS, id(lock), lock, act=Act.READ)
             return original(self)
         result = original(self)
         if result is answer and task is not None:

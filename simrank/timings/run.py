@@ -31,6 +31,7 @@ from simrank.device.clocks import is_behind
 from simrank.engine import NamedWait
 from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.choices import LONG_PS, Act
+from simrank.engine.task import SwitchObserver
 from simrank.errors import SimrankError
 from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here, place_of
 from simrank.timings.readings import READINGS, Moment, reading
@@ -179,7 +180,8 @@ class _Object:
         num_writes: Writes and updates.
         lines: Where.
         changes: Of it, in their order, by task and number.
-        state: Returns what a look at it shows; None: its changes stand for it.
+        state: Returns its value for a look; None: its changes stand for it.
+        owner: The object itself, so that no other one gets its key.
     """
 
     def __init__(self, kind: str) -> None:
@@ -189,6 +191,7 @@ class _Object:
         self.lines: set[str] = set()
         self.changes: list[tuple[tuple[int, int, int], int]] = []
         self.state: Callable[[], Hashable] | None = None
+        self.owner: object = None
 
     def note(self, act: Act, side: _Side, line: str) -> None:
         """Note that a task does something with it."""
@@ -253,8 +256,8 @@ class _Waiting:
         return [each for each in options if each not in visit.tried]
 
 
-class TimingRun:
-    """The choices of one run; see `simrank.engine.choices.Choices`.
+class TimingRun(SwitchObserver):
+    """The choices of one run; see `simrank.engine.interface.Choices`.
 
     Args:
         picks: Which possibility is taken where there are several, in order; then the first.
@@ -302,17 +305,6 @@ class TimingRun:
         self._calls: dict[Any, tuple[_Side, str]] = {}
         self._states: set[bytes] = set()
         self._num_changes = 0
-
-    def on_task_switch(self, task: Task, time_ps: int) -> None:
-        """Ignore it; see `Observer`."""
-
-    def on_host(self, task: Task, name: str, start_ps: int, end_ps: int) -> None:
-        """Ignore it; see `Observer`."""
-
-    def on_transfer(
-        self, size_bytes: int, links: tuple[str, ...], start_ps: int, end_ps: int
-    ) -> None:
-        """Ignore it; see `Observer`."""
 
     @property
     def context(self) -> bytes:
@@ -362,11 +354,12 @@ class TimingRun:
         is_ready: Callable[[], bool] | None = None,
         state: Callable[[], Hashable] | None = None,
         given: Hashable = None,
+        owner: object = None,
     ) -> None:
         """Return when it is a call's turn."""
         side, line = self._side(task), line_here()
         shared = self._touched(kind, key, act, side, line)
-        shared.state = state or shared.state
+        shared.state, shared.owner = state or shared.state, owner or shared.owner
         is_blocked = is_ready is not None and not is_ready()
         # A loop that looks again and again waits for what others do.
         if line in self._known.shared or is_blocked or act is Act.READ:

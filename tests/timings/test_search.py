@@ -19,7 +19,7 @@ say = print  # Of programs: it is what they show that is compared.
 
 
 def runner(body, nprocs, carrier="auto", make=lambda: None):
-    """Return what runs a body once, in a timing, on ranks that share what `make` returns."""
+    """Return a function that runs a body in a timing; ranks share the result of `make`."""
 
     def run(timing):
         texts = defaultdict(StringIO)
@@ -51,7 +51,7 @@ def ends(verdict):
 
 
 def outputs(verdict, rank=0):
-    """Return what a rank can print."""
+    """Return the outputs of a rank, one per outcome."""
     return {tuple(outcome.seen.lines.get((rank, "stdout"), ())) for outcome in verdict.outcomes}
 
 
@@ -165,7 +165,7 @@ def test_who_takes_what_from_a_queue_is_decided_by_timing():
 
 
 def test_a_try_to_take_a_lock_may_be_in_vain():
-    """And is not, where nobody else has it."""
+    """A lock that one rank uses is always free."""
 
     def alone(rank, ctx, lock):
         if rank == 0:

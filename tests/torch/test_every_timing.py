@@ -43,7 +43,7 @@ def verdict_of(body, nprocs):
 
 
 def outputs(verdict, rank=0):
-    """Return what a rank can show."""
+    """Return the results of a rank, one per outcome."""
     return {tuple(outcome.seen.lines[rank, "stdout"]) for outcome in verdict.outcomes}
 
 
