@@ -81,7 +81,7 @@ libraries.register("torch", lambda: import_module("simrank.torch.install").LIBRA
 for _module, _place, _name in (
     ("concurrent.futures.process", "multiprocessing.children", "of_executor"),
     ("multiprocessing", "multiprocessing.children", "of_module"),
-    ("multiprocessing.connection", "multiprocessing.shared", "of_connection"),
+    ("multiprocessing.connection", "multiprocessing.pipes", "of_connection"),
     ("multiprocessing.context", "multiprocessing.children", "of_context"),
     ("multiprocessing.pool", "multiprocessing.pools", "of_pool"),
     ("multiprocessing.process", "multiprocessing.children", "of_process"),

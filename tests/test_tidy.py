@@ -40,6 +40,8 @@ TESTED_ELSEWHERE = {
     "timings/places.py": "timings/test_search.py",
     "timings/readings.py": "timings/test_search.py",
     "timings/run.py": "timings/test_search.py",
+    "timings/state.py": "timings/test_search.py",
+    "multiprocessing/pipes.py": "multiprocessing/test_children.py",
     "calibration/pool_fit.py": "collectives/nccl/test_pool.py",
     "distributed/call_history.py": "distributed/test_odd_steps.py",
     "distributed/library.py": "distributed/test_planner.py",

@@ -59,7 +59,7 @@ from simrank.errors import (
 from simrank.errors.base import add_note
 from simrank.hardware.load import load_cluster
 from simrank.hardware.roofline import peak_flops
-from simrank.isolation.output import Output, is_unread, set_output
+from simrank.isolation.output import Output, is_unread, keep_lines, set_output
 from simrank.isolation.package_changes import RESTART
 from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
@@ -125,10 +125,10 @@ class _Job:
 
     def run_quietly(self, delays: Delays) -> dict[tuple[int, str], list[str]]:
         """Run the script in a Context of its own; return the lines of each rank and stream."""
-        context, texts = Context(**self.settings, delays=delays), defaultdict[Any, Any](io.StringIO)
-        set_output(context.program, Output(log=lambda *key: texts[key]))
+        context = Context(**self.settings, delays=delays)
+        kept = keep_lines(context.program)
         self._run_hidden(context)
-        lines = {key: text.getvalue().split("\n") for key, text in texts.items()}
+        lines = kept()
         for rank, codes in delays.exit_codes.items():
             lines[rank or 0, "exit codes"] = [str(code) for code in sorted(codes)]
         return lines
@@ -136,8 +136,8 @@ class _Job:
     def run_timing(self, timing: TimingRun) -> TimingEnd:
         """Run the script in one timing of a search, in a Context of its own."""
         settings = self.settings | {"races": self.settings["races"] or "report", "timing": timing}
-        context, texts = Context(**settings), defaultdict[Any, Any](io.StringIO)
-        set_output(context.program, Output(log=lambda *key: texts[key]))
+        context = Context(**settings)
+        kept = keep_lines(context.program)
         failure: Exception | None = None
         try:
             self._run_hidden(context)
@@ -145,10 +145,9 @@ class _Job:
             raise
         except Exception as error:  # noqa: BLE001 - any end is what is looked for
             failure = error
-        lines = {key: text.getvalue().split("\n") for key, text in texts.items()}
         found = (*context.races, *context.suspicions)
         return TimingEnd(
-            end_of(failure), lines, tuple(str(each).partition("\n")[0] for each in found)
+            end_of(failure), kept(), tuple(str(each).partition("\n")[0] for each in found)
         )
 
     def run_alone(self, probe: Probe) -> None:

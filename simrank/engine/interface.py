@@ -46,6 +46,7 @@ class EngineInterface(Protocol):
     on_failure: list[FailureHook]
     on_hub: list[Callable[[], None]]
     has_threads: bool
+    shares_variables: bool
     num_thread_calls: int
     explain_hang: Any
     turns: Any

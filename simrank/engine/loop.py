@@ -65,7 +65,8 @@ class Engine:
         turns: The task on a thread that has the turn.
         on_failure: Told of every hang and of every task that raises; see `report_failure`.
         on_hub: Called as the main program goes on after a join: it gets its own state back.
-        has_threads: Whether a rank has started a thread.
+        has_threads: Whether a rank has started a thread, or a process, which is one here.
+        shares_variables: Whether a rank has started a thread.
         num_thread_calls: Collectives that were called since.
         explain_hang: Returns likely causes for the report of a hang and a note, or None.
     """
@@ -99,7 +100,7 @@ class Engine:
         self.turns = Turns(self)
         self.on_failure: list[FailureHook] = []
         self.on_hub: list[Callable[[], None]] = []
-        self.has_threads = False
+        self.has_threads = self.shares_variables = False
         self.num_thread_calls = 0
         self.explain_hang: Callable[[], Explanation] | None = None
 

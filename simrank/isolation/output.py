@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -53,6 +54,34 @@ _PLAIN = Output()
 def set_output(program: Program, output: Output) -> None:
     """Set the output of the ranks of a program, and of their ranks."""
     program.local[_OUTPUT] = output
+
+
+def keep_lines(program: Program) -> Callable[[], dict[tuple[int, str], list[str]]]:
+    """Keep the lines of the ranks of a program, and show none.
+
+    Returns:
+        A function that returns those so far, by rank and stream. What a rank has started writes to
+        its streams in an order that timing decides: its lines are named apart.
+    """
+    texts: defaultdict[tuple[int, str], io.StringIO] = defaultdict(io.StringIO)
+
+    def log(rank: int, stream: str) -> io.StringIO:
+        return texts[rank, stream + _started_as(_writer())]
+
+    set_output(program, Output(log=log, shows=lambda *_: False))
+    return lambda: {key: text.getvalue().split("\n") for key, text in texts.items()}
+
+
+def _started_as(program: Program | None) -> str:
+    """Return the number of a process of a rank as text; nothing for the rank itself."""
+    parts = []
+    while program is not None and program.rank is not None:
+        above = _rank_of(program.parent)
+        if above is not None:
+            is_process = program.process_of is not None
+            parts.append(f"process {program.number}" if is_process else f"rank {program.rank}")
+        program = above
+    return "".join(f" of {part}" for part in parts)
 
 
 def _output_of(program: Program) -> tuple[int, Output]:

@@ -63,18 +63,31 @@ class ThreadEnd(Handle):
     Args:
         engine: Which it runs under.
         name: The thread's.
+
+    Attributes:
+        seen_by: The tasks that have seen it.
     """
 
-    __slots__ = ("engine", "name")
+    __slots__ = ("engine", "name", "seen_by")
 
     def __init__(self, engine: EngineInterface, name: str) -> None:
         super().__init__()
         self.engine = engine
         self.name = name
+        self.seen_by: set[Task | None] = set()
 
     def describe(self) -> str:
         """Return the awaited event, in the user's words."""
         return f"the end of thread '{self.name}'"
+
+    def is_seen(self, asker: Task, what: str) -> bool:
+        """Answer a poll; a task that has seen the end sees it from then on."""
+        is_seen = limits.ask(
+            self.engine, what, lambda: self.complete, lambda: asker in self.seen_by
+        )
+        if is_seen:
+            self.seen_by.add(asker)
+        return is_seen
 
 
 class ThreadTask(Task):
@@ -104,6 +117,7 @@ class ThreadTask(Task):
         self.thread: threading.Thread | None = None
         self.started_at = user_site()
         self.engine.has_threads = True
+        self.engine.shares_variables |= program is owner
         self.num_calls_seen = self.engine.num_thread_calls
         if program is not owner:
             program.task = self
@@ -294,12 +308,14 @@ def _join(original: Callable[..., None]) -> Callable[..., None]:
             original(self, timeout)
         elif timeout is None:
             end.engine.wait(end)
+            end.seen_by.add(asker)
             if asker is not None:
                 asker.num_calls_seen = end.engine.num_thread_calls
-        elif timeout > 0:
-            end.engine.wait_at_most(end, math.ceil(timeout * PS_PER_S))
+        elif timeout > 0 and asker not in end.seen_by:
+            if end.engine.wait_at_most(end, math.ceil(timeout * PS_PER_S)):
+                end.seen_by.add(asker)
         elif asker is not None:
-            limits.ask(asker.engine, "join of a thread", lambda: end.complete)
+            end.is_seen(asker, "join of a thread")
 
     return join
 
@@ -313,7 +329,7 @@ def _is_alive(original: Callable[..., bool]) -> Callable[..., bool]:
         asker = running_task()
         if asker is None or self is threading.current_thread():
             return not end.complete
-        return not limits.ask(asker.engine, "is_alive() of a thread", lambda: end.complete)
+        return not end.is_seen(asker, "is_alive() of a thread")
 
     return is_alive
 

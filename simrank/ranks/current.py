@@ -114,11 +114,13 @@ class Program:
         parent: The program that spawned it, or None.
         outer: Of a main program: the one that entered its Context, or None.
         process_of: Of a process that a rank has started: that rank; None of ranks.
+        num_started: Processes that it has started.
+        number: Of a process: among those of its rank, from 1; 0 of ranks.
     """
 
     __slots__ = (
-        "__weakref__", "context", "device_index", "engine", "local", "outer", "parent",
-        "process_of", "rank", "started_rank", "task", "world_size",
+        "__weakref__", "context", "device_index", "engine", "local", "num_started", "number",
+        "outer", "parent", "process_of", "rank", "started_rank", "task", "world_size",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +141,7 @@ class Program:
         self.parent = parent
         self.outer: Program | None = None
         self.process_of: Program | None = None
+        self.num_started = self.number = 0
         self.task: Task | None = None
         self.local: dict[str, Any] = {}
 
@@ -169,6 +172,8 @@ def process_of(starter: Program, *, is_forked: bool) -> Program:
         device_index=starter.device_index, parent=starter,
     )  # fmt: skip
     made.process_of, made.started_rank = starter, starter.started_rank
+    starter.num_started += 1
+    made.number = starter.num_started
     for key, value in starter.local.items() if is_forked else ():
         forked = _of_process.get(key, _itself)
         if forked is not None:

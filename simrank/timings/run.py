@@ -21,9 +21,8 @@ import dis
 import itertools
 import re
 import sys
-from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +32,9 @@ from simrank.engine.callsite import is_library, is_simranks
 from simrank.engine.choices import LONG_PS, Act
 from simrank.engine.task import SwitchObserver
 from simrank.errors import SimrankError
-from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here, place_of
+from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here
 from simrank.timings.readings import READINGS, Moment, reading
+from simrank.timings.state import Actor, ChoicePoint, Known, SharedObject, Visit, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 # Assumed: rounds of a loop whose values never repeat that differ for the search: of polls for what
 # is the rank's own, and of looks at shared objects, which go with all orders of others' calls.
 MAX_ROUNDS, MAX_LOOKS = 12, 4
-MAX_SLEEPS = 100_000  # Assumed: more are a loop that waits for what the search does not see.
+MAX_IN_A_ROW = 100  # Assumed: as many sleeps with nothing between are a loop that waits.
+MAX_SLEEPS = 10_000  # Assumed: a loop that waits for longer waits for what never happens.
 _CLOCK_STEP_PS = 10**9
 
 GO = "goes on"
@@ -64,196 +65,6 @@ class OtherWayError(SimrankError):
 
 class EndlessLoopError(SimrankError):
     """A rank sleeps again and again, and waits for nothing that the search can see."""
-
-
-@dataclass
-class Known:
-    """Facts that the runs of a search share.
-
-    Attributes:
-        shared: Lines at which a rank comes to objects whose order of calls can be seen.
-        visible: Lines of own choices that other ranks may see the outcome of.
-        states: Those that have been met.
-        contexts: Own choices that have been met, by what the rank has observed, and others show.
-        acts: What a rank does where others see it, by what it has observed, own choices apart.
-    """
-
-    shared: set[str] = field(default_factory=set)
-    visible: set[str] = field(default_factory=set)
-    states: set[bytes] = field(default_factory=set)
-    contexts: set[bytes] = field(default_factory=set)
-    acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
-
-    def afresh(self) -> Known:
-        """Return the lines alone, for another search."""
-        return Known(set(self.shared), set(self.visible))
-
-
-class ChoicePoint(NamedTuple):
-    """A line at which timing decides.
-
-    Attributes:
-        line: The program's line.
-        what: What is decided, for reports.
-    """
-
-    line: str
-    what: str
-
-
-@dataclass(eq=False)
-class _Visit:
-    """The last time that a rank was at a place since it did anything.
-
-    Attributes:
-        history: What the rank had observed.
-        num_changes: Changes of the run by then.
-        tried: What has happened there since.
-    """
-
-    history: tuple[bytes, bytes]
-    num_changes: int = -1
-    tried: list[Any] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class _Side:
-    """The state of a task for the search.
-
-    Attributes:
-        name: Equal in all runs: number of the spawn, rank, number of the thread.
-        history: A hash of all that it has observed.
-        done: Of all that it has done where others see it, and printed.
-        drawn: Of the state of its random numbers.
-        shown: Like the history, without own choices that no other rank sees.
-        hidden: The lines of these.
-        visits: Places since it did anything.
-        rounds: How often it was at a line, for the same thing, since it did anything.
-        num_acts: Acts so far.
-        slept_ps: How long it has slept at least, if nothing else took any time.
-        num_sleeps: Sleeps and polls that no choice stands for.
-        clock_ps: The last reading of its clock.
-    """
-
-    name: tuple[int, int, int]
-    task: Task
-    history: bytes = b""
-    done: bytes = b""
-    drawn: bytes = b""
-    shown: bytes = b""
-    hidden: set[str] = field(default_factory=set)
-    visits: dict[Hashable, _Visit] = field(default_factory=dict)
-    rounds: dict[Hashable, int] = field(default_factory=dict)
-    num_acts: int = 0
-    num_sleeps: int = 0
-    slept_ps: int = 0
-    clock_ps: int = 0
-
-    def observe(self, *what: object, hidden_at: str | None = None) -> None:
-        """Add an observation; `hidden_at` is the line of one that no other rank sees."""
-        self.history = digest_of(self.history, *what)
-        if hidden_at is None:
-            self.shown = digest_of(self.shown, *what)
-        else:
-            self.hidden.add(hidden_at)
-
-    def known_by(self) -> tuple[object, ...]:
-        """Return the key of its state: its place, or else all its observations."""
-        place = place_of(self.task.carrier.frame, READINGS)
-        if self.task.finished or self.task.engine.has_threads or not place.is_sure & place.is_whole:
-            return self.history, self.done
-        return "at", place.digest, self.done, self.drawn
-
-    def start_over(self) -> None:
-        """Forget places: it has done something."""
-        self.num_acts += 1
-        self.visits.clear()
-        self.rounds.clear()
-
-
-class _Object:
-    """A shared object, with the acts of each task.
-
-    Attributes:
-        kind: In the plural.
-        sides: The tasks that did each act.
-        num_writes: Writes and updates.
-        lines: Where.
-        changes: Of it, in their order, by task and number.
-        state: Returns its value for a look; None: its changes stand for it.
-        owner: The object itself, so that no other one gets its key.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.sides: dict[Act, set[tuple[int, int, int]]] = {act: set() for act in Act}
-        self.num_writes = 0
-        self.lines: set[str] = set()
-        self.changes: list[tuple[tuple[int, int, int], int]] = []
-        self.state: Callable[[], Hashable] | None = None
-        self.owner: object = None
-
-    def note(self, act: Act, side: _Side, line: str) -> None:
-        """Note that a task does something with it."""
-        self.sides[act].add(side.name)
-        self.num_writes += act in (Act.WRITE, Act.UPDATE)
-        self.lines.add(line)
-
-    def shown(self) -> Hashable:
-        """Return the value that a look shows, or all changes of it in order."""
-        return tuple(self.changes) if self.state is None else self.state()
-
-    def is_ordered(self, related: Sequence[_Object]) -> bool:
-        """Return whether no order of calls on it, and on what it is part of, can be seen."""
-        all_ = (self, *related)
-        by_act = {act: set().union(*(each.sides[act] for each in all_)) for act in Act}
-        writing = by_act[Act.WRITE] | by_act[Act.UPDATE]
-        looking = by_act[Act.READ] | by_act[Act.UPDATE]
-        taking = by_act[Act.ACQUIRE]
-        if len(writing) > 1 or len(taking) > 1:
-            return False
-        if writing and looking - writing:
-            return False
-        if sum(each.num_writes for each in all_) > 1 and by_act[Act.AWAIT] - writing:
-            return False
-        # A look at a lock, or a try to take it, beside those that hold it.
-        holding = taking | by_act[Act.RELEASE]
-        return not holding or not looking or len(holding | looking) == 1
-
-
-@dataclass(eq=False)
-class _Waiting:
-    """A task that waits for its turn, or a receive from any source.
-
-    Attributes:
-        side: The task's.
-        point: Where.
-        options: Returns what may happen next with it.
-        is_own: Whether it is a poll, or the like: what it sees depends on no other parked call once
-            the awaited thing has happened.
-        shared: The object that it comes to, or None.
-        visit: The time before, if it is in a loop.
-        take: Called with what happens.
-    """
-
-    side: _Side
-    point: ChoicePoint
-    options: Callable[[], list[Any]]
-    take: Callable[[Any], None] = lambda _: None
-    is_own: bool = False
-    shared: _Object | None = None
-    visit: _Visit | None = None
-
-    def order(self) -> tuple[object, ...]:
-        """Return the key by which parked calls are sorted: the same in all runs."""
-        return (*self.side.name, self.point)
-
-    def possible(self, num_changes: int) -> list[Any]:
-        """Return the options, without those that a loop has gone through with nothing changed."""
-        options, visit = self.options(), self.visit
-        if visit is None or visit.num_changes != num_changes:
-            return options
-        return [each for each in options if each not in visit.tried]
 
 
 class TimingRun(SwitchObserver):
@@ -297,25 +108,25 @@ class TimingRun(SwitchObserver):
         self.has_threads = False
         self._picks, self._known = tuple(picks), Known() if known is None else known
         self._clock_scale, self._is_replay, self._drawn = clock_scale, is_replay, drawn
-        self._sides: dict[Task, _Side] = {}
+        self._actors: dict[Task, Actor] = {}
         self._groups: dict[TaskGroup | None, int] = {}
         self._threads: dict[tuple[int, int], int] = {}
-        self._parked: list[_Waiting] = []
-        self._objects: dict[tuple[str, Hashable], _Object] = {}
-        self._calls: dict[Any, tuple[_Side, str]] = {}
+        self._parked: list[Waiting] = []
+        self._objects: dict[tuple[str, Hashable], SharedObject] = {}
+        self._calls: dict[Any, tuple[Actor, str]] = {}
         self._states: set[bytes] = set()
         self._num_changes = 0
 
     @property
     def context(self) -> bytes:
         """A hash of all that ranks have shown each other in this run."""
-        return digest_of(sorted((side.name, side.shown) for side in self._sides.values()))
+        return digest_of(sorted((actor.name, actor.shown) for actor in self._actors.values()))
 
     def forget(self) -> None:
         """Drop the run's tasks and objects; its findings stay."""
-        self.has_threads = any(task.engine.has_threads for task in self._sides)
+        self.has_threads = any(task.engine.shares_variables for task in self._actors)
         for held in (
-            self._sides, self._groups, self._objects, self._parked, self._calls,
+            self._actors, self._groups, self._objects, self._parked, self._calls,
         ):  # fmt: skip
             held.clear()
 
@@ -357,8 +168,8 @@ class TimingRun(SwitchObserver):
         owner: object = None,
     ) -> None:
         """Return when it is a call's turn."""
-        side, line = self._side(task), line_here()
-        shared = self._touched(kind, key, act, side, line)
+        actor, line = self._actor(task), line_here()
+        shared = self._touched(kind, key, act, actor, line)
         shared.state, shared.owner = state or shared.state, owner or shared.owner
         is_blocked = is_ready is not None and not is_ready()
         # A loop that looks again and again waits for what others do.
@@ -367,17 +178,17 @@ class TimingRun(SwitchObserver):
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []
 
-            visit = self._visit(side, (kind, key), MAX_LOOKS) if act in _LOOKS else None
+            visit = self._visit(actor, (kind, key), MAX_LOOKS) if act in _LOOKS else None
             point = ChoicePoint(line, f"the order of calls on {kind}")
-            self._park(task, _Waiting(side, point, options, visit=visit, shared=shared))
+            self._park(task, Waiting(actor, point, options, visit=visit, shared=shared))
         seen = shared.shown() if act in _SEES and not _is_dropped() else 0
-        side.observe(act.value, kind, seen)
+        actor.observe(act.value, kind, seen)
         if act not in _LOOKS:
             if given is None:
-                self._show(side)
-            self._act(side, f"{act.value} {kind}", digest_of(given))
-            side.start_over()
-            shared.changes.append((side.name, side.num_acts))
+                self._show(actor)
+            self._act(actor, f"{act.value} {kind}", digest_of(given))
+            actor.start_over()
+            shared.changes.append((actor.name, actor.num_acts))
             self._num_changes += 1
 
     def ask(
@@ -398,11 +209,11 @@ class TimingRun(SwitchObserver):
 
     def _ask_in_vain(self, task: Task, what: str) -> None:
         """Answer a poll that has one answer; a loop of such polls ends nowhere, and waits."""
-        side = self._side(task)
-        visit = self._visit(side, what)
+        actor = self._actor(task)
+        visit = self._visit(actor, what)
         if visit.tried and visit.num_changes == self._num_changes:
             point = ChoicePoint(line_here(), _without_numbers(what))
-            self._park(task, _Waiting(side, point, list))
+            self._park(task, Waiting(actor, point, list))
         visit.tried, visit.num_changes = [NO], self._num_changes
 
     def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
@@ -420,7 +231,7 @@ class TimingRun(SwitchObserver):
             task, what, lambda: [IN_TIME, LATE] if handle.complete else [LATE]
         )
         if answer == LATE:  # Callers look at the time to see what is left.
-            self._side(task).slept_ps += timeout_ps
+            self._actor(task).slept_ps += timeout_ps
             task.host_ps = task.clock_ps + timeout_ps
         return answer == IN_TIME
 
@@ -430,13 +241,13 @@ class TimingRun(SwitchObserver):
 
     def clock_ps(self, task: Task) -> int:
         """Return the next reading of a rank's clocks, in picoseconds."""
-        side = self._side(task)
-        side.clock_ps += _CLOCK_STEP_PS
-        return side.clock_ps * self._clock_scale
+        actor = self._actor(task)
+        actor.clock_ps += _CLOCK_STEP_PS
+        return actor.clock_ps * self._clock_scale
 
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock; a plain number for a library, which only notes the time."""
-        side = self._side(task)
+        actor = self._actor(task)
         frame = sys._getframe(1)  # noqa: SLF001 - the documented way to a caller
         while frame.f_back is not None and is_simranks(frame.f_code.co_filename):
             frame = frame.f_back
@@ -444,23 +255,31 @@ class TimingRun(SwitchObserver):
             return value
         self.num_readings += 1
         per_second = 10**9 if isinstance(value, int) else 1
-        slept = side.slept_ps / 10**12 * per_second
-        found: float = reading(value, Moment((name, side.name), side.clock_ps, slept))
+        slept = actor.slept_ps / 10**12 * per_second
+        found: float = reading(value, Moment((name, actor.name), actor.clock_ps, slept))
         return found
 
     def sleep(self, task: Task, delay_ps: int) -> None:
         """Sleep: other threads of the rank may go on."""
-        self._side(task).slept_ps += delay_ps
-        if task.engine.has_threads:
+        actor = self._actor(task)
+        actor.slept_ps += delay_ps
+        if task.engine.shares_variables:
             self._let_go_on(task, ChoicePoint(line_here(), "the turns of threads"))
-        else:
-            self._count_sleep(self._side(task))
+        elif _sleeps_in_vain(actor):
+            self.undeclared(task, "what a loop of sleeps waits for")
 
     def undeclared(self, task: Task, what: str) -> None:
-        """Note a poll that no choice stands for: nothing is proved."""
-        point = ChoicePoint(line_here(), _without_numbers(what))
-        self.unmodelled[point] = self.unmodelled.get(point, 0) + 1
-        self._let_go_on(task, point)
+        """Note a poll that no choice stands for: nothing is proved. All others go on first.
+
+        Raises:
+            EndlessLoopError: It has polled again and again, while nothing else could go on.
+        """
+        actor, point = self._actor(task), ChoicePoint(line_here(), _without_numbers(what))
+        self.pass_over(point.what)
+        actor.num_sleeps += 1
+        if actor.num_sleeps > MAX_SLEEPS:
+            raise EndlessLoopError(f"{point.line}: {what} never comes")
+        self._park(task, Waiting(actor, point, lambda: [GO], is_last=True))
 
     def pass_over(self, what: str) -> None:
         """Note what the search does not follow, at the program's line: nothing is proved."""
@@ -474,43 +293,37 @@ class TimingRun(SwitchObserver):
         take: Callable[[int], None],
     ) -> None:
         """Pick the source of a receive from any, once nothing else can go on."""
-        side = self._side(call.task)
+        actor = self._actor(call.task)
         site = call.issued_at
         line = "an unknown line" if site is None else _shown(site.line())
 
         def taken(source: int) -> None:
-            side.observe("any source", source)
+            actor.observe("any source", source)
             self._num_changes += 1
             take(source)
 
         point = ChoicePoint(line, "the source of a receive from any")
-        self._parked.append(_Waiting(side, point, lambda: list(sources()), taken))
+        self._parked.append(Waiting(actor, point, lambda: list(sources()), taken))
 
     # ---- parked ----
 
     def _own_choice(self, task: Task, what: str, options: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - one of them
-        side = self._side(task)
-        point, visit = ChoicePoint(line_here(), _without_numbers(what)), self._visit(side, what)
-        answer = self._park(task, _Waiting(side, point, options, is_own=True, visit=visit))
-        is_seen = task.engine.has_threads or point.line in self._known.visible
-        side.observe(what, answer, hidden_at=None if is_seen else point.line)
+        actor = self._actor(task)
+        point, visit = ChoicePoint(line_here(), _without_numbers(what)), self._visit(actor, what)
+        answer = self._park(task, Waiting(actor, point, options, is_own=True, visit=visit))
+        is_seen = task.engine.shares_variables or point.line in self._known.visible
+        actor.observe(what, answer, hidden_at=None if is_seen else point.line)
         return answer
 
     def _let_go_on(self, task: Task, point: ChoicePoint) -> None:
-        side = self._side(task)
-        self._count_sleep(side)
-        visit = self._visit(side, point.what)
+        actor = self._actor(task)
+        visit = self._visit(actor, point.what)
         if not visit.tried:
             self._num_changes += 1  # It is new there: other threads may see what it did.
-        self._park(task, _Waiting(side, point, lambda: [GO], visit=visit))
-        side.observe(point.what)
+        self._park(task, Waiting(actor, point, lambda: [GO], visit=visit))
+        actor.observe(point.what)
 
-    def _count_sleep(self, side: _Side) -> None:
-        side.num_sleeps += 1
-        if side.num_sleeps > MAX_SLEEPS:
-            raise EndlessLoopError(f"{line_here()}: sleeps or polls again and again")
-
-    def _park(self, task: Task, waiting: _Waiting) -> Any:  # noqa: ANN401 - one of the options
+    def _park(self, task: Task, waiting: Waiting) -> Any:  # noqa: ANN401 - one of the options
         """Wait until the run picks what happens with a task; return it."""
         picked: list[Any] = []
         handle = NamedWait(f"{waiting.point.what} at {waiting.point.line}")
@@ -528,7 +341,7 @@ class TimingRun(SwitchObserver):
                 self._parked.remove(waiting)
         return picked[0]
 
-    def _visit(self, side: _Side, what: Hashable, most: int = MAX_ROUNDS) -> _Visit:
+    def _visit(self, actor: Actor, what: Hashable, most: int = MAX_ROUNDS) -> Visit:
         """Return the time before that a rank was where it is, since it did anything.
 
         A rank that comes back with the same values goes through the same states again, as long as
@@ -537,21 +350,21 @@ class TimingRun(SwitchObserver):
         """
         place = place_here(READINGS)
         at_line = (place.line, what)
-        rounds = side.rounds[at_line] = side.rounds.get(at_line, 0) + 1
+        rounds = actor.rounds[at_line] = actor.rounds.get(at_line, 0) + 1
         key = place.digest, what
-        visit = side.visits.get(key) if place.is_sure else None
+        visit = actor.visits.get(key) if place.is_sure else None
         if visit is not None:
-            side.history, side.shown = visit.history
+            actor.history, actor.shown = visit.history
             return visit
-        observed = side.history, side.shown
+        observed = actor.history, actor.shown
         if rounds > most:
-            visit = side.visits.setdefault(at_line, _Visit(observed))
+            visit = actor.visits.setdefault(at_line, Visit(observed))
             if visit.tried:
                 self.bounded.add(place.line)
             return visit
-        visit = _Visit(observed)
+        visit = Visit(observed)
         if place.is_sure:
-            side.visits[key] = visit
+            actor.visits[key] = visit
         return visit
 
     # ---- the picks ----
@@ -580,25 +393,28 @@ class TimingRun(SwitchObserver):
         parked.take(option)
         return True
 
-    def _possibilities(self) -> list[tuple[_Waiting, Any]]:
+    def _possibilities(self) -> list[tuple[Waiting, Any]]:
         """Return the options of all parked tasks, or of one whose acts no other task sees."""
-        parked = sorted(self._parked, key=_Waiting.order)
+        parked = sorted(self._parked, key=Waiting.order)
         found = [(each, option) for each in parked for option in each.possible(self._num_changes)]
         for each in parked:
             own = each.possible(self._num_changes)
             is_alone = each.is_own and own and own not in ([NO], [LATE])
             if is_alone or (own and self._is_unseen(each)):
                 return [(each, option) for option in own]
-        return found
+        first = [(each, option) for each, option in found if not each.is_last]
+        if first or not found:
+            return first
+        return [min(found, key=lambda each: each[0].actor.num_sleeps)]
 
-    def _is_unseen(self, parked: _Waiting) -> bool:
+    def _is_unseen(self, parked: Waiting) -> bool:
         shared = parked.shared
         return shared is not None and not shared.lines & self._known.shared
 
-    def _pick(self, found: list[tuple[_Waiting, Any]]) -> int:
+    def _pick(self, found: list[tuple[Waiting, Any]]) -> int:
         number = len(self.taken)
         for parked, option in found:
-            outcome = f"rank {parked.side.name[1]} first" if option is GO else str(option)
+            outcome = f"rank {parked.actor.name[1]} first" if option is GO else str(option)
             self.points.setdefault(parked.point, set()).add(outcome)
         if number < len(self._picks):
             index = self._picks[number]
@@ -613,19 +429,19 @@ class TimingRun(SwitchObserver):
         self.taken.append(index)
         return index
 
-    def _is_new(self, found: list[tuple[_Waiting, Any]]) -> bool:
+    def _is_new(self, found: list[tuple[Waiting, Any]]) -> bool:
         """Return whether the possibilities are to be gone through: no other run has been here.
 
         Raises:
             MetAgainError: One has, and what follows is the same for all ranks.
         """
-        sides = sorted(self._sides.values(), key=lambda side: side.name)
+        actors = sorted(self._actors.values(), key=lambda actor: actor.name)
         objects = sorted(repr(each.shown()) for each in self._objects.values() if each.changes)
         waiting = [
-            (each.side.name, each.point, repr(option), each.shared and repr(each.shared.shown()))
+            (each.actor.name, each.point, repr(option), each.shared and repr(each.shared.shown()))
             for each, option in found
         ]
-        state = digest_of([(side.name, side.known_by()) for side in sides], objects, waiting)
+        state = digest_of([(actor.name, actor.known_by()) for actor in actors], objects, waiting)
         if state in self._states:  # A loop of this run: it goes on, and takes nothing else there.
             return False
         if state in self._known.states:
@@ -635,7 +451,7 @@ class TimingRun(SwitchObserver):
         first = found[0][0]
         if not first.is_own or any(each is not first for each, _ in found):
             return True
-        seen = [(s.name, s.known_by() if s is first.side else s.shown) for s in sides]
+        seen = [(s.name, s.known_by() if s is first.actor else s.shown) for s in actors]
         context = digest_of(seen, objects, waiting)
         is_new = context not in self._known.contexts
         self._known.contexts.add(context)
@@ -643,79 +459,80 @@ class TimingRun(SwitchObserver):
 
     # ---- what a rank does where others see it ----
 
-    def _show(self, side: _Side) -> None:
+    def _show(self, actor: Actor) -> None:
         """Take a rank's own choices as visible: it is about to change what others see."""
-        if side.hidden:
-            self._known.visible |= side.hidden
+        if actor.hidden:
+            self._known.visible |= actor.hidden
             self.is_new = True
 
-    def _act(self, side: _Side, what: str, digest: bytes = b"") -> None:
+    def _act(self, actor: Actor, what: str, digest: bytes = b"") -> None:
         """Compare what a rank does with what it did after other choices of its own."""
-        if side.hidden:
-            known = self._known.acts.setdefault((side.name, side.shown, what), digest)
-            following = self._known.acts.setdefault((side.name, side.shown), what.encode())
+        if actor.hidden:
+            known = self._known.acts.setdefault((actor.name, actor.shown, what), digest)
+            following = self._known.acts.setdefault((actor.name, actor.shown), what.encode())
             if known != digest or following != what.encode():
-                self._show(side)
-        side.shown = digest_of(side.shown, what, digest)
-        side.done = digest_of(side.done, what, digest)
+                self._show(actor)
+        actor.shown = digest_of(actor.shown, what, digest)
+        actor.done = digest_of(actor.done, what, digest)
 
     def called(self, operation: Any) -> None:  # noqa: ANN401 - operations live in other layers
         """Note a call of a rank on others: a collective, or one end of a message."""
         if operation.task is None:
             return
-        side = self._side(operation.task)
-        side.start_over()
+        actor = self._actor(operation.task)
+        actor.start_over()
         given = _given(operation)
-        self._act(side, f"calls {operation.name}")
-        side.done, side.drawn = digest_of(side.done, given), drawn_numbers()
-        if side.hidden:
-            self._calls[operation] = side, f"gives {operation.name} {digest_of(side.shown).hex()}"
+        self._act(actor, f"calls {operation.name}")
+        actor.done, actor.drawn = digest_of(actor.done, given), drawn_numbers()
+        if actor.hidden:
+            self._calls[operation] = actor, f"gives {operation.name} {digest_of(actor.shown).hex()}"
 
     def on_operation(self, operation: Any) -> None:  # noqa: ANN401 - as above
         """Compare the bytes that a rank gave to a call."""
         found = self._calls.pop(operation, None)
         if found is not None:
-            side, what = found
+            actor, what = found
             given = _given(operation)
-            if self._known.acts.setdefault((side.name, what), given) != given:
-                self._show(side)
+            if self._known.acts.setdefault((actor.name, what), given) != given:
+                self._show(actor)
 
     def printed(self, task: Task, text: str) -> None:
         """Note what a rank prints."""
-        side = self._side(task)
-        side.done = digest_of(side.done, text)
+        actor = self._actor(task)
+        actor.done = digest_of(actor.done, text)
 
     def failed(self, task: Task | None) -> None:
         """Note a rank that raises."""
-        if task is not None and task in self._sides:
-            self._act(self._sides[task], f"raises {type(task.error).__name__}")
+        if task is not None and task in self._actors:
+            self._act(self._actors[task], f"raises {type(task.error).__name__}")
 
     def ended(self) -> None:
         """Note ranks that have returned, as the program has ended."""
-        for task, side in self._sides.items():
+        for task, actor in self._actors.items():
             if task.finished and task.error is None:
-                self._act(side, "ends")
+                self._act(actor, "ends")
 
     # ---- names that are the same in all runs ----
 
-    def _side(self, task: Task) -> _Side:
-        side = self._sides.get(task)
-        if side is None:
+    def _actor(self, task: Task) -> Actor:
+        actor = self._actors.get(task)
+        if actor is None:
             if task.group not in self._groups:  # What started it may depend on own choices.
-                for each in self._sides.values():
+                for each in self._actors.values():
                     self._show(each)
             group = self._groups.setdefault(task.group, len(self._groups))
             rank = -1 if task.rank is None else task.rank
             number = self._threads[group, rank] = self._threads.get((group, rank), -1) + 1
-            side = self._sides[task] = _Side((group, rank, number), task)
-        side.drawn = drawn_numbers()
-        return side
+            actor = self._actors[task] = Actor((group, rank, number), task)
+        actor.drawn = drawn_numbers()
+        actor.num_calls += 1
+        return actor
 
-    def _touched(self, kind: str, key: Hashable, act: Act, side: _Side, line: str) -> _Object:
+    def _touched(self, kind: str, key: Hashable, act: Act, actor: Actor, line: str) -> SharedObject:
         shared = self._objects.get((kind, key))
         if shared is None:
-            shared = self._objects[kind, key] = _Object(kind)
-        shared.note(act, side, line)
+            shared = self._objects[kind, key] = SharedObject(kind)
+        shared.note(act, actor, line)
         others = self._related(kind, key)
         if not shared.is_ordered(others):
             lines = {line for each in (shared, *others) for line in each.lines}
@@ -724,7 +541,7 @@ class TimingRun(SwitchObserver):
                 self.is_new = True
         return shared
 
-    def _related(self, kind: str, key: Hashable) -> list[_Object]:
+    def _related(self, kind: str, key: Hashable) -> list[SharedObject]:
         """Return the whole of an object, or its parts: `(owner, None)` is a whole."""
         if not isinstance(key, tuple):
             return []
@@ -745,6 +562,18 @@ def _given(operation: Any) -> bytes:  # noqa: ANN401 - operations live in other 
     buffers = () if touched is None else touched.reads
     arrays = (np.ascontiguousarray(buffer.array) for buffer in buffers if buffer is not None)
     return digest_of([array.tobytes() for array in arrays])
+
+
+def _sleeps_in_vain(actor: Actor) -> bool:
+    """Return whether a task sleeps where it has slept, with equal values and nothing between."""
+    if actor.num_calls != 1:
+        actor.slept_at.clear()
+    actor.num_calls = 0
+    place = place_here(READINGS)
+    digest = place.digest if place.is_sure else digest_of(len(actor.slept_at))
+    is_known = digest in actor.slept_at
+    actor.slept_at.add(digest)
+    return is_known or len(actor.slept_at) > MAX_IN_A_ROW
 
 
 _LOOKS = (Act.READ, Act.AWAIT)

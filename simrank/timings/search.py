@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import SpawnException
-from simrank.timings.run import ChoicePoint, Known, MetAgainError, OtherWayError, TimingRun
+from simrank.timings.run import MetAgainError, OtherWayError, TimingRun
+from simrank.timings.state import ChoicePoint, Known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

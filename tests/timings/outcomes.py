@@ -25,11 +25,11 @@ from simrank import Context
 from simrank.engine import TimeLimitError
 from simrank.engine.delays import DEFAULT_MAX_PS, Delays
 from simrank.errors import DeadlockError, SimrankError, SpawnException
-from simrank.isolation.output import Output, set_output
+from simrank.isolation.output import keep_lines
 from simrank.multiprocessing.script import run_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Outcome = tuple[tuple[str, ...], str]
     Outcomes = dict[Outcome, list[str]]  # The runs that had it.
@@ -133,8 +133,8 @@ def _sleeps(seed: int | None) -> Iterator[None]:
 
 def simulated(program_text: str, path: Path, **settings: Any) -> Outcome:
     """Run a program once in a Context with these settings; return its outcome."""
-    context, texts = Context(**settings), defaultdict[Any, Any](io.StringIO)
-    set_output(context.program, Output(log=lambda *key: texts[key]))
+    context = Context(**settings)
+    lines = keep_lines(context.program)
     hidden = io.StringIO()
     end = "returned"
     try:
@@ -143,12 +143,16 @@ def simulated(program_text: str, path: Path, **settings: Any) -> Outcome:
     except TimeLimitError:
         end = "time limit"
     except SimrankError as error:
-        end = _simulated_end(error, is_plain=is_marked(program_text, "plain"))
-    written = [text.getvalue() for (_, stream), text in texts.items() if stream == "stdout"]
-    return outcome("".join(written), end)
+        end = simulated_end(error, is_plain=is_marked(program_text, "plain"))
+    return outcome(text_of(lines()), end)
 
 
-def _simulated_end(error: SimrankError, *, is_plain: bool) -> str:
+def text_of(lines: Mapping[tuple[int, str], Sequence[str]]) -> str:
+    """Return what ranks and their processes wrote to their standard output."""
+    return "".join("\n".join(each) for (_, stream), each in lines.items() if "stdout" in stream)
+
+
+def simulated_end(error: SimrankError, *, is_plain: bool) -> str:
     if isinstance(error, DeadlockError):
         return "deadlock"
     if isinstance(error, SpawnException) and error.errors:

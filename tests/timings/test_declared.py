@@ -23,7 +23,7 @@ NOT_FOLLOWED = {
     "isolation/blocking_calls.py: poll",
     "isolation/event_loops.py: select",
     "kernels/running/programs.py: poll_again",
-    "multiprocessing/shared.py: _let_others_go_on",
+    "multiprocessing/pipes.py: _let_others_go_on",
     "multiprocessing/zmq_patches.py: poll",
     "multiprocessing/zmq_sockets.py: _reach",
 }

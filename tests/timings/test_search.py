@@ -2,15 +2,13 @@
 
 import threading
 import time
-from collections import defaultdict
-from io import StringIO
 
 import numpy as np
 
 import simrank
 import simrank.distributed as dist
 from simrank.errors import SimrankError
-from simrank.isolation.output import Output, set_output
+from simrank.isolation.output import keep_lines
 from simrank.multiprocessing import shared
 from simrank.timings.run import MetAgainError, OtherWayError, TimingRun
 from simrank.timings.search import TimingEnd, end_of, search
@@ -22,9 +20,8 @@ def runner(body, nprocs, carrier="auto", make=lambda: None):
     """Return a function that runs a body in a timing; ranks share the result of `make`."""
 
     def run(timing):
-        texts = defaultdict(StringIO)
         context = simrank.Context(timing=timing, races="report", carrier=carrier)
-        set_output(context.program, Output(log=lambda *key: texts[key], shows=lambda *_: False))
+        lines = keep_lines(context.program)
         failure = None
         try:
             with context:
@@ -34,8 +31,7 @@ def runner(body, nprocs, carrier="auto", make=lambda: None):
             raise
         except SimrankError as error:
             failure = error
-        lines = {key: text.getvalue().split("\n") for key, text in texts.items()}
-        return TimingEnd(end_of(failure), lines, tuple(str(race) for race in context.races))
+        return TimingEnd(end_of(failure), lines(), tuple(str(race) for race in context.races))
 
     return run
 

@@ -1,0 +1,212 @@
+"""The state of a run of a search: tasks, shared objects, and what waits for its turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simrank.engine.choices import Act
+from simrank.timings.places import digest_of, place_of
+from simrank.timings.readings import READINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from simrank.engine import Task
+
+
+@dataclass
+class Known:
+    """Facts that the runs of a search share.
+
+    Attributes:
+        shared: Lines at which a rank comes to objects whose order of calls can be seen.
+        visible: Lines of own choices that other ranks may see the outcome of.
+        states: Those that have been met.
+        contexts: Own choices that have been met, by what the rank has observed, and others show.
+        acts: What a rank does where others see it, by what it has observed, own choices apart.
+    """
+
+    shared: set[str] = field(default_factory=set)
+    visible: set[str] = field(default_factory=set)
+    states: set[bytes] = field(default_factory=set)
+    contexts: set[bytes] = field(default_factory=set)
+    acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
+
+    def afresh(self) -> Known:
+        """Return the lines alone, for another search."""
+        return Known(set(self.shared), set(self.visible))
+
+
+class ChoicePoint(NamedTuple):
+    """A line at which timing decides.
+
+    Attributes:
+        line: The program's line.
+        what: What is decided, for reports.
+    """
+
+    line: str
+    what: str
+
+
+@dataclass(eq=False)
+class Visit:
+    """The last time that a rank was at a place since it did anything.
+
+    Attributes:
+        history: What the rank had observed.
+        num_changes: Changes of the run by then.
+        tried: What has happened there since.
+    """
+
+    history: tuple[bytes, bytes]
+    num_changes: int = -1
+    tried: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Actor:
+    """The state of a task for the search.
+
+    Attributes:
+        name: Equal in all runs: number of the spawn, rank, number of the thread.
+        history: A hash of all that it has observed.
+        done: Of all that it has done where others see it, and printed.
+        drawn: Of the state of its random numbers.
+        shown: Like the history, without own choices that no other rank sees.
+        hidden: The lines of these.
+        visits: Places since it did anything.
+        rounds: How often it was at a line, for the same thing, since it did anything.
+        num_acts: Acts so far.
+        slept_ps: How long it has slept at least, if nothing else took any time.
+        num_sleeps: Waits so far for what the search does not see.
+        num_calls: Calls of the search.
+        slept_at: Places where it slept since it did anything else.
+        clock_ps: The last reading of its clock.
+    """
+
+    name: tuple[int, int, int]
+    task: Task
+    history: bytes = b""
+    done: bytes = b""
+    drawn: bytes = b""
+    shown: bytes = b""
+    hidden: set[str] = field(default_factory=set)
+    visits: dict[Hashable, Visit] = field(default_factory=dict)
+    rounds: dict[Hashable, int] = field(default_factory=dict)
+    num_acts: int = 0
+    num_sleeps: int = 0
+    num_calls: int = 0
+    slept_at: set[bytes] = field(default_factory=set)
+    slept_ps: int = 0
+    clock_ps: int = 0
+
+    def observe(self, *what: object, hidden_at: str | None = None) -> None:
+        """Add an observation; `hidden_at` is the line of one that no other rank sees."""
+        self.history = digest_of(self.history, *what)
+        if hidden_at is None:
+            self.shown = digest_of(self.shown, *what)
+        else:
+            self.hidden.add(hidden_at)
+
+    def known_by(self) -> tuple[object, ...]:
+        """Return the key of its state: its place, or else all its observations."""
+        place = place_of(self.task.carrier.frame, READINGS)
+        is_known = place.is_sure and place.is_whole and not self.task.finished
+        if not is_known or self.task.engine.shares_variables:
+            return self.history, self.done
+        return "at", place.digest, self.done, self.drawn
+
+    def start_over(self) -> None:
+        """Forget places: it has done something."""
+        self.num_acts += 1
+        self.visits.clear()
+        self.rounds.clear()
+
+
+class SharedObject:
+    """A shared object, with the acts of each task.
+
+    Attributes:
+        kind: In the plural.
+        actors: The tasks that did each act.
+        num_writes: Writes and updates.
+        lines: Where.
+        changes: Of it, in their order, by task and number.
+        state: Returns its value for a look; None: its changes stand for it.
+        owner: The object itself, so that no other one gets its key.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.actors: dict[Act, set[tuple[int, int, int]]] = {act: set() for act in Act}
+        self.num_writes = 0
+        self.lines: set[str] = set()
+        self.changes: list[tuple[tuple[int, int, int], int]] = []
+        self.state: Callable[[], Hashable] | None = None
+        self.owner: object = None
+
+    def note(self, act: Act, actor: Actor, line: str) -> None:
+        """Note that a task does something with it."""
+        self.actors[act].add(actor.name)
+        self.num_writes += act in (Act.WRITE, Act.UPDATE)
+        self.lines.add(line)
+
+    def shown(self) -> Hashable:
+        """Return the value that a look shows, or all changes of it in order."""
+        return tuple(self.changes) if self.state is None else self.state()
+
+    def is_ordered(self, related: Sequence[SharedObject]) -> bool:
+        """Return whether no order of calls on it, and on what it is part of, can be seen."""
+        all_ = (self, *related)
+        by_act = {act: set().union(*(each.actors[act] for each in all_)) for act in Act}
+        writing = by_act[Act.WRITE] | by_act[Act.UPDATE]
+        looking = by_act[Act.READ] | by_act[Act.UPDATE]
+        taking = by_act[Act.ACQUIRE]
+        if len(writing) > 1 or len(taking) > 1:
+            return False
+        if writing and looking - writing:
+            return False
+        if sum(each.num_writes for each in all_) > 1 and by_act[Act.AWAIT] - writing:
+            return False
+        # A look at a lock, or a try to take it, beside those that hold it.
+        holding = taking | by_act[Act.RELEASE]
+        return not holding or not looking or len(holding | looking) == 1
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A task that waits for its turn, or a receive from any source.
+
+    Attributes:
+        actor: The task's.
+        point: Where.
+        options: Returns what may happen next with it.
+        is_own: Whether it is a poll, or the like: what it sees depends on no other parked call once
+            the awaited thing has happened.
+        is_last: Whether it goes on only where nothing else can: what it waits for is not seen.
+        shared: The object that it comes to, or None.
+        visit: The time before, if it is in a loop.
+        take: Called with what happens.
+    """
+
+    actor: Actor
+    point: ChoicePoint
+    options: Callable[[], list[Any]]
+    take: Callable[[Any], None] = lambda _: None
+    is_own: bool = False
+    is_last: bool = False
+    shared: SharedObject | None = None
+    visit: Visit | None = None
+
+    def order(self) -> tuple[object, ...]:
+        """Return the key by which parked calls are sorted: the same in all runs."""
+        return (*self.actor.name, self.point)
+
+    def possible(self, num_changes: int) -> list[Any]:
+        """Return the options, without those that a loop has gone through with nothing changed."""
+        options, visit = self.options(), self.visit
+        if visit is None or visit.num_changes != num_changes:
+            return options
+        return [each for each in options if each not in visit.tried]
