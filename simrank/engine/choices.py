@@ -25,3 +25,6 @@ class Act(Enum):
     UPDATE = "changes"
     ACQUIRE = "takes"
     RELEASE = "releases"
+
+
+LOOKS = (Act.READ, Act.AWAIT)  # They change nothing.

@@ -29,7 +29,7 @@ import numpy as np
 from simrank.device.clocks import is_behind
 from simrank.engine import NamedWait
 from simrank.engine.callsite import is_library, is_simranks
-from simrank.engine.choices import LONG_PS, Act
+from simrank.engine.choices import LONG_PS, LOOKS, Act
 from simrank.engine.task import SwitchObserver
 from simrank.errors import SimrankError
 from simrank.timings.places import digest_of, drawn_numbers, line_here, place_here
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # Assumed: rounds of a loop whose values never repeat that differ for the search: of polls for what
 # is the rank's own, and of looks at shared objects, which go with all orders of others' calls.
-MAX_ROUNDS, MAX_LOOKS = 12, 4
+MAX_ROUNDS, MAXLOOKS = 12, 4
 MAX_IN_A_ROW = 100  # Assumed: as many sleeps with nothing between are a loop that waits.
 MAX_SLEEPS = 10_000  # Assumed: a loop that waits for longer waits for what never happens.
 _CLOCK_STEP_PS = 10**9
@@ -79,7 +79,7 @@ class TimingRun(SwitchObserver):
 
     Attributes:
         taken: The picks of this run.
-        open: Of the picks that are new in this run, the number, and that of possibilities.
+        open: Of the picks that are new in this run, the number, and the other possibilities.
         points: Where timing decides, with what may happen there.
         unmodelled: Where a program polls for what the search does not decide: nothing is proved.
         bounded: Lines of loops that were followed for a few rounds only.
@@ -99,7 +99,7 @@ class TimingRun(SwitchObserver):
         drawn: int | None = None,
     ) -> None:
         self.taken: list[int] = []
-        self.open: list[tuple[int, int]] = []
+        self.open: list[tuple[int, list[int]]] = []
         self.points: dict[ChoicePoint, set[str]] = {}
         self.unmodelled: dict[ChoicePoint, int] = {}
         self.bounded: set[str] = set()
@@ -178,12 +178,12 @@ class TimingRun(SwitchObserver):
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []
 
-            visit = self._visit(actor, (kind, key), MAX_LOOKS) if act in _LOOKS else None
+            visit = self._visit(actor, (kind, key), MAXLOOKS) if act in LOOKS else None
             point = ChoicePoint(line, f"the order of calls on {kind}")
-            self._park(task, Waiting(actor, point, options, visit=visit, shared=shared))
+            self._park(task, Waiting(actor, point, options, visit=visit, shared=shared, act=act))
         seen = shared.shown() if act in _SEES and not _is_dropped() else 0
         actor.observe(act.value, kind, seen)
-        if act not in _LOOKS:
+        if act not in LOOKS:
             if given is None:
                 self._show(actor)
             self._act(actor, f"{act.value} {kind}", digest_of(given))
@@ -380,10 +380,7 @@ class TimingRun(SwitchObserver):
         found = self._possibilities()
         if not found:
             return False
-        index = 0
-        if len(found) > 1:
-            index = self._pick(found)
-        parked, option = found[index]
+        parked, option = found[self._pick(found) if len(found) > 1 else 0]
         self._parked.remove(parked)
         visit = parked.visit
         if visit is not None:
@@ -413,7 +410,8 @@ class TimingRun(SwitchObserver):
 
     def _pick(self, found: list[tuple[Waiting, Any]]) -> int:
         number = len(self.taken)
-        for parked, option in found:
+        among = self._not_waiting(found)
+        for parked, option in (found[index] for index in among if len(among) > 1):
             outcome = f"rank {parked.actor.name[1]} first" if option is GO else str(option)
             self.points.setdefault(parked.point, set()).add(outcome)
         if number < len(self._picks):
@@ -421,13 +419,29 @@ class TimingRun(SwitchObserver):
             if index >= len(found):
                 raise OtherWayError(self._picks)
         else:
-            index = 0
+            index, *others = among
             if self._drawn is not None:
                 index = digest_of(self._drawn, number)[0] % len(found)
-            elif not self._goes_on and self._is_new(found):
-                self.open.append((number, len(found)))
+            elif others and not self._goes_on and self._is_new(found):
+                self.open.append((number, others))
         self.taken.append(index)
         return index
+
+    def _not_waiting(self, found: list[tuple[Waiting, Any]]) -> list[int]:
+        """Return the numbers of the possibilities that the others can wait for."""
+        every, known = list(range(len(found))), self._known
+        if self._goes_on or not known.may_wait or found[0][0].actor.task.engine.shares_variables:
+            return every
+        parked = [each for each in self._parked if not each.is_last]
+        actors = {actor.name: actor for actor in self._actors.values()}
+        best = every
+        for start in {id(each): each for each, _ in found if each.shared is not None}.values():
+            together = known.touches.stubborn(start, parked, actors)
+            if together is not None:
+                own = [n for n, (each, _) in enumerate(found) if each in together]
+                best = min(best, own, key=len)
+        known.has_waited |= len(best) < len(every)
+        return best
 
     def _is_new(self, found: list[tuple[Waiting, Any]]) -> bool:
         """Return whether the possibilities are to be gone through: no other run has been here.
@@ -481,6 +495,7 @@ class TimingRun(SwitchObserver):
             return
         actor = self._actor(operation.task)
         actor.start_over()
+        actor.num_calls_made += 1
         given = _given(operation)
         self._act(actor, f"calls {operation.name}")
         actor.done, actor.drawn = digest_of(actor.done, given), drawn_numbers()
@@ -504,6 +519,8 @@ class TimingRun(SwitchObserver):
     def failed(self, task: Task | None) -> None:
         """Note a rank that raises."""
         if task is not None and task in self._actors:
+            self.is_new |= self._known.may_wait and self._known.has_waited
+            self._known.may_wait = False
             self._act(self._actors[task], f"raises {type(task.error).__name__}")
 
     def ended(self) -> None:
@@ -531,8 +548,10 @@ class TimingRun(SwitchObserver):
     def _touched(self, kind: str, key: Hashable, act: Act, actor: Actor, line: str) -> SharedObject:
         shared = self._objects.get((kind, key))
         if shared is None:
-            shared = self._objects[kind, key] = SharedObject(kind)
+            shared = self._objects[kind, key] = SharedObject(kind, key)
         shared.note(act, actor, line)
+        if self._known.touches.note(actor, shared.name, act) and self._known.has_waited:
+            self.is_new = True
         others = self._related(kind, key)
         if not shared.is_ordered(others):
             lines = {line for each in (shared, *others) for line in each.lines}
@@ -576,7 +595,6 @@ def _sleeps_in_vain(actor: Actor) -> bool:
     return is_known or len(actor.slept_at) > MAX_IN_A_ROW
 
 
-_LOOKS = (Act.READ, Act.AWAIT)
 _SEES = (Act.READ, Act.AWAIT, Act.UPDATE)
 _NUMBERS = re.compile(r"#?\d+")
 

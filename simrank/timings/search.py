@@ -187,9 +187,9 @@ class _Search:
             if not timing.taken and not timing.is_new:
                 return timing, seen
             number += 1
-            num_lines = len(self._known.shared) + len(self._known.visible)
-            num_same = num_same + 1 if num_lines == num_known else 0
-            num_known = num_lines
+            num_found = self._known.num_found
+            num_same = num_same + 1 if num_found == num_known else 0
+            num_known = num_found
         return None
 
     def _runs(self, verdict: TimingVerdict) -> Iterator[TimingRun]:
@@ -213,9 +213,9 @@ class _Search:
                 return
             finally:
                 timing.forget()
-            for number, num_options in timing.open:
+            for number, others in timing.open:
                 before = tuple(timing.taken[:number])
-                todo += [(*before, index) for index in range(num_options - 1, 0, -1)]
+                todo += [(*before, index) for index in reversed(others)]
             if self._on_progress is not None:
                 self._on_progress(verdict.num_runs + verdict.num_met, len(todo))
             yield timing

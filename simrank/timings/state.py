@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simrank.engine.choices import Act
+from simrank.timings.independence import Touches, object_name
 from simrank.timings.places import digest_of, place_of
 from simrank.timings.readings import READINGS
 
@@ -25,6 +26,10 @@ class Known:
         states: Those that have been met.
         contexts: Own choices that have been met, by what the rank has observed, and others show.
         acts: What a rank does where others see it, by what it has observed, own choices apart.
+        touches: The objects that each rank comes to.
+        may_wait: Whether calls wait while others' commute with them: not once a rank has raised,
+            which ends the others wherever they are.
+        has_waited: Whether any has.
     """
 
     shared: set[str] = field(default_factory=set)
@@ -32,10 +37,20 @@ class Known:
     states: set[bytes] = field(default_factory=set)
     contexts: set[bytes] = field(default_factory=set)
     acts: dict[tuple[object, ...], bytes] = field(default_factory=dict)
+    touches: Touches = field(default_factory=Touches)
+    may_wait: bool = True
+    has_waited: bool = False
 
     def afresh(self) -> Known:
         """Return the lines alone, for another search."""
-        return Known(set(self.shared), set(self.visible))
+        return Known(
+            set(self.shared), set(self.visible), touches=self.touches, may_wait=self.may_wait
+        )
+
+    @property
+    def num_found(self) -> int:
+        """How much of the lines and objects is known."""
+        return len(self.shared) + len(self.visible) + self.touches.num_found
 
 
 class ChoicePoint(NamedTuple):
@@ -79,6 +94,7 @@ class Actor:
         visits: Places since it did anything.
         rounds: How often it was at a line, for the same thing, since it did anything.
         num_acts: Acts so far.
+        num_calls_made: Collectives and ends of messages so far.
         slept_ps: How long it has slept at least, if nothing else took any time.
         num_sleeps: Waits so far for what the search does not see.
         num_calls: Calls of the search.
@@ -96,6 +112,7 @@ class Actor:
     visits: dict[Hashable, Visit] = field(default_factory=dict)
     rounds: dict[Hashable, int] = field(default_factory=dict)
     num_acts: int = 0
+    num_calls_made: int = 0
     num_sleeps: int = 0
     num_calls: int = 0
     slept_at: set[bytes] = field(default_factory=set)
@@ -130,6 +147,7 @@ class SharedObject:
 
     Attributes:
         kind: In the plural.
+        name: As of `object_name`.
         actors: The tasks that did each act.
         num_writes: Writes and updates.
         lines: Where.
@@ -138,8 +156,9 @@ class SharedObject:
         owner: The object itself, so that no other one gets its key.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, key: Hashable) -> None:
         self.kind = kind
+        self.name = object_name(kind, key)
         self.actors: dict[Act, set[tuple[int, int, int]]] = {act: set() for act in Act}
         self.num_writes = 0
         self.lines: set[str] = set()
@@ -187,6 +206,7 @@ class Waiting:
             the awaited thing has happened.
         is_last: Whether it goes on only where nothing else can: what it waits for is not seen.
         shared: The object that it comes to, or None.
+        act: What it does with it.
         visit: The time before, if it is in a loop.
         take: Called with what happens.
     """
@@ -198,6 +218,7 @@ class Waiting:
     is_own: bool = False
     is_last: bool = False
     shared: SharedObject | None = None
+    act: Act = Act.UPDATE
     visit: Visit | None = None
 
     def order(self) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ import multiprocessing
 import re
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,8 @@ def kind_of(found: dict[str, Any]) -> str:
     problems = found["problems"]
     if any("stopped" in each or "over" in each for each in problems):
         return "not ended"
+    if any("a few rounds" in each for each in problems):
+        return "counts rounds"
     if found["missed"]:
         return "MISSED"
     if not problems:
@@ -131,8 +134,9 @@ def main() -> None:
     paths = sorted(given.folder.glob(f"{given.only}.py"))
     counts: Counter[str] = Counter()
     tasks = [(path, given.max_runs, given.limit_s) for path in paths]
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=10) as pool:
-        for found in pool.imap(_judge, tasks):
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=10) as pool:
+        for found in pool.map(_judge, tasks):
             kind = kind_of(found)
             counts[kind] += 1
             (given.folder / f"{found['name']}.judged.json").write_text(json.dumps(found, indent=1))

@@ -1,0 +1,90 @@
+"""Which tasks of a run need not wait for others: their calls and the others' commute.
+
+Where several tasks are parked, not all orders of their calls differ. A set of them is enough if no
+task outside of it comes to the objects that its members are about to come to, before one of them
+has: a stubborn set (Valmari 1990; Godefroid 1996, chapter 4). What tasks come to later is known
+from other runs: a run that shows more starts the search again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simrank.engine.choices import LOOKS, Act
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from simrank.timings.state import Actor, Waiting
+
+    ActorName = tuple[int, int, int]
+
+ObjectName = tuple[str, "Hashable | None"]  # The kind, and the part; None: any.
+
+
+def object_name(kind: str, key: Hashable) -> ObjectName:
+    """Return a name of a shared object that is the same in all runs; others may share it."""
+    part = key[1] if isinstance(key, tuple) else None
+    return kind, part if isinstance(part, str | int) else None
+
+
+def _may_be_one(one: ObjectName, other: ObjectName) -> bool:
+    return one[0] == other[0] and (one[1] == other[1] or one[1] is None or other[1] is None)
+
+
+class Touches:
+    """The objects that each task comes to, and until when: the number of its calls on others."""
+
+    def __init__(self) -> None:
+        self._last: dict[ActorName, dict[tuple[ObjectName, bool], int]] = {}
+        self.num_found = 0
+
+    def note(self, actor: Actor, name: ObjectName, act: Act) -> bool:
+        """Add that a task comes to an object; return whether that was not known."""
+        last = self._last.setdefault(actor.name, {})
+        key = name, act in LOOKS
+        is_new = last.get(key, -1) < actor.num_calls_made
+        if is_new:
+            last[key] = actor.num_calls_made
+            self.num_found += 1
+        return is_new
+
+    def stubborn(
+        self, start: Waiting, parked: Sequence[Waiting], actors: Mapping[ActorName, Actor]
+    ) -> list[Waiting] | None:
+        """Return the calls that must be gone through with one, if the others can wait.
+
+        Args:
+            start: A call on a shared object.
+            parked: All that waits.
+            actors: All tasks, by name.
+
+        Returns:
+            None: all.
+        """
+        found = [start]
+        for each in found:  # It grows.
+            for name in self._last:
+                if any(name == other.actor.name for other in found):
+                    continue
+                actor = actors.get(name)
+                if not self._comes_to(each, name, actor):
+                    continue
+                own = [other for other in parked if other.actor.name == name]
+                if len(own) != 1 or own[0].shared is None:
+                    return None
+                found += own
+        return found
+
+    def _comes_to(self, call: Waiting, name: ActorName, actor: Actor | None) -> bool:
+        """Return whether a task may yet come to the object of a call, in a way that shows."""
+        if actor is not None and actor.task.finished:
+            return False
+        num_calls = 0 if actor is None else actor.num_calls_made
+        shared = call.shared
+        assert shared is not None, "it is a call on a shared object"
+        return any(
+            last >= num_calls and _may_be_one(other, shared.name)
+            for (other, is_look), last in self._last[name].items()
+            if not (is_look and call.act in LOOKS)
+        )
