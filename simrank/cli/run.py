@@ -65,7 +65,7 @@ from simrank.isolation.process_state import ERROR_FILES, RESTARTS
 from simrank.multiprocessing.script import run_module, run_script
 from simrank.multiprocessing.tracebacks import failure_text
 from simrank.timings.run import OtherWayError, TimingRun
-from simrank.timings.search import TimingEnd, end_of
+from simrank.timings.search import TimingEnd, draw, end_of
 from simrank.trace import PeakMemory, Rates, Summary, Timeline, summary_json, summary_text
 from simrank.trace.summary import not_run_text
 
@@ -86,7 +86,16 @@ _OF_FIRST_RUN = {  # Options of looking at a run, and of what it writes.
     "checks", "races", "strict", "divergence", "replicas", "flight_recorder_folder", "summary",
     "trace", "html", "tee", "redirects", "log_dir", "second_run",
 }  # fmt: skip
-_NO_REPLAY = {"program", "args", "seeds", "delays", "timing", "torchrun_values", "torchrun_flags"}
+_NO_REPLAY = {
+    "program",
+    "args",
+    "seeds",
+    "every_timing",
+    "delays",
+    "timing",
+    "torchrun_values",
+    "torchrun_flags",
+}
 
 
 @dataclass(frozen=True)
@@ -583,6 +592,8 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int | None, max_ps: i
         found, differing = failure, comparison.differing
         if failure is None and differing:  # Shrunk as failures are.
             found = search(comparison.check, 1, first_seed=differing[0])
+        if found is None and not _is_given(command, "max_delay"):
+            _draw_orders(command, job, num_seeds, partial(show, "other orders"))
     if failure is None:
         bound = units.format_time(max_ps)
         typer.echo(f"simrank: no failure in {num_seeds} seed(s), delays up to {bound}", err=True)
@@ -596,17 +607,31 @@ def _explore(command: typer.Context, job: _Job, num_seeds: int | None, max_ps: i
         else:
             error, described = failure_text(found.error), str(found)
         typer.echo(f"{error}\nsimrank: {described}", err=True)
-        typer.echo(f"to replay: {_replay(command, job, str(found.delays))}", err=True)
+        typer.echo(f"to replay: {_replay(command, job, '--delays', str(found.delays))}", err=True)
     if failure is not None:
+        raise typer.Exit(FAILED)
+
+
+def _draw_orders(
+    command: typer.Context, job: _Job, num_runs: int, on_progress: Callable[[int, int], None]
+) -> None:
+    """Run the script with drawn orders of what timing can decide, however far apart it is.
+
+    Raises:
+        typer.Exit: A run failed, as is then printed.
+    """
+    found = draw(job.run_timing, num_runs, on_progress=lambda done: on_progress(done, num_runs))
+    if found is not None:
+        typer.echo(f"simrank: fails in another order: {found.seen.end}", err=True)
+        typer.echo(f"to replay: {_replay(command, job, '--timing', found.replay)}", err=True)
         raise typer.Exit(FAILED)
 
 
 def _search_every_timing(command: typer.Context, job: _Job) -> None:
     """Run the script in every timing; print whether all end the same, and replays if not."""
-    words = _given(command, job, {"every_timing"})
 
     def replay(timing: str) -> str:
-        return shlex.join(["simrank", "run", *(["--timing", timing] if timing else []), *words])
+        return _replay(command, job, *(["--timing", timing] if timing else []))
 
     if not search_every_timing(job.run_timing, job.num_ranks, replay):
         raise typer.Exit(FAILED)
@@ -622,9 +647,14 @@ def _timing(text: str | None) -> TimingRun | None:
         raise ConfigError(ConfigProblem("command line", None, "--timing", expected, text)) from None
 
 
-def _replay(command: typer.Context, job: _Job, delays: str) -> str:
-    """Return the command line that runs the same once, under some delays."""
-    return shlex.join(["simrank", "run", "--delays", delays, *_given(command, job)])
+def _replay(command: typer.Context, job: _Job, *options: str) -> str:
+    """Return the command line that runs the same once, with delays or a timing."""
+    return shlex.join(["simrank", "run", *options, *_given(command, job)])
+
+
+def _is_given(command: typer.Context, name: str) -> bool:
+    source = command.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _given(command: typer.Context, job: _Job, left_out: Collection[str] = ()) -> list[str]:
@@ -632,8 +662,7 @@ def _given(command: typer.Context, job: _Job, left_out: Collection[str] = ()) ->
     words: list[str] = []
     for parameter in command.command.params:
         name = parameter.name or ""
-        source = command.get_parameter_source(name)
-        if name in _NO_REPLAY or name in left_out or source is None or source.name != "COMMANDLINE":
+        if name in _NO_REPLAY or name in left_out or not _is_given(command, name):
             continue
         value = command.params[name]
         for each in value if isinstance(value, list) else [value]:

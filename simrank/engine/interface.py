@@ -255,8 +255,13 @@ class Choices(Protocol):
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock whose comparisons are choices."""
 
-    def compare(self, task: Task) -> bool:
-        """Return the outcome of a comparison of readings of clocks: either is possible."""
+    def compare(self, task: Task, *, outcome: bool) -> bool:
+        """Return the outcome of a comparison of readings of clocks: either is possible.
+
+        Args:
+            task: The caller.
+            outcome: The one of the readings as they are.
+        """
 
     def undeclared(self, task: Task, what: str) -> None:
         """Note a poll that no choice stands for: nothing is proved."""

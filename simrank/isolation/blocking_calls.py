@@ -320,10 +320,10 @@ def _file_lock(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         task = running_task()
         if task is None:
             return original(file, operation, *args)
-        if task.engine.delays is not None:
+        if task.engine.sees_shared:
             number: int = file if isinstance(file, int) else cast("Any", file).fileno()
             found = os.fstat(number)
-            limits.reach(task, "file locks", (found.st_dev, found.st_ino))
+            limits.reach(task, "file locks", f"{found.st_dev}:{found.st_ino}")
         if operation & never_waits:
             return take(file, operation, *args)
         while True:

@@ -23,7 +23,10 @@ ObjectName = tuple[str, "Hashable | None"]  # The kind, and the part; None: any.
 
 
 def object_name(kind: str, key: Hashable) -> ObjectName:
-    """Return a name of a shared object that is the same in all runs; others may share it."""
+    """Return a name of a shared object that is the same in all runs; others may share it.
+
+    Of a key `(owner, part)` the part is the same in all runs; any other key may not be.
+    """
     part = key[1] if isinstance(key, tuple) else None
     return kind, part if isinstance(part, str | int) else None
 

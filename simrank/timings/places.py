@@ -259,13 +259,16 @@ class _Look:
         def each(values: Iterable[Any]) -> list[object]:
             return [self.at(item, depth, within) for item in list(values)]
 
+        kind = type(value)
+        if kind.__module__.startswith("simrank.multiprocessing"):  # A look at it is a call on it.
+            self.is_whole = False
+            return kind.__qualname__
         if isinstance(value, dict):
             return "dict", each(value), each(value.values())
         if isinstance(value, list | tuple | deque):
             return type(value).__name__, each(value)
         if isinstance(value, set | frozenset):
             return type(value).__name__, sorted(map(repr, each(value)))
-        kind = type(value)
         if kind.__module__.partition(".")[0] in ("simrank", "torch"):
             # What of it changes, changes with calls, which the history has.
             self.is_whole &= kind.__name__ in _STATELESS

@@ -154,7 +154,7 @@ def _chosen(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         decided = _decided(name, _minus(self.of, _of(other)))
         if decided is not None:
             return decided
-        found = task.engine.choices.compare(task)
+        found = task.engine.choices.compare(task, outcome=outcome)
         if isinstance(self.of, Bounds) and not isinstance(other, READINGS) and name[0] in "gl":
             is_above = found == (name in ("gt", "ge"))
             low, high = (other, math.inf) if is_above else (-math.inf, other)

@@ -49,6 +49,7 @@ MAX_ROUNDS, MAXLOOKS = 12, 4
 MAX_IN_A_ROW = 100  # Assumed: as many sleeps with nothing between are a loop that waits.
 MAX_SLEEPS = 10_000  # Assumed: a loop that waits for longer waits for what never happens.
 _CLOCK_STEP_PS = 10**9
+_KEEPS_TIME = "t"  # Begins the texts of runs that do.
 
 GO = "goes on"
 YES, NO = "yes", "not yet"
@@ -76,6 +77,7 @@ class TimingRun(SwitchObserver):
         clock_scale: Factor of the readings of clocks, which should make no difference.
         is_replay: Whether the run goes to its end wherever others have been.
         drawn: Likewise, with picks that are drawn with this seed.
+        keeps_time: Whether no limit expires, and times are compared as they are.
 
     Attributes:
         taken: The picks of this run.
@@ -97,6 +99,7 @@ class TimingRun(SwitchObserver):
         clock_scale: int = 1,
         is_replay: bool = False,
         drawn: int | None = None,
+        keeps_time: bool = False,
     ) -> None:
         self.taken: list[int] = []
         self.open: list[tuple[int, list[int]]] = []
@@ -107,6 +110,7 @@ class TimingRun(SwitchObserver):
         self.num_limits = self.num_readings = 0
         self.has_threads = False
         self._picks, self._known = tuple(picks), Known() if known is None else known
+        self._keeps_time = keeps_time
         self._clock_scale, self._is_replay, self._drawn = clock_scale, is_replay, drawn
         self._actors: dict[Task, Actor] = {}
         self._groups: dict[TaskGroup | None, int] = {}
@@ -137,16 +141,18 @@ class TimingRun(SwitchObserver):
         Raises:
             ValueError: It is no such text.
         """
-        picked, _, lines = text.partition("@")
+        keeps_time = text.startswith(_KEEPS_TIME)
+        picked, _, lines = text.removeprefix(_KEEPS_TIME).partition("@")
         picks = [int(part) for part in picked.split(".") if part]
         known = Known({line for line in lines.split(",") if line})
-        return cls(picks, known, clock_scale=clock_scale, is_replay=True)
+        return cls(picks, known, clock_scale=clock_scale, is_replay=True, keeps_time=keeps_time)
 
     @property
     def replay(self) -> str:
         """The text of a replay: picks, and the lines at which ranks wait for their turns."""
         lines = ",".join(sorted(self._known.shared))
-        return ".".join(map(str, self.taken)) + (f"@{lines}" if lines else "")
+        picked = (_KEEPS_TIME if self._keeps_time else "") + ".".join(map(str, self.taken))
+        return picked + (f"@{lines}" if lines else "")
 
     @property
     def _goes_on(self) -> bool:
@@ -170,7 +176,9 @@ class TimingRun(SwitchObserver):
         """Return when it is a call's turn."""
         actor, line = self._actor(task), line_here()
         shared = self._touched(kind, key, act, actor, line)
-        shared.state, shared.owner = state or shared.state, owner or shared.owner
+        shared.state = state or shared.state
+        if owner is not None:  # Whether it is true is a look at it.
+            shared.owner = owner
         is_blocked = is_ready is not None and not is_ready()
         # A loop that looks again and again waits for what others do.
         if line in self._known.shared or is_blocked or act is Act.READ:
@@ -218,7 +226,7 @@ class TimingRun(SwitchObserver):
 
     def limit(self, task: Task, handle: Handle, timeout_ps: int) -> bool:
         """Wait for a handle, or until a time limit; return whether it completed in time."""
-        if timeout_ps >= LONG_PS:
+        if timeout_ps >= LONG_PS or self._keeps_time:
             self.num_limits += 1
             if not handle.complete:
                 task.engine.park_on(handle, task)
@@ -235,8 +243,10 @@ class TimingRun(SwitchObserver):
             task.host_ps = task.clock_ps + timeout_ps
         return answer == IN_TIME
 
-    def compare(self, task: Task) -> bool:
+    def compare(self, task: Task, *, outcome: bool) -> bool:
         """Return the outcome of a comparison of readings of clocks: either is possible."""
+        if self._keeps_time:
+            return outcome
         return bool(self._own_choice(task, "a comparison of times", lambda: [True, False]))
 
     def clock_ps(self, task: Task) -> int:

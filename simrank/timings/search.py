@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from simrank.errors import SpawnException
-from simrank.timings.run import MetAgainError, OtherWayError, TimingRun
+from simrank.timings.run import EndlessLoopError, MetAgainError, OtherWayError, TimingRun
 from simrank.timings.state import ChoicePoint, Known
 
 if TYPE_CHECKING:
@@ -138,6 +138,46 @@ def search(
     return _Search(run, max_runs, on_progress).verdict()
 
 
+def draw(
+    run: Callable[[TimingRun], TimingEnd],
+    num_runs: int,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> TimingOutcome | None:
+    """Run a program with picks that are drawn, until a run fails; limits do not expire.
+
+    Args:
+        run: As of `search`.
+        num_runs: How many runs there are at most.
+        on_progress: Called with the runs so far.
+
+    Returns:
+        The failure, or None.
+    """
+    for number, (timing, seen) in enumerate(_drawn(run, Known(), num_runs, keeps_time=True), 1):
+        if on_progress is not None:
+            on_progress(number)
+        if seen.end != RETURNED and EndlessLoopError.__name__ not in seen.end:
+            return TimingOutcome(seen, timing.replay)
+        if not timing.taken and not timing.is_new:  # Timing decides nothing.
+            return None
+    return None
+
+
+def _drawn(
+    run: Callable[[TimingRun], TimingEnd], known: Known, num_runs: int, *, keeps_time: bool
+) -> Iterator[tuple[TimingRun, TimingEnd]]:
+    """Yield runs with drawn picks, and how they end."""
+    for number in range(num_runs):
+        timing = TimingRun((), known, drawn=number, keeps_time=keeps_time)
+        try:
+            seen = run(timing)
+            timing.ended()
+        finally:
+            timing.forget()
+        yield timing, seen
+
+
 class _Search:
     """Runs with all picks: the deepest open one next, so that few are kept."""
 
@@ -176,20 +216,15 @@ class _Search:
         Returns:
             The only run, if timing decides nothing.
         """
-        num_known, num_same, number = -1, 0, 0
-        while num_same < _NUM_SAME and number < _MAX_DRAWN:
-            timing = TimingRun((), self._known, drawn=number)
-            try:
-                seen = self._run(timing)
-                timing.ended()
-            finally:
-                timing.forget()
+        num_known, num_same = -1, 0
+        for timing, seen in _drawn(self._run, self._known, _MAX_DRAWN, keeps_time=False):
             if not timing.taken and not timing.is_new:
                 return timing, seen
-            number += 1
             num_found = self._known.num_found
             num_same = num_same + 1 if num_found == num_known else 0
             num_known = num_found
+            if num_same == _NUM_SAME:
+                break
         return None
 
     def _runs(self, verdict: TimingVerdict) -> Iterator[TimingRun]:

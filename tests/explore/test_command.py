@@ -240,6 +240,41 @@ def test_delays_that_change_no_order_are_said_to(tmp_path, capsys, max_delay, co
     assert said in found[2]
 
 
+def test_orders_are_drawn_however_far_apart_ranks_are_unless_delays_are_bounded(tmp_path, capsys):
+    """The replay makes the same picks."""
+    script = tmp_path / "far.py"
+    script.write_text(FAR_APART)
+    code, _, err = run(capsys, "--seeds", "12", "--nproc-per-node", "3", str(script))
+    assert code == 1
+    assert "fails in another order: rank 0: AssertionError" in err
+
+    with pytest.raises(SystemExit) as caught:
+        main(shlex.split(err.rpartition("to replay: ")[2])[1:])
+    assert caught.value.code == 1
+
+
+WAITS = """
+import queue, time
+import simrank, simrank.distributed as dist
+
+dist.init_process_group("gloo")
+work = dist.all_reduce(simrank.ones(1, device="cpu"), async_op=True)
+end = time.monotonic() + 2
+while not work.is_completed() and time.monotonic() < end:
+    time.sleep(0.01)
+assert time.monotonic() < end, "too late"
+work.wait()
+"""
+
+
+def test_no_limit_expires_in_drawn_orders(tmp_path, capsys):
+    """A wait of two seconds is long enough in a program that takes microseconds."""
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    code, _, err = run(capsys, "--seeds", "12", "--nproc-per-node", "2", str(script))
+    assert code == 0, err
+
+
 def test_what_fails_without_delays_is_shown_as_it_is(tmp_path, capsys):
     """It is no matter of order, and needs no search."""
     script = tmp_path / "wrong.py"

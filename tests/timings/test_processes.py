@@ -1,8 +1,12 @@
 """The search over every timing of what processes of a rank share: pipes, ends, their lines."""
 
+import fcntl
 import multiprocessing
 import multiprocessing.connection
 
+import pytest
+
+import simrank.distributed as dist
 from simrank.timings.search import search
 from tests.timings.test_search import ends, outputs, runner, say
 
@@ -15,6 +19,10 @@ def verdict_of(body):
 def _answer(end, number):
     end.send(number)
     say("process", number, "has", end.recv())
+
+
+def _send(end, number):
+    end.send(number)
 
 
 def own_pipes(rank, ctx, _):
@@ -37,12 +45,39 @@ def own_pipes(rank, ctx, _):
 def one_pipe(rank, ctx, _):
     """Read what two processes write into one pipe."""
     reader, writer = multiprocessing.Pipe(duplex=False)
-    processes = [multiprocessing.Process(target=writer.send, args=(n,)) for n in range(2)]
+    processes = [multiprocessing.Process(target=_send, args=(writer, n)) for n in range(2)]
     for each in processes:
         each.start()
     say([reader.recv() for _ in processes])
     for each in processes:
         each.join()
+
+
+def told(rank, ctx, _):
+    """Have a process write a value once another has told it to, after calls of its own."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    value, other = multiprocessing.Value("i", 0), multiprocessing.Value("i", 0)
+
+    def tells():
+        other.value = 1
+        writer.send(1)
+
+    def is_told():
+        reader.recv()
+        value.value = 1
+
+    def writes():
+        value.value = 2
+
+    def looks():
+        other.value = 2
+
+    processes = [multiprocessing.Process(target=each) for each in (tells, is_told, writes, looks)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join()
+    say(value.value, other.value)
 
 
 def polled_pipe(limit_s):
@@ -74,6 +109,54 @@ def ended(limit_s):
     return body
 
 
+def shared_state(make, write, read):
+    """Return a body whose processes write to something shared, with the first state shown."""
+
+    def body(rank, ctx, _):
+        shared = make()
+        processes = [multiprocessing.Process(target=write, args=(shared, n)) for n in (1, 2)]
+        for each in processes:
+            each.start()
+        early = read(shared)
+        for each in processes:
+            each.join()
+        say(early, read(shared))
+
+    return body
+
+
+def _set_first(shared, number):
+    shared[0] = number
+
+
+def _set_last(shared, number):
+    shared[-1:] = [number]
+
+
+def _set_name(shared, number):
+    shared.name = number
+
+
+SHARED = {
+    "a value": (lambda: multiprocessing.Value("i", 0), lambda v, n: setattr(v, "value", n),
+                lambda v: v.value),
+    "an element": (lambda: multiprocessing.Array("i", 1), _set_first, lambda a: a[0]),
+    "a slice": (lambda: multiprocessing.Array("i", 1), _set_last, lambda a: sum(a)),
+    "a dict": (lambda: multiprocessing.Manager().dict({0: 0}), _set_first, lambda d: d[0]),
+    "a list": (lambda: multiprocessing.Manager().list([0]), _set_first, lambda m: m[0]),
+    "a namespace": (lambda: multiprocessing.Manager().Namespace(name=0), _set_name,
+                    lambda s: s.name),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_what_is_read_of_a_shared_object_is_decided_by_timing(shared):
+    """A read sees no write, one or both; after the joins the last one counts."""
+    found = outputs(verdict_of(shared_state(*SHARED[shared])))
+
+    assert found == {(f"{a} {b}", "") for a, b in ((0, 1), (0, 2), (1, 2), (2, 1), (1, 1), (2, 2))}
+
+
 def test_pipes_with_one_process_at_each_end_are_proved():
     """No order of their calls shows; what each process writes is compared by itself."""
     verdict = verdict_of(own_pipes)
@@ -87,6 +170,13 @@ def test_pipes_with_one_process_at_each_end_are_proved():
 def test_who_writes_first_into_a_pipe_of_two_is_decided_by_timing():
     """Both orders are found."""
     assert outputs(verdict_of(one_pipe)) == {("[0, 1]", ""), ("[1, 0]", "")}
+
+
+def test_a_receive_waits_in_a_search_for_all_that_leads_to_its_message():
+    """Each value is the last one written, also by a process that a message had to wake."""
+    found = outputs(verdict_of(told))
+
+    assert found == {(f"{value} {other}", "") for value in (1, 2) for other in (1, 2)}
 
 
 def test_a_poll_of_a_pipe_may_be_too_early_unless_it_waits():
@@ -128,3 +218,23 @@ def test_a_loop_of_sleeps_that_waits_for_a_file_goes_on_once_others_did(tmp_path
 
     assert ends(verdict) == {"returned"}
     assert any("loop of sleeps" in each for each in verdict.problems)
+
+
+def test_the_order_of_locks_of_a_file_is_decided_by_timing(tmp_path):
+    """Two ranks that append to a file under a lock can do so in two orders."""
+    path = tmp_path / "names"
+
+    def body(rank, ctx, _):
+        dist.init_process_group("gloo")
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(str(rank))
+        dist.barrier()
+        if rank == 0:
+            say(path.read_text())
+
+    def run(timing):
+        path.write_text("")
+        return runner(body, 2)(timing)
+
+    assert outputs(search(run, 100)) == {("01", ""), ("10", "")}
