@@ -31,6 +31,7 @@ _STATELESS = frozenset({  # Of torch: what a rank's calls make of them, others s
     "DeviceMesh", "FileStore", "HashStore", "PrefixStore", "ProcessGroup", "SimulatedStore", "Size",
     "TCPStore", "device", "dtype",
 })  # fmt: skip
+_SHARED = "simrank.multiprocessing"  # A look at one of its objects is a call on it.
 _ITERATORS = ("range_iterator", "list_iterator", "tuple_iterator", "enumerate", "zip")
 
 
@@ -260,19 +261,17 @@ class _Look:
             return [self.at(item, depth, within) for item in list(values)]
 
         kind = type(value)
-        if kind.__module__.startswith("simrank.multiprocessing"):  # A look at it is a call on it.
-            self.is_whole = False
-            return kind.__qualname__
-        if isinstance(value, dict):
-            return "dict", each(value), each(value.values())
-        if isinstance(value, list | tuple | deque):
-            return type(value).__name__, each(value)
-        if isinstance(value, set | frozenset):
-            return type(value).__name__, sorted(map(repr, each(value)))
+        seen = None if kind.__module__.startswith(_SHARED) else value
+        if isinstance(seen, dict):
+            return "dict", each(seen), each(seen.values())
+        if isinstance(seen, list | tuple | deque):
+            return kind.__name__, each(seen)
+        if isinstance(seen, set | frozenset):
+            return kind.__name__, sorted(map(repr, each(seen)))
         if kind.__module__.partition(".")[0] in ("simrank", "torch"):
             # What of it changes, changes with calls, which the history has.
             self.is_whole &= kind.__name__ in _STATELESS
-            return kind.__qualname__, getattr(value, "_version", None)
+            return kind.__qualname__, getattr(seen, "_version", None)
         if hasattr(value, "__dict__") and not hasattr(value, "__next__"):
             return kind.__qualname__, self.at(vars(value), depth, within)
         self.is_sure = False

@@ -141,7 +141,7 @@ SHARED = {
     "a value": (lambda: multiprocessing.Value("i", 0), lambda v, n: setattr(v, "value", n),
                 lambda v: v.value),
     "an element": (lambda: multiprocessing.Array("i", 1), _set_first, lambda a: a[0]),
-    "a slice": (lambda: multiprocessing.Array("i", 1), _set_last, lambda a: sum(a)),
+    "a slice": (lambda: multiprocessing.Array("i", 1), _set_last, sum),
     "a dict": (lambda: multiprocessing.Manager().dict({0: 0}), _set_first, lambda d: d[0]),
     "a list": (lambda: multiprocessing.Manager().list([0]), _set_first, lambda m: m[0]),
     "a namespace": (lambda: multiprocessing.Manager().Namespace(name=0), _set_name,
