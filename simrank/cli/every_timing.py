@@ -59,7 +59,7 @@ def _proved(verdict: TimingVerdict, num_ranks: int) -> Iterator[str]:
     if verdict.num_limits:
         given.append(f"the limits of {verdict.num_limits} wait(s), a minute or more, do not expire")
     if verdict.num_readings:
-        given.append(f"{verdict.num_readings} reading(s) of clocks decide nothing else")
+        given.append(f"{verdict.num_readings} reading(s) of clocks decide only what is printed")
     yield "  assumed: " + "; ".join([*given, _ASSUMED])
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from simrank.distributed.backends import GLOO, check_timeout, default_timeout
 from simrank.distributed.host_meetings import Meeting
 from simrank.distributed.membership import Group, member_group
+from simrank.engine.choices import LONG_PS
 from simrank.errors import RankState, ranks_text
 from simrank.ranks import require_rank
 from simrank.units import PS_PER_US
@@ -108,7 +109,11 @@ def _enter(group: ProcessGroup, own: int) -> MonitoredBarrier:
 
 def _wait(barrier: MonitoredBarrier, own: int, limit: timedelta, *, wait_all_ranks: bool) -> None:
     engine = barrier.group.engine
-    in_time = engine.wait_at_most(barrier, round(limit.total_seconds() * 1e6) * PS_PER_US)
+    limit_ps = round(limit.total_seconds() * 1e6) * PS_PER_US
+    if engine.choices is not None and limit_ps < LONG_PS:
+        engine.choices.pass_over("the time limit of a monitored barrier")
+        limit_ps = LONG_PS
+    in_time = engine.wait_at_most(barrier, limit_ps)
     if own:
         if not in_time and 0 in barrier.came:
             engine.wait(barrier)  # Rank 0 decides, and says so to the others.

@@ -173,6 +173,7 @@ class Future:
         self._on_host: Operation | None = None  # What the host waits for.
         self._note_wait: Callable[[], None] | None = None
         self._callbacks: list[Callable[[], Any]] = []
+        self._is_seen = False  # By its rank.
 
     @classmethod
     def of_work(
@@ -199,8 +200,16 @@ class Future:
         self._ready.finish(self._program.engine)
 
     def done(self) -> bool:
-        """Return whether the value is there, for nccl in stream order."""
-        return self._ready.complete
+        """Return whether the value is there, for nccl in stream order; no is charged (E8)."""
+        if self._on_host is None or self._program.engine.current_task() is None:
+            return self._ready.complete
+        self._is_seen = limits.ask(
+            self._program.engine,
+            "done() of a future",
+            lambda: self._ready.complete,
+            lambda: self._is_seen,
+        )
+        return self._is_seen
 
     def wait(self) -> Any:  # noqa: ANN401 - the value
         """Wait as `Work.wait` does, and return the value.
@@ -220,6 +229,7 @@ class Future:
 
     def _wait(self) -> None:
         self._program.engine.wait(self._ready)
+        self._is_seen = True
         if self._on_host is not None:
             self._on_host.host_ordered()
 
@@ -239,7 +249,7 @@ class Future:
         Raises:
             RuntimeError: It has one.
         """
-        if self.done():
+        if self._ready.complete:
             raise RuntimeError("Future can only be marked completed once")
         self._value = result
         self._finish()
@@ -292,9 +302,10 @@ class Future:
 
     def _when_done(self, run: Callable[[], Any]) -> None:
         """Run now if this is done, else in a task that waits for it and runs all, in order."""
-        if self.done():
+        if self._ready.complete:
             run()
             return
+        self._program.engine.shares_variables = True  # The callback runs on another thread.
         self._callbacks.append(run)
         if len(self._callbacks) == 1:
             _start(self._program, self._wait, self._callbacks)

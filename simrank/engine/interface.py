@@ -215,7 +215,8 @@ class Choices(Protocol):
             is_ready: Whether the call can go on; None: it always can.
             state: Returns what a look at the object shows, and its name, the same in all runs.
             owner: The object, which lives on as long as the run: its key stays its own.
-            given: Of a change, the object's name and all that the caller gives; None: unknown.
+            given: Of a change, the object's name and all that the caller gives; None: unknown. Of
+                a read, what of the object is read.
         """
 
     def ask(

@@ -31,6 +31,7 @@ from simrank.engine.callsite import (
     attributes_of,
     is_called_by_package,
     is_importing,
+    is_installed,
     is_real,
     module_text,
 )
@@ -103,7 +104,7 @@ def note_read(owner: object, key: Hashable, what: str) -> None:
     if engine is None:
         return
     if engine.sees_shared:
-        reach_value(owner, Act.READ)
+        reach_value(owner, Act.READ, key)
     task = engine.current_task()
     if (
         engine.choices is None
@@ -115,13 +116,19 @@ def note_read(owner: object, key: Hashable, what: str) -> None:
         races.met(races.conditions)
 
 
-def reach_value(owner: object, act: Act = Act.UPDATE) -> None:
-    """Delay a rank's call on a shared value, or choose its turn; None: it is on time."""
+def reach_value(owner: object, act: Act = Act.UPDATE, part: Hashable = None) -> None:
+    """Delay a rank's call on a shared value, or choose its turn.
+
+    Args:
+        owner: The value; None: the call is on time.
+        act: As in `Choices.reach`.
+        part: What is read of it.
+    """
     engine = current_engine()
     if owner is not None and engine is not None and engine.sees_shared:
         task = engine.current_task()
         if task is not None:
-            limits.reach(task, VALUES, id(owner), owner, act=act)
+            limits.reach(task, VALUES, id(owner), owner, act=act, given=part)
 
 
 def note_write(owner: object = None) -> None:
@@ -157,7 +164,15 @@ def _may_poll(engine: EngineInterface, task: Task | None) -> bool:
 
 def make_lock() -> Lock | _thread.LockType:
     """Replace `threading.Lock`."""
-    return allocate_lock() if is_for_real() else Lock()
+    if is_for_real():
+        return allocate_lock()
+    return LibraryLock() if _is_made_at_import() else Lock()
+
+
+def _is_made_at_import() -> bool:
+    """Return whether a library makes a lock as it is imported: it outlives the Context."""
+    code = sys._getframe(2).f_code  # noqa: SLF001 - the documented way to a caller
+    return code.co_name == "<module>" and is_installed(code.co_filename)
 
 
 def make_waiter() -> Lock | _thread.LockType:
@@ -167,7 +182,9 @@ def make_waiter() -> Lock | _thread.LockType:
 
 def make_reentrant_lock() -> ReentrantLock | _thread.RLock:
     """Replace `threading.RLock`."""
-    return _thread.RLock() if is_for_real() else ReentrantLock()
+    if is_for_real():
+        return _thread.RLock()
+    return ReentrantLock(LibraryLock() if _is_made_at_import() else None)
 
 
 def make_low_lock() -> Lock | _thread.LockType:
@@ -421,6 +438,9 @@ class LibraryLock(Lock):
             task = running_task()
             self._holder = _thread.get_ident() if task is None else task
             return True
+        task = running_task()
+        if blocking and task is not None and task.engine.choices is not None:
+            return self._wait(task.engine, task, timeout)  # Real ranks have one each: no choice.
         return super()._acquire(blocking, timeout)
 
     def release(self) -> None:

@@ -82,10 +82,10 @@ def _minus(one: Moment | Bounds, other: Moment | Bounds) -> Bounds:
     if isinstance(one, Moment) and isinstance(other, Moment):
         if one.clock != other.clock:
             return _UNKNOWN
-        added = one.later - other.later
-        if one.number >= other.number:
-            return Bounds(one.slept - other.slept + added, math.inf)
-        return Bounds(-math.inf, one.slept - other.slept + added)
+        apart = one.slept - other.slept + one.later - other.later
+        low = apart if one.number >= other.number else -math.inf
+        high = apart if one.number <= other.number else math.inf
+        return Bounds(low, high)
     if isinstance(one, Bounds) and isinstance(other, Bounds):
         return Bounds(one.low - other.high, one.high - other.low)
     return _UNKNOWN
@@ -141,8 +141,8 @@ def _decided(name: str, apart: Bounds) -> bool | None:
         return (name == "gt") == (apart.low > 0)
     if name in ("ge", "lt") and (apart.low >= 0 or apart.high < 0):
         return (name == "ge") == (apart.low >= 0)
-    if name in ("eq", "ne") and (apart.low > 0 or apart.high < 0):
-        return name == "ne"
+    if name in ("eq", "ne") and (apart.low > 0 or apart.high < 0 or apart.low == apart.high):
+        return (name == "eq") == (apart.low == apart.high == 0)
     return None
 
 

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 # Assumed: rounds of a loop whose values never repeat that differ for the search: of polls for what
 # is the rank's own, and of looks at shared objects, which go with all orders of others' calls.
-MAX_ROUNDS, MAXLOOKS = 12, 4
+MAX_ROUNDS, MAX_LOOKS = 12, 4
 MAX_IN_A_ROW = 100  # Assumed: as many sleeps with nothing between are a loop that waits.
 MAX_SLEEPS = 10_000  # Assumed: a loop that waits for longer waits for what never happens.
-_CLOCK_STEP_PS = 10**9
+_CLOCK_STEP_PS, _APART_PS, _LATEST_PS = 10**9, 10**6, 10**6
 _KEEPS_TIME = "t"  # Begins the texts of runs that do.
 
 GO = "goes on"
@@ -186,7 +186,7 @@ class TimingRun(SwitchObserver):
             def options() -> list[str]:
                 return [GO] if is_ready is None or is_ready() else []
 
-            visit = self._visit(actor, (kind, key), MAXLOOKS) if act in LOOKS else None
+            visit = self._visit(actor, (kind, key, given), MAX_LOOKS) if act in LOOKS else None
             point = ChoicePoint(line, f"the order of calls on {kind}")
             self._park(task, Waiting(actor, point, options, visit=visit, shared=shared, act=act))
         seen = shared.shown() if act in _SEES and not _is_dropped() else 0
@@ -253,7 +253,10 @@ class TimingRun(SwitchObserver):
         """Return the next reading of a rank's clocks, in picoseconds."""
         actor = self._actor(task)
         actor.clock_ps += _CLOCK_STEP_PS
-        return actor.clock_ps * self._clock_scale
+        # Of two ranks another one is later with another scale: a comparison that is not seen shows.
+        is_first_late = self._clock_scale > 1
+        late_ps = _LATEST_PS - actor.name[1] if is_first_late else actor.name[1]
+        return actor.clock_ps * self._clock_scale + late_ps * _APART_PS
 
     def clock(self, task: Task, name: str, value: float) -> float:
         """Return a reading of a clock; a plain number for a library, which only notes the time."""

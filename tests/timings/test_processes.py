@@ -157,6 +157,21 @@ def test_what_is_read_of_a_shared_object_is_decided_by_timing(shared):
     assert found == {(f"{a} {b}", "") for a, b in ((0, 1), (0, 2), (1, 2), (2, 1), (1, 1), (2, 2))}
 
 
+def test_two_reads_at_one_place_are_no_loop():
+    """`list` asks for the length as well."""
+
+    def body(rank, ctx, _):
+        names = multiprocessing.Manager().list()
+        process = multiprocessing.Process(target=names.append, args=(0,))
+        process.start()
+        process.join()
+        say(list(names))
+
+    verdict = verdict_of(body)
+
+    assert (verdict.is_proved, outputs(verdict)) == (True, {("[0]", "")}), verdict.problems
+
+
 def test_pipes_with_one_process_at_each_end_are_proved():
     """No order of their calls shows; what each process writes is compared by itself."""
     verdict = verdict_of(own_pipes)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from datetime import timedelta
 
 import numpy as np
 
@@ -329,6 +330,67 @@ def test_a_time_that_is_compared_unseen_is_found_by_the_second_run():
 
     problems = verdict_of(program, 1).problems
     assert any("unseen" in problem or "plain number" in problem for problem in problems)
+
+
+def test_a_reading_equals_itself_and_no_other():
+    """Nothing can come between a reading and itself."""
+
+    def body(rank, ctx, _):
+        now = time.time_ns()
+        say(now == now, now <= now, now - now == 0, now in [0, now])
+
+    verdict = verdict_of(body, nprocs=1)
+
+    assert (verdict.is_proved, outputs(verdict)) == (True, {("True True True True", "")})
+
+
+def test_readings_of_ranks_that_are_compared_unseen_prove_nothing():
+    """Arrays hold plain numbers; in the second run another rank is later."""
+
+    def body(rank, ctx, _):
+        dist.init_process_group("gloo")
+        now = ctx.tensor(np.array([time.time()]), device="cpu")
+        least = now.clone()
+        dist.all_reduce(least, op=dist.ReduceOp.MIN)
+        say((now == least).tolist())
+
+    verdict = verdict_of(body, nprocs=2)
+
+    assert any("two runs differ" in each for each in verdict.problems), verdict.problems
+
+
+def test_the_limit_of_a_monitored_barrier_is_not_followed():
+    """It is named, and nothing is proved."""
+
+    def body(rank, ctx, _):
+        dist.init_process_group("gloo")
+        dist.monitored_barrier(timeout=timedelta(milliseconds=20))
+
+    verdict = verdict_of(body, nprocs=2)
+
+    assert ends(verdict) == {"returned"}
+    assert any("time limit of a monitored barrier" in each for each in verdict.problems)
+
+
+def test_a_future_is_done_or_not_and_its_callbacks_are_another_thread():
+    """As torch runs them: what they share with the rank is not followed."""
+
+    def polls(rank, ctx, _):
+        dist.init_process_group("gloo")
+        future = dist.all_reduce(ctx.ones(1, device="cpu"), async_op=True).get_future()
+        say(future.done())
+        future.wait()
+        say(future.done())
+
+    def calls(rank, ctx, _):
+        dist.init_process_group("gloo")
+        names = []
+        work = dist.all_reduce(ctx.ones(1, device="cpu"), async_op=True)
+        work.get_future().then(lambda _: names.append(1)).wait()
+        say(names)
+
+    assert outputs(verdict_of(polls, nprocs=2)) == {("True", "True", ""), ("False", "True", "")}
+    assert any("share variables" in each for each in verdict_of(calls, nprocs=2).problems)
 
 
 def test_a_short_limit_may_pass_and_a_long_one_does_not():

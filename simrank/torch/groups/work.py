@@ -14,7 +14,7 @@ from torch.futures import Future
 
 from simrank.engine.limits import watch
 from simrank.errors import PeerDiedError, WaitTimeoutError
-from simrank.ranks.current import rank_program
+from simrank.ranks.current import current_engine, rank_program
 from simrank.torch.devices import activation
 from simrank.torch.profiler import is_recording, record_comms
 from simrank.units import PS_PER_US
@@ -152,6 +152,9 @@ class SimulatedWork(dist.Work):
         if self._future is None:
             self._future = self._future_of_stream()
         if self._future is None:
+            engine = current_engine()
+            if engine is not None and engine.choices is not None:
+                engine.choices.pass_over("the future of a call of gloo, which waits")
             self.wait()
             self._future = Future()
             self._future.set_result(self._value())
